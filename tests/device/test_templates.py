@@ -7,7 +7,7 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.schedule.space import sketch_of
-from retune.targets.template import TemplateFunction, Workload
+from retune.targets.template import TemplateFunction, TemplateWorkload
 from retune.targets.templates.conv2d import conv2d_nchwc, conv2d_nchwc_unroll_kw, untuned
 from tests.dags import conv2d
 from tests.oracle import assert_device_agrees
@@ -38,6 +38,6 @@ STRIDED_POINT = conv2d(1, 8, 9, 6, 16, 1, pad=0, stride=2)
     ],
 )
 def test_the_untuned_convolution(device: Device, dag: Dag, function: TemplateFunction):
-    work = Workload(op="conv", program=from_dag(dag), spec=device.spec)
+    work = TemplateWorkload(op="conv", program=from_dag(dag), spec=device.spec)
     sketch = sketch_of(work.program, lambda s: function(s, work))
     assert_device_agrees(device, dag, sketch.instantiate(sketch.row(untuned(work))))

@@ -150,50 +150,41 @@ DOT4 = register_intrinsic(
         ),
         implementations=(
             Implementation(
-                name="vnni",
-                takes=lambda s: _unsigned(s) and s.lanes in (4, 8, 16),
-                text={"OpenCL C": _vnni},
+                "vnni", lambda s: _unsigned(s) and s.lanes in (4, 8, 16), {"OpenCL C": _vnni}
             ),
             Implementation(
-                name="avx2_narrow",
-                takes=lambda s: s.dtypes == (UINT8, INT7) and s.lanes == 8,
-                text={"OpenCL C": _avx2_narrow},
+                "avx2_narrow",
+                lambda s: s.dtypes == (UINT8, INT7) and s.lanes == 8,
+                {"OpenCL C": _avx2_narrow},
                 slots=2.0,
             ),
             Implementation(
-                name="avx2",
-                takes=lambda s: s.lanes == 8,
-                text={"OpenCL C": _avx2},
+                "avx2",
+                lambda s: s.lanes == 8,
+                {"OpenCL C": _avx2},
                 slots=2.0,
                 first_slots=1.0,
                 second_slots=1.5,
                 registers=2,
             ),
             Implementation(
-                name="usdot",
-                takes=lambda s: _unsigned(s) and s.lanes == _LANES_OF_NEON,
-                text={"OpenCL C": _sdot},
+                "usdot", lambda s: _unsigned(s) and s.lanes == _LANES_OF_NEON, {"OpenCL C": _sdot}
             ),
             Implementation(
-                name="sdot",
-                takes=lambda s: not _unsigned(s) and s.lanes == _LANES_OF_NEON,
-                text={"OpenCL C": _sdot},
+                "sdot",
+                lambda s: not _unsigned(s) and s.lanes == _LANES_OF_NEON,
+                {"OpenCL C": _sdot},
             ),
             Implementation(
-                name="dp4a",
-                takes=lambda s: s.lanes <= _MOST_CALLS,
-                text={"OpenCL C": _dp4a},
-                slots=2.0,
+                "dp4a", lambda s: s.lanes <= _MOST_CALLS, {"OpenCL C": _dp4a}, slots=2.0
             ),
             Implementation(
-                name="packed",
-                takes=lambda s: s.lanes <= _MOST_CALLS,
-                text={"OpenCL C": _standard},
+                "packed",
+                lambda s: s.lanes <= _MOST_CALLS,
+                {"OpenCL C": _standard},
                 options=("-cl-std=CL3.0",),
             ),
-            Implementation(
-                name="plain", takes=lambda _: True, text={"OpenCL C": _plain}, slots=8.0
-            ),
+            Implementation("plain", lambda _: True, {"OpenCL C": _plain}, slots=8.0),
         ),
     )
 )

@@ -10,7 +10,7 @@ A new instruction is one entry; `tests/toy_instruction.py` registers one with 16
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
 from typing import Literal
 
@@ -77,7 +77,7 @@ class Signature:
         return f"{''.join(_LETTER.get(dtype, dtype) for dtype in self.dtypes)}_{self.lanes}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Implementation:
     """One instruction that computes an intrinsic."""
 
@@ -90,6 +90,7 @@ class Implementation:
     operand and of the sum so far, called `sum`, which returns the new one. On register tiles: what
     each of `TILE_STEPS` with its arguments is replaced by. Of a warp: the body of a function that
     adds to an item's results, see `warp8`."""
+    _: KW_ONLY
     slots: float = 1.0
     """Time on a vector's results, or a tile's, in that of a multiply-add of a vector of float32."""
     first_slots: float = 0.0

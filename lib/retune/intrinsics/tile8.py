@@ -96,17 +96,17 @@ TILE8 = register_intrinsic(
         configuration=_palette,
         implementations=(
             Implementation(
-                name="amx",
-                takes=lambda s: s.lanes == 1,
-                text={"OpenCL C": _amx},
+                "amx",
+                lambda s: s.lanes == 1,
+                {"OpenCL C": _amx},
                 slots=32.0,
                 vectors=16.0,
                 permission=True,
             ),
             Implementation(
-                name="plain",
-                takes=lambda _: True,
-                text={"OpenCL C": _plain},
+                "plain",
+                lambda _: True,
+                {"OpenCL C": _plain},
                 slots=8.0 * ROWS * COLUMNS,
                 vectors=16.0,
             ),

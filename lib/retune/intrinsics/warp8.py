@@ -117,13 +117,11 @@ WARP8 = register_intrinsic(
         residence="warp",
         warp=Warp(4, 8),
         implementations=(
+            Implementation("mma", lambda s: s.lanes == 1, {"OpenCL C": _mma}, slots=12.0),
             Implementation(
-                name="mma", takes=lambda s: s.lanes == 1, text={"OpenCL C": _mma}, slots=12.0
-            ),
-            Implementation(
-                name="exchange",
-                takes=lambda _: True,
-                text={"OpenCL C": _exchange},
+                "exchange",
+                lambda _: True,
+                {"OpenCL C": _exchange},
                 slots=1024.0,
                 exchanged=_EXCHANGED,
             ),

@@ -34,13 +34,13 @@ from retune.core.keys import content_key
 from retune.core.results import Latency
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import spec_of
-from retune.pipeline.delivery import latency_of, stage_verify
+from retune.pipeline.delivery import latency_of
 from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.report_data import report_data
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import deviation_text
-from retune.pipeline.validation import compare_bundles
+from retune.pipeline.validation import compare_bundles, verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +113,8 @@ def _publish(
 def _decide(request: TuneRequest, run: FinishedRun, champion: Version | None) -> _Decision:
     """Whether the run's bundle takes the champion's place, and why."""
     stays = f"version {champion.number} stays" if champion else "nothing is published"
-    verified = run.verified
-    if not verified.passed:
-        return _Decision(why=f"{deviation_text(verified)}: {stays}")
+    if not run.verified.passed:
+        return _Decision(why=f"{deviation_text(run.verified)}: {stays}")
     if champion is None:
         why = "right, and there is none to compare it with"
         return _Decision(why=why, verdict="first")
@@ -123,7 +122,7 @@ def _decide(request: TuneRequest, run: FinishedRun, champion: Version | None) ->
         why = f"right, and version {champion.number} is of another model"
         return _Decision(why=why, verdict="first")
     if program_key(run.tuned.file(run.tuned.module)) == champion.program:
-        _trust(request, champion, verified)
+        _trust(request, champion, run.verified)
         return _Decision(why=f"version {champion.number} is the same program: it stays")
     return _compare(request, run, champion)
 
@@ -188,24 +187,15 @@ def _as_compiled(request: TuneRequest, run: FinishedRun, champion: Version) -> C
 def _verified(
     request: TuneRequest, run: FinishedRun, champion: CompileManifest
 ) -> VerifyManifest | str:
-    """How far the champion is from the oracle tonight; why it is no champion, if it is none.
-
-    One that the device fails is tried twice: it may have been the device's fault.
-    """
-    fault = ""
-    for _ in range(2):
-        try:
-            with _any_driver():
-                found = stage_verify(request, run.network, champion)
-        except DeviceError as error:
-            fault = f"it does not run ({error})"
-            continue
-        except RetuneError as error:
-            return f"it cannot be loaded ({error})"
-        if found.passed:
-            return found
-        return f"it is {deviation_text(found)}"
-    return fault
+    """How far the champion is from the oracle tonight; or why it cannot stay the champion."""
+    try:
+        with _any_driver():
+            found = verified(request, run.network, lambda: champion)
+    except RetuneError as error:
+        return f"it cannot be loaded ({error})"
+    if isinstance(found, DeviceError):
+        return f"it does not run ({found})"
+    return found if found.passed else f"it is {deviation_text(found)}"
 
 
 @contextmanager

@@ -85,8 +85,8 @@ def stage_choose(
 
 def network_place(model_key: str, layouts: LayoutPlan) -> str:
     """Where a kernel is timed in a network whose images lie so."""
-    named = "" if layouts == ALL_IN_ROWS else content_key(layouts.placement)
-    return within(model_key, named)
+    placement = layouts.placement
+    return within(model_key, "" if placement == ALL_IN_ROWS else content_key(placement))
 
 
 def _conditions(

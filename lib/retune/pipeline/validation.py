@@ -7,7 +7,8 @@ bundle interleaved with that of default schedules: what is not faster beyond dou
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nextafter
@@ -31,6 +32,7 @@ from retune.pipeline.manifest import (
     Selection,
     TaskManifest,
     Variant,
+    VerifyManifest,
 )
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import (
@@ -85,8 +87,8 @@ def stage_validate(
     made, found = _Made(request, network, tasks), constraints.content
     if offending := made.offending(selection):
         return replace(found, denied=(*found.denied, *offending))
-    verified = stage_verify(request, network, made.bundle(selection))
-    if verified.max_rel <= DIRECT_PART * verified.tolerance:
+    outputs = stage_verify(request, network, made.bundle(selection))
+    if outputs.max_rel <= DIRECT_PART * outputs.tolerance:
         return found
     errors = stated_errors(request, selection)
     least = sorted(errors, key=lambda key: (-errors[key], key))[: 1 + len(found.limits)]
@@ -136,6 +138,21 @@ def compare_bundles(
         return examiner.compare(bundles, baseline="untuned", options=_COMPARE)
 
 
+def verified(
+    request: TuneRequest, network: ImportManifest, bundle: Callable[[], CompileManifest]
+) -> VerifyManifest | DeviceError:
+    """How far the bundle's outputs are from the oracle's, or how the device failed.
+
+    A bundle that does not run is tried twice: it may have been the device's fault.
+    """
+    with suppress(DeviceError):
+        return stage_verify(request, network, bundle())
+    try:
+        return stage_verify(request, network, bundle())
+    except DeviceError as error:
+        return error
+
+
 @dataclass(frozen=True)
 class _Made:
     """Bundles of selections, made as they are asked for."""
@@ -175,21 +192,16 @@ class _Made:
         '' if it is right.
 
         It is if it verifies, and also where the errors of the whole selection's strategies add up
-        to what it deviates by: some of them will be given up. A bundle that does not run is tried
-        twice: it may have been the device's fault.
+        to what it deviates by: some of them will be given up.
         """
-        name, error = self.network.name, ""
+        name = self.network.name
         some = replace(selection, best=tuple(b for b in selection.best if b.task_key in keys))
-        for _ in range(2):
-            try:
-                found = stage_verify(self.request, self.network, self.bundle(some))
-            except DeviceError as lost:
-                error = f"{name} does not run: {lost}"
-                continue
-            if found.passed or found.max_rel <= self._explained(selection, keys):
-                return ""
-            return f"{name} is wrong: {deviation_text(found)}"
-        return error
+        found = verified(self.request, self.network, lambda: self.bundle(some))
+        if isinstance(found, DeviceError):
+            return f"{name} does not run: {found}"
+        if found.passed or found.max_rel <= self._explained(selection, keys):
+            return ""
+        return f"{name} is wrong: {deviation_text(found)}"
 
     def _explained(self, selection: Selection, keys: Collection[str]) -> float:
         errors = stated_errors(self.request, selection)

@@ -18,7 +18,7 @@ from retune.ir.stmt import Block, For, Stmt
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class AffineAccess:
     """One read of a stage, or what it writes."""
 
     load: Load
@@ -121,14 +121,14 @@ class Accesses:
         return Accesses(block, tuple(path_to(root, block) or ()))
 
     @cached_property
-    def operands(self) -> tuple[Operand, ...]:
+    def operands(self) -> tuple[AffineAccess, ...]:
         """What it reads, in order."""
-        return tuple(Operand(load) for load in loads(self.block.value))
+        return tuple(AffineAccess(load) for load in loads(self.block.value))
 
     @cached_property
-    def result(self) -> Operand:
+    def result(self) -> AffineAccess:
         """What it writes."""
-        return Operand(Load(self.block.buffer, self.block.indices))
+        return AffineAccess(Load(self.block.buffer, self.block.indices))
 
     @cached_property
     def results(self) -> tuple[For, ...]:

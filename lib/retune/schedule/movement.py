@@ -25,7 +25,7 @@ from retune.ir.stmt import (
 )
 from retune.schedule.loops import loop_named, replace_loop, root_of
 from retune.schedule.regions import (
-    Region,
+    BufferRegion,
     guarded,
     inner_extents,
     read_region,
@@ -127,7 +127,7 @@ def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
 
 
 def _tile_nest(
-    block: Block, path: Sequence[For], region: Region, tile: Buffer | None, *, guard: bool
+    block: Block, path: Sequence[For], region: BufferRegion, tile: Buffer | None, *, guard: bool
 ) -> Stmt:
     """The block's nest over one region: same loop names, region extents.
 
@@ -172,7 +172,9 @@ def reverse_compute_at(program: Program, name: str, loop_name: str, scope: Scope
     written = write_region(who, source, loop.body, inner_extents(program, loop, scope))
     tile = Buffer(source.name, written.extents, source.dtype, scope)
     order = [load.indices.index(axis) for axis in block.indices]
-    own = Region(tuple(written.first[d] for d in order), tuple(written.extents[d] for d in order))
+    own = BufferRegion(
+        tuple(written.first[d] for d in order), tuple(written.extents[d] for d in order)
+    )
     conditional = any(b.guard is not None for b in blocks(loop.body) if b.buffer == source)
     nest = _tile_nest(block, path, own, None, guard=conditional)
     nest = redirect_reads(nest, source, tile, written)

@@ -11,12 +11,13 @@ import numpy as np
 
 from retune.core.config import knob
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Const, Expr, const
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Const, Expr, Var, const
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
 from retune.schedule import loops, stages
 from retune.schedule.decisions import Decision, Given, any_tiles, perfect_tiles
-from retune.schedule.trace import Argument, Step, Trace
+from retune.schedule.trace import Argument, Trace, TraceStep
 
 
 class Recorder:
@@ -41,6 +42,18 @@ class Recorder:
     def loop(self, name: str) -> For:
         """The loop over the variable of that name."""
         return loops.loop_named(self.program, name)
+
+    def extent(self, name: str) -> int:
+        """Iterations of a loop whose extent is known."""
+        return evaluate_int(self.loop(name).extent)
+
+    def reduce_loops(self, block: str) -> list[str]:
+        """Names of the reduce loops around a block, outermost first."""
+        return [name for name in self.loops(block) if self.loop(name).reduce]
+
+    def axes(self, block: str) -> list[str]:
+        """Names of the variables that are indices of what a block writes."""
+        return [index.name for index in self.block(block).indices if isinstance(index, Var)]
 
     def block(self, name: str) -> Block:
         """The block of that name."""
@@ -169,7 +182,7 @@ class Recorder:
         Nothing else changes the program, so a primitive that raises has changed nothing.
         """
         stated = tuple((key, _stated(value)) for key, value in arguments.items())
-        step = Step(primitive, stated, tuple(outputs))
+        step = TraceStep(primitive, stated, tuple(outputs))
         if self._verified:
             verify(program, primitive)
         self.program, self.trace = program, self.trace.with_step(step)

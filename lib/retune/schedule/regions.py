@@ -24,7 +24,7 @@ from retune.ir.stmt import Block, For, Program, Stmt, blocks, loops, map_exprs
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class BufferRegion:
     """A box in a buffer: its first index and its extent in each dimension."""
 
     first: tuple[Expr, ...]
@@ -57,7 +57,7 @@ def inner_extents(program: Program, loop: For, scope: Scope) -> dict[Var, Expr]:
     return extents
 
 
-def read_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr]) -> Region:
+def read_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr]) -> BufferRegion:
     """The box that `body` reads of a buffer, over the given inner loops.
 
     Raises: ScheduleError where nothing reads it, or reads of different boxes do.
@@ -68,7 +68,7 @@ def read_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr
     return _box(who, "read", buffer, [load.indices for load in found], extents)
 
 
-def write_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr]) -> Region:
+def write_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr]) -> BufferRegion:
     """The box that `body` writes of a buffer, every element of it.
 
     Raises: ScheduleError where blocks write different boxes, or leave gaps in them.
@@ -90,7 +90,7 @@ def _box(
     buffer: Buffer,
     accesses: list[tuple[Expr, ...]],
     extents: Mapping[Var, Expr],
-) -> Region:
+) -> BufferRegion:
     first: list[Expr] = []
     size: list[Expr] = []
     for dim in range(len(accesses[0])):
@@ -107,7 +107,7 @@ def _box(
             raise ScheduleError(f"{who}: dimension {dim} is {verb} in several ways")
         first.append(whole[0])
         size.append(whole[1])
-    return Region(tuple(first), tuple(size))
+    return BufferRegion(tuple(first), tuple(size))
 
 
 def _union(spans: list[tuple[Expr, Expr]]) -> tuple[Expr, Expr] | None:
@@ -189,7 +189,7 @@ def guarded(block: Block, terms: list[Expr]) -> Expr | None:
 
 
 def redirect_reads(
-    body: Stmt, old: Buffer, new: Buffer, region: Region, order: Sequence[int] = ()
+    body: Stmt, old: Buffer, new: Buffer, region: BufferRegion, order: Sequence[int] = ()
 ) -> Stmt:
     """`body` reading the copy of a region, its dimensions in that order, in place of the buffer."""
     placed = order or range(len(region.first))

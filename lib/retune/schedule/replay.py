@@ -10,7 +10,7 @@ from retune.ir.expr import Expr, Var, substitute, variables
 from retune.ir.stmt import Program
 from retune.schedule.decisions import Given, symbols_of
 from retune.schedule.schedule import Schedule
-from retune.schedule.trace import PRIMITIVES, VARIADIC, Argument, Step, Trace
+from retune.schedule.trace import PRIMITIVES, VARIADIC, Argument, Trace, TraceStep
 
 
 def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:
@@ -34,7 +34,7 @@ def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Sc
 
 
 def _primitive(
-    schedule: Schedule, step: Step, positional: Sequence[object], named: Mapping[str, object]
+    schedule: Schedule, step: TraceStep, positional: Sequence[object], named: Mapping[str, object]
 ) -> Callable[[], object]:
     """The call of the step. Raises: ScheduleError if it is of no primitive."""
     if step.primitive not in PRIMITIVES:

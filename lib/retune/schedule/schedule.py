@@ -6,7 +6,7 @@ of it: what is refused was not recorded, and so leaves the schedule as it was. W
 and how a trace is kept, is the business of `Recorder`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -130,8 +130,7 @@ class Schedule(Recorder):
             raise ScheduleError(
                 f"bind({loop}): expected group.0..2, local.0..2 or vthread, got {axis!r}"
             )
-        program = binding.run_as(self.program, loop, axis)
-        self._record(program, "bind", {"loop": loop, "axis": axis})
+        self._apply("bind", binding.run_as, loop=loop, axis=axis)
 
     def parallel(self, loop: str) -> str:
         """The iterations run on the device's cores: `bind` to the first free group axis.
@@ -162,8 +161,7 @@ class Schedule(Recorder):
         Raises: ScheduleError for another intrinsic or another sum, where the bytes of an operand
         do not lie in one word, or where the nest makes or reads them one by one, too.
         """
-        program = binding.tensorize(self.program, loop, intrinsic)
-        self._record(program, "tensorize", {"loop": loop, "intrinsic": intrinsic})
+        self._apply("tensorize", binding.tensorize, loop=loop, intrinsic=intrinsic)
 
     def annotate(self, loop: str, key: str, value: str | int) -> None:
         """A note on the loop: it changes nothing, and is printed with it, in the kernel too.
@@ -171,8 +169,7 @@ class Schedule(Recorder):
         Later rules find it in `loop(name).notes`; primitives that replace the loop (split, fuse)
         drop it.
         """
-        program = binding.annotate(self.program, loop, key, value)
-        self._record(program, "annotate", {"loop": loop, "key": key, "value": value})
+        self._apply("annotate", binding.annotate, loop=loop, key=key, value=value)
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -185,8 +182,7 @@ class Schedule(Recorder):
 
         Raises: ScheduleError for reductions, outputs, and stages already scheduled.
         """
-        program = stages.compute_inline(self.program, block)
-        self._record(program, "compute_inline", {"block": block})
+        self._apply("compute_inline", stages.compute_inline, block=block)
 
     def cache_write(self, block: str) -> str:
         """The stage writes to a buffer of its own, which a new stage copies to the result.
@@ -197,8 +193,7 @@ class Schedule(Recorder):
 
         Use compute_at to bring the stage into a tile of the copy. Gives the copy's block name.
         """
-        program = movement.cache_write(self.program, block)
-        self._record(program, "cache_write", {"block": block}, [f"{block}.out"])
+        self._apply("cache_write", movement.cache_write, [f"{block}.out"], block=block)
         return f"{block}.out"
 
     def cache_read(
@@ -241,8 +236,7 @@ class Schedule(Recorder):
 
         Raises: ScheduleError when it is read elsewhere, read in several ways, or scheduled.
         """
-        program = movement.compute_at(self.program, block, loop, scope)
-        self._record(program, "compute_at", {"block": block, "loop": loop, "scope": scope})
+        self._apply("compute_at", movement.compute_at, block=block, loop=loop, scope=scope)
 
     def reverse_compute_at(self, block: str, loop: str, scope: Scope = "register") -> None:
         """Inside `loop` of its producer, the part of an element-wise stage that is ready there.
@@ -258,17 +252,15 @@ class Schedule(Recorder):
         Raises: ScheduleError unless the stage alone reads the result, element by element, and
         the result is complete there.
         """
-        program = movement.reverse_compute_at(self.program, block, loop, scope)
-        arguments = {"block": block, "loop": loop, "scope": scope}
-        self._record(program, "reverse_compute_at", arguments)
+        rewrite = movement.reverse_compute_at
+        self._apply("reverse_compute_at", rewrite, block=block, loop=loop, scope=scope)
 
     def decompose_reduction(self, block: str, loop: str) -> None:
         """The start value is set by its own nest just before `loop`.
 
         Raises: ScheduleError when a reduce loop of the block lies outside `loop`.
         """
-        program = reductions.decompose_reduction(self.program, block, loop)
-        self._record(program, "decompose_reduction", {"block": block, "loop": loop})
+        self._apply("decompose_reduction", reductions.decompose_reduction, block=block, loop=loop)
 
     def rfactor(self, block: str, loop: str, axis: int = -1) -> str:
         """Partial results, one for each iteration of a reduce loop, which are combined at last.
@@ -286,10 +278,9 @@ class Schedule(Recorder):
 
         Raises: ScheduleError unless the block is a root stage that reduces over the loop.
         """
-        program = reductions.rfactor(self.program, block, loop, axis)
-        arguments = {"block": block, "loop": loop, "axis": axis}
-        self._record(program, "rfactor", arguments, [f"{block}.part"])
-        return f"{block}.part"
+        made = f"{block}.part"
+        self._apply("rfactor", reductions.rfactor, [made], block=block, loop=loop, axis=axis)
+        return made
 
     def pack(self, buffer: str) -> None:
         """The constant operand is re-ordered at compile time to the order in which it is read.
@@ -299,8 +290,7 @@ class Schedule(Recorder):
         Raises: ScheduleError unless it is a constant input, or a precomputed stage, that is read
         at one place.
         """
-        program = stages.pack(self.program, buffer)
-        self._record(program, "pack", {"buffer": buffer})
+        self._apply("pack", stages.pack, buffer=buffer)
 
     def read_as_image(self, buffer: str, texels: int) -> None:
         """The constant operand is an image of four channels, read by its texels.
@@ -316,8 +306,7 @@ class Schedule(Recorder):
 
         Raises: ScheduleError unless it is a constant input, or a precomputed stage, of float32.
         """
-        program = stages.read_as_image(self.program, buffer, texels)
-        self._record(program, "read_as_image", {"buffer": buffer, "texels": texels})
+        self._apply("read_as_image", stages.read_as_image, buffer=buffer, texels=texels)
 
     def precompute(self, block: str) -> None:
         """The stage, which reads only constants, is evaluated at compile time.
@@ -326,8 +315,7 @@ class Schedule(Recorder):
 
         Raises: ScheduleError when it reads anything else, or is scheduled already.
         """
-        program = stages.precompute(self.program, block)
-        self._record(program, "precompute", {"block": block})
+        self._apply("precompute", stages.precompute, block=block)
 
     def restate(self, block: str, form: str, sizes: Sequence[int]) -> list[str]:
         """The stage computes the same by another algorithm, in stages of its own.
@@ -371,6 +359,17 @@ class Schedule(Recorder):
         self.trace = self.trace.with_decisions({name: (chosen,)})
 
     # -- helpers -----------------------------------------------------------------------------
+
+    def _apply(
+        self,
+        primitive: str,
+        rewrite: Callable[..., Program],
+        outputs: Sequence[str] = (),
+        **arguments: Argument,
+    ) -> None:
+        """The program rewritten with these arguments, and the step recorded."""
+        program = rewrite(self.program, *arguments.values())
+        self._record(program, primitive, arguments, outputs)
 
     def _split(
         self, program: Program, loop: str, sizes: Sequence[Expr], tail: str

@@ -38,7 +38,7 @@ STRUCTURAL = frozenset({"sample_compute_location"})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """One primitive applied: `outputs = primitive(**arguments)`."""
 
     primitive: str
@@ -63,10 +63,10 @@ class Step:
 class Trace:
     """Steps in order, and the numbers decided for their symbols so far."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TraceStep, ...] = ()
     decisions: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
-    def with_step(self, step: Step) -> "Trace":
+    def with_step(self, step: TraceStep) -> "Trace":
         """The trace with one more step."""
         return Trace((*self.steps, step), self.decisions)
 
@@ -125,7 +125,7 @@ class Trace:
         return Trace(steps, decisions)
 
 
-def _step(primitive: str, arguments: dict[str, object], outputs: list[str]) -> Step:
+def _step(primitive: str, arguments: dict[str, object], outputs: list[str]) -> TraceStep:
     """A step as JSON has it. Winograd's form had a primitive of its own in earlier traces."""
     if primitive == "winograd":
         primitive = "restate"
@@ -135,10 +135,10 @@ def _step(primitive: str, arguments: dict[str, object], outputs: list[str]) -> S
     if primitive not in PRIMITIVES:
         raise RecordError(f"trace: expected a primitive of schedules, got {str(primitive)[:80]!r}")
     stated = tuple((key, _decode(value)) for key, value in arguments.items())
-    return Step(primitive, stated, tuple(outputs))
+    return TraceStep(primitive, stated, tuple(outputs))
 
 
-def _decided_by(step: Step) -> str:
+def _decided_by(step: TraceStep) -> str:
     """The name of a sampling step's decision."""
     return str(dict(step.arguments)["name"])
 

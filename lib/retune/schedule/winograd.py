@@ -37,12 +37,13 @@ ERRORS: dict[tuple[int, ...], dict[int, float]] = {
 }
 """Taps of the window along each of its axes -> size m of an output tile -> largest error against
 float64 as a part of the output's range, for data in [-1, 1], 512 channels and a rectifier behind;
-direct convolution's is 4e-6. It grows with the root of the channels: see `Convolution.error`."""
+direct convolution's is 4e-6. It grows with the root of the channels, see
+`WinogradConvolution.error`."""
 _CHANNELS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowAxis:
     """An axis along which the window moves."""
 
     dim: int
@@ -53,14 +54,14 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Convolution:
+class WinogradConvolution:
     """A convolution of stride 1 as it was found: which axis is which."""
 
     root: Stmt
     block: Block
     data: Load
     weight: Load
-    windows: tuple[Window, ...]
+    windows: tuple[WindowAxis, ...]
     """The axes of more than one tap, in the order of the data's dimensions."""
     places: tuple[int, ...]
     """All dimensions of the data but the channels."""
@@ -95,7 +96,7 @@ class Convolution:
         return found
 
 
-def find_convolution(program: Program, name: str) -> Convolution:
+def find_convolution(program: Program, name: str) -> WinogradConvolution:
     """The convolution that a stage states.
 
     Raises: ScheduleError unless it is one that `winograd` can rewrite.
@@ -122,7 +123,9 @@ def find_convolution(program: Program, name: str) -> Convolution:
     if axes is None:
         raise refused
     windows, places, (channels, depth), made = axes
-    found = Convolution(root, block, data, weight, windows, places, channels, depth, made, extents)
+    found = WinogradConvolution(
+        root, block, data, weight, windows, places, channels, depth, made, extents
+    )
     wanted = {*(window.tap for window in windows), depth, made}
     used = [index for index in weight.indices if index != const(0)]
     if found.taps not in ERRORS or len(used) != len(wanted) or {*used} != wanted:
@@ -130,7 +133,7 @@ def find_convolution(program: Program, name: str) -> Convolution:
     return found
 
 
-Axes = tuple[tuple[Window, ...], tuple[int, ...], tuple[int, Var], Var]
+Axes = tuple[tuple[WindowAxis, ...], tuple[int, ...], tuple[int, Var], Var]
 
 
 def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | None:
@@ -140,7 +143,7 @@ def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | No
     """
     reduced = {p.var for p in path if p.reduce}
     left = [p.var for p in path if not p.reduce]
-    windows: list[Window] = []
+    windows: list[WindowAxis] = []
     places: list[int] = []
     channels: list[tuple[int, Var]] = []
     for dim, index in enumerate(data.indices):
@@ -152,7 +155,7 @@ def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | No
         if len(own) == 1 and len(taps) <= 1:
             left.remove(own[0])
             places.append(dim)
-            windows += [Window(dim, tap, extents[tap]) for tap in taps]
+            windows += [WindowAxis(dim, tap, extents[tap]) for tap in taps]
         elif len(taps) == 1 and not own:
             channels.append((dim, taps[0]))
         else:
@@ -178,7 +181,7 @@ def winograd(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program
     For a window along one axis there are no rows, taps and columns. Tiles past the end of odd
     sizes read zeros there. Gives the program, and the names of all stages but `c`.
 
-    The results differ by rounding: see `Convolution.error`.
+    The results differ by rounding: see `WinogradConvolution.error`.
 
     Raises: ScheduleError unless it is such a convolution, of stride 1 in one group.
     """
@@ -218,7 +221,7 @@ class _Stages:
     A window of one axis has i, u and p alone, and no rows, taps and columns.
     """
 
-    def __init__(self, conv: Convolution, m: int) -> None:
+    def __init__(self, conv: WinogradConvolution, m: int) -> None:
         self.conv = conv
         self.m = m
         self.sizes = conv.tile(m)

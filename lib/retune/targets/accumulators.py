@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from retune.schedule.schedule import Schedule
+from retune.targets.tiling import unroll_all
 
 WINDOW_LIMIT = 16
 """Reduce iterations that may be written out in full, so that neighbouring results share reads."""
@@ -32,5 +33,4 @@ def accumulate_in_registers(
     s.reorder(*outer, *others, last, *vector, *([near] if near else []))
     for loop in vector:
         s.vectorize(loop)
-    for loop in (*others, last):
-        s.unroll(loop)
+    unroll_all(s, [*others, last])

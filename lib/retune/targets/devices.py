@@ -20,7 +20,7 @@ from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.cost.gpu import gpu_cycles
 from retune.targets.cost.nests import Kernel
 from retune.targets.cpu.space import cpu_space
-from retune.targets.cpu.winograd import winograd_sketches
+from retune.targets.cpu.winograd import cpu_winograd_sketches
 from retune.targets.gpu.space import gpu_space
 from retune.targets.gpu.winograd import gpu_winograd_sketches
 from retune.targets.tiling import CPU, GPU, Level
@@ -53,7 +53,7 @@ def _gpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
 
 _CLASSES: dict[str, DeviceRules] = {
     "cpu": DeviceRules(
-        levels=CPU, rules=(_cpu, winograd_sketches), cost=cpu_cycles, target=target.CPU
+        levels=CPU, rules=(_cpu, cpu_winograd_sketches), cost=cpu_cycles, target=target.CPU
     ),
     "gpu": DeviceRules(
         levels=GPU, rules=(_gpu, gpu_winograd_sketches), cost=gpu_cycles, target=target.GPU
@@ -69,6 +69,11 @@ def register_device_class(name: str, known: DeviceRules) -> None:
     if name in _CLASSES:
         raise ValueError(f"device class {name!r} exists already")
     _CLASSES[name] = known
+
+
+def device_classes() -> tuple[str, ...]:
+    """The names of all classes, which the names of their rules' sketches begin with."""
+    return tuple(_CLASSES)
 
 
 def rules_for(spec: DeviceSpec) -> DeviceRules:

@@ -5,6 +5,7 @@ is element-wise and cheap is written into its readers, and padding either become
 anchor or stays a stage.
 """
 
+from collections.abc import Callable, Iterable
 from math import prod
 
 from retune.core.errors import ScheduleError
@@ -14,6 +15,7 @@ from retune.ir.simplify import affine
 from retune.ir.stmt import Block, Program, blocks, paths
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
+from retune.schedule.space import Rule, Sketch, sketch_of
 from retune.schedule.stages import readers
 
 _MOST_COPIED = 256
@@ -33,6 +35,36 @@ def heaviest_reduction(program: Program) -> Block | None:
         if block.reducer is not None
     }
     return max(sizes, key=lambda block: sizes[block], default=None)
+
+
+def legal_sketches(
+    program: Program, schedules: Iterable[tuple[str, Rule]], plain: tuple[str, Rule] | None = None
+) -> tuple[Sketch, ...]:
+    """The sketches of those schedule functions, by name, that fit the program and a device.
+
+    Without any, that of `plain`, which always fits.
+    """
+    found: list[Sketch] = []
+    for name, rule in schedules:
+        try:
+            sketch = sketch_of(program, rule, name)
+        except ScheduleError:
+            continue  # this structure does not fit
+        if not sketch.empty:
+            found.append(sketch)
+    if not found and plain is not None:
+        found.append(sketch_of(program, plain[1], plain[0]))
+    return tuple(found)
+
+
+def schedule_rest(s: Schedule, reduce: Callable[[str], None], other: Callable[[str], None]) -> None:
+    """Every stage that nothing was done to yet is scheduled: reductions first."""
+    for name in s.blocks():
+        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
+            reduce(name)
+    for name in s.blocks():
+        if s.block(name).reducer is None and untouched(s, name):
+            other(name)
 
 
 def untouched(s: Schedule, name: str) -> bool:

@@ -11,8 +11,8 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
-from retune.targets.devices import rules_for
-from retune.targets.template import Decided, Template, Workload
+from retune.targets.devices import device_classes, rules_for
+from retune.targets.template import Decided, Template, TemplateWorkload
 from retune.targets.templates import templates
 from retune.targets.vta.rules import BY_RULE
 
@@ -59,14 +59,15 @@ def strategy(sketch: str) -> str:
     is a template: `conv2d_nchwc.774b80c8` -> `template conv2d_nchwc`, without its digest.
     """
     plain = re.sub(r"\.[0-9a-f]{8}$", "", sketch)
-    if plain.startswith(("cpu.", "gpu.", BY_RULE)):
-        return re.sub(r"^(cpu|gpu)\.v\d+", r"\1", plain)
-    return f"template {plain}"
+    device_class, _, rest = plain.partition(".")
+    if device_class not in device_classes() and not plain.startswith(BY_RULE):
+        return f"template {plain}"
+    return f"{device_class}.{re.sub(r'^v[0-9]+[.]', '', rest)}"
 
 
 def _template_sketches(entry: Template, program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
     """The template's sketches; none, and a word in the log, where it does not fit."""
-    work = Workload(op=entry.op, program=program, spec=spec)
+    work = TemplateWorkload(op=entry.op, program=program, spec=spec)
     try:
         made = written_sketches(program, lambda s: entry.function(s, work), entry.name)
         return made if entry.untuned is None else _starting(made, entry.untuned(work))

@@ -18,7 +18,7 @@ Decided = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class TemplateWorkload:
     """What a template is told of the task; shapes are the extents of the program's loops."""
 
     op: str
@@ -28,8 +28,8 @@ class Workload:
     spec: DeviceSpec
 
 
-TemplateFunction = Callable[[Schedule, Workload], None]
-Untuned = Callable[[Workload], Decided]
+TemplateFunction = Callable[[Schedule, TemplateWorkload], None]
+Untuned = Callable[[TemplateWorkload], Decided]
 """Decisions for a task of which nothing was measured yet."""
 
 

@@ -11,7 +11,7 @@ are sampled, and the order of the loops. For example the register tile of a CPU:
     LANE      channel                   vector lanes
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.errors import ScheduleError
@@ -49,7 +49,7 @@ GPU = (GROUP, VIRTUAL, ITEM, REGISTER, LANE)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class TiledAxis:
     """An axis that is tiled: its loop, and the largest size of its innermost sampled level."""
 
     loop: str
@@ -68,9 +68,9 @@ class Tiling:
 
     levels: tuple[Level, ...]
     """Those of the device class."""
-    nest: Mapping[Level, Sequence[Axis]]
+    nest: Mapping[Level, Sequence[TiledAxis]]
     """For each level the axes with a loop there, outermost first."""
-    axes: Sequence[Axis]
+    axes: Sequence[TiledAxis]
     """All of them, in the order in which sizes are sampled."""
 
     def __post_init__(self) -> None:
@@ -88,13 +88,13 @@ class Tiling:
         if missing := [a.loop for a in self.axes if not self.levels_of(a)]:
             raise ScheduleError(f"a tiling without a level for {', '.join(missing)}")
 
-    def levels_of(self, axis: Axis) -> list[Level]:
+    def levels_of(self, axis: TiledAxis) -> list[Level]:
         """The levels on which the axis has a loop, outermost first."""
         return [level for level, axes in self.nest.items() if axis in axes]
 
     def apply(
         self, s: Schedule, leading: Sequence[str] = (), *, sampled: bool = True
-    ) -> "LoopNest":
+    ) -> "TiledLoops":
         """The loops split and in the order of the nest, inside the loops `leading`.
 
         Sizes are sampled, or else all of one element, or unit.
@@ -104,9 +104,9 @@ class Tiling:
             level: [parts[axis.loop][level] for axis in axes] for level, axes in self.nest.items()
         }
         s.reorder(*leading, *(loop for level in loops.values() for loop in level))
-        return LoopNest(s, loops)
+        return TiledLoops(s, loops)
 
-    def _split(self, s: Schedule, axis: Axis, *, sampled: bool) -> dict[Level, str]:
+    def _split(self, s: Schedule, axis: TiledAxis, *, sampled: bool) -> dict[Level, str]:
         levels = self.levels_of(axis)
         fixed = [const(axis.unit)] if axis.unit > 1 else []
         count = len(levels) - len(fixed)
@@ -117,7 +117,7 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopNest:
+class TiledLoops:
     """The loops of a tiling, by level."""
 
     s: Schedule
@@ -153,6 +153,28 @@ def run_as(s: Schedule, loop: str, kind: LoopKind) -> None:
             pass
         case _:
             s.bind(loop, kind)
+
+
+def fuse_all(s: Schedule, loops: Sequence[str]) -> str:
+    """The loops, each of them all that the one before holds, as one."""
+    whole, *others = loops
+    for loop in others:
+        whole = s.fuse(whole, loop)
+    return whole
+
+
+def unroll_all(s: Schedule, loops: Iterable[str]) -> None:
+    """Every one of the loops written out."""
+    for loop in loops:
+        s.unroll(loop)
+
+
+def write_out(s: Schedule, stage: str) -> None:
+    """The stage's own loops over what it makes written out, the last one as lanes."""
+    made = [n for n in s.loops(stage) if not s.loop(n).reduce]
+    *own, last = made[-len(s.block(stage).indices) :]
+    unroll_all(s, own)
+    s.vectorize(last)
 
 
 def extent_of(s: Schedule, loops: Sequence[str]) -> Expr:

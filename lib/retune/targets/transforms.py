@@ -1,21 +1,32 @@
-"""The transforms of a Winograd convolution on CPU devices, for any placing of its products.
+"""The sketches and transforms of a Winograd convolution, for any placing of its products.
 
 `rewritten` makes a schedule's convolution a Winograd one; `transform_inputs` and
 `transform_outputs` run a tile's transforms on registers, with channels as lanes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
+from retune.core.errors import ScheduleError
+from retune.ir.stmt import Program, blocks
 from retune.schedule.schedule import Schedule
-from retune.schedule.winograd import Convolution, find_convolution
-from retune.targets.fusion import epilogue_of, heaviest_reduction, inline_elementwise, padding_of
+from retune.schedule.space import Rule, Sketch
+from retune.schedule.winograd import ERRORS, WinogradConvolution, find_convolution
+from retune.targets.fusion import (
+    epilogue_of,
+    heaviest_reduction,
+    inline_elementwise,
+    legal_sketches,
+    padding_of,
+)
+from retune.targets.tiling import unroll_all, write_out
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """The convolution as it was, and the names of the stages in its place."""
 
-    shape: Convolution
+    shape: WinogradConvolution
     m: int
     data: str
     inputs: tuple[str, ...]
@@ -30,6 +41,33 @@ class Rewritten:
     def channels_last(self) -> bool:
         """Whether the output's channels lie side by side."""
         return self.shape.block.indices[-1] == self.shape.made
+
+
+_LEAST_CHANNELS = 16
+"""Fewer channels in or out leave too little work between the transforms."""
+
+
+def winograd_sketches(
+    program: Program, named: Callable[[WinogradConvolution, int], Iterable[tuple[str, Rule]]]
+) -> tuple[Sketch, ...]:
+    """Sketches for each tile size, if the program's only reduction is a convolution that fits.
+
+    `named` gives the schedule functions of a tile size, with the names of their sketches.
+    """
+    reductions = [block for block in blocks(program.body) if block.reducer is not None]
+    if len(reductions) != 1:
+        return ()
+    try:
+        found = find_convolution(program, reductions[0].name)
+    except ScheduleError:
+        return ()
+    if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
+        return ()
+    return tuple(
+        replace(sketch, error=found.error(m))
+        for m in ERRORS[found.taps]
+        for sketch in legal_sketches(program, named(found, m))
+    )
 
 
 def rewritten(s: Schedule, m: int) -> Rewritten:
@@ -73,8 +111,7 @@ def split_inputs(s: Schedule, conv: Rewritten, width: int) -> list[str]:
     points, tiles, channels = own[:axes], own[axes:-1], own[-1]
     vector, lanes = s.split(channels, [width], "shift")
     s.reorder(*tiles, vector, *points, lanes)
-    for loop in points:
-        s.unroll(loop)
+    unroll_all(s, points)
     s.vectorize(lanes)
     return [*tiles, vector]
 
@@ -89,7 +126,7 @@ def transform_inputs(s: Schedule, conv: Rewritten, vector: str) -> None:
         place = column
     s.compute_at(conv.data, place)
     for stage in (*conv.inputs[:-1], conv.data):
-        _write_out(s, stage)
+        write_out(s, stage)
 
 
 def transform_outputs(s: Schedule, conv: Rewritten, vector: str) -> None:
@@ -98,7 +135,7 @@ def transform_outputs(s: Schedule, conv: Rewritten, vector: str) -> None:
     for stage in reversed(conv.outputs):
         s.compute_at(stage, vector, scope if stage == conv.outputs[-1] else "register")
     for stage in conv.outputs:
-        _write_out(s, stage)
+        write_out(s, stage)
 
 
 def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str]]:
@@ -119,15 +156,6 @@ def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str]]:
 def write_pixels(s: Schedule, conv: Rewritten, pixels: list[str], lanes: str) -> None:
     """The loops over a tile's pixels and lanes in the last stage are written out."""
     if conv.channels_last:
-        for loop in pixels[:-1]:
-            s.unroll(loop)
+        unroll_all(s, pixels[:-1])
         s.vectorize(lanes)
     s.unroll(pixels[-1])
-
-
-def _write_out(s: Schedule, stage: str) -> None:
-    """The stage's own loops written out, the last one as lanes."""
-    *own, last = s.loops(stage)[-len(s.block(stage).indices) :]
-    for loop in own:
-        s.unroll(loop)
-    s.vectorize(last)

@@ -11,13 +11,13 @@ from retune.core.target import GENERIC_CPU
 from retune.records.replay import calm_hashes, pack, read_replay
 from retune.records.schema import Measurement, Status, TuningRecord
 from retune.records.store import RecordStore
-from retune.schedule.trace import Step, Trace
+from retune.schedule.trace import Trace, TraceStep
 
 SKETCH = Trace(
     (
-        Step("sample_compute_location", (("block", "x"), ("name", "at.x"))),
-        Step("sample_tile", (("loop", "i"), ("name", "tile")), ("tile@0", "tile@1")),
-        Step("sample_categorical", (("name", "unroll"),), ("unroll@0",)),
+        TraceStep("sample_compute_location", (("block", "x"), ("name", "at.x"))),
+        TraceStep("sample_tile", (("loop", "i"), ("name", "tile")), ("tile@0", "tile@1")),
+        TraceStep("sample_categorical", (("name", "unroll"),), ("unroll@0",)),
     ),
     (("at.x", (3,)),),
 )

@@ -17,7 +17,7 @@ from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate
-from retune.targets.cpu.rows import Rows, row_structure
+from retune.targets.cpu.rows import RowReduction, row_structure
 from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import target_of
 from retune.targets.fusion import accesses
@@ -221,7 +221,7 @@ NOT_BY_ROWS = {
 }
 
 
-def rows_of(dag: Dag, stage: str) -> Rows | None:
+def rows_of(dag: Dag, stage: str) -> RowReduction | None:
     return row_structure(accesses(Schedule(from_dag(dag)), stage), GENERIC_CPU)
 
 

@@ -15,7 +15,7 @@ from retune.ir.verify import verify
 from retune.schedule.replay import replay
 from retune.schedule.trace import Trace
 from retune.targets.cost.estimate import default_candidate
-from retune.targets.cpu.winograd import PREFIX, winograd_sketches
+from retune.targets.cpu.winograd import PREFIX, cpu_winograd_sketches
 from retune.targets.spaces import space_of
 from tests.dags import conv2d, dense, depthwise, strip
 from tests.oracle import assert_items_agree, assert_same_meaning
@@ -52,7 +52,7 @@ OTHERS: dict[str, Dag] = {
 )
 def test_every_sketch_keeps_the_meaning(name: str, spec):
     dag = merge_axes(SHAPES[name])
-    sketches = winograd_sketches(from_dag(dag), spec)
+    sketches = cpu_winograd_sketches(from_dag(dag), spec)
     sizes = [m for m in (2, 4, 6) if any(s.name == f"{PREFIX}{m}" for s in sketches)]
     assert sizes[:2] == [2, 4]
     assert [s.name for s in sketches] == [f"{PREFIX}{m}{n}" for m in sizes for n in ("", ".staged")]
@@ -66,24 +66,24 @@ def test_every_sketch_keeps_the_meaning(name: str, spec):
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_programs_have_none(name: str):
-    assert winograd_sketches(from_dag(merge_axes(OTHERS[name])), GENERIC_CPU) == ()
+    assert cpu_winograd_sketches(from_dag(merge_axes(OTHERS[name])), GENERIC_CPU) == ()
 
 
 def test_a_device_without_vectors_has_none():
     scalar = replace(GENERIC_CPU, vector_bits=0)
-    assert winograd_sketches(from_dag(SHAPES["odd"]), scalar) == ()
+    assert cpu_winograd_sketches(from_dag(SHAPES["odd"]), scalar) == ()
 
 
 def test_a_candidate_replays_from_its_trace():
     dag = SHAPES["odd"]
-    for sketch in winograd_sketches(from_dag(dag), GENERIC_CPU):
+    for sketch in cpu_winograd_sketches(from_dag(dag), GENERIC_CPU):
         (row,) = sketch.sample(1, np.random.default_rng(0))
         trace = Trace.from_json(sketch.trace.with_decisions(sketch.decided(row)).to_json())
         assert_same_meaning(dag, replay(from_dag(dag), trace).program)
 
 
 def test_private_arrays_are_bounded():
-    for sketch in winograd_sketches(from_dag(conv2d(1, 56, 56, 256, 256)), GENERIC_CPU):
+    for sketch in cpu_winograd_sketches(from_dag(conv2d(1, 56, 56, 256, 256)), GENERIC_CPU):
         for row in sketch.sample(20, np.random.default_rng(0)):
             scratch = sketch.instantiate(row).scratch
             private = [b for b in scratch if b.scope == "private"]

@@ -17,7 +17,7 @@ from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.devices import DeviceRules, register_device_class, rules_for
 from retune.targets.fusion import heaviest_reduction, inline_elementwise, results_of, untouched
 from retune.targets.spaces import space_of
-from retune.targets.tiling import GROUP, REGISTER, Axis, Tiling
+from retune.targets.tiling import GROUP, REGISTER, TiledAxis, Tiling
 from tests.dags import conv2d, dense, depthwise, pool, softmax
 from tests.oracle import assert_items_agree
 
@@ -37,7 +37,7 @@ def schedule_toy(s: Schedule) -> None:
     anchor = heaviest_reduction(s.program)
     inline_elementwise(s)
     for name in [anchor.name] if anchor else []:
-        axes = [Axis(loop, 4) for loop in s.loops(results_of(s, name))]
+        axes = [TiledAxis(loop, 4) for loop in s.loops(results_of(s, name))]
         tile = Tiling(LEVELS, {GROUP: axes, REGISTER: axes}, axes).apply(s)
         s.compute_at(name, tile[GROUP][-1])
         s.require(tile.size(REGISTER) <= 16, "sixteen registers")

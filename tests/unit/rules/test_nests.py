@@ -12,13 +12,13 @@ from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import For, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis, stored
-from retune.schedule.access import Operand
+from retune.schedule.access import AffineAccess
 from retune.schedule.space import Sketch
 from retune.schedule.stages import loops_of
 from retune.targets.cost.core import Core
 from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.cost.estimate import estimate
-from retune.targets.cost.nests import Nest, across, kernels, off, on
+from retune.targets.cost.nests import BlockNest, across, kernels, off, on
 from retune.targets.devices import rules_for
 from retune.targets.tiling import GROUP, ITEM
 from tests.dags import byte_conv2d, conv2d
@@ -44,7 +44,7 @@ def twins(dtype: str, spec: DeviceSpec) -> list[tuple[Sketch, Sketch]]:
     return list(zip(floats, others, strict=True))
 
 
-def operands(nest: Nest) -> tuple[Operand, ...]:
+def operands(nest: BlockNest) -> tuple[AffineAccess, ...]:
     return (nest.accesses.result, *nest.accesses.operands)
 
 

@@ -23,7 +23,7 @@ from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import schedule_rest
 from retune.targets.devices import target_of
 from retune.targets.spaces import space_of
-from retune.targets.template import Workload, template, templates
+from retune.targets.template import TemplateWorkload, template, templates
 from retune.targets.templates import conv2d as shipped
 from tests.dags import conv2d, dense
 from tests.oracle import assert_items_agree, assert_same_meaning
@@ -98,12 +98,12 @@ def test_a_strided_point_wise_convolution_tiles_rows():
     ],
 )
 def test_untuned_decisions_are_the_fallback(dag: Dag, expected: dict[str, tuple[int, ...]]):
-    work = Workload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)
+    work = TemplateWorkload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)
     assert shipped.untuned(work) == expected
 
 
 def test_axes_count_by_what_they_do():
-    work = Workload(op="y", program=from_dag(dense(28, 24, 16)), spec=GENERIC_CPU)
+    work = TemplateWorkload(op="y", program=from_dag(dense(28, 24, 16)), spec=GENERIC_CPU)
     assert shipped.untuned(work) == {"tile_oc": (1,), "tile_ic": (12,), "tile_ow": (28,)}
 
 
@@ -118,7 +118,7 @@ def test_axes_count_by_what_they_do():
 )
 def test_what_the_convolution_template_does_not_serve_is_left_to_the_rules(dag: Dag):
     assert conv_space(dag) == []
-    work = Workload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)
+    work = TemplateWorkload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)
     with pytest.raises(ScheduleError, match="conv: expected"):
         shipped.conv2d_nchwc(Schedule(work.program), work)
 
@@ -190,7 +190,7 @@ def test_searches_in_rows_do_not_see_what_is_for_blocks():
 # -- a new template ----------------------------------------------------------------------------
 
 
-def dense_rows(s: Schedule, work: Workload) -> None:
+def dense_rows(s: Schedule, work: TemplateWorkload) -> None:
     """A dense layer by tiles of outputs, each the work of one group, in vectors where it can."""
     rows, outputs, depth = s.loops(work.op)
     (tile,) = s.sample_perfect_tile(outputs, 2, 16, "tile_outputs")
@@ -203,7 +203,7 @@ def dense_rows(s: Schedule, work: Workload) -> None:
     schedule_rest(s, work.spec)
 
 
-def dense_untuned(work: Workload) -> dict[str, tuple[int, ...]]:
+def dense_untuned(work: TemplateWorkload) -> dict[str, tuple[int, ...]]:
     """Two outputs, nothing unrolled."""
     return {"tile_outputs": (2,), "unroll_k": (1,)}
 
@@ -227,7 +227,7 @@ def test_a_new_template_joins_the_space_of_its_operator():
         assert_same_meaning(dag, own.instantiate(row))
     (start,) = space.untuned()
     assert dict(start.decisions) == dense_untuned(
-        Workload(op=op, program=program, spec=GENERIC_CPU)
+        TemplateWorkload(op=op, program=program, spec=GENERIC_CPU)
     )
     alone = Space((own,))
     assert default_candidate(alone, GENERIC_CPU) == start
@@ -253,7 +253,7 @@ def test_a_template_with_untuned_decisions_that_are_no_options_is_left_out(
     assert "(3,) is not an option of 'unroll_k'" in caplog.text
 
 
-def dense_inside(s: Schedule, work: Workload) -> None:
+def dense_inside(s: Schedule, work: TemplateWorkload) -> None:
     """The layer's sum, computed at one of the loops of what follows it, or by itself."""
     rest = [b.name for b in blocks(s.program.body) if b.name != work.op]
     s.split(s.loops(rest[-1])[-1], s.sample_perfect_tile(s.loops(rest[-1])[-1], 2, 16, "tile"))

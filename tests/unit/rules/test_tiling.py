@@ -9,17 +9,17 @@ from retune.core.errors import ScheduleError
 from retune.ir.stmt import from_dag
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import sketch_of
-from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Axis, Level, Tiling
+from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Level, TiledAxis, Tiling
 from tests.dags import elementwise
 from tests.oracle import assert_same_meaning
 from tests.properties import quick
 
 LEVELS = (GROUP, REGISTER)
-ROW, CHANNEL = Axis("y.i0", 4), Axis("y.i1", 2)
+ROW, CHANNEL = TiledAxis("y.i0", 4), TiledAxis("y.i1", 2)
 
 
 def test_a_tiling_uses_the_levels_of_its_class_in_their_order():
-    axis = Axis("x", 4, 4)
+    axis = TiledAxis("x", 4, 4)
     for nest in ({GROUP: [axis], LANE: [axis]}, {REGISTER: [axis], GROUP: [axis]}):
         with pytest.raises(ScheduleError, match="levels are group, register"):
             Tiling(LEVELS, nest, [axis])
@@ -34,7 +34,7 @@ def test_an_axis_with_a_unit_has_a_level_for_it():
     with pytest.raises(ScheduleError, match=r"y\.i0: a unit of 1 on lane"):
         Tiling(CPU, {GROUP: [ROW], LANE: [ROW]}, [ROW])
     with pytest.raises(ScheduleError, match=r"y\.i0: a unit of 4 on no level"):
-        Tiling(CPU, {GROUP: [Axis("y.i0", 4, 4)]}, [Axis("y.i0", 4, 4)])
+        Tiling(CPU, {GROUP: [TiledAxis("y.i0", 4, 4)]}, [TiledAxis("y.i0", 4, 4)])
 
 
 def test_an_axis_has_a_level():
@@ -50,9 +50,9 @@ def test_a_nest_stands_as_it_is_written(first: list[str], wide: bool, seed: int)
     def rule(s: Schedule) -> None:
         name = s.blocks()[-1]
         units = (1, 4 if wide else 1)
-        row, column = (Axis(n, 5, unit) for n, unit in zip(s.loops(name), units, strict=True))
+        row, column = (TiledAxis(n, 5, unit) for n, unit in zip(s.loops(name), units, strict=True))
         axes = {"row": row, "column": column}
-        nest: dict[Level, list[Axis]] = {
+        nest: dict[Level, list[TiledAxis]] = {
             GROUP: [row, column], BLOCK: [axes[role] for role in first], REGISTER: [column],
         }  # fmt: skip
         if wide:

@@ -12,7 +12,7 @@ from retune.ir.expr import const
 from retune.ir.stmt import from_dag
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
-from retune.schedule.trace import PRIMITIVES, Step, Trace
+from retune.schedule.trace import PRIMITIVES, Trace, TraceStep
 from tests.dags import dense, random_dag
 from tests.properties import chooser, quick
 from tests.random_schedules import scramble, somewhere
@@ -96,19 +96,19 @@ def test_a_step_names_a_primitive_and_nothing_else(name: str):
     with pytest.raises(RecordError, match="expected a primitive of schedules, got"):
         Trace.from_json(written)
     with pytest.raises(ScheduleError, match="expected a primitive of schedules, got"):
-        replay(from_dag(dense(12, 8, 34)), Trace((Step(name, ()),)))
+        replay(from_dag(dense(12, 8, 34)), Trace((TraceStep(name, ()),)))
 
 
 def test_a_step_with_other_arguments_is_refused():
     with pytest.raises(ScheduleError, match="replay: vectorize: missing a required argument"):
-        replay(from_dag(dense(12, 8, 34)), Trace((Step("vectorize", ()),)))
-    strange = Step("vectorize", (("loop", "z.i"), ("more", 1)))
+        replay(from_dag(dense(12, 8, 34)), Trace((TraceStep("vectorize", ()),)))
+    strange = TraceStep("vectorize", (("loop", "z.i"), ("more", 1)))
     with pytest.raises(ScheduleError, match="got an unexpected keyword argument 'more'"):
         replay(from_dag(dense(12, 8, 34)), Trace((strange,)))
 
 
 def test_the_list_of_primitives_is_that_of_schedules():
-    looking = {"loops", "loop", "block", "blocks", "require"}
+    looking = {"loops", "loop", "block", "blocks", "require", "extent", "axes", "reduce_loops"}
     methods = {n for n in dir(Schedule) if not n.startswith("_") and callable(getattr(Schedule, n))}
     assert methods - looking == PRIMITIVES
 

@@ -10,7 +10,7 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.records.replay import Recorded
 from retune.schedule.space import Sketch, Space
-from retune.schedule.trace import Step, Trace
+from retune.schedule.trace import Trace, TraceStep
 from retune.search.model.features import featurise
 from retune.search.recorded import recorded_grid, thin
 from retune.search.tuners.breeding import crossover, mutate
@@ -98,6 +98,6 @@ def test_a_recorded_sketch_is_the_one_that_the_rules_made():
 def test_a_trace_that_does_not_replay_is_refused():
     sketch = GRID.sketches[0]
     part = _recorded(sketch, sketch.all_rows()[:1], np.ones(1))
-    wrong = Step("unroll", (("loop", "no such loop"), ("count", None)))
+    wrong = TraceStep("unroll", (("loop", "no such loop"), ("count", None)))
     with pytest.raises(RecordError, match="record it again"):
         recorded_grid(PROGRAM, [replace(part, trace=part.trace.with_step(wrong))])

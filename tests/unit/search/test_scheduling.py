@@ -89,7 +89,7 @@ class Search:
             return [error if (error := f.exception(DEADLINE_S)) else f.result() for f in found]
 
 
-def test_each_proposal_knows_all_turns_but_the_one_before_it():
+def test_each_proposal_knows_all_batches_but_the_one_before_it():
     for _ in range(20):  # threads come in another order each time
         search = Search("a", "b", "c")
         assert search.run() == ["trials"] * 3
@@ -99,13 +99,13 @@ def test_each_proposal_knows_all_turns_but_the_one_before_it():
         assert search.recorded == list(range(0, 40, BATCH))
 
 
-def test_a_task_alone_knows_all_of_its_turns():
+def test_a_task_alone_knows_all_of_its_batches():
     search = Search("a")
     assert search.run() == ["trials"]
     assert search.knowledge == list(range(10))
 
 
-def test_what_is_left_over_is_known_once_the_next_turn_is_proposed():
+def test_what_is_left_over_is_known_once_the_next_batch_is_proposed():
     search = Search("a", "b")
     search.batches.recall(done=8, following=8, spent_s=3.0)
     search.batches.leave_over("a", lambda: search.known.append(("a", 4)))
@@ -126,7 +126,7 @@ def test_what_is_left_over_is_known_when_nobody_searches():
 
 
 @pytest.mark.parametrize("left_over", [False, True])
-def test_a_budget_that_was_spent_before_gives_no_turn(left_over: bool):
+def test_a_budget_that_was_spent_before_gives_no_batch(left_over: bool):
     search = Search("a", "b")
     search.batches.recall(done=40, following=40, spent_s=0.0)
     if left_over:
@@ -136,7 +136,7 @@ def test_a_budget_that_was_spent_before_gives_no_turn(left_over: bool):
     assert search.known == [("a", 36)] * left_over
 
 
-def test_the_last_turn_is_no_larger_than_the_budget():
+def test_the_last_batch_is_no_larger_than_the_budget():
     search = Search("a", "b", budget=Budget(trials=10, batch=BATCH))
     search.run()
     assert search.batches.done == 10

@@ -14,7 +14,7 @@ from retune.bundle.verify.bench import Benchmark, Ratio, known_times
 from retune.bundle.versions import current, rollback, version_folder
 from retune.core.errors import DeviceError, RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.pipeline import publishing
+from retune.pipeline import publishing, validation
 from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
@@ -65,8 +65,8 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    for name in ("compare_bundles", "stage_verify"):
-        monkeypatch.setattr(publishing, name, getattr(made, name))
+    monkeypatch.setattr(publishing, "compare_bundles", made.compare_bundles)
+    monkeypatch.setattr(validation, "stage_verify", made.stage_verify)
     monkeypatch.setattr(publishing, "spec_of", lambda name: made.spec)
     monkeypatch.setattr(publishing, "_report", lambda request, run, why: f"why: {why}".encode())
     return made

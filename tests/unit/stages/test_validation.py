@@ -19,11 +19,11 @@ from retune.pipeline import chain, validation
 from retune.pipeline import selection as selecting
 from retune.pipeline.calling import InProcess
 from retune.pipeline.finalists import InNetwork
-from retune.pipeline.layout_plan import LaidImage, LayoutPlan
+from retune.pipeline.layout_plan import LaidImage, LaidKernel, LayoutPlan
 from retune.pipeline.manifest import CompileManifest, Constraints, Selection, VerifyManifest
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.selection import best_record, stated_errors
+from retune.pipeline.selection import best_record, network_place, stated_errors
 from retune.records import ranking
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
@@ -212,6 +212,14 @@ def test_layouts_stay_where_the_bundle_is_faster_with_them(
     assert constraints.rows_ratio == pytest.approx(ratio)
     assert done.layouts == constraints.layouts == (plan if ratio < 0.95 else LayoutPlan())
     assert constraints.ratio == pytest.approx(0.9) and len(world.compared) == 2
+
+
+def test_the_place_of_a_time_is_the_network_and_its_layouts():
+    kernel = LaidKernel(group="conv", read="rows", made="rows", task_key="key", us=7.0)
+    plan = LayoutPlan(images=(LaidImage(image="image", made="NCHW16c", us=1.0),))
+    rows = network_place("model", LayoutPlan())
+    assert network_place("model", LayoutPlan(kernels=(kernel,))) == rows, "all images in rows"
+    assert network_place("model", plan) == network_place("model", plan.placement) != rows
 
 
 # -- exactness -------------------------------------------------------------------------------------

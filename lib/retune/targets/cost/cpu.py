@@ -14,7 +14,7 @@ from retune.ir.expr import Select, loads
 from retune.ir.te import body_flops
 from retune.schedule.access import Accesses
 from retune.targets.cost.core import Core
-from retune.targets.cost.nests import Array, Kernel, Nest, across, off
+from retune.targets.cost.nests import Array, BlockNest, Kernel, across, off
 from retune.targets.cost.tiles import tile_cycles
 from retune.targets.cost.windows import window_cycles
 from retune.targets.tiling import GROUP
@@ -31,7 +31,7 @@ def cpu_cycles(kernel: Kernel, spec: DeviceSpec, core: Core = _CORE) -> Array:
     return cycles + core.wait_cycles * any(nest.handed_over for nest in kernel)
 
 
-def _nest_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+def _nest_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations."""
     if nest.accesses.block.reducer is None:
         arithmetic = nest.work / nest.lanes * _element_cycles(nest.accesses, core)
@@ -40,7 +40,7 @@ def _nest_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
     return cost(nest, spec, core)
 
 
-def _line_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+def _line_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles for coming back to lines of a map that were written in part before.
 
     What a tile writes side by side may be less than a line, as vectors of bytes are. The rest of it

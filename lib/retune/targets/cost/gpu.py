@@ -16,13 +16,13 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics import intrinsic
 from retune.ir.expr import Expr, Load
 from retune.ir.stmt import For
-from retune.schedule.access import Operand
-from retune.targets.cost.nests import Array, Kernel, Nest, across, moving, off, on
+from retune.schedule.access import AffineAccess
+from retune.targets.cost.nests import Array, BlockNest, Kernel, across, moving, off, on
 from retune.targets.tiling import BLOCK, GROUP, ITEM, LANE, PACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class ComputeUnit:
     """A compute unit of a GPU.
 
     The figures are those of an H200, fitted to the times of 4,977 candidates of 284 tasks
@@ -68,15 +68,15 @@ class Unit:
     launch: float = 2000.0
     """Cycles of a kernel's start and end, on a queue that never runs dry."""
 
-    def registers_of(self, operand: Operand) -> float:
+    def registers_of(self, operand: AffineAccess) -> float:
         """Registers that an element takes."""
         return max(1.0, operand.item_bytes / self.register_bytes)
 
 
-_H200 = Unit()
+_H200 = ComputeUnit()
 
 
-def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: Unit = _H200) -> Array:
+def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: ComputeUnit = _H200) -> Array:
     """Cycles of a kernel from launch to end. float64 [n]"""
     groups, items = across(kernel, GROUP), across(kernel, ITEM)
     warps = np.ceil(items / unit.warp)
@@ -101,7 +101,7 @@ def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: Unit = _H200) -> Array:
 
 
 def _in_packs(kernel: Kernel) -> bool:
-    """Whether it multiplies bytes, which the figures of `Unit` were not fitted to.
+    """Whether it multiplies bytes, which the figures of `ComputeUnit` were not fitted to.
 
     The rate of the instruction, its epilogue and the shares of schedulers are counted there, and
     lie in the fitted figures elsewhere.
@@ -109,7 +109,7 @@ def _in_packs(kernel: Kernel) -> bool:
     return any(on(nest.loops, PACK) for nest in kernel)
 
 
-def _unevenness(warps: Array, unit: Unit) -> Array:
+def _unevenness(warps: Array, unit: ComputeUnit) -> Array:
     """Time of the scheduler that has most of a unit's warps, over that of an equal share.
 
     Nine warps keep one of four schedulers busy for three of them, as twelve do.
@@ -117,7 +117,7 @@ def _unevenness(warps: Array, unit: Unit) -> Array:
     return np.ceil(warps / unit.issues) * unit.issues / warps
 
 
-def _slots(nest: Nest, spec: DeviceSpec) -> float:
+def _slots(nest: BlockNest, spec: DeviceSpec) -> float:
     """Instructions for each iteration of a nest, beside its reads: an epilogue on integers is a
     dozen of them."""
     if (chosen := nest.implementation(spec)) is not None:
@@ -133,12 +133,12 @@ def _operators(value: Expr) -> int:
     return 1 + sum(map(_operators, value.children))
 
 
-def _near(nest: Nest) -> list[For]:
+def _near(nest: BlockNest) -> list[For]:
     """The loops over neighbouring items."""
     return [loop for loop in nest.loops if loop.kind == ITEM.runs[0]]
 
 
-def _waits(nest: Nest, unit: Unit) -> Array:
+def _waits(nest: BlockNest, unit: ComputeUnit) -> Array:
     """Cycles in which a warp has nothing to do but wait for what the block reads."""
     result, serial = nest.accesses.result, on(nest.loops, BLOCK)
     if result.scope == "local":
@@ -153,7 +153,7 @@ def _waits(nest: Nest, unit: Unit) -> Array:
     return nest.size(serial) / together * latency
 
 
-def _issue(nest: Nest, items: Array, warps: Array, slots: float, unit: Unit) -> Array:
+def _issue(nest: BlockNest, items: Array, warps: Array, slots: float, unit: ComputeUnit) -> Array:
     """Cycles of a unit for one group's share of the block, `slots` of a warp for each result."""
     shared = nest.accesses.result.scope == "local"
     sides = on(nest.loops, ITEM)
@@ -168,12 +168,12 @@ def _issue(nest: Nest, items: Array, warps: Array, slots: float, unit: Unit) -> 
     return issued / nest.packs / tile * np.maximum((slots * tile + reads) / unit.issues, reads)
 
 
-def _of_warps(nest: Nest) -> bool:
+def _of_warps(nest: BlockNest) -> bool:
     """Whether the items of a warp read for each other: whole sectors of every operand."""
     return any(n.intrinsic and intrinsic(n.intrinsic).warp for n in nest.loops)
 
 
-def _read(nest: Nest, operand: Operand, unit: Unit) -> Array:
+def _read(nest: BlockNest, operand: AffineAccess, unit: ComputeUnit) -> Array:
     """Cycles for a warp to read what one step of its registers needs of an operand."""
     if operand.scope in ("register", "private"):
         return 0.0 * nest.one
@@ -194,7 +194,7 @@ def _read(nest: Nest, operand: Operand, unit: Unit) -> Array:
     return cycles * np.minimum(np.maximum(1.0, full), 4.0) if spread else cycles
 
 
-def _bytes(nest: Nest, unit: Unit) -> Array:
+def _bytes(nest: BlockNest, unit: ComputeUnit) -> Array:
     """Bytes that cross from the second-level cache; scattered reads cost a part of a sector."""
     total, near, groups = 0.0 * nest.one, _near(nest), on(nest.loops, GROUP)
     for operand in nest.accesses.operands:
@@ -208,7 +208,9 @@ def _bytes(nest: Nest, unit: Unit) -> Array:
     return total
 
 
-def _resident(kernel: Kernel, held: Array, warps: Array, spec: DeviceSpec, unit: Unit) -> Array:
+def _resident(
+    kernel: Kernel, held: Array, warps: Array, spec: DeviceSpec, unit: ComputeUnit
+) -> Array:
     """Groups that one unit holds by its registers, items and local memory; at least one."""
     made = {nest.accesses.block.buffer.name: nest for nest in kernel}.values()
     local = [n.buffer_bytes(n.accesses.result) for n in made if n.accesses.result.scope == "local"]

@@ -2,7 +2,7 @@
 
 This is the one walk over a program that estimates make. A kernel is some nests, each of them one
 block with its loops. Sizes are arrays over the candidates, float64 [n], and bytes are those of the
-elements' types. Read `Nest`; `Accesses` says what the block reads.
+elements' types. Read `BlockNest`; `Accesses` says what the block reads.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from retune.intrinsics import Implementation, Match, intrinsic, match
 from retune.ir.evaluate import Formulas
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, blocks, is_compile_time
-from retune.schedule.access import Accesses, Operand
+from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.space import Sketch
 from retune.targets.tiling import LANE, PACK, REGISTER, VIRTUAL, Level
 
@@ -35,13 +35,13 @@ def off(loops: Iterable[For], *levels: Level) -> list[For]:
     return [loop for loop in loops if loop.kind not in runs]
 
 
-def moving(operand: Operand, loops: Iterable[For]) -> list[For]:
+def moving(operand: AffineAccess, loops: Iterable[For]) -> list[For]:
     """The loops that change which element it is."""
     return [loop for loop in loops if loop.var in operand.moving]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Nest:
+class BlockNest:
     """One block with the loops around it. Rows are places of values in `numbers`."""
 
     accesses: Accesses
@@ -49,9 +49,9 @@ class Nest:
     """Rows of the loops' extents."""
     unrolled: Mapping[Var, int]
     """Rows of how many iterations the device's compiler is asked to unroll."""
-    shapes: Mapping[Operand, Sequence[int]]
+    shapes: Mapping[AffineAccess, Sequence[int]]
     """Rows of the extents of all that an operand is an element of."""
-    maps: Mapping[str, Operand]
+    maps: Mapping[str, AffineAccess]
     """What it reads or writes of maps between kernels, by the map's name."""
     broadcasts: Sequence[Sequence[tuple[int, int]]]
     """For each read of one number for all lanes: the loops that write it out, by the rows of their
@@ -89,15 +89,15 @@ class Nest:
             total = total * self.extent(loop)
         return total
 
-    def footprint(self, operand: Operand, loops: Iterable[For]) -> Array:
+    def footprint(self, operand: AffineAccess, loops: Iterable[For]) -> Array:
         """Bytes of an operand that these loops read."""
         return operand.item_bytes * self.size(moving(operand, loops))
 
-    def repeats(self, operand: Operand, loops: Iterable[For]) -> Array:
+    def repeats(self, operand: AffineAccess, loops: Iterable[For]) -> Array:
         """How often these loops come to the same element of an operand."""
         return self.size(loop for loop in loops if loop.var not in operand.moving)
 
-    def buffer_bytes(self, operand: Operand) -> Array:
+    def buffer_bytes(self, operand: AffineAccess) -> Array:
         """Bytes of all that an operand is an element of."""
         total = operand.item_bytes * self.one
         for row in self.shapes[operand]:
@@ -134,7 +134,7 @@ class Nest:
         return None
 
 
-Kernel = Sequence[Nest]
+Kernel = Sequence[BlockNest]
 """The nests that are launched at once; there is at least one."""
 
 
@@ -155,7 +155,7 @@ def kernels(sketch: Sketch, rows: Array) -> list[Kernel]:
 
 
 @lru_cache(maxsize=256)
-def _nests(sketch: Sketch) -> tuple[Formulas, list[list[Nest]]]:
+def _nests(sketch: Sketch) -> tuple[Formulas, list[list[BlockNest]]]:
     formulas, scratch = Formulas(), sketch.program.scratch
     return formulas, [
         [_nest(Accesses.of(block, root), formulas, scratch) for block in blocks(root)]
@@ -164,9 +164,9 @@ def _nests(sketch: Sketch) -> tuple[Formulas, list[list[Nest]]]:
     ]
 
 
-def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> Nest:
+def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> BlockNest:
     row, known = formulas.row, (stage.result, *stage.operands)
-    return Nest(
+    return BlockNest(
         accesses=stage,
         extents={loop.var: row(loop.extent) for loop in stage.loops},
         unrolled={x.var: row(const(1) if x.unroll is None else x.unroll) for x in stage.loops},

@@ -3,14 +3,14 @@
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.schedule.access import Operand
+from retune.schedule.access import AffineAccess
 from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
-from retune.targets.cost.nests import Array, Nest, off, on
+from retune.targets.cost.nests import Array, BlockNest, off, on
 from retune.targets.tiling import BLOCK, GROUP, LANE, PACK, REGISTER
 
 
-def tile_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+def tile_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations of such a reduction."""
     reduce = nest.accesses.steps
     depth, written = nest.size(off(reduce, LANE, PACK)), on(nest.accesses.results, REGISTER)
@@ -21,7 +21,7 @@ def tile_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
     return cycles * core.handed_over if nest.handed_over else cycles
 
 
-def _step_cycles(nest: Nest, tile: Array, rows: Array, spec: DeviceSpec, core: Core) -> Array:
+def _step_cycles(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one step of a register tile of `rows` vectors for each of its pixels.
 
     The slowest of: multiply-adds, their latency, loads from the nearest cache (a broadcast
@@ -39,21 +39,21 @@ def _step_cycles(nest: Nest, tile: Array, rows: Array, spec: DeviceSpec, core: C
     return np.maximum(np.maximum(arithmetic, near), far)
 
 
-def _conflict_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+def _conflict_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles for a broadcast where a tile's pixels share too few sets of the nearest cache."""
     ways = max(1, spec.l1_bytes // WAY_BYTES)
     tiles = [[(nest.numbers[i], nest.numbers[j]) for i, j in axes] for axes in nest.broadcasts]
     return core.conflict * np.any([crowded(t, ways, len(nest.one)) for t in tiles], axis=0)
 
 
-def _weight_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+def _weight_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles for a vector of constants, on the average over the tiles that read it again."""
     constants = [operand for operand in nest.accesses.operands if operand.constant]
     found = [_constant_cycles(nest, operand, spec, core) for operand in constants]
     return np.maximum.reduce(found) if found else core.far * nest.one
 
 
-def _constant_cycles(nest: Nest, operand: Operand, spec: DeviceSpec, core: Core) -> Array:
+def _constant_cycles(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, core: Core) -> Array:
     """Beside private arrays constants share the caches; on their own they are read ahead.
 
     What one tile reads may stay in the nearest cache for the next one, or else in the one
@@ -73,7 +73,7 @@ def _constant_cycles(nest: Nest, operand: Operand, spec: DeviceSpec, core: Core)
     return (first + (tiles - 1.0) * again) / tiles
 
 
-def _data_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+def _data_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles for a vector of a private array that exceeds the cache."""
     private = [operand for operand in nest.accesses.operands if operand.scope == "private"]
     beyond = [nest.buffer_bytes(operand) > spec.l2_bytes for operand in private]

@@ -10,13 +10,13 @@ import numpy as np
 
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import For
-from retune.schedule.access import Operand
+from retune.schedule.access import AffineAccess
 from retune.targets.cost.core import Core
-from retune.targets.cost.nests import Array, Nest, on
+from retune.targets.cost.nests import Array, BlockNest, on
 from retune.targets.tiling import BLOCK, REGISTER
 
 
-def window_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+def window_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations of such a reduction."""
     stage = nest.accesses
     # Constants alone are as good as data.
@@ -43,7 +43,7 @@ def window_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
     return busy + far + tiles * (core.tile_cycles + core.row_cycles * rows)
 
 
-def _row(nest: Nest, data: Operand, written: Sequence[For]) -> tuple[Array, Array]:
+def _row(nest: BlockNest, data: AffineAccess, written: Sequence[For]) -> tuple[Array, Array]:
     """Distinct places along a row that a tile reads, and the vectors at each of them."""
     width, vectors = nest.one, nest.one
     for loop in written:

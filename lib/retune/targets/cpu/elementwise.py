@@ -6,7 +6,6 @@ They run at memory speed by a fixed schedule; nothing is sampled.
 from math import prod
 
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, Var, variables
 from retune.ir.selections import position_masks
 from retune.ir.stmt import PEEL
@@ -32,13 +31,13 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     if not loops:
         return
     last = loops[-1]
-    extent = evaluate_int(s.loop(last).extent)
+    extent = s.extent(last)
     lanes = spec.vector_lanes(extent)
     leading = list(loops[:-1])
     masked = s.loop(last).var in _masking(s.block(name).value)
     wanted = wanted_groups(spec)
     widest = spec.vector_lanes()
-    rows = prod(evaluate_int(s.loop(n).extent) for n in leading[:-1])
+    rows = prod(s.extent(n) for n in leading[:-1])
     if leading and interweaves(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
     elif leading and rows >= wanted and runs_on(s, name, leading[-1], last, widest):
@@ -48,7 +47,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
     elif lanes > 1:
-        few = prod(evaluate_int(s.loop(n).extent) for n in leading) < wanted
+        few = prod(s.extent(n) for n in leading) < wanted
         unit = lanes
         if few:
             unit = _chunk(extent, lanes, wanted)
@@ -59,11 +58,11 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
             s.annotate(outer, PEEL, "ends")
     else:
         leading.append(last)
-    group, size = leading[0], evaluate_int(s.loop(leading[0]).extent)
+    group, size = leading[0], s.extent(leading[0])
     for loop in leading[1:]:
         if size >= wanted:
             break
-        size *= evaluate_int(s.loop(loop).extent)
+        size *= s.extent(loop)
         group = s.fuse(group, loop)
     if size >= 2 * wanted:
         group = s.split(group, [share(size, spec)], "shift")[0]
@@ -85,7 +84,7 @@ def share(size: int, spec: DeviceSpec) -> int:
 
 def _interleaved(s: Schedule, before: str, last: str) -> None:
     """A last axis of a few elements is written out, with some steps of the axis before it."""
-    extent = evaluate_int(s.loop(before).extent)
+    extent = s.extent(before)
     if extent >= _INTERLEAVED:
         _, near = s.split(before, [_INTERLEAVED], "shift")
         s.unroll(near)

@@ -10,10 +10,9 @@ vectors along both axes as well: pixels with their channels are one run.
 
 from math import lcm
 
-from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Load, const, loads, variables
 from retune.ir.selections import position_masks
-from retune.schedule.access import Operand
+from retune.schedule.access import AffineAccess
 from retune.schedule.schedule import Schedule
 
 _LEAST_RUN = 4
@@ -26,13 +25,13 @@ _MOST_RESULTS = 128
 
 def interweaves(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
     """Whether the stage moves data in this way, `last` is short, and `before` fills vectors."""
-    value, short = s.block(name).value, evaluate_int(s.loop(last).extent)
+    value, short = s.block(name).value, s.extent(last)
     if not isinstance(value, Load) or not 1 < short < lanes:
         return False
     steps = _steps(short, lanes)
-    if short * steps > _MOST_RESULTS or evaluate_int(s.loop(before).extent) < steps:
+    if short * steps > _MOST_RESULTS or s.extent(before) < steps:
         return False
-    return Operand(value).stride(s.loop(before).var) == const(1)
+    return AffineAccess(value).stride(s.loop(before).var) == const(1)
 
 
 def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
@@ -41,16 +40,16 @@ def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
 
     Results that others see may lie otherwise: they are none.
     """
-    block, short = s.block(name), evaluate_int(s.loop(last).extent)
+    block, short = s.block(name), s.extent(last)
     axes = s.loop(before).var, s.loop(last).var
     if block.buffer in s.program.outputs or not 1 < short < lanes:
         return False
     steps = _steps(short, lanes)
-    if short * steps > _MOST_RESULTS or evaluate_int(s.loop(before).extent) < _LEAST_TILES * steps:
+    if short * steps > _MOST_RESULTS or s.extent(before) < _LEAST_TILES * steps:
         return False
     if any(axes[1] in variables(mask) for mask in position_masks(block.value)):
         return False
-    places = [Operand(x) for x in (*loads(block.value), Load(block.buffer, block.indices))]
+    places = [AffineAccess(x) for x in (*loads(block.value), Load(block.buffer, block.indices))]
     return all(
         [place.stride(axis) for axis in axes] in ([const(short), const(1)], [const(0)] * 2)
         for place in places
@@ -59,7 +58,7 @@ def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
 
 def schedule_interwoven(s: Schedule, before: str, last: str, lanes: int) -> str:
     """Vectors over the two loops together; gives the name of the loop around them."""
-    far, near = s.split(before, [_steps(evaluate_int(s.loop(last).extent), lanes)], "shift")
+    far, near = s.split(before, [_steps(s.extent(last), lanes)], "shift")
     vectors, lane = s.split(s.fuse(near, last), [lanes])
     s.unroll(vectors)
     s.vectorize(lane)

@@ -10,13 +10,24 @@ from dataclasses import dataclass
 
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Var, const, minimum
+from retune.ir.expr import Expr, const, minimum
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.tile import bind_tile
 from retune.targets.fusion import accesses, pack_operands, results_of
 from retune.targets.instructions import Instruction, find_instruction
-from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, ROW, Axis, Tiling, extent_of
+from retune.targets.tiling import (
+    BLOCK,
+    CPU,
+    GROUP,
+    LANE,
+    REGISTER,
+    ROW,
+    TiledAxis,
+    Tiling,
+    extent_of,
+    unroll_all,
+)
 
 _LEAST_ROWS = 4
 _LEAST_PACKS = 4
@@ -68,14 +79,14 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     stage = accesses(s, name)
     out = results_of(s, name)
     *others, last = s.loops(out)
-    single = [n for n in others if evaluate_int(s.loop(n).extent) == 1]
+    single = [n for n in others if s.extent(n) == 1]
     *real, rows = [n for n in others if n not in single]
     above, leading = real[-1:], [*single, *real[:-1]]
     if stage.group is not None:
         group, last = s.split(last, [stage.group])
         leading.append(group)
-    pixels = [*(Axis(n, _MOST_TILES) for n in above), Axis(rows, _MOST_TILES, plan.rows)]
-    channels = Axis(last, _MOST_TILES, plan.instruction.entry.n)
+    pixels = [*(TiledAxis(n, _MOST_TILES) for n in above), TiledAxis(rows, _MOST_TILES, plan.rows)]
+    channels = TiledAxis(last, _MOST_TILES, plan.instruction.entry.n)
     nest = {
         GROUP: [*pixels, channels],
         BLOCK: [channels, *pixels] if plan.strips else [*pixels, channels],
@@ -111,7 +122,7 @@ def _order(s: Schedule, name: str, plan: MatrixTile) -> None:
     """Steps outside of the tiles, which are written out; what the instruction does inside."""
     loops = s.loops(name)
     *steps, deep = [n for n in loops if s.loop(n).reduce]
-    axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
+    axes = s.axes(name)
     *spatial, rows, channels = [n for n in loops if n in axes]
     entry = plan.instruction.entry
     deep, packs, *near = s.split(deep, [plan.packs, *([entry.pack] if entry.pack > 1 else [])])
@@ -119,6 +130,5 @@ def _order(s: Schedule, name: str, plan: MatrixTile) -> None:
     channels, channel = s.split(channels, [entry.n])
     written = [*spatial, rows, channels]
     s.reorder(*steps, deep, *written, row, packs, channel, *near)
-    for loop in written:
-        s.unroll(loop)
+    unroll_all(s, written)
     s.tensorize(row, entry.name)

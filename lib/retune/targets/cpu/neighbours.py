@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import const
 from retune.ir.stmt import PEEL, Block, Program
-from retune.schedule.access import Accesses, Operand
+from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import padding_of, results_of
+from retune.targets.tiling import fuse_all, unroll_all
 
 _LEAST_ROWS = 4
 """Rows that are made at a time, where there are so many: a vector that overlaps what two stores
@@ -58,7 +59,7 @@ def padded_neighbours(program: Program, block: Block, lanes: int) -> Block | Non
     return made[0] if few and lanes >= _LEAST_LANES and results % lanes == 0 else None
 
 
-def _slides(stage: Accesses, operand: Operand) -> bool:
+def _slides(stage: Accesses, operand: AffineAccess) -> bool:
     """Whether it reads the result's own row, at the result's place plus one more variable."""
     own = operand.load.indices[:-1] == stage.block.indices[:-1]
     return own and stage.channel in operand.last and len(operand.last) == 2 and operand.adjacent
@@ -73,19 +74,16 @@ def schedule_neighbours(s: Schedule, name: str, plan: Neighbours) -> None:
     padded = padded_neighbours(s.program, s.block(name), lanes)
     assert padded is not None, "the rule was asked whether it fits"
     loops = s.loops(out)
-    rows = [n for n in loops[:-1] if evaluate_int(s.loop(n).extent) > 1] or loops[-2:-1]
+    rows = [n for n in loops[:-1] if s.extent(n) > 1] or loops[-2:-1]
     sizes = s.sample_tile(rows[-1], 3, _MOST_ROWS)
-    least = min(_LEAST_ROWS, evaluate_int(s.loop(rows[-1]).extent))
+    least = min(_LEAST_ROWS, s.extent(rows[-1]))
     s.require(const(least) <= sizes[-1], "sums wait for what has just been stored")
     far, some, row = s.split(rows[-1], sizes, "shift")
     vectors, lane = s.split(loops[-1], [lanes])
     s.reorder(*rows[:-1], far, some, row, vectors, lane)
     s.compute_at(name, vectors)
     s.compute_at(padded.name, some, "private")
-    groups = [*rows[:-1], far]
-    while len(groups) > 1:
-        groups[:2] = [s.fuse(groups[0], groups[1])]
-    s.bind(groups[0], "group.0")
+    s.bind(fuse_all(s, [*rows[:-1], far]), "group.0")
     s.vectorize(lane)
     _sum_up(s, name)
     ends, _, vector = s.split(s.loops(padded.name)[-1], [1, lanes], "shift")
@@ -98,6 +96,5 @@ def _sum_up(s: Schedule, name: str) -> None:
     along = str(s.block(name).indices[-1])
     taps = [loop for loop in s.loops(name) if s.loop(loop).reduce]
     s.reorder(*taps, along)
-    for loop in taps:
-        s.unroll(loop)
+    unroll_all(s, taps)
     s.vectorize(along)

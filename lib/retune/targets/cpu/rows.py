@@ -29,7 +29,7 @@ _USUAL_REGISTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowReduction:
     """The reduce loop that becomes vector lanes."""
 
     loop: str
@@ -43,7 +43,7 @@ class Rows:
         return f"cpu.v{self.lanes}.loops.pixels_slow"
 
 
-def row_structure(stage: Accesses, spec: DeviceSpec) -> Rows | None:
+def row_structure(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
     """The axis whose lanes a row reduction should use; None where lanes over results are better.
 
     It pays where every operand lies along one reduce axis, where no operand serves several results
@@ -69,7 +69,7 @@ def row_structure(stage: Accesses, spec: DeviceSpec) -> Rows | None:
         return None
     vectors = extent // fit[0]
     counts = tuple(n for n in range(1, _MOST_REGISTERS + 1) if vectors % n == 0)
-    return Rows(loop.var.name, fit[0], counts)
+    return RowReduction(loop.var.name, fit[0], counts)
 
 
 def _is_plain(stage: Accesses) -> bool:
@@ -80,7 +80,9 @@ def _is_plain(stage: Accesses) -> bool:
     return stage.plain and bool(stage.block.indices) and types == {FLOAT32} and adjacent and serial
 
 
-def schedule_rows(s: Schedule, name: str, axis: Rows, groups: int, *, sampled: bool) -> None:
+def schedule_rows(
+    s: Schedule, name: str, axis: RowReduction, groups: int, *, sampled: bool
+) -> None:
     """The reduction `name` inside the loops of the stage that reads it, one row after the other.
 
     Work-groups take rows; about `groups` of them, where there are so many rows.
@@ -118,7 +120,9 @@ def _vectorize_columns(s: Schedule, column: str, lanes: int) -> None:
     s.vectorize(lane)
 
 
-def _reduce_by_lanes(s: Schedule, name: str, axis: Rows, row: str, *, sampled: bool) -> None:
+def _reduce_by_lanes(
+    s: Schedule, name: str, axis: RowReduction, row: str, *, sampled: bool
+) -> None:
     """The reduction inside the loop `row`: in vector registers, which are combined at its end."""
     usual = max(n for n in axis.registers if n <= _USUAL_REGISTERS)
     count: Expr = const(usual)
@@ -140,7 +144,7 @@ def _bind_rows(s: Schedule, loops: Sequence[str], groups: int) -> None:
     """Work-groups take rows: about `groups` of them, where there are so many."""
     rows = loops[0]
     for loop in loops[1:]:
-        if evaluate_int(s.loop(rows).extent) >= groups:
+        if s.extent(rows) >= groups:
             break
         rows = s.fuse(rows, loop)
     s.bind(rows, "group.0")

@@ -19,43 +19,38 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Block, Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Sketch, Space, sketch_of
+from retune.schedule.space import Rule, Space
+from retune.targets import fusion
 from retune.targets.accumulators import WINDOW_LIMIT
 from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
-from retune.targets.cpu.rows import Rows, row_structure, schedule_row_program, schedule_rows
+from retune.targets.cpu.rows import RowReduction, row_structure, schedule_row_program, schedule_rows
 from retune.targets.cpu.tile import RegisterTile, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
 from retune.targets.fusion import (
     accesses,
     heaviest_reduction,
     inline_elementwise,
+    legal_sketches,
     masks_lanes,
     padding_of,
-    untouched,
 )
 from retune.targets.instructions import find_instruction
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
-Structure = RegisterTile | MatrixTile | Rows | SlidingWindow | Neighbours | Fused
+Structure = RegisterTile | MatrixTile | RowReduction | SlidingWindow | Neighbours | Fused
 """What is done to the heaviest reduction."""
 
 
 def cpu_space(program: Program, spec: DeviceSpec) -> Space:
     """All sketches of the rules that are legal for this program. At least one."""
-    sketches: list[Sketch] = []
-    for structure in _structures(program, spec):
-        rule = partial(schedule_cpu, structure=structure, spec=spec)
-        try:
-            sketches.append(sketch_of(program, rule, structure.name))
-        except ScheduleError:
-            continue  # this structure does not fit; the plain one below always does
-    if not sketches:
-        plain = RegisterTile(1)
-        rule = partial(schedule_cpu, structure=plain, spec=spec)
-        sketches.append(sketch_of(program, rule, plain.name))
-    return Space(tuple(sketches))
+
+    def named(structure: Structure) -> tuple[str, Rule]:
+        return structure.name, partial(schedule_cpu, structure=structure, spec=spec)
+
+    plain = named(RegisterTile(1))
+    return Space(legal_sketches(program, map(named, _structures(program, spec)), plain))
 
 
 def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
@@ -132,14 +127,13 @@ def schedule_cpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
 
 def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
     """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
-    for name in s.blocks():
-        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
-            stage = accesses(s, name)
-            plain = RegisterTile(spec.vector_lanes(_channels(stage)))
-            _reduction(s, name, row_structure(stage, spec) or plain, spec, sampled=False)
-    for name in s.blocks():
-        if s.block(name).reducer is None and untouched(s, name):
-            schedule_elementwise(s, name, spec)
+
+    def reduce(name: str) -> None:
+        stage = accesses(s, name)
+        plain = RegisterTile(spec.vector_lanes(_channels(stage)))
+        _reduction(s, name, row_structure(stage, spec) or plain, spec, sampled=False)
+
+    fusion.schedule_rest(s, reduce, lambda name: schedule_elementwise(s, name, spec))
 
 
 def _reduction(
@@ -147,7 +141,7 @@ def _reduction(
 ) -> None:
     """One reduction with its epilogue."""
     match structure:
-        case Rows():
+        case RowReduction():
             schedule_rows(s, name, structure, wanted_groups(spec), sampled=sampled)
         case Neighbours():
             schedule_neighbours(s, name, structure)

@@ -6,11 +6,11 @@ fused nest of `cpu_winograd` where the weights are larger than the caches and th
 """
 
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.elementwise import share
 from retune.targets.cpu.space import schedule_rest
 from retune.targets.cpu.tile import RegisterTile, schedule_register_tile
+from retune.targets.tiling import fuse_all
 from retune.targets.transforms import (
     Rewritten,
     rewritten,
@@ -52,10 +52,8 @@ def _outputs(s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec) -> None
 
 def _shared(s: Schedule, loops: list[str], spec: DeviceSpec) -> str:
     """The loops as one, shared out evenly over work-groups; its part of one group."""
-    whole = loops[0]
-    for loop in loops[1:]:
-        whole = s.fuse(whole, loop)
-    size = share(evaluate_int(s.loop(whole).extent), spec)
+    whole = fuse_all(s, loops)
+    size = share(s.extent(whole), spec)
     group, own = s.split(whole, [size], "shift")
     s.bind(group, "group.0")
     return own

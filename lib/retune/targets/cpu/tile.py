@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import prod
 
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, const
 from retune.schedule.schedule import Schedule
 from retune.targets.accumulators import accumulate_in_registers
@@ -23,10 +22,11 @@ from retune.targets.tiling import (
     GROUP,
     LANE,
     REGISTER,
-    Axis,
-    LoopNest,
+    TiledAxis,
+    TiledLoops,
     Tiling,
     extent_of,
+    unroll_all,
 )
 
 _LEAST_TILE = 6
@@ -67,13 +67,13 @@ def schedule_register_tile(
     if not stage.results:
         return  # a single number: its loops stay as they are
     *others, last = s.loops(results_of(s, name))
-    single = [n for n in others if evaluate_int(s.loop(n).extent) == 1]
+    single = [n for n in others if s.extent(n) == 1]
     real = [n for n in others if n not in single]
-    pixels, leading = [Axis(n, _MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
+    pixels, leading = [TiledAxis(n, _MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
     if stage.group is not None:
         group, last = s.split(last, [stage.group])
         leading.append(group)
-    channels = Axis(last, _MOST_TILE, plan.lanes)
+    channels = TiledAxis(last, _MOST_TILE, plan.lanes)
     tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled)
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
@@ -84,7 +84,7 @@ def schedule_register_tile(
     pack_operands(s, name)
 
 
-def _tiling(pixels: list[Axis], channels: Axis) -> Tiling:
+def _tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:
     """Within a block, a strip of channels is done with before the next one comes."""
     nest = {
         GROUP: [*pixels, channels],
@@ -95,10 +95,12 @@ def _tiling(pixels: list[Axis], channels: Axis) -> Tiling:
     return Tiling(CPU, nest | lanes, [*pixels, channels])
 
 
-def bind_tile(s: Schedule, leading: Sequence[str], tile: LoopNest, *, channels_slow: bool) -> None:
+def bind_tile(
+    s: Schedule, leading: Sequence[str], tile: TiledLoops, *, channels_slow: bool
+) -> None:
     """Outer loops become work-groups; the fastest axis is the one that shares most."""
     *pixels, channels = tile[GROUP]
-    front = [n for n in leading if evaluate_int(s.loop(n).extent) > 1]
+    front = [n for n in leading if s.extent(n) > 1]
     chain = [*front, *pixels]
     while len(chain) > 2 or (len(chain) == 2 and front and len(pixels) == 1):
         chain[:2] = [s.fuse(chain[0], chain[1])]
@@ -114,15 +116,14 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
     block_loops = s.loops(name)
     reduce = [n for n in block_loops if s.loop(n).reduce]
     inside = split_pack(s, reduce, plan.packed.entry.pack) if plan.packed else ""
-    axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
+    axes = s.axes(name)
     spatial = [n for n in block_loops if n in axes]
     order = list(reduce)
     if plan.window:
-        for loop in reduce:
-            s.unroll(loop)
+        unroll_all(s, reduce)
     elif sampled and reduce:
         longest = reduce[-1]
-        extent = evaluate_int(s.loop(longest).extent)
+        extent = s.extent(longest)
         if len(reduce) > 1 and extent > 8:
             (factor,) = s.sample_perfect_tile(longest, 2, 1024)
             far, near = s.split(longest, [factor])

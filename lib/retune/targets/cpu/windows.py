@@ -10,12 +10,20 @@ read past the data are set apart (`ir.stmt.PEEL`), so that the others have no ma
 from dataclasses import dataclass
 
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Var
 from retune.ir.stmt import PEEL
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import pack_operands, results_of
-from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Axis, Tiling
+from retune.targets.tiling import (
+    BLOCK,
+    CPU,
+    GROUP,
+    LANE,
+    REGISTER,
+    TiledAxis,
+    Tiling,
+    fuse_all,
+    unroll_all,
+)
 
 LEAST_LANES = 4
 """With fewer channels, lanes over them are not worth it."""
@@ -56,10 +64,10 @@ def schedule_window(
     of them down its rows, so that rows of taps that two results share are still near.
     """
     *others, last = s.loops(results_of(s, name))
-    real = [n for n in others if evaluate_int(s.loop(n).extent) > 1]
-    channels = Axis(last, _MOST_VECTORS, plan.lanes)
-    rows = [Axis(n, evaluate_int(s.loop(n).extent)) for n in real[-2:-1]]
-    columns = [Axis(n, _MOST_COLUMNS) for n in real[-1:]]
+    real = [n for n in others if s.extent(n) > 1]
+    channels = TiledAxis(last, _MOST_VECTORS, plan.lanes)
+    rows = [TiledAxis(n, s.extent(n)) for n in real[-2:-1]]
+    columns = [TiledAxis(n, _MOST_COLUMNS) for n in real[-1:]]
     nest = {
         GROUP: [*rows, channels],
         BLOCK: [*columns, *rows, channels],
@@ -73,10 +81,8 @@ def schedule_window(
     for loop in tile[BLOCK][: len(columns)]:
         s.annotate(loop, PEEL, "ends")
     *groups, chunk = [*real[:-2], *tile[GROUP]]
-    while len(groups) > 1:
-        groups[:2] = [s.fuse(groups[0], groups[1])]
-    for loop in groups:
-        s.bind(loop, "group.1")
+    if groups:
+        s.bind(fuse_all(s, groups), "group.1")
     s.bind(chunk, "group.0")
     if sampled:
         size = tile.size(REGISTER)
@@ -92,14 +98,13 @@ def _write_out(s: Schedule, name: str, lanes: int) -> int:
     Gives the number of taps of a row that are written out.
     """
     loops = s.loops(name)
-    axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
+    axes = s.axes(name)
     spatial = [n for n in loops if n in axes]
     reduce = [n for n in loops if s.loop(n).reduce]
-    extent = evaluate_int(s.loop(reduce[-1]).extent)
+    extent = s.extent(reduce[-1])
     taps = reduce[-1:] if extent <= _MOST_TAPS else []
     vectors, lane = s.split(spatial[-1], [lanes])
     s.reorder(*reduce[: len(reduce) - len(taps)], vectors, *spatial[:-1], *taps, lane)
-    for loop in (vectors, *spatial[:-1], *taps):
-        s.unroll(loop)
+    unroll_all(s, [vectors, *spatial[:-1], *taps])
     s.vectorize(lane)
     return extent if taps else 1

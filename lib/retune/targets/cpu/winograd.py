@@ -7,21 +7,21 @@ included. Decisions size the arrays, so that they can stay in the second-level c
 one see `cpu_staged`.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, const
-from retune.ir.stmt import Program, blocks
+from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Sketch, sketch_of
-from retune.schedule.winograd import ERRORS, find_convolution
+from retune.schedule.space import Rule, Sketch
+from retune.schedule.winograd import WinogradConvolution
 from retune.targets.cpu.elementwise import schedule_elementwise
 from retune.targets.cpu.staged import schedule_staged
 from retune.targets.cpu.tile import RegisterTile, limit_registers, order_reduction
-from retune.targets.fusion import heaviest_reduction, pack_operands
+from retune.targets.fusion import pack_operands, untouched
+from retune.targets.tiling import unroll_all
 from retune.targets.transforms import (
     Rewritten,
     rewritten,
@@ -29,38 +29,28 @@ from retune.targets.transforms import (
     split_pixels,
     transform_inputs,
     transform_outputs,
+    winograd_sketches,
     write_pixels,
 )
 
 PREFIX = "cpu.winograd"
 """What the names of these sketches start with; the size of an output tile follows."""
-_LEAST_CHANNELS = 16
-"""Fewer channels in or out leave too little work between the transforms."""
 _MAX_TILES = 16
 """Tiles of one axis in a register tile at most."""
 _PRIVATE_BYTES = 2 << 20
 """Private arrays of a work-group at most: they lie on the stack of a runtime's thread."""
 
 
-def winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
-    """Two sketches for each tile size, if the heaviest stage is a convolution that fits."""
-    reductions = [block for block in blocks(program.body) if block.reducer is not None]
-    anchor = heaviest_reduction(program)
-    if anchor is None or len(reductions) > 1 or spec.device_class != "cpu" or spec.lanes_f32 == 1:
+def cpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+    """Two sketches for each tile size, if the program's reduction is a convolution that fits."""
+    if spec.lanes_f32 == 1:
         return ()
-    try:
-        found = find_convolution(program, anchor.name)
-    except ScheduleError:
-        return ()
-    if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
-        return ()
-    sketches: list[Sketch] = []
-    for m in ERRORS[found.taps]:
-        rules = {"": schedule_winograd, ".staged": schedule_staged}
-        for name, rule in rules.items():
-            made = sketch_of(program, partial(rule, m=m, spec=spec), f"{PREFIX}{m}{name}")
-            sketches.append(replace(made, error=found.error(m)))
-    return tuple(sketches)
+
+    def named(_: WinogradConvolution, m: int) -> Iterator[tuple[str, Rule]]:
+        for suffix, rule in {"": schedule_winograd, ".staged": schedule_staged}.items():
+            yield f"{PREFIX}{m}{suffix}", partial(rule, m=m, spec=spec)
+
+    return winograd_sketches(program, named)
 
 
 def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:
@@ -84,11 +74,14 @@ def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:
     write_pixels(s, conv, nest.pixels, nest.lanes)
     used = _bytes(s, conv.inputs[-1]) + _bytes(s, stored)
     s.require(used <= _PRIVATE_BYTES, "the private arrays exceed a thread's stack")
-    _schedule_others(s, spec)
+    for stage in s.blocks():  # those that run by themselves, before or after the convolution
+        block = s.block(stage)
+        if untouched(s, stage) and block.buffer.scope == "global" and block.reducer is None:
+            schedule_elementwise(s, stage, spec)
 
 
 @dataclass(frozen=True, slots=True)
-class _Nest:
+class _FusedNest:
     """The loops of the last stage, by name, and the sizes of a register tile."""
 
     group: str
@@ -109,7 +102,7 @@ class _Nest:
     """Lanes of a vector."""
 
 
-def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _Nest:
+def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _FusedNest:
     """Blocks of tiles and channels over work-groups, then tiles, then vectors, then pixels."""
     shape = conv.shape
     made = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))[shape.made]
@@ -126,15 +119,15 @@ def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _Nest:
     group, part, vector, lanes = s.split(made, [parts, middle * vectors, const(width)], "shift")
     s.reorder(*every[:-2], *far, group, part, *tiles, vector, *pixels, lanes)
     for loop in reversed(every[:-2]):
-        if evaluate_int(s.loop(loop).extent) > 1:
+        if s.extent(loop) > 1:
             far[0] = s.fuse(loop, far[0])
     for number, loop in enumerate((group, *reversed(far))):
         s.bind(loop, f"group.{number}")
-    return _Nest(group, part, vector, pixels, lanes, tile, vectors, width)
+    return _FusedNest(group, part, vector, pixels, lanes, tile, vectors, width)
 
 
 def _tile_products(
-    s: Schedule, conv: Rewritten, stored: str, nest: _Nest, spec: DeviceSpec
+    s: Schedule, conv: Rewritten, stored: str, nest: _FusedNest, spec: DeviceSpec
 ) -> None:
     """Register tiles of the products; weights are read once for all tiles of a block."""
     *places, f = s.loops(stored)[-len(s.block(stored).indices) :]
@@ -146,8 +139,7 @@ def _tile_products(
     s.compute_at(conv.product, tiles[-1])
     order_reduction(s, conv.product, RegisterTile(nest.width), sampled=True)
     s.vectorize(lanes)
-    for loop in (*inner, vectors):
-        s.unroll(loop)
+    unroll_all(s, [*inner, vectors])
     limit_registers(s, [*inner, vectors], spec)
     pack_operands(s, conv.product)
 
@@ -158,12 +150,3 @@ def _bytes(s: Schedule, stage: str) -> Expr:
     for extent in s.block(stage).buffer.shape:
         size = size * extent
     return size
-
-
-def _schedule_others(s: Schedule, spec: DeviceSpec) -> None:
-    """Stages that run by themselves, before or after the convolution."""
-    for stage in s.blocks():
-        block = s.block(stage)
-        free = all(s.loop(n).kind == "serial" for n in s.loops(stage))
-        if free and block.buffer.scope == "global" and block.reducer is None:
-            schedule_elementwise(s, stage, spec)

@@ -14,7 +14,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, const, loads, variables
 from retune.ir.stmt import Program, paths
-from retune.schedule.access import Accesses, Operand
+from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.schedule import Schedule
 
 TEXEL = 4
@@ -60,13 +60,13 @@ def image_elements(program: Program, name: str) -> Expr:
     return prod(buffers[name].shape, start=const(1))
 
 
-def _constants(stage: Accesses) -> list[Operand]:
+def _constants(stage: Accesses) -> list[AffineAccess]:
     """One read of each."""
     found = {o.load.buffer: o for o in stage.operands if o.constant}
     return [o for buffer, o in found.items() if buffer.dtype == FLOAT32]
 
 
-def _lies_in_texels(stage: Accesses, operand: Operand) -> bool:
+def _lies_in_texels(stage: Accesses, operand: AffineAccess) -> bool:
     """Whether neighbouring channels are neighbours in memory, from a multiple of four on."""
     last = evaluate_int(operand.load.buffer.shape[-1])
     return stage.channel in operand.last and last % TEXEL == 0

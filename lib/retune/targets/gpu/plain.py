@@ -9,10 +9,11 @@ from math import prod
 
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Const, Var
+from retune.ir.expr import Const
 from retune.schedule.schedule import Schedule
 from retune.targets.accumulators import WINDOW_LIMIT, accumulate_in_registers
 from retune.targets.fusion import results_of
+from retune.targets.tiling import fuse_all, unroll_all
 
 _ITEMS = 256
 """Work-items of a group: enough warps to hide latency."""
@@ -29,8 +30,8 @@ def schedule_plain(s: Schedule, name: str, spec: DeviceSpec) -> None:
     reduces = s.block(name).reducer is not None
     out = results_of(s, name) if reduces else name
     loops = s.loops(out)
-    size = prod(evaluate_int(s.loop(n).extent) for n in loops)
-    last = evaluate_int(s.loop(loops[-1]).extent)
+    size = prod(s.extent(n) for n in loops)
+    last = s.extent(loops[-1])
     lanes = 1
     if last % _LANES == 0 and size >= _LANES * _ITEMS_PER_UNIT * spec.compute_units:
         lanes = _LANES
@@ -51,10 +52,8 @@ def _is_window(s: Schedule, name: str) -> bool:
 
 def flat_items(s: Schedule, loops: Sequence[str], spec: DeviceSpec, items: int = _ITEMS) -> None:
     """The nested loops as one range of work-items in groups of `items`, or what is allowed."""
-    flat = loops[0]
-    for loop in loops[1:]:
-        flat = s.fuse(flat, loop)
-    size = evaluate_int(s.loop(flat).extent)
+    flat = fuse_all(s, loops)
+    size = s.extent(flat)
     group, item = s.split(flat, [min(items, size, spec.max_work_group)], "shift")
     s.bind(group, "group.0")
     s.bind(item, "local.0")
@@ -64,7 +63,6 @@ def order_accumulation(s: Schedule, name: str, lanes: int, *, window: bool) -> N
     """All reduce loops around one item's registers; with `window` they are written out as well."""
     loops = s.loops(name)
     reduce = [n for n in loops if s.loop(n).reduce]
-    axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
+    axes = s.axes(name)
     accumulate_in_registers(s, reduce, [n for n in axes if n in loops], lanes)
-    for loop in reduce if window else ():
-        s.unroll(loop)
+    unroll_all(s, reduce if window else ())

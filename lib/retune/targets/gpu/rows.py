@@ -2,11 +2,11 @@
 
 Each item accumulates its part (rfactor); the parts are combined by fewer items, and then by each
 item for itself. That is the shape of softmax, of a mean over pixels, and of a product of one row
-with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it; `Rows` are
-structures for what leaves a device idle so.
+with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it;
+`CrossThreadReduction` are structures for what leaves a device idle so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -20,6 +20,7 @@ from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.slices import slice_all_steps, slice_sizes
 from retune.targets.row_programs import RowProgram, row_loops, stages_inside
+from retune.targets.tiling import fuse_all
 
 _LEAST_STEPS = 32
 """Reduce iterations below which an item takes a result alone."""
@@ -43,7 +44,7 @@ _UNROLLED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class CrossThreadReduction:
     """The structural choices of one sketch of a reduction with few results."""
 
     sliced: bool = False
@@ -57,12 +58,14 @@ class Rows:
         return "gpu.rows" + ".sliced" * self.sliced + ".each" * bool(self.others)
 
 
-def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[Rows]:
+def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[CrossThreadReduction]:
     """The structures worth trying beside `schedule_items`."""
     if s.block(name).indices and has_room(s, name, spec) and not accesses(s, name).along_steps:
-        yield Rows()
+        yield CrossThreadReduction()
     if slice_sizes(s, name):
-        yield Rows(sliced=True, others=tuple(n for n in s.blocks() if n != name and _sliced(s, n)))
+        yield CrossThreadReduction(
+            sliced=True, others=tuple(n for n in s.blocks() if n != name and _sliced(s, n))
+        )
 
 
 def _sliced(s: Schedule, name: str) -> bool:
@@ -70,7 +73,7 @@ def _sliced(s: Schedule, name: str) -> bool:
     return reduces and is_row_reduction(s, name) and bool(slice_sizes(s, name))
 
 
-def schedule_rows(s: Schedule, name: str, rows: Rows, spec: DeviceSpec) -> None:
+def schedule_rows(s: Schedule, name: str, rows: CrossThreadReduction, spec: DeviceSpec) -> None:
     """The reductions and their epilogue; numbers of slices, columns and items are sampled.
 
     Without room in local memory an item takes a slice of one result.
@@ -121,17 +124,14 @@ def schedule_items(s: Schedule, name: str, spec: DeviceSpec, *, sampled: bool) -
     fit = _parts(s, name, spec)
     along = accesses(s, name).along_steps
     out = results_of(s, name)
-    reduce = [n for n in s.loops(name) if s.loop(n).reduce]
-    whole = reduce[0]
-    for loop in reduce[1:]:
-        whole = s.fuse(whole, loop)
+    whole = fuse_all(s, s.reduce_loops(name))
     if sampled:
         parts = s.sample_categorical(f"parts.{name}", fit)
     else:
         parts = const(max(n for n in fit if n <= _USUAL_PARTS))
     if along:
         _combine(s, name, whole, parts, s.loops(out)[-1])
-        _bind_rows(s, s.loops(out))
+        s.bind(fuse_all(s, s.loops(out)), "group.0")
     else:
         _across(s, name, out, whole, parts, _columns(s, name))
 
@@ -178,11 +178,8 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
             s.compute_at(stage, rows[-1], "local")
             _share_columns(s, s.loops(stage)[-1], parts)
             continue
-        whole, *others = [n for n in s.loops(stage) if s.loop(n).reduce]
-        for loop in others:
-            whole = s.fuse(whole, loop)
-        _combine(s, stage, whole, parts, rows[-1])
-    _bind_rows(s, rows)
+        _combine(s, stage, fuse_all(s, s.reduce_loops(stage)), parts, rows[-1])
+    s.bind(fuse_all(s, rows), "group.0")
 
 
 def _share_columns(s: Schedule, column: str, parts: Expr) -> None:
@@ -206,13 +203,6 @@ def _combine(s: Schedule, name: str, whole: str, parts: Expr, row: str) -> None:
         s.bind(_of(block, name, near), "local.0")
 
 
-def _bind_rows(s: Schedule, loops: Sequence[str]) -> None:
-    rows = loops[0]
-    for loop in loops[1:]:
-        rows = s.fuse(rows, loop)
-    s.bind(rows, "group.0")
-
-
 def _ceiling(parts: Expr, second: Expr) -> Expr:
     return (parts + (second - 1)) // second
 
@@ -230,17 +220,12 @@ def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: 
     last = s.block(by_item).indices[-2]
     assert isinstance(last, Var)
     s.bind(last.name, "local.0")
-    rows = loops[0] if len(loops) > 1 else group
-    for loop in [*loops[1:-1], group] if len(loops) > 1 else []:
-        rows = s.fuse(rows, loop)
-    s.bind(rows, "group.0")
+    s.bind(fuse_all(s, [*loops[:-1], group]), "group.0")
 
 
 def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
     """As `_across`, by a sampled number of columns; an item's sum stays in a register."""
-    whole, *others = [n for n in s.loops(name) if s.loop(n).reduce]
-    for loop in others:
-        whole = s.fuse(whole, loop)
+    whole = fuse_all(s, s.reduce_loops(name))
     last = evaluate_int(s.block(name).buffer.shape[-1])
     fit = [n for n in _NARROW_COLUMNS if n <= min(last, spec.max_work_group)]
     columns = s.sample_categorical(f"columns.{name}", fit or [min(last, spec.max_work_group)])
@@ -249,17 +234,17 @@ def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
     _, part = s.split(whole, [parts], "guard")
     by_item = s.rfactor(name, part, len(s.block(name).indices) - 1)
     stored = s.cache_write(by_item)
-    *rows, results = (str(i) for i in s.block(out).indices)
+    *rows, results = s.axes(out)
     s.reorder(*rows, results)
     group, column = s.split(results, [columns], "shift")
     s.bind(column, "local.0")
     s.compute_at(name, column)
     s.compute_at(stored, group, "local")
-    *_, item, result = (str(i) for i in s.block(stored).indices)
+    *_, item, result = s.axes(stored)
     s.bind(item, "local.1")
     s.bind(result, "local.0")
     s.compute_at(by_item, s.loops(stored)[-1])
-    (steps,) = [n for n in s.loops(by_item) if s.loop(n).reduce]
+    (steps,) = s.reduce_loops(by_item)
     s.unroll(steps, _UNROLLED)
     for loop in reversed(rows):
         group = s.fuse(loop, group)

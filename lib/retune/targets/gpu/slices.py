@@ -5,20 +5,20 @@
 the second launch and the way of the sums through global memory, and costs local memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Var, const
+from retune.ir.expr import Expr, const
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.plain import order_accumulation
 from retune.targets.gpu.tile import (
     Contraction,
     accumulate,
+    bind_groups,
     depths,
     limit,
     most_items_of,
@@ -26,7 +26,7 @@ from retune.targets.gpu.tile import (
     share,
     steps_of,
 )
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, LoopNest
+from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, TiledLoops, fuse_all
 
 _SLICES = (2, 4, 8, 16, 32)
 _SHARED_SLICES = (2, 4, 8)
@@ -48,7 +48,7 @@ def slice_over_groups(s: Schedule, name: str, structure: Contraction) -> str:
     The number of slices is sampled. Raises: ScheduleError if none divides the axis.
     """
     deepest = steps_of(s, name, structure)[-1]
-    extent = evaluate_int(s.loop(deepest).extent)
+    extent = s.extent(deepest)
     least = _LEAST_OF_SHORT if structure.fetch and structure.fetch.short else 1
     sizes = [extent // n for n in _SLICES if extent % n == 0 and extent // n >= least]
     if not sizes:
@@ -62,7 +62,7 @@ def slice_sizes(s: Schedule, name: str) -> list[int]:
 
     None where the results are work enough for a device.
     """
-    loops = [(s.loop(n).reduce, evaluate_int(s.loop(n).extent)) for n in s.loops(name)]
+    loops = [(s.loop(n).reduce, s.extent(n)) for n in s.loops(name)]
     results = prod(extent for reduce, extent in loops if not reduce)
     steps = prod(extent for reduce, extent in loops if reduce)
     if results > _MOST_SLICED_RESULTS:
@@ -75,9 +75,7 @@ def slice_all_steps(s: Schedule, name: str, size: Expr | int) -> str:
 
     As `slice_over_groups`; slices need not be equal.
     """
-    whole, *others = [n for n in s.loops(name) if s.loop(n).reduce]
-    for loop in others:
-        whole = s.fuse(whole, loop)
+    whole = fuse_all(s, s.reduce_loops(name))
     slices, _ = s.split(whole, [size], "guard")
     return s.rfactor(name, slices, 0)
 
@@ -95,95 +93,113 @@ def schedule_shared(s: Schedule, name: str, structure: Contraction, spec: Device
     slices = s.sample_categorical(f"slices.{name}", _SHARED_SLICES)
     depth = s.sample_categorical(f"depth.{name}", depths(s, deepest, structure))
     _, sliced, _ = s.split(deepest, [slices, depth])
-    part = s.rfactor(name, sliced, 0)
+    cut, tile = sum_in_group(
+        s,
+        name,
+        sliced,
+        size=lambda out: _group_tile(s, out, structure),
+        items=lambda stored, cut: _items(s, stored, cut),
+        accumulate=lambda part, _, tile: accumulate(s, part, structure, tile, orders),
+    )
+    limit(s, tile, cut.most_items, spec, packed=structure.packed is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTile:
+    """How results are cut into tiles of a group; sizes are sampled."""
+
+    leading: Sequence[str]
+    """Loops that only number the tiles."""
+    loops: Sequence[str]
+    """Those of pixels, and at last that of channels."""
+    parts: Sequence[Sequence[Expr | int]]
+    """Of each loop, inside the group's tile: items and registers, outer levels first."""
+    lanes: int
+    """Neighbouring channels of one item: 1, or the last part of the channels' loop."""
+    rows: int = 0
+    """Which index, counted from the last one, has the first loop."""
+    most_items: int = 0
+    """Work-items that there are results for."""
+
+
+def sum_in_group(
+    s: Schedule,
+    name: str,
+    slices: str,
+    *,
+    size: Callable[[str], GroupTile],
+    items: Callable[[str, GroupTile], TiledLoops],
+    accumulate: Callable[[str, GroupTile, TiledLoops], None],
+) -> tuple[GroupTile, TiledLoops]:
+    """Slices of the reduction, the loop `slices`, are items, and added up in local memory by all.
+
+    `size` cuts the stage that has the results, `items` gives partial sums to items, `accumulate`
+    makes those of one item.
+    """
+    part = s.rfactor(name, slices, 0)
     stored = s.cache_write(part)
-    out = results_of(s, name)
-    sizes = _sizes(s, out, structure)
-    groups, results, lanes = _cut(s, out, sizes, structure)
+    cut = size(results_of(s, name))
+    groups, results, lanes = _cut(s, cut)
     s.compute_at(name, results[-1])
     s.compute_at(stored, groups[-1], "local")
-    tile = _items(s, stored, groups, sizes, structure)
+    tile = items(stored, cut)
     s.compute_at(part, tile[ITEM][-1])
-    accumulate(s, part, structure, tile, orders)
+    accumulate(part, cut, tile)
     tile.run(REGISTER)
-    order_accumulation(s, name, structure.lanes, window=False)
+    order_accumulation(s, name, cut.lanes, window=False)
     for loop in lanes:
         s.vectorize(loop)
     tile.run(LANE)
     share(s, results, tile, 1)
-    limit(s, tile, sizes.most_items, spec, packed=structure.packed is not None)
+    return cut, tile
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Sampled sizes of a group's tile, outer levels first."""
+def _cut(s: Schedule, cut: GroupTile) -> tuple[list[str], list[str], list[str]]:
+    """The output in tiles of a group: loops over groups, over results, and over vector lanes."""
+    parts: list[list[str]] = []
+    for loop, inside in zip(cut.loops, cut.parts, strict=True):
+        lanes = list(inside[-1:]) if cut.lanes > 1 and loop == cut.loops[-1] else []
+        size = const(1)
+        for n in inside[: len(inside) - len(lanes)]:
+            size = size * n
+        parts.append(s.split(loop, [size, *lanes], "shift"))
+    groups, results, lane = [p[0] for p in parts], [p[1] for p in parts], parts[-1][2:]
+    s.reorder(*cut.leading, *groups, *results, *lane)
+    bind_groups(s, TiledLoops(s, {GROUP: groups}), cut.leading)
+    return groups, results, lane
 
-    pixels: Sequence[str]
-    channels: str
-    rows: Sequence[Expr]
-    """Registers, if there are two axes of pixels."""
-    columns: Sequence[Expr]
-    """Items, registers."""
-    vectors: Sequence[Expr]
-    """Virtual threads, items."""
-    most_items: int
 
-
-def _sizes(s: Schedule, out: str, structure: Contraction) -> _Sizes:
-    axes = [i.name for i in s.block(out).indices if isinstance(i, Var)]
-    _, pixels, channels = roles(s, axes, None)
+def _group_tile(s: Schedule, out: str, structure: Contraction) -> GroupTile:
+    """Items by columns and channels, registers by rows and columns, virtual threads by channels."""
+    leading, pixels, channels = roles(s, s.axes(out), None)
     if not pixels:
         raise ScheduleError(f"{out}: expected pixels beside channels")
     most = most_items_of(s, pixels[-1:], channels, structure.lanes)
-    return _Sizes(
-        pixels,
-        channels,
-        s.sample_tile(pixels[0], 2, _MOST_ROWS) if len(pixels) > 1 else [],
-        s.sample_tile(pixels[-1], 3, _MOST_ROWS),
-        s.sample_tile(channels, 3, _MOST_VECTORS, unit=structure.lanes),
-        most,
+    rows = [s.sample_tile(pixels[0], 2, _MOST_ROWS)] if len(pixels) > 1 else []
+    columns = s.sample_tile(pixels[-1], 3, _MOST_ROWS)
+    vectors = s.sample_tile(channels, 3, _MOST_VECTORS, unit=structure.lanes)
+    if any(s.loop(n).extent != const(1) for n in leading):
+        raise ScheduleError(f"{out}: shared slices are for one image")
+    wide = [const(structure.lanes)] if structure.lanes > 1 else []
+    return GroupTile(
+        leading=leading,
+        loops=[*pixels, channels],
+        parts=[*rows, columns, [*vectors, *wide]],
+        lanes=structure.lanes,
+        most_items=most,
     )
 
 
-def _cut(
-    s: Schedule, out: str, sizes: _Sizes, structure: Contraction
-) -> tuple[list[str], list[str], list[str]]:
-    """The output in tiles of a group: loops over groups, over results, and over vector lanes."""
-    leading = [n for n in s.loops(out) if n not in (*sizes.pixels, sizes.channels)]
-    if any(s.loop(n).extent != const(1) for n in leading):
-        raise ScheduleError(f"{out}: shared slices are for one image")
-    extents = [*sizes.rows, sizes.columns[0] * sizes.columns[1]]
-    parts = [
-        s.split(loop, [extent], "shift") for loop, extent in zip(sizes.pixels, extents, strict=True)
-    ]
-    vectors = sizes.vectors[0] * sizes.vectors[1]
-    wide = [const(structure.lanes)] if structure.lanes > 1 else []
-    group, result, *lanes = s.split(sizes.channels, [vectors, *wide], "shift")
-    groups = [*(p[0] for p in parts), group]
-    results = [*(p[1] for p in parts), result]
-    s.reorder(*leading, *groups, *results, *lanes)
-    for number, loop in enumerate(reversed(groups)):
-        s.bind(loop, f"group.{number}")
-    return groups, results, lanes
-
-
-def _items(
-    s: Schedule, stored: str, groups: Sequence[str], sizes: _Sizes, structure: Contraction
-) -> LoopNest:
+def _items(s: Schedule, stored: str, cut: GroupTile) -> TiledLoops:
     """The partial sums of a group's tile by slices, columns and channels, which run as items."""
-    slices, *axes = [i.name for i in s.block(stored).indices if isinstance(i, Var)]
-    channels = axes[-1]
-    pixels = axes[-1 - len(sizes.pixels) : -1]
-    units = axes[: -1 - len(sizes.pixels)]
-    column, register = s.split(pixels[-1], [sizes.columns[1]])
-    wide = [const(structure.lanes)] if structure.lanes > 1 else []
-    virtual, item, *lanes = s.split(channels, [sizes.vectors[1], *wide])
-    registers = [*pixels[:-1], register]
-    loops = {
-        GROUP: groups, VIRTUAL: [virtual], ITEM: [slices, column, item], REGISTER: registers,
-        LANE: lanes,
-    }  # fmt: skip
-    tile = LoopNest(s, loops)
+    slices, *axes = s.axes(stored)
+    *others, channels = axes[-len(cut.loops) :]
+    units = axes[: -len(cut.loops)]
+    column, register = s.split(others[-1], cut.parts[-2][1:])
+    virtual, item, *lanes = s.split(channels, cut.parts[-1][1:])
+    registers = [*others[:-1], register]
+    items = [slices, column, item]
+    tile = TiledLoops(s, {VIRTUAL: [virtual], ITEM: items, REGISTER: registers, LANE: lanes})
     s.reorder(*units, *tile[VIRTUAL], *tile[ITEM], *registers, *lanes)
     tile.run(VIRTUAL, ITEM)
     return tile

@@ -14,26 +14,26 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Sketch, Space, sketch_of
+from retune.schedule.space import Rule, Space
 from retune.targets.fusion import (
     accesses,
     heaviest_reduction,
     inline_elementwise,
+    legal_sketches,
     padding_of,
-    untouched,
+    schedule_rest,
 )
 from retune.targets.gpu.images import may_be_images
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import (
-    Rows,
+    CrossThreadReduction,
     has_room,
     is_row_reduction,
     row_structures,
@@ -46,7 +46,7 @@ from retune.targets.gpu.tile import (
     FETCHED_LANES,
     Contraction,
     Fetch,
-    Window,
+    WindowReduction,
     schedule_tile,
     short_depths,
 )
@@ -54,8 +54,8 @@ from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
 from retune.targets.instructions import find_instruction, in_packs
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
-Tiled = Contraction | Window
-Structure = Tiled | WarpTile | Rows | Fused | None
+Tiled = Contraction | WindowReduction
+Structure = Tiled | WarpTile | CrossThreadReduction | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -70,23 +70,19 @@ _SLICED_DEPTH = 32
 
 def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     """All sketches of the rules that are legal for this program. At least one."""
-    sketches: list[Sketch] = []
-    by_warps = False
-    for structure in _structures(program, spec):
-        if by_warps and isinstance(structure, Contraction):
-            continue  # never the faster one, see `gpu.warp`
-        rule = partial(schedule_gpu, structure=structure, spec=spec)
-        try:
-            sketch = sketch_of(program, rule, structure.name if structure else _PLAIN)
-        except ScheduleError:
-            continue  # this structure does not fit; the plain one below always does
-        if not sketch.empty:
-            sketches.append(sketch)
-            by_warps = by_warps or isinstance(structure, WarpTile)
-    if not sketches:
-        rule = partial(schedule_gpu, structure=None, spec=spec)
-        sketches.append(sketch_of(program, rule, _PLAIN))
-    return Space(tuple(sketches))
+
+    def named(structure: Structure) -> tuple[str, Rule]:
+        name = structure.name if structure else _PLAIN
+        return name, partial(schedule_gpu, structure=structure, spec=spec)
+
+    structures = list(_structures(program, spec))
+    warps = [structure for structure in structures if isinstance(structure, WarpTile)]
+    sketches = legal_sketches(program, map(named, warps))
+    # Beside those of warps, tiles of items are never the faster ones, see `gpu.warp`.
+    less = WarpTile | Contraction if sketches else WarpTile
+    others = (named(structure) for structure in structures if not isinstance(structure, less))
+    plain = None if sketches else named(None)
+    return Space((*sketches, *legal_sketches(program, others, plain)))
 
 
 def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
@@ -112,7 +108,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
             yield from _in_packs(stage, lanes, spec, packed.entry)
         return
     held = [False, True] if padding_of(program, anchor) else [False]
-    windows = (Window(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
+    windows = (WindowReduction(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
     yield from _through_images(windows, stage, spec)
 
 
@@ -182,7 +178,7 @@ def _masks(structure: Structure) -> bool:
             return fetch is None and not packed  # a mask would part a pack from its elements
         case WarpTile():
             return True
-        case Window(held=held):
+        case WindowReduction(held=held):
             return not held
         case _:
             return False
@@ -196,7 +192,7 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             program = find_row_program(s.program)
             assert program is not None, "the rule was asked whether it fits"
             schedule_row_program(s, program, spec)
-        case Rows():
+        case CrossThreadReduction():
             schedule_rows(s, name, structure, spec)
         case Contraction(slices="groups"):
             schedule_tile(s, slice_over_groups(s, name, structure), structure, spec)
@@ -205,7 +201,7 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             schedule_shared(s, name, structure, spec)
         case WarpTile():
             schedule_warp(s, name, structure)
-        case Contraction() | Window():
+        case Contraction() | WindowReduction():
             schedule_tile(s, name, structure, spec)
         case None:
             if _shares_rows(s, name, spec):
@@ -219,12 +215,11 @@ def _shares_rows(s: Schedule, name: str, spec: DeviceSpec) -> bool:
 
 def _rest(s: Schedule, spec: DeviceSpec) -> None:
     """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
-    for name in s.blocks():
-        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
-            if _shares_rows(s, name, spec):
-                schedule_items(s, name, spec, sampled=False)
-            else:
-                schedule_plain(s, name, spec)
-    for name in s.blocks():
-        if s.block(name).reducer is None and untouched(s, name):
+
+    def reduce(name: str) -> None:
+        if _shares_rows(s, name, spec):
+            schedule_items(s, name, spec, sampled=False)
+        else:
             schedule_plain(s, name, spec)
+
+    schedule_rest(s, reduce, lambda name: schedule_plain(s, name, spec))

@@ -16,7 +16,7 @@ from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Const, Load, Var, const, variables
+from retune.ir.expr import Buffer, Const, Load, const, variables
 from retune.ir.stmt import PEEL, For, blocks
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
@@ -31,10 +31,12 @@ from retune.targets.tiling import (
     LANE,
     REGISTER,
     VIRTUAL,
-    Axis,
-    LoopNest,
+    TiledAxis,
+    TiledLoops,
     Tiling,
     extent_of,
+    fuse_all,
+    write_out,
 )
 
 FETCHED_LANES = 4
@@ -106,7 +108,7 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class WindowReduction:
     """The structural choices of one sketch of a reduction of each channel by itself."""
 
     lanes: int
@@ -125,7 +127,7 @@ class Window:
 
 
 def schedule_tile(
-    s: Schedule, name: str, structure: Contraction | Window, spec: DeviceSpec
+    s: Schedule, name: str, structure: Contraction | WindowReduction, spec: DeviceSpec
 ) -> None:
     """The reduction `name`, its operands and its epilogue in one kernel; tile sizes are sampled.
 
@@ -138,7 +140,7 @@ def schedule_tile(
     if structure.image:
         read_through_images(s, stage, spec)
     out = results_of(s, name)
-    axes = [str(i) for i in s.block(out).indices if isinstance(i, Var)]
+    axes = s.axes(out)
     leading, pixels, channels = roles(s, axes, stage.group)
     most_items = most_items_of(s, pixels, channels, structure.lanes)
     tile = _tiling(pixels, channels, structure.lanes).apply(s, leading)
@@ -146,7 +148,7 @@ def schedule_tile(
     tile.run(VIRTUAL, ITEM)
     s.compute_at(name, tile[ITEM][-1])
     match structure:
-        case Window():
+        case WindowReduction():
             order_accumulation(s, name, structure.lanes, window=True)
             if structure.held:
                 _hold_padded(s, name, tile)
@@ -160,8 +162,8 @@ def schedule_tile(
 
 def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     """Neighbouring items store neighbouring channels; virtual threads are a warp's width apart."""
-    images = [Axis(loop, _MOST_REGISTER_PIXELS) for loop in pixels]
-    made = Axis(channels, _MOST_ITEMS, lanes)
+    images = [TiledAxis(loop, _MOST_REGISTER_PIXELS) for loop in pixels]
+    made = TiledAxis(channels, _MOST_ITEMS, lanes)
     nest = {
         GROUP: [*images, made],
         VIRTUAL: [made],
@@ -171,10 +173,10 @@ def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     return Tiling(GPU, nest | ({LANE: [made]} if lanes > 1 else {}), [*images, made])
 
 
-def bind_groups(s: Schedule, tile: LoopNest, leading: Sequence[str]) -> None:
+def bind_groups(s: Schedule, tile: TiledLoops, leading: Sequence[str]) -> None:
     """Channels along axis 0, pixels along the others; leading axes join the outermost one.
 
-    Axis 0 takes all where leading axes alone come near what the others may have.
+    TiledAxis 0 takes all where leading axes alone come near what the others may have.
     """
     *outer, channels = tile[GROUP]
     front = [n for n in leading if s.loop(n).extent != const(1)]
@@ -183,14 +185,14 @@ def bind_groups(s: Schedule, tile: LoopNest, leading: Sequence[str]) -> None:
     if known * _TILES_OF_IMAGE > MOST_GROUPS:
         while chain:
             channels = s.fuse(chain.pop(), channels)
-    while len(chain) > 2:
-        chain[:2] = [s.fuse(chain[0], chain[1])]
+    if len(chain) > 2:
+        chain = [fuse_all(s, chain[:-1]), chain[-1]]
     s.bind(channels, "group.0")
     for number, loop in enumerate(reversed(chain)):
         s.bind(loop, f"group.{number + 1}")
 
 
-def _hold_padded(s: Schedule, name: str, tile: LoopNest) -> None:
+def _hold_padded(s: Schedule, name: str, tile: TiledLoops) -> None:
     """What the window of an item's results covers is in its registers, each element read once.
 
     Raises: ScheduleError where the operands are not padded.
@@ -201,11 +203,9 @@ def _hold_padded(s: Schedule, name: str, tile: LoopNest) -> None:
     held = tile.size(VIRTUAL, REGISTER, LANE)
     for stage in padding:
         s.compute_at(stage.name, tile[ITEM][-1])
-        *own, last = s.loops(stage.name)[-len(stage.indices) :]
-        for loop in own:
-            s.unroll(loop)
-        s.vectorize(last)
-        held = held + extent_of(s, [*own, last])
+        own = s.loops(stage.name)[-len(stage.indices) :]
+        write_out(s, stage.name)
+        held = held + extent_of(s, own)
     s.require(held <= _MOST_HELD, "what an item holds spills")
 
 
@@ -224,8 +224,8 @@ def roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str],
 
 def most_items_of(s: Schedule, pixels: Sequence[str], channels: str, lanes: int) -> int:
     """Work-items that there are results for."""
-    vectors = evaluate_int(s.loop(channels).extent) // lanes
-    return vectors * prod(evaluate_int(s.loop(n).extent) for n in pixels)
+    vectors = s.extent(channels) // lanes
+    return vectors * prod(s.extent(n) for n in pixels)
 
 
 def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
@@ -254,7 +254,7 @@ def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
 
 def steps_of(s: Schedule, name: str, structure: Contraction) -> list[str]:
     """The reduce loops, without that over the elements of a pack."""
-    found = [n for n in s.loops(name) if s.loop(n).reduce]
+    found = s.reduce_loops(name)
     return found[:-1] if structure.packed else found
 
 
@@ -271,7 +271,7 @@ def accumulate(
     s: Schedule,
     name: str,
     structure: Contraction,
-    tile: LoopNest,
+    tile: TiledLoops,
     orders: Mapping[str, tuple[int, ...]],
 ) -> None:
     """The reduction of one item: outer reduce loops, fetches, inner ones, then registers.
@@ -280,7 +280,7 @@ def accumulate(
     """
     *window, outer, inner = steps_of(s, name, structure)
     near = s.loops(name)[-1] if structure.packed else ""
-    spatial = [i.name for i in s.block(name).indices if isinstance(i, Var)]
+    spatial = s.axes(name)
     spatial = [n for n in spatial if n in s.loops(name)]
     fetch = structure.fetch
     loops = [outer, *window] if fetch and fetch.halo else [*window, outer]
@@ -307,7 +307,7 @@ def _fetch_operands(
     name: str,
     at: str,
     fetch: Fetch,
-    tile: LoopNest,
+    tile: TiledLoops,
     orders: Mapping[str, tuple[int, ...]],
 ) -> None:
     """What a group reads of each operand is copied at the loop `at`, by all of its items."""
@@ -359,7 +359,7 @@ def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
     return s.cache_read(buffer.name, at, "local")
 
 
-def share(s: Schedule, loops: Sequence[str], tile: LoopNest, lanes: int) -> None:
+def share(s: Schedule, loops: Sequence[str], tile: TiledLoops, lanes: int) -> None:
     """The loops of a copy spread over all items, neighbours side by side, `lanes` elements each.
 
     The last loop's extent is a multiple of `lanes`; items past the end of the copy do nothing.
@@ -368,9 +368,7 @@ def share(s: Schedule, loops: Sequence[str], tile: LoopNest, lanes: int) -> None
     if lanes > 1:
         last, vector = s.split(last, [lanes])
         s.vectorize(vector)
-    flat = outer[0] if outer else last
-    for loop in [*outer[1:], last] if outer else []:
-        flat = s.fuse(flat, loop)
+    flat = fuse_all(s, [*outer, last])
     sizes = [s.loop(n).extent for n in tile[ITEM]]
     _, *items = s.split(flat, sizes, "guard")
     for number, loop in enumerate(reversed(items)):
@@ -378,7 +376,7 @@ def share(s: Schedule, loops: Sequence[str], tile: LoopNest, lanes: int) -> None
 
 
 def limit(
-    s: Schedule, tile: LoopNest, most_items: int, spec: DeviceSpec, *, packed: bool = False
+    s: Schedule, tile: TiledLoops, most_items: int, spec: DeviceSpec, *, packed: bool = False
 ) -> None:
     """A group has items enough to hide latency, if there are any; their registers do not spill."""
     items, accumulators = tile.size(ITEM), tile.size(VIRTUAL, REGISTER, LANE)

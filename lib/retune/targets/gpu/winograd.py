@@ -7,27 +7,29 @@ on them. Weights are transformed at compile time. Read `schedule_winograd`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from math import prod
 
-from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
-from retune.ir.stmt import Program, blocks
+from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Sketch, sketch_of
-from retune.schedule.winograd import ERRORS, Convolution, find_convolution
+from retune.schedule.space import Rule, Sketch
+from retune.schedule.winograd import WinogradConvolution
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.plain import flat_items
 from retune.targets.gpu.slices import slice_over_groups
 from retune.targets.gpu.tile import FETCHED_LANES, Contraction, Fetch, schedule_tile
-from retune.targets.transforms import Rewritten, rewritten, split_inputs, transform_inputs
+from retune.targets.tiling import unroll_all, write_out
+from retune.targets.transforms import (
+    Rewritten,
+    rewritten,
+    split_inputs,
+    transform_inputs,
+    winograd_sketches,
+)
 
 PREFIX = "gpu.winograd"
 """What the names of these sketches start with; the size of an output tile follows."""
-_LEAST_CHANNELS = 16
-"""Fewer channels in or out leave too little work between the transforms."""
 _LEAST_SLICE = 64
 """Channels of one slice of the products at least: a slice is written, and read again."""
 _MOST_SLICES = 8
@@ -45,26 +47,13 @@ _ITEMS_PER_UNIT = 512
 
 def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits."""
-    reductions = [block for block in blocks(program.body) if block.reducer is not None]
-    if len(reductions) != 1 or spec.device_class != "gpu":
-        return ()
-    try:
-        found = find_convolution(program, reductions[0].name)
-    except ScheduleError:
-        return ()
-    if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
-        return ()
-    made: list[Sketch] = []
-    for m in ERRORS[found.taps]:
+
+    def named(found: WinogradConvolution, m: int) -> Iterator[tuple[str, Rule]]:
         for structure in _structures(found, m, spec):
             rule = partial(schedule_winograd, m=m, structure=structure, spec=spec)
-            try:
-                sketch = sketch_of(program, rule, name_of(m, structure))
-            except ScheduleError:
-                continue  # this structure does not fit the shape
-            if not sketch.empty:
-                made.append(replace(sketch, error=found.error(m)))
-    return tuple(made)
+            yield name_of(m, structure), rule
+
+    return winograd_sketches(program, named)
 
 
 def name_of(m: int, structure: Contraction) -> str:
@@ -72,7 +61,7 @@ def name_of(m: int, structure: Contraction) -> str:
     return structure.name.replace(f"gpu.v{structure.lanes}", f"{PREFIX}{m}")
 
 
-def _structures(found: Convolution, m: int, spec: DeviceSpec) -> Iterator[Contraction]:
+def _structures(found: WinogradConvolution, m: int, spec: DeviceSpec) -> Iterator[Contraction]:
     """The structures of the batch of products that are worth trying."""
     made, depth = found.extents[found.made], found.extents[found.depth]
     lanes = _LANES if made % _LANES == 0 else 1
@@ -108,9 +97,9 @@ def schedule_winograd(s: Schedule, m: int, structure: Contraction, spec: DeviceS
 
 def _lanes(s: Schedule, tile: Sequence[str], others: Sequence[str], spec: DeviceSpec) -> int:
     """Neighbouring channels of one item: its registers hold them, and no unit is left idle."""
-    held = prod(evaluate_int(s.loop(n).extent) for n in tile)
-    size = prod(evaluate_int(s.loop(n).extent) for n in others)
-    channels = evaluate_int(s.loop(others[-1]).extent)
+    held = prod(s.extent(n) for n in tile)
+    size = prod(s.extent(n) for n in others)
+    channels = s.extent(others[-1])
     fit = [
         n
         for n in (_LANES, _LANES // 2)
@@ -123,7 +112,7 @@ def _lanes(s: Schedule, tile: Sequence[str], others: Sequence[str], spec: Device
 
 def _spread(s: Schedule, loops: Sequence[str], spec: DeviceSpec) -> None:
     """The loops as work-items in groups so small that every unit has some, but at least a warp."""
-    size = prod(evaluate_int(s.loop(n).extent) for n in loops)
+    size = prod(s.extent(n) for n in loops)
     fit = [n for n in _GROUPS if size >= n * spec.compute_units]
     flat_items(s, loops, spec, max(fit, default=_GROUPS[0]))
 
@@ -131,7 +120,7 @@ def _spread(s: Schedule, loops: Sequence[str], spec: DeviceSpec) -> None:
 def _sliced(s: Schedule, product: str, structure: Contraction) -> str:
     """The products of a few slices of the channels, which the stage itself adds up."""
     part = slice_over_groups(s, product, structure)
-    (slices,) = [n for n in s.loops(product) if s.loop(n).reduce]
+    (slices,) = s.reduce_loops(product)
     s.require(s.loop(slices).extent <= _MOST_SLICES, "adding the slices up takes too long")
     return part
 
@@ -160,9 +149,8 @@ def _transform_outputs(
         s.compute_at(stage, items[-1])
     _read_products(s, conv, items[-1], sliced=sliced)
     for stage in conv.outputs:
-        _write_out(s, stage)
-    for loop in pixels:
-        s.unroll(loop)
+        write_out(s, stage)
+    unroll_all(s, pixels)
     s.vectorize(lane)
     return items
 
@@ -173,24 +161,16 @@ def _read_products(s: Schedule, conv: Rewritten, at: str, *, sliced: bool) -> No
         row, at = _own(s, conv.outputs[0])[:2]
         s.reorder(at, row)
     if not sliced:
-        _write_out(s, s.cache_read(conv.product, at))
+        write_out(s, s.cache_read(conv.product, at))
         return
     s.compute_at(conv.product, at)
-    (slices,) = [n for n in s.loops(conv.product) if s.loop(n).reduce]
+    (slices,) = s.reduce_loops(conv.product)
     s.reorder(slices, *_own(s, conv.product))
     s.unroll(slices)
-    _write_out(s, conv.product)
+    write_out(s, conv.product)
 
 
 def _own(s: Schedule, stage: str) -> list[str]:
     """The stage's loops over what it makes."""
     made = [n for n in s.loops(stage) if not s.loop(n).reduce]
     return made[-len(s.block(stage).indices) :]
-
-
-def _write_out(s: Schedule, stage: str) -> None:
-    """The stage's own loops written out, the last one as lanes."""
-    *own, last = _own(s, stage)
-    for loop in own:
-        s.unroll(loop)
-    s.vectorize(last)

@@ -36,7 +36,8 @@ from retune.targets.fusion import (
     padding_of,
     results_of,
 )
-from retune.targets.template import Decided, TemplateFunction, Workload, template
+from retune.targets.template import Decided, TemplateFunction, TemplateWorkload, template
+from retune.targets.tiling import unroll_all
 
 _MAX_VECTORS = 4
 """Vectors of output channels in a register tile at most: more leave too few pixels."""
@@ -48,7 +49,7 @@ _TILE_OH = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _ConvolutionLoops:
     """Loops of the convolution by role, as positions among its spatial loops, and extents."""
 
     channel: int
@@ -66,7 +67,7 @@ class _Shape:
     """Extent of the innermost window axis; 1 for a 1x1 convolution."""
 
 
-def untuned(work: Workload) -> Decided:
+def untuned(work: TemplateWorkload) -> Decided:
     """AutoTVM's fallback: one vector of output channels, as many columns as registers allow.
 
     `tile_ic` is the largest divisor of the input channels up to the vector's length, `tile_ow`
@@ -88,13 +89,13 @@ def untuned(work: Workload) -> Decided:
 
 
 @template("conv2d_nhwc", untuned=untuned)
-def conv2d_nchwc(s: Schedule, work: Workload) -> None:
+def conv2d_nchwc(s: Schedule, work: TemplateWorkload) -> None:
     """Knobs tile_ic, tile_oc, tile_ow (tile_oh for 1x1); the window's loops stay loops."""
     _schedule(s, work, unroll_kw=False)
 
 
 @template("conv2d_nhwc", untuned=untuned)
-def conv2d_nchwc_unroll_kw(s: Schedule, work: Workload) -> None:
+def conv2d_nchwc_unroll_kw(s: Schedule, work: TemplateWorkload) -> None:
     """The same with unroll_kw: the window's columns are innermost and written out.
 
     The order of loops depends on that knob, so its two values are two sketches.
@@ -102,7 +103,7 @@ def conv2d_nchwc_unroll_kw(s: Schedule, work: Workload) -> None:
     _schedule(s, work, unroll_kw=True)
 
 
-def _schedule(s: Schedule, work: Workload, *, unroll_kw: bool) -> None:
+def _schedule(s: Schedule, work: TemplateWorkload, *, unroll_kw: bool) -> None:
     shape = _shape(work)
     if unroll_kw and shape.taps == 1:
         raise ScheduleError(f"{work.op}: unroll_kw expects a window wider than one column")
@@ -122,7 +123,7 @@ def in_blocks(lanes: int, *, unroll_kw: bool) -> TemplateFunction:
     values of `tile_oc` are shared out among the templates of all numbers of lanes.
     """
 
-    def conv2d_nchwc_blocks(s: Schedule, work: Workload) -> None:
+    def conv2d_nchwc_blocks(s: Schedule, work: TemplateWorkload) -> None:
         shape, widest = _shape(work), work.spec.vector_lanes()
         if unroll_kw and shape.taps == 1:
             raise ScheduleError(f"{work.op}: unroll_kw expects a window wider than one column")
@@ -168,7 +169,9 @@ class _Tile:
     unroll_kw: bool
 
 
-def _tile(s: Schedule, work: Workload, shape: _Shape, out: str, tiled: _Tile) -> None:
+def _tile(
+    s: Schedule, work: TemplateWorkload, shape: _ConvolutionLoops, out: str, tiled: _Tile
+) -> None:
     """All but the sizes of the tile, which is that of the stage `out`."""
     loops, lanes = s.loops(out), tiled.lanes
     by_lanes = [tiled.vectors, as_expr(lanes)]
@@ -186,8 +189,7 @@ def _tile(s: Schedule, work: Workload, shape: _Shape, out: str, tiled: _Tile) ->
     groups = [*batch, oc_chunk, *(rows or [ow_chunk])]
     for axis, loop in enumerate(reversed(groups)):
         s.bind(loop, f"group.{axis}")
-    for loop in tile:
-        s.unroll(loop)
+    unroll_all(s, tile)
     if lanes > 1:
         s.vectorize(oc_lanes)
     _reduction(s, work.op, shape, tiled)
@@ -198,7 +200,7 @@ def _tile(s: Schedule, work: Workload, shape: _Shape, out: str, tiled: _Tile) ->
     schedule_rest(s, work.spec)
 
 
-def _reduction(s: Schedule, conv: str, shape: _Shape, tiled: _Tile) -> None:
+def _reduction(s: Schedule, conv: str, shape: _ConvolutionLoops, tiled: _Tile) -> None:
     """ic_chunk, kh, kw, ic_block (or ic_block, kw), then the register tile with lanes last."""
     own = s.loops(conv)
     axes = [str(index) for index in s.block(conv).indices]
@@ -213,11 +215,11 @@ def _reduction(s: Schedule, conv: str, shape: _Shape, tiled: _Tile) -> None:
         s.unroll(rest[-1])
 
 
-def _has_tile_oh(shape: _Shape) -> bool:
+def _has_tile_oh(shape: _ConvolutionLoops) -> bool:
     return shape.taps == 1 and shape.row is not None and shape.height > 1
 
 
-def _shape(work: Workload) -> _Shape:
+def _shape(work: TemplateWorkload) -> _ConvolutionLoops:
     """Raises: ScheduleError for anything but one plain convolution of one group."""
     conv = work.op
     stage = Accesses.of(block_named(work.program, conv), work.program.body)
@@ -232,7 +234,7 @@ def _shape(work: Workload) -> _Shape:
         raise ScheduleError(f"{conv}: expected channels last, in a single group")
     if extents[-1] < 2 or prod(extents[:-1]) < 2:
         raise ScheduleError(f"{conv}: expected several pixels and output channels, got {extents}")
-    return _Shape(
+    return _ConvolutionLoops(
         channel=len(axes) - 1,
         column=len(axes) - 2,
         row=len(axes) - 3 if len(axes) > 2 else None,

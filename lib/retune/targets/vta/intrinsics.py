@@ -34,9 +34,7 @@ def _entry(block: int) -> Intrinsic:
         name=f"vta.gemm{block}",
         k=block,
         operands=(MatrixOperand("a", (INT8,), block), MatrixOperand("b", (INT8,), block)),
-        implementations=(
-            Implementation(name="core", takes=lambda s: s.lanes == block, text={"VTA": _text}),
-        ),
+        implementations=(Implementation("core", lambda s: s.lanes == block, {"VTA": _text}),),
     )
 
 

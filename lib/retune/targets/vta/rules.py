@@ -7,7 +7,7 @@ innermost that do not move an operand, it stays on chip for all of them.
 
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
-from retune.schedule.access import Accesses, Operand
+from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.space import Sketch, sketch_of
 from retune.schedule.stages import block_named
 from retune.targets.vta.config import VtaConfig
@@ -39,7 +39,7 @@ def stays(program: Program, work: Convolution, config: VtaConfig) -> list[Sketch
     return found
 
 
-def _order(operand: Operand, stage: Accesses) -> tuple[str, ...]:
+def _order(operand: AffineAccess, stage: Accesses) -> tuple[str, ...]:
     """Loops over tiles that move the operand, then those that leave it where it is."""
     moving = {
         loop.var.name.rsplit(".", 1)[-1] for loop in stage.loops if loop.var in operand.moving
