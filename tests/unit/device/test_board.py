@@ -116,9 +116,9 @@ def test_a_board_without_a_name_or_a_file_is_refused(tmp_path: Path):
         read_board(path)
 
 
-def test_the_example_of_the_readme_is_a_board(tmp_path: Path):
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    (tmp_path / "board.toml").write_text(readme.partition("```toml\n")[2].partition("```")[0])
+def test_the_example_of_the_documentation_is_a_board(tmp_path: Path):
+    page = (Path(__file__).parents[3] / "docs" / "farm.md").read_text(encoding="utf-8")
+    (tmp_path / "board.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
     assert [found.kind for found in read_board(tmp_path / "board.toml").faults] == [
         "hang",
         "crash",
