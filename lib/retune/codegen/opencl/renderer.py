@@ -196,8 +196,8 @@ def _load(value: Load, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
-    if (storage := STORAGE.get(at.memory.dtype)) is not None:
-        return storage.load(at, to)
+    if (conversion := CONVERSIONS.get(at.memory.dtype)) is not None:
+        return conversion.load(at, to)
     return _read(at, value.dtype, to)
 
 
@@ -384,8 +384,8 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 def _store(s: Store, to: Printer) -> list[str]:
     at, value = s.at, _bare(s.value, to)
-    if (storage := STORAGE.get(at.memory.dtype)) is not None:
-        return storage.store(at, value, to)
+    if (conversion := CONVERSIONS.get(at.memory.dtype)) is not None:
+        return conversion.store(at, value, to)
     return _written(at, value, to)
 
 
@@ -516,7 +516,7 @@ def _store_int4(at: At, value: str, to: Printer) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class Conversion:
     """How what lies in memory is converted to the compute type and back."""
 
     load: Callable[[At, Printer], str]
@@ -527,10 +527,10 @@ class Storage:
     """What stands before kernels that store vectors of so many lanes."""
 
 
-STORAGE: Mapping[DType, Storage] = {
-    FLOAT16: Storage(_load_half, _store_half),
-    BFLOAT16: Storage(_load_bfloat16, _store_bfloat16, _bfloat16_lines),
-    INT4: Storage(_load_int4, _store_int4),
+CONVERSIONS: Mapping[DType, Conversion] = {
+    FLOAT16: Conversion(_load_half, _store_half),
+    BFLOAT16: Conversion(_load_bfloat16, _store_bfloat16, _bfloat16_lines),
+    INT4: Conversion(_load_int4, _store_int4),
 }
 """The others lie in memory as they are computed with."""
 
@@ -539,7 +539,7 @@ def _storage_lines(kernel: Kernel) -> list[str]:
     """The conversions that the kernel's stores need."""
     stores = [part.at for part in parts(kernel.body) if isinstance(part, Store)]
     used = dict.fromkeys((at.memory.dtype, at.lanes) for at in stores)
-    makers = [(STORAGE[dtype].lines, lanes) for dtype, lanes in used if dtype in STORAGE]
+    makers = [(CONVERSIONS[dtype].lines, lanes) for dtype, lanes in used if dtype in CONVERSIONS]
     return [line for lines, lanes in makers if lines is not None for line in lines(lanes)]
 
 
