@@ -138,7 +138,7 @@ def _plan_text(plan: NetworkPlan) -> str:
         plan.form, plan.options, plan.inputs, plan.outputs, plan.notes, plan.counts,
         *map(asdict, (*plan.buffers, *plan.aliases, *plan.launches, *hosts)),
         *(f"{name} {content_key(array)}" for name, array in plan.weights.items()),
-        *plan.kernels.values(),
+        *(kernel.text for kernel in plan.kernels),
     )  # fmt: skip
 
 
@@ -189,12 +189,15 @@ def _candidate_text(task: Task, space: Space, candidate: Candidate, spec: Device
 
 def _source_text(source: ProgramSource) -> str:
     """Its launches and buffers, and the texts of its kernels."""
-    launches = [(k.name, k.global_size, k.local_size, k.flops, k.bytes) for k in source.kernels]
-    reads = [[(a.buffer, a.written) for a in kernel.args] for kernel in source.kernels]
+    launches = [(k.kernel, k.global_size, k.local_size, k.flops, k.bytes) for k in source.launches]
+    reads = [[(name, name in k.writes) for name in k.args] for k in source.launches]
+    roles = {"weight": "constant", "temp": "scratch"}  # as they were called before
+    packed = {b.name: source.packing(b.name) for b in source.buffers}
     buffers = [
-        (b.name, b.dtype, b.elements, b.role, b.image, b.sources, b.pack is not None)
+        (b.name, b.dtype, b.elements, roles.get(b.role, b.role), b.image,
+         packed[b.name].sources, packed[b.name].pack is not None)
         for b in source.buffers
-    ]
+    ]  # fmt: skip
     texts = [text for kernel in source.kernels for text in (kernel.text, kernel.called)]
     return _lines(source.options, *launches, *reads, *buffers, *texts)
 

@@ -18,12 +18,10 @@ import numpy as np
 from benchmarks.command import parser_of
 from retune.api import import_network
 from retune.codegen.lower import lower
-from retune.codegen.source import BufferSpec
+from retune.codegen.source import ProgramBuffer
 from retune.core.config import cache_root
 from retune.core.target import DeviceSpec
-from retune.device.measure.workload import job_launches
-from retune.device.opencl.launching import prepare_launches
-from retune.device.opencl.runtime import Buffer, Device, Launch, open_device
+from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel, open_device
 from retune.schedule.space import Sketch
 from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate, estimate
@@ -83,7 +81,7 @@ def measure(sketch: Sketch, row: np.ndarray, device: Device) -> Timed:
     source = lower(sketch.instantiate(row), target_of(device.spec))
     program = device.build(source.text, options=source.options)
     sets = [
-        prepare_launches(device, program, job_launches(source), memory)
+        device.prepare_all(program, source.launches, memory)
         for memory in _memories(source.buffers, device)
     ]
     whole = [launch for launches in sets for launch in launches]
@@ -96,16 +94,16 @@ def measure(sketch: Sketch, row: np.ndarray, device: Device) -> Timed:
     )
 
 
-def _memories(buffers: Sequence[BufferSpec], device: Device) -> list[dict[str, Buffer]]:
+def _memories(buffers: Sequence[ProgramBuffer], device: Device) -> list[dict[str, DeviceMemory]]:
     """Memory for successive runs, which share all but the constants."""
     rng = np.random.default_rng(0)
-    constants = [b for b in buffers if b.role == "constant"]
+    constants = [b for b in buffers if b.role == "weight"]
     size = sum(4 * b.elements for b in constants)
     copies = int(np.clip(_SPREAD_BYTES // max(1, size), 1, _MOST_COPIES))
     shared = {
         b.name: device.upload(rng.random(b.elements, np.float32))
         for b in buffers
-        if b.role != "constant"
+        if b.role != "weight"
     }
     values = {b.name: rng.random(b.elements, np.float32) for b in constants}
     return [
@@ -114,7 +112,7 @@ def _memories(buffers: Sequence[BufferSpec], device: Device) -> list[dict[str, B
     ]
 
 
-def _us(device: Device, launches: list[Launch]) -> float:
+def _us(device: Device, launches: list[PreparedKernel]) -> float:
     """Microseconds of the launches on a queue that never runs dry, the best of a few."""
     device.time_queued(launches)
     rounds = max(1, _ROUNDS // len(launches))

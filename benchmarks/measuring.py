@@ -21,9 +21,10 @@ import numpy as np
 from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
 from retune.device.measure.messages import Build, Check, Checked, Load, Refused, Time, Timed, Warm
 from retune.device.measure.worker import Worker
-from retune.device.measure.workload import Candidate, MeasureOptions, Workload, make_candidate
+from retune.device.measure.workload import MeasureOptions, Workload, packed_weights
 from retune.device.opencl.building import MAX_SHARING
 from retune.device.opencl.runtime import Device, open_device
 from retune.search.model.ranks import rank_correlation
@@ -55,11 +56,8 @@ class Trial:
         self._workload: Workload = task.workload()
         self._worker = Worker(device)
         self._numbers = count()
-        self.candidates: list[Candidate] = [
-            make_candidate(
-                self._workload,
-                lower(space.instantiate(space.candidate(chosen, i)), target_of(device.spec)),
-            )
+        self.candidates: list[ProgramSource] = [
+            lower(space.instantiate(space.candidate(chosen, i)), target_of(device.spec))
             for i in range(len(chosen))
         ]
         load = Load(
@@ -77,7 +75,7 @@ class Trial:
         indices: list[int] = []
         for first in range(0, len(self.candidates), sharing):
             part = self.candidates[first : first + sharing]
-            request = Build(jobs={next(self._numbers): c.job for c in part})
+            request = Build(jobs={next(self._numbers): source.unpacked for source in part})
             for step in (request, Warm(indices=tuple(request.jobs))):
                 if isinstance(reply := self._worker.handle(step), Refused):
                     raise SystemExit(f"a candidate does not build: {reply.error}")
@@ -86,7 +84,7 @@ class Trial:
 
     def time(self, number: int, way: Way) -> float:
         """Median microseconds of a candidate. Raises: SystemExit if it is wrong."""
-        constants = self.candidates[number].constants(self._workload)
+        constants = packed_weights(self._workload, self.candidates[number])
         checked = self._worker.handle(Check(index=way.indices[number], constants=constants))
         if not isinstance(checked, Checked):
             raise SystemExit(f"candidate {number} is wrong: {checked}")

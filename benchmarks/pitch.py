@@ -23,7 +23,7 @@ from benchmarks.table import geometric_mean
 from retune.api import import_network
 from retune.codegen.lower import lower
 from retune.core.dtypes import FLOAT32, TensorType, itemsize
-from retune.device.measure.workload import Workload, make_candidate
+from retune.device.measure.workload import Workload, packed_weights
 from retune.device.opencl.jobs import BoundJob, build_jobs
 from retune.device.opencl.pool import ConstantPool
 from retune.device.opencl.runtime import Device, open_device
@@ -119,19 +119,17 @@ def bound_jobs(
     program = task.space(device.spec).instantiate(candidate)
     ways = list(storages_of(task).values())
     given = [stored(workload, storages) for storages in ways]
-    ready = [
-        make_candidate(own, lower(view(program, storages), target_of(device.spec)))
-        for own, storages in zip(given, ways, strict=True)
-    ]
+    ready = [lower(view(program, storages), target_of(device.spec)) for storages in ways]
     found: list[BoundJob] = []
-    built = build_jobs(device, [own.job for own in ready], pool)
+    built = build_jobs(device, ready, pool)
     for job, own, made, storages in zip(built, given, ready, ways, strict=True):
-        specs = made.job.buffers
+        specs = made.buffers
         buffers = {b.name: device.allocate(b.bytes) for b in specs}
         for name in own.inputs.keys() & buffers.keys():
             device.write(buffers[name], np.ascontiguousarray(own.inputs[name]))
-        plain = {b.name: own.inputs[b.name] for b in specs if b.role == "constant" and not b.packed}
-        found.append(job.bind(buffers, plain | made.constants(own)))
+        weights = [b.name for b in specs if b.role == "weight" and b.name not in made.packings]
+        plain = {name: own.inputs[name] for name in weights}
+        found.append(job.bind(buffers, plain | packed_weights(own, made)))
         found[-1].time()
         for name, expected in workload.outputs.items():
             kind = TensorType(own.outputs[name].shape, FLOAT32)

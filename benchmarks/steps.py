@@ -21,9 +21,10 @@ from benchmarks.networks import known_candidates
 from benchmarks.table import Row, show, summary
 from retune.api import import_network
 from retune.bundle.build import build_plan
-from retune.bundle.plan import NetworkPlan, PlanLaunch
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.codegen.source import KernelLaunch
 from retune.core.config import cache_root, records_root
 from retune.device.measure.ceilings import Ceilings
 from retune.device.opencl.catalogue import device_spec
@@ -88,7 +89,7 @@ def step_rows(model: str, records: Path, seconds: float) -> Iterator[Row]:
         )
 
 
-def _describe(plan: NetworkPlan, launch: PlanLaunch) -> str:
+def _describe(plan: NetworkPlan, launch: KernelLaunch) -> str:
     """Operator, and the bytes of what is moved."""
     stem = launch.kernel.split("_nhwc")[0].rsplit("_0_", 1)[0]
     return f"{plan.name[:12]} {stem[:24]} {launch.bytes / 1024:.0f} KiB"

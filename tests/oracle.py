@@ -12,8 +12,6 @@ import numpy as np
 from retune.codegen.lower import finished, lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import BOOL, INT7, INT8, UINT8, TensorType, numpy_dtype
-from retune.device.measure.workload import job_launches
-from retune.device.opencl.launching import prepare_launches
 from retune.device.opencl.runtime import Device
 from retune.ir.interp import run_dag, run_program
 from retune.ir.items import run_items
@@ -92,15 +90,16 @@ def run_source(
     """The outputs of generated kernels; memory that no kernel wrote reads as NaN or 127s."""
     memory = {}
     for spec in source.buffers:
-        if spec.role in ("input", "constant"):
-            arrays = [inputs[name] for name in spec.sources]
-            data = spec.pack.apply(*arrays) if spec.pack else arrays[0]
+        if spec.role in ("input", "weight"):
+            packing = source.packing(spec.name)
+            arrays = [inputs[name] for name in packing.sources]
+            data = packing.pack.apply(*arrays) if packing.pack else arrays[0]
             assert data.size == spec.elements
         else:
             data = poisoned(spec.elements, spec.dtype)
         memory[spec.name] = device.upload(data, spec.image)
     program = device.build(source.text, options=source.options)
-    device.enqueue(prepare_launches(device, program, job_launches(source), memory))
+    device.enqueue(device.prepare_all(program, source.launches, memory))
     device.finish()
     return {name: device.read(memory[name], type) for name, type in outputs.items()}
 

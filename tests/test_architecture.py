@@ -39,7 +39,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "msgspec": ("lib/retune/core/schema.py",),
     "safetensors": ("lib/retune/bundle/", "lib/retune/device/remote/wire.py"),
     "distributed": ("lib/retune/device/remote/", "lib/retune/farm/"),
-    "dask": ("lib/retune/device/remote/door.py",),
+    "dask": ("lib/retune/device/remote/restricted_unpickler.py",),
     "cryptography": ("lib/retune/farm/certs.py", "lib/retune/bundle/trust.py"),
     "jinja2": ("lib/retune/report/",),
     "typer": ("lib/retune/cli/",),
@@ -153,18 +153,63 @@ def test_no_unfinished_work():
     assert not found
 
 
+UNPICKLING: dict[str, str] = {
+    "lib/retune/device/remote/restricted_unpickler.py": "takes pickles apart, to refuse them",
+    "lib/retune/device/measure/worker.py": "reads the requests of the process that started it",
+}
+"""File -> why it may unpickle."""
+
+
 def test_nothing_is_unpickled():
-    """Loading a bundle or a record file executes nothing."""
-    banned = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-    refusing = "lib/retune/device/remote/door.py"  # takes pickles apart, to refuse them
-    found = [
-        f"{_name(path)}:{line} imports {module}"
+    """Loading a bundle or a record file executes nothing, and no process answers by pickles."""
+    found = {
+        f"{_name(path)}:{line} {what}"
         for path in SOURCES
-        if _name(path) != refusing
-        for module, line in _imports(ast.parse(path.read_text(encoding="utf-8")))
-        if module.split(".")[0] in banned
-    ]
+        if _name(path) not in UNPICKLING
+        for line, what in unpickles(ast.parse(path.read_text(encoding="utf-8")))
+    }
     assert not found
+
+
+def unpickles(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Where code may unpickle: by a module for it, or by a call that does it on the way."""
+    banned = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    for module, line in _imports(tree):
+        whole = module.split(".")[0]
+        processes = whole == "multiprocessing" and not module.startswith(f"{whole}.connection")
+        if whole in banned or processes or module.endswith("ProcessPoolExecutor"):
+            yield line, f"imports {module}"
+    calls = {"recv", "read_pickle"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in calls:
+            yield node.lineno, f"calls {node.attr}"
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            allowed = not isinstance(node.value, ast.Constant) or node.value.value is not False
+            if allowed:
+                yield node.value.lineno, "allows pickles"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from cloudpickle import loads",
+        "reply = self._connection.recv()",
+        "receive = connection.recv",
+        "import multiprocessing",
+        "from multiprocessing import Pipe",
+        "from concurrent.futures import ProcessPoolExecutor",
+        "np.load(path, allow_pickle=True)",
+        "frame = pandas.read_pickle(path)",
+    ],
+)
+def test_unpickling_is_found(code: str):
+    assert list(unpickles(ast.parse(code)))
+
+
+def test_frames_and_arrays_are_not_pickles():
+    code = "connection.recv_bytes(9)\nnp.load(path, allow_pickle=False)"
+    assert not list(unpickles(ast.parse(code)))
 
 
 def test_no_registry_addresses():

@@ -9,7 +9,7 @@ from retune.cli.main import run_command
 from retune.core.errors import LookupFailed, ModelError
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops import names, versions_of
-from retune.frontend.onnx.support import Support, Version, support_of, supported
+from retune.frontend.onnx.support import OperatorVersion, Support, support_of, supported
 from tests.unit.graph.networks import model, node
 
 
@@ -66,9 +66,9 @@ def test_how_an_operator_is_imported(name: str, how: str):
 
 def test_how_an_operator_is_imported_may_change():
     versions = (
-        Version(since=7, way="host", meaning=""),
-        Version(since=9, way="host", meaning="", limits="no pads"),
-        Version(since=13, way="kernels", meaning="", limits="no pads"),
+        OperatorVersion(since=7, way="host", meaning=""),
+        OperatorVersion(since=9, way="host", meaning="", limits="no pads"),
+        OperatorVersion(since=13, way="kernels", meaning="", limits="no pads"),
     )
     changing = Support(name="Own", versions=versions, until=17)
     assert changing.way == "host, kernels from 13"

@@ -11,6 +11,7 @@ pytest.importorskip("cryptography")
 from retune.bundle.format import write_bundle
 from retune.bundle.trust import digest_of
 from retune.cli.main import run_command
+from tests.programs import kernels_of, texts_of
 from tests.unit.bundle.conftest import ADD, make_plan
 from tests.unit.bundle.test_trust import pair
 
@@ -67,7 +68,7 @@ def test_a_bundle_that_crashes_takes_its_own_process_with_it(
 ):
     crash = ADD.replace("y[i] =", "((volatile __global float *)0)[i] = y[i] =")
     plan = make_plan()
-    plan = replace(plan, kernels={**plan.kernels, "add": crash})
+    plan = replace(plan, kernels=kernels_of({**texts_of(plan), "add": crash}))
     bundle = write_bundle(plan, tmp_path / "module")
     assert ran(bundle, "--isolated") == 1
     said = capsys.readouterr().err

@@ -66,9 +66,9 @@ def check_limits(source: ProgramSource, spec: DeviceSpec, where: str) -> None:
     images = [(b.image, b.elements // (4 * b.image)) for b in source.buffers if b.image]
     assert all(w <= spec.image_width and h <= spec.image_height for w, h in images), where
     assert ("image2d_t" in source.text) == bool(images) and (spec.image_reads or not images), where
-    for kernel in source.kernels:
-        assert prod(kernel.local_size) <= spec.max_work_group, where
-        groups = [g // n for g, n in zip(kernel.global_size, kernel.local_size, strict=True)]
+    for kernel, launch in source.runs:
+        assert prod(launch.local_size) <= spec.max_work_group, where
+        groups = [g // n for g, n in zip(launch.global_size, launch.local_size, strict=True)]
         assert max(groups[1:], default=1) <= MOST_GROUPS, where
         assert local_bytes(kernel.text) <= spec.local_memory_bytes, where
 

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from retune.bundle.format import pack_zip, write_bundle
-from retune.bundle.plan import Alias, BufferRole, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import Alias, NetworkPlan
 from retune.bundle.runtime.module import BundleWarning, Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.compare import verify
+from retune.codegen.source import KernelLaunch, ProgramBuffer, Role
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.ceilings import Ceilings
 from retune.device.opencl.runtime import Device, open_device
+from tests.programs import kernels_of
 
 pytestmark = pytest.mark.device
 
@@ -131,7 +134,7 @@ def _plan(spec: DeviceSpec, scale: str = SCALE) -> NetworkPlan:
     return NetworkPlan(
         name="halves",
         model_key="0",
-        kernels={"vector_add": ADD, "scale": scale, "halves": BOTH},
+        kernels=kernels_of({"vector_add": ADD, "scale": scale, "halves": BOTH}),
         options=("-cl-fast-relaxed-math",),
         buffers=(
             _value("x", "input", (ROWS, COLUMNS)),
@@ -155,14 +158,14 @@ def _plan(spec: DeviceSpec, scale: str = SCALE) -> NetworkPlan:
     )
 
 
-def _value(name: str, role: BufferRole, shape: tuple[int, ...] = (ELEMENTS,)) -> PlanBuffer:
-    return PlanBuffer(name=name, dtype="float32", elements=ELEMENTS, role=role, shape=shape)
+def _value(name: str, role: Role, shape: tuple[int, ...] = (ELEMENTS,)) -> ProgramBuffer:
+    return ProgramBuffer(name=name, dtype=FLOAT32, elements=ELEMENTS, role=role, shape=shape)
 
 
 def _launch(
     kernel: str, args: tuple[str, ...], items: int, local: int = 1, writes: tuple[str, ...] = ()
-) -> PlanLaunch:
-    return PlanLaunch(
+) -> KernelLaunch:
+    return KernelLaunch(
         kernel=kernel,
         args=args,
         global_size=(items, 1, 1),

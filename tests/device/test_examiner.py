@@ -19,6 +19,7 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.pipeline.network import import_network
 from tests.device.networks import write
 from tests.device.test_types import half_network
+from tests.programs import kernels_of, texts_of
 from tests.unit.bundle.conftest import SCALE, make_plan
 
 pytestmark = pytest.mark.device
@@ -69,7 +70,7 @@ def made(tmp_path: Path, device: Device) -> Made:
 def scaling(text: str, folder: Path, device: Device) -> Path:
     """A bundle of which one kernel is this."""
     plan = make_plan()
-    kernels = {**plan.kernels, "scale": text}
+    kernels = kernels_of({**texts_of(plan), "scale": text})
     return write_bundle(replace(plan, kernels=kernels, device=device.spec), folder)
 
 

@@ -18,7 +18,7 @@ from retune.bundle.verify.peers import open_peer
 from retune.codegen.lower import lower
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_GPU
-from retune.device.measure.workload import Workload, make_candidate
+from retune.device.measure.workload import Workload, packed_weights
 from retune.device.opencl.jobs import build_jobs
 from retune.device.opencl.pool import ConstantPool
 from retune.device.opencl.runtime import Device, LaunchFailed
@@ -71,15 +71,14 @@ def test_a_candidate_is_measured_with_its_images(pocl: Device):
     source = lower(sketch.instantiate(row), target_of(pocl.spec))
     arrays = inputs_for(dag)
     workload = Workload(key="task", inputs=arrays, outputs=reference(dag, arrays))
-    candidate = make_candidate(workload, source)
-    (built,) = build_jobs(pocl, [candidate.job], ConstantPool(pocl))
+    (built,) = build_jobs(pocl, [source], ConstantPool(pocl))
     built.warm()
-    others = [spec for spec in candidate.job.buffers if spec.role != "constant"]
+    others = [spec for spec in source.buffers if spec.role != "weight"]
     buffers = {
         spec.name: pocl.upload(arrays.get(spec.name, np.zeros(spec.elements, np.float32)))
         for spec in others
     }
-    assert built.bind(buffers, {**arrays, **candidate.constants(workload)}).time() > 0
+    assert built.bind(buffers, {**arrays, **packed_weights(workload, source)}).time() > 0
     (output,) = dag.outputs
     kind = next(spec for spec in dag.outputs)
     found = np.empty(kind.shape, np.float32)

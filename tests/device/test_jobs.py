@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.dtypes import FLOAT32, INT32, TensorType
-from retune.device.measure.workload import Job, JobBuffer, Workload, make_candidate
+from retune.device.measure.workload import Workload, check_fits
 from retune.device.opencl.jobs import BuiltJob, build_jobs
 from retune.device.opencl.pool import ConstantPool, Window
 from retune.device.opencl.runtime import BuildFailed, Device, open_device
@@ -27,30 +28,31 @@ def device() -> Device:
     return open_device("pocl")
 
 
-def some_jobs(device: Device, dag: Dag, count: int) -> tuple[list[Job], Workload]:
+def some_jobs(device: Device, dag: Dag, count: int) -> tuple[list[ProgramSource], Workload]:
     """Jobs of random candidates that pack no constants, and the data of their task."""
     merged = merge_axes(dag)
     inputs = inputs_for(merged)
     workload = Workload(key="task", inputs=inputs, outputs=reference(merged, inputs))
     space = cpu_space(from_dag(merged), device.spec)
     rng = np.random.default_rng(3)
-    jobs: list[Job] = []
+    jobs: list[ProgramSource] = []
     for number in range(count):
         sketch = space.sketches[number % len(space.sketches)]
         source = lower(sketch.instantiate(sketch.sample(1, rng)[0]), target_of(device.spec))
-        jobs.append(make_candidate(workload, source).job)
+        check_fits(workload, source)
+        jobs.append(source)
     return jobs, workload
 
 
-def result(device: Device, built: BuiltJob, job: Job, workload: Workload) -> np.ndarray:
+def result(device: Device, built: BuiltJob, job: ProgramSource, workload: Workload) -> np.ndarray:
     """The output after three runs, from memory full of ones."""
     arrays = {
         spec.name: workload.inputs[spec.name]
-        if spec.role in {"input", "constant"} and not spec.packed
+        if spec.role in {"input", "weight"} and spec.name not in job.packings
         else np.ones(spec.elements, spec.dtype)
         for spec in job.buffers
     }
-    constants = {s.name: arrays.pop(s.name) for s in job.buffers if s.role == "constant"}
+    constants = {s.name: arrays.pop(s.name) for s in job.buffers if s.role == "weight"}
     buffers = {name: device.upload(array) for name, array in arrays.items()}
     built.warm()
     built.bind(buffers, constants).time(3)
@@ -71,7 +73,7 @@ def test_candidates_of_several_tasks_share_one_program(device: Device):
         (alone,) = build_jobs(device, [job], pool)
         found, expected = (result(device, b, job, workload) for b in (built, alone))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-        if not any(spec.packed for spec in job.buffers):
+        if not job.packings:
             want = next(iter(workload.outputs.values())).reshape(-1)
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
@@ -117,9 +119,9 @@ def test_windows_are_no_more_than_it_takes_to_leave_the_caches(device: Device):
 
 
 def test_constants_that_may_be_indices_do_not_move(device: Device):
-    numbers = JobBuffer(name="i", dtype=INT32, elements=3, role="constant", packed=False)
+    numbers = ProgramBuffer(name="i", dtype=INT32, elements=3, role="weight")
     weights = replace(numbers, name="w", dtype=FLOAT32)
-    job = Job(texts=(), options=(), launches=(), buffers=(weights, numbers), flops=0, bytes=0)
+    job = ProgramSource(kernels=(), launches=(), buffers=(weights, numbers))
     window = Window.of(job)
     assert window == Window(offsets={"w": 0, "i": 512}, bytes=1024, movable=False)
     arrays = {"w": np.ones(3, np.float32), "i": np.arange(3, dtype=np.int32)}
@@ -132,6 +134,7 @@ def test_constants_that_may_be_indices_do_not_move(device: Device):
 
 def test_a_text_that_does_not_compile_fails_its_program(device: Device):
     (good, other), _ = some_jobs(device, elementwise(3, 67), 2)
-    bad = replace(other, texts=tuple(f"{text}\nnonsense" for text in other.texts))
+    kernels = tuple(replace(k, text=f"{k.text}\nnonsense") for k in other.kernels)
+    bad = replace(other, kernels=kernels)
     with pytest.raises(BuildFailed, match="nonsense"):
         build_jobs(device, [good, bad], ConstantPool(device))

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from retune.codegen.opencl.kernels import solitary_kernel
-from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.codegen.source import KernelLaunch, Packing, ProgramBuffer, ProgramSource
 from retune.core.dtypes import FLOAT32
 from retune.core.errors import InputError
 from retune.device.measure.local import LocalRunner, MeasureOptions, Workload
 from retune.device.measure.workload import measuring_conditions
 from retune.device.opencl.catalogue import device_spec
+from tests.programs import kernels_of
 
 pytestmark = pytest.mark.device
 
@@ -76,22 +77,24 @@ def program(
 ) -> ProgramSource:
     text = printed(body)
     names = ("x", "w", "y")
-    kernel = KernelSource(
-        name="axpy",
-        text=text,
-        args=tuple(KernelArg(buffer=name, written=name == "y") for name in names),
+    launch = KernelLaunch(
+        kernel="axpy",
+        args=names,
+        writes=("y",),
         global_size=(N, 1, 1),
         local_size=(local, 1, 1),
         flops=2 * N,
         bytes=12 * N,
     )
-    pack = Reverse() if reverse else None
     buffers = (
-        BufferSpec(name="x", dtype=FLOAT32, elements=N, role="input"),
-        BufferSpec(name="w", dtype=FLOAT32, elements=N, role="constant", pack=pack),
-        BufferSpec(name="y", dtype=FLOAT32, elements=N, role="output"),
+        ProgramBuffer(name="x", dtype=FLOAT32, elements=N, role="input"),
+        ProgramBuffer(name="w", dtype=FLOAT32, elements=N, role="weight"),
+        ProgramBuffer(name="y", dtype=FLOAT32, elements=N, role="output"),
     )
-    return ProgramSource(kernels=(kernel,), buffers=buffers)
+    packings = {"w": Packing(pack=Reverse(), sources=("w",))} if reverse else {}
+    return ProgramSource(
+        kernels=kernels_of({"axpy": text}), launches=(launch,), buffers=buffers, packings=packings
+    )
 
 
 @pytest.fixture(autouse=True)

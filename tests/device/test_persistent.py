@@ -9,7 +9,7 @@ from retune.codegen.network import persistent
 from retune.codegen.network.persistent import Callee, Step, persistent_text
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.persistent import Persistent, can_persist
-from retune.device.opencl.runtime import Buffer, Device, open_device
+from retune.device.opencl.runtime import Device, DeviceMemory, open_device
 from tests.conftest import Golden
 
 pytestmark = pytest.mark.device
@@ -46,7 +46,7 @@ def kernel(device: Device) -> Persistent:
 
 
 @pytest.fixture
-def buffers(device: Device) -> tuple[Buffer, Buffer]:
+def buffers(device: Device) -> tuple[DeviceMemory, DeviceMemory]:
     return device.upload(np.arange(15, dtype=np.float32)), device.upload(np.zeros(32, np.float32))
 
 
@@ -72,7 +72,7 @@ def test_each_round_reads_from_the_next_window(device: Device, rounds: int) -> N
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 16])
 def test_any_number_of_workers_completes_every_step(
-    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer], workers: int
+    device: Device, kernel: Persistent, buffers: tuple[DeviceMemory, DeviceMemory], workers: int
 ) -> None:
     launch = replace(kernel.launch(buffers), global_size=(workers, 1, 1))
     x = np.arange(15, dtype=np.float32)
@@ -87,7 +87,7 @@ def test_any_number_of_workers_completes_every_step(
 
 
 def test_a_part_of_the_steps_alone(
-    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer]
+    device: Device, kernel: Persistent, buffers: tuple[DeviceMemory, DeviceMemory]
 ) -> None:
     device.enqueue([kernel.launch(buffers, first=1, last=2)])
     found = device.read(buffers[1], FLOATS)
@@ -97,7 +97,7 @@ def test_a_part_of_the_steps_alone(
 
 @pytest.mark.parametrize("rounds", [0, 1, 7])
 def test_rounds_follow_one_another(
-    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer], rounds: int
+    device: Device, kernel: Persistent, buffers: tuple[DeviceMemory, DeviceMemory], rounds: int
 ) -> None:
     device.enqueue([kernel.launch(buffers, rounds=rounds)])
     x, y, z = np.arange(15) + GROUP, np.zeros(15), np.zeros(15)
@@ -110,7 +110,7 @@ def test_rounds_follow_one_another(
 
 
 def test_most_rounds_fit_the_counters(
-    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer]
+    device: Device, kernel: Persistent, buffers: tuple[DeviceMemory, DeviceMemory]
 ) -> None:
     most = persistent.most_rounds(1)
     assert persistent.most_rounds(len(STEPS)) == most // len(STEPS)

@@ -1,4 +1,4 @@
-"""The OpenCL door, on PoCL."""
+"""An open OpenCL device: PoCL."""
 
 import gc
 from dataclasses import replace

@@ -104,7 +104,7 @@ def test_a_network_with_host_steps_deviates_part_by_part(tmp_path: Path):
         return verify(module, reference, module.random_inputs, parts=parts).passed
 
     assert passes()
-    Script(board).claim([Turn(kernels=tuple(programs_of(plan)[0]), spared=False)])
+    Script(board).claim([Turn(runs=tuple(programs_of(plan)[0]), spared=False)])
     assert not passes()
     rows = open_module(folder, device).profile()
     assert [row.median_s == 0 for row in rows] == [row.host for row in rows]

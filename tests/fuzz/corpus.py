@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retune.bundle.format import MANIFEST, WEIGHTS, pack_zip, write_bundle
-from retune.bundle.plan import BufferRole, NetworkPlan, PlanBuffer, PlanHost
+from retune.bundle.plan import NetworkPlan, PlanHost
+from retune.codegen.source import ProgramBuffer, Role
 from retune.core.keys import content_key
 from retune.records.files import list_files
 from retune.records.store import RecordStore
@@ -151,9 +152,9 @@ def accelerated_plan() -> NetworkPlan:
     """One layer on an accelerator, and nothing else."""
     module = lower(accelerator.WORK, accelerator.GOOD.decisions, accelerator.CONFIG)
     shapes = accelerator.WORK.shapes(accelerator.CONFIG)
-    roles: dict[str, BufferRole] = {"data": "input", "weight": "weight", "output": "output"}
+    roles: dict[str, Role] = {"data": "input", "weight": "weight", "output": "output"}
     buffers = tuple(
-        PlanBuffer(name=name, dtype=kind, elements=prod(shape), role=roles[name], shape=shape)
+        ProgramBuffer(name=name, dtype=kind, elements=prod(shape), role=roles[name], shape=shape)
         for name, (shape, kind) in shapes.items()
     )
     step = PlanHost(
@@ -166,7 +167,7 @@ def accelerated_plan() -> NetworkPlan:
     )
     return replace(
         make_plan(),
-        kernels={},
+        kernels=(),
         buffers=buffers,
         launches=(),
         inputs=("data",),

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from retune.bundle.verify.bench import Benchmark, Timing
-from retune.bundle.verify.board_jobs import BundleJob, SentBundle, input_arrays
 from retune.bundle.verify.examination import (
     Compare,
     FindForm,
@@ -26,6 +25,7 @@ from retune.bundle.verify.examination import (
     Run,
 )
 from retune.bundle.verify.examiner import Examiner
+from retune.bundle.verify.remote_requests import BundleJob, SentBundle, input_arrays
 from retune.core.errors import RetuneError
 from retune.core.schema import to_json
 from retune.device.measure.local import LocalRunner

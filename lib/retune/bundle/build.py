@@ -16,12 +16,17 @@ from retune.bundle.plan import (
     LARGEST_ERROR_NOTE,
     Alias,
     NetworkPlan,
-    PlanBuffer,
     PlanHost,
-    PlanLaunch,
 )
 from retune.codegen.lower import lower
-from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
+from retune.codegen.source import (
+    KernelLaunch,
+    KernelText,
+    Packing,
+    ProgramBuffer,
+    ProgramSource,
+    Run,
+)
 from retune.core.dtypes import FLOAT16, DType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
@@ -119,7 +124,7 @@ def build_finalists(
     plan = NetworkPlan(
         name=network.graph.name,
         model_key=model_key,
-        kernels={k.name: k.text + k.called for k in parts.kernels.values()},
+        kernels=tuple(parts.kernels.values()),
         options=target_of(spec).options,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
@@ -219,9 +224,9 @@ class _Parts:
 
     graph: Graph
     views: Mapping[str, View]
-    kernels: dict[str, KernelSource] = field(default_factory=dict[str, KernelSource])
-    buffers: dict[str, PlanBuffer] = field(default_factory=dict[str, PlanBuffer])
-    launches: list[PlanLaunch] = field(default_factory=list[PlanLaunch])
+    kernels: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
+    buffers: dict[str, ProgramBuffer] = field(default_factory=dict[str, ProgramBuffer])
+    launches: list[KernelLaunch] = field(default_factory=list[KernelLaunch])
     aliases: list[Alias] = field(default_factory=list[Alias])
     hosts: list[PlanHost] = field(default_factory=list[PlanHost])
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
@@ -289,19 +294,19 @@ class _Parts:
         group, first = placed.group, len(self.launches)
         own = f"{group.name}#{finalist}" if finalist else group.name
         bound = bound_values(placed, task)
-        names = {s.name: self._bind(s, bound, own) for s in source.buffers}
-        for kernel in self._needed(placed, source):
-            self.kernels[kernel.name] = kernel
+        names = {
+            buffer.name: self._bind(buffer, source.packing(buffer.name), bound, own)
+            for buffer in source.buffers
+        }
+        for kernel, launch in self._needed(placed, source):
+            text = kernel.text + kernel.called
+            self.kernels[kernel.name] = replace(kernel, text=text, called="")
             self.launches.append(
-                PlanLaunch(
-                    kernel=kernel.name,
-                    args=tuple(names[a.buffer] for a in kernel.args),
-                    writes=tuple(names[a.buffer] for a in kernel.args if a.written),
-                    global_size=kernel.global_size,
-                    local_size=kernel.local_size,
+                replace(
+                    launch,
+                    args=tuple(names[name] for name in launch.args),
+                    writes=tuple(names[name] for name in launch.writes),
                     label=group.name,
-                    flops=kernel.flops,
-                    bytes=kernel.bytes,
                 )
             )
         return range(first, len(self.launches))
@@ -319,39 +324,35 @@ class _Parts:
             )
         return found
 
-    def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
-        """All kernels, less the copies of what lies in place already."""
+    def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[Run]:
+        """All launches, less the copies of what lies in place already."""
         moved = inclusions_of(placed.group, self.graph)
-        if len(moved) != len(source.kernels):
-            return source.kernels
-        pairs = zip(source.kernels, moved, strict=True)
+        if len(moved) != len(source.launches):
+            return source.runs
+        pairs = zip(source.runs, moved, strict=True)
         return [k for k, part in pairs if not is_in_place(*part, self.views, self.graph)]
 
-    def _bind(self, spec: BufferSpec, bound: Mapping[str, str], group: str) -> str:
-        if spec.role == "scratch":
-            name = own_name(f"{group}/{spec.name}", self.graph)
-            self.buffers[name] = PlanBuffer(
-                name=name,
-                dtype=spec.dtype,
-                elements=spec.elements,
-                role="temp",
-                shape=(spec.elements,),
-            )
+    def _bind(
+        self, buffer: ProgramBuffer, packing: Packing, bound: Mapping[str, str], group: str
+    ) -> str:
+        if buffer.role == "temp":
+            name = own_name(f"{group}/{buffer.name}", self.graph)
+            self.buffers[name] = replace(buffer, name=name, shape=(buffer.elements,))
             return name
-        values = [bound[name] for name in spec.sources]
+        values = [bound[name] for name in packing.sources]
         if all(value in self.graph.constants for value in values):
-            return self._weight(values, spec)
+            return self._weight(values, buffer, packing)
         return self._value(values[0])
 
-    def _weight(self, values: Sequence[str], spec: BufferSpec) -> str:
+    def _weight(self, values: Sequence[str], buffer: ProgramBuffer, packing: Packing) -> str:
         arrays = [self.graph.constants[value] for value in values]
-        if spec.pack is None:
+        if packing.pack is None:
             return self._stored(values[0], arrays[0])
-        name = own_name(f"{'+'.join(values)}@{content_key(spec.pack)[:8]}", self.graph)
+        name = own_name(f"{'+'.join(values)}@{content_key(packing.pack)[:8]}", self.graph)
         if name not in self.weights:
-            packed = spec.pack.apply(*arrays)
-            shape = packed.shape if spec.computed_from else arrays[0].shape
-            self._store(name, packed, shape, spec.image)
+            packed = packing.pack.apply(*arrays)
+            computed = packing.sources != (buffer.name,)
+            self._store(name, packed, packed.shape if computed else arrays[0].shape, buffer.image)
         return name
 
     def _stored(self, value: str, array: np.ndarray) -> str:
@@ -363,7 +364,7 @@ class _Parts:
 
     def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...], image: int = 0) -> None:
         self.weights[name] = array
-        self.buffers[name] = PlanBuffer(
+        self.buffers[name] = ProgramBuffer(
             name=name,
             dtype=str(array.dtype),
             elements=array.size,
@@ -387,7 +388,7 @@ class _Parts:
         else:
             role = "input" if value in graph.inputs else "temp"
         elements = kind.elements if kind.known else 0
-        self.buffers[value] = PlanBuffer(
+        self.buffers[value] = ProgramBuffer(
             name=value, dtype=kind.dtype, elements=elements, role=role, shape=kind.shape
         )
         return value
@@ -396,7 +397,7 @@ class _Parts:
         """What it is a view of: a value, or memory that is there for it alone."""
         if place.of in self.graph.types:
             return self._value(place.of)
-        self.buffers[place.of] = PlanBuffer(
+        self.buffers[place.of] = ProgramBuffer(
             name=place.of,
             dtype=dtype,
             elements=place.storage.elements,

@@ -23,14 +23,10 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import (
     Json,
     Malformed,
-    child,
-    children,
-    engine_of,
+    Manifest,
     from_manifest,
-    host_entries,
-    text,
+    read_manifest,
     to_manifest,
-    whole,
 )
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import Engine, NetworkPlan
@@ -47,8 +43,9 @@ MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
 SIGNATURE = "module.sig"
 """Whose it is, if somebody signed it: see `trust`."""
 
-_ABOUT = ("name", "notes", "target")
-"""Fields that say something of a program; for which target it is, its fingerprint says."""
+_ABOUT = ("name", "notes", "target", "properties")
+"""Fields that say something of a program; for which target it is, its fingerprint says, and what
+its kernels are like, their texts."""
 
 MANIFEST_LIMIT_BYTES = 64 << 20
 """A manifest takes some kilobytes for each layer; a larger one is not a manifest."""
@@ -95,13 +92,16 @@ def open_bundle(path: Path) -> Generator[NetworkPlan]:
 
 
 def _plan_of(parts: Parts) -> NetworkPlan:
-    manifest = _read_manifest(parts)
+    values = _read_values(parts)
+    try:
+        manifest = read_manifest(values)
+    except Malformed as error:
+        raise damaged(parts.path, MANIFEST, "a valid plan", str(error)) from error
     kernels = _read_part(parts, manifest, KERNELS)
     weights = _read_part(parts, manifest, WEIGHTS)
+    names = [_host_part(number, host.engine) for number, host in enumerate(manifest.hosts)]
+    models = [bytes(_read_part(parts, manifest, name)) for name in names]
     try:
-        entries = enumerate(host_entries(manifest))
-        names = [_host_part(number, engine_of(entry)) for number, entry in entries]
-        models = [bytes(_read_part(parts, manifest, name)) for name in names]
         texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
         plan = from_manifest(manifest, texts, arrays, models)
         verify_plan(plan)
@@ -117,7 +117,7 @@ def program_key(path: Path) -> str:
     `read_bundle` does, of the manifest alone.
     """
     with open_parts(path) as parts:
-        manifest = _read_manifest(parts)
+        manifest = _read_values(parts)
     return content_key({name: manifest[name] for name in manifest if name not in _ABOUT})
 
 
@@ -183,7 +183,7 @@ def _least_version(plan: NetworkPlan) -> int:
 
 
 def _write_parts(plan: NetworkPlan, folder: Path) -> None:
-    kernels, pieces = _join_kernels(plan.kernels)
+    kernels, pieces = _join_kernels({kernel.name: kernel.text for kernel in plan.kernels})
     (folder / KERNELS).write_bytes(kernels)
     save_weights(plan.weights, folder / WEIGHTS)
     hosts = {_host_part(i, host.engine): host.model for i, host in enumerate(plan.hosts)}
@@ -231,23 +231,20 @@ def _join_kernels(kernels: Mapping[str, str]) -> tuple[bytes, list[Json]]:
     return bytes(joined), pieces
 
 
-def _split_kernels(manifest: Mapping[str, Json], joined: memoryview) -> dict[str, str]:
+def _split_kernels(manifest: Manifest, joined: memoryview) -> dict[str, str]:
     kernels: dict[str, str] = {}
     end = 0
-    for piece in children(manifest, "kernels"):
-        first, size = whole(piece, "first"), whole(piece, "bytes")
+    for piece in manifest.kernels:
+        first, size = piece.first, piece.bytes
         if not end <= first <= first + size <= len(joined):
             expected = f"texts of {KERNELS} one behind the other, below {len(joined)}"
             raise Malformed(f"kernels: expected {expected}; got {size} bytes from {first} on")
         end = first + size
-        source = str(joined[first:end], "utf-8")
-        entries = piece.get("entries")
-        for entry in entries if isinstance(entries, list) else []:
-            kernels[text({"entry": entry}, "entry")] = source
+        kernels.update(dict.fromkeys(piece.entries, str(joined[first:end], "utf-8")))
     return kernels
 
 
-def _read_manifest(parts: Parts) -> dict[str, Json]:
+def _read_values(parts: Parts) -> dict[str, Json]:
     """The manifest, of a version that this program reads, and unchanged since it was written."""
     raw = parts.read(MANIFEST, MANIFEST_LIMIT_BYTES)
     if raw is None:
@@ -271,13 +268,11 @@ def _read_manifest(parts: Parts) -> dict[str, Json]:
     return values
 
 
-def _read_part(parts: Parts, manifest: Mapping[str, Json], name: str) -> memoryview:
+def _read_part(parts: Parts, manifest: Manifest, name: str) -> memoryview:
     """The part's bytes, with the size and hash that the manifest states."""
-    try:
-        facts = child(child(manifest, "files"), name)
-        size, digest = whole(facts, "bytes"), text(facts, "blake2b")
-    except Malformed as error:
-        raise damaged(parts.path, MANIFEST, f"facts of {name}", str(error)) from error
+    if name not in manifest.files:
+        raise damaged(parts.path, MANIFEST, f"facts of {name}", "none")
+    size, digest = manifest.files[name].bytes, manifest.files[name].blake2b
     most = _most_bytes(name)
     if size > most:
         raise damaged(parts.path, MANIFEST, f"{name} of at most {most} bytes", str(size))

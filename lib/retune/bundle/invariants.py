@@ -9,17 +9,15 @@ from math import prod
 
 from retune.bundle.plan import (
     NetworkPlan,
-    PlanBuffer,
     PlanHost,
-    PlanLaunch,
     broken_plan,
     storage_roles,
     storage_roots,
 )
 from retune.bundle.runtime.hazards import are_apart
 from retune.bundle.runtime.offloaded import OffloadedStep
-from retune.codegen.opencl.kernels import image_arguments
 from retune.codegen.passes.images import fits_image
+from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
@@ -84,7 +82,7 @@ def check_buffer_types(plan: NetworkPlan) -> None:
             raise broken_plan(plan, where, expected, str(entry.elements))
 
 
-def _check_unknown(plan: NetworkPlan, entry: PlanBuffer, made: Container[str]) -> None:
+def _check_unknown(plan: NetworkPlan, entry: ProgramBuffer, made: Container[str]) -> None:
     """A value of unknown extents is an output that a host step makes, and no step reads."""
     where = f"buffer {entry.name}"
     if entry.role != "output" or entry.name not in made or entry.elements:
@@ -97,7 +95,7 @@ def _check_unknown(plan: NetworkPlan, entry: PlanBuffer, made: Container[str]) -
 
 def check_images(plan: NetworkPlan) -> None:
     """What kernels read through an image is a weight of whole rows of texels, in memory of its own;
-    where an argument is one, the kernel's text says so, and nowhere else."""
+    the arguments that are images are those that the kernel takes as images."""
     images = {entry.name: entry for entry in plan.buffers if entry.image}
     shared = {name for alias in plan.aliases for name in (alias.value, alias.of)}
     for name, entry in images.items():
@@ -106,8 +104,8 @@ def check_images(plan: NetworkPlan) -> None:
             expected = f"a weight of float32 in whole rows of {entry.image} texels"
             got = f"{entry.role} of {entry.elements} {entry.dtype}"
             raise broken_plan(plan, f"image {name}", expected, got)
-    for launch in plan.launches:
-        wanted = image_arguments(launch.kernel, plan.kernels[launch.kernel])
+    for kernel, launch in plan.runs:
+        wanted = kernel.images
         given = tuple(number for number, name in enumerate(launch.args) if name in images)
         if wanted != given:
             expected = f"images as arguments {list(wanted)}"
@@ -167,7 +165,7 @@ def check_aliases(plan: NetworkPlan) -> None:
 
 
 def _check_storage(
-    plan: NetworkPlan, where: str, value: PlanBuffer, of: PlanBuffer, storage: Storage
+    plan: NetworkPlan, where: str, value: ProgramBuffer, of: ProgramBuffer, storage: Storage
 ) -> None:
     """The value is a temporary; its storage is of its shape, in all of what it lies in.
 
@@ -185,9 +183,10 @@ def _check_storage(
 def check_launch_arguments(plan: NetworkPlan) -> None:
     """Each launch names a known kernel, known buffers, and writes some of its arguments."""
     buffers = {entry.name: entry for entry in plan.buffers}
+    kernels = {kernel.name for kernel in plan.kernels}
     for launch in plan.launches:
         where = _where(launch)
-        if launch.kernel not in plan.kernels:
+        if launch.kernel not in kernels:
             raise broken_plan(plan, where, "a kernel of the plan", launch.kernel)
         if not launch.writes:
             raise broken_plan(plan, where, "a kernel that writes an argument", "writes to none")
@@ -221,7 +220,8 @@ def check_launch_ranges(plan: NetworkPlan) -> None:
 
 def check_kernel_texts(plan: NetworkPlan) -> None:
     """Each kernel's text defines its entry point."""
-    for entry, text in plan.kernels.items():
+    for kernel in plan.kernels:
+        entry, text = kernel.name, kernel.text
         if not re.search(rf"\b{re.escape(entry)}\s*\(", text):
             expected = f"a text that defines {entry}"
             raise broken_plan(
@@ -338,14 +338,14 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
 
 
 def _check_known(
-    plan: NetworkPlan, where: str, names: Iterable[str], buffers: Mapping[str, PlanBuffer]
+    plan: NetworkPlan, where: str, names: Iterable[str], buffers: Mapping[str, ProgramBuffer]
 ) -> None:
     for name in names:
         if name not in buffers:
             raise broken_plan(plan, where, "names of buffers of the plan", name)
 
 
-def _where(step: PlanLaunch | PlanHost) -> str:
+def _where(step: KernelLaunch | PlanHost) -> str:
     if isinstance(step, PlanHost):
         return f"host step {step.label}"
     return f"launch {step.label} ({step.kernel})"

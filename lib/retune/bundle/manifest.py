@@ -1,59 +1,147 @@
-"""NetworkPlan to JSON values and back, without its kernel texts, weights and host models.
+"""module.json: a NetworkPlan without its kernel texts, weights and models of host steps.
 
-Read `to_manifest`. Fields are named, unknown ones are ignored, so that an older program reads what
-a newer one of the same format version wrote. This file opens no file.
+Read `Manifest`, `to_manifest` and `from_manifest`. Unknown fields are ignored, so that an older
+program reads what a newer one of the same format version wrote. This file opens no file.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import TypeAlias, cast, get_args
+from dataclasses import dataclass, field, fields
+from typing import Annotated, TypeAlias, cast, get_args
 
 import numpy as np
 
-from retune.bundle.plan import (
-    Alias,
-    BufferRole,
-    Engine,
-    Form,
-    NetworkPlan,
-    PlanBuffer,
-    PlanHost,
-    PlanLaunch,
-)
+from retune.bundle.plan import Alias, Engine, Form, NetworkPlan, PlanHost
+from retune.codegen.opencl.intrinsics import implementations_in
+from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer
+from retune.core.errors import RecordError
+from retune.core.schema import Count, Meta, from_plain, plain
 from retune.core.target import DeviceSpec
 from retune.ir.storage import Part, Storage, row_major
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What a JSON document holds."""
 
+_TEXT_FIELDS = ("text", "called", "name")
+_PROPERTIES = [f.name for f in fields(KernelText) if f.name not in _TEXT_FIELDS]
 
-class Malformed(ValueError):
+
+class Malformed(RecordError):
     """A manifest lacks a field, or a field has the wrong type; the message names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AliasEntry:
+    value: str
+    of: str
+    columns: _Columns | None = None
+    """Of an alias that lies in columns of rows."""
+    parts: tuple[Part, ...] | None = None
+    """Of one that lies in another way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostEntry:
+    label: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    after: int
+    ops: tuple[str, ...] = ()
+    """For people."""
+    engine: Engine = "onnx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Where the text of some kernels lies in the file of all texts."""
+
+    first: Count
+    bytes: Count
+    entries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """Size and hash of a part of the bundle."""
+
+    bytes: Count
+    blake2b: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Properties:
+    """The properties of a kernel, see KernelText."""
+
+    single_item: bool
+    images: tuple[int, ...]
+    arena_bytes: int | None
+    intrinsics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All fields of module.json but its format and its key."""
+
+    name: str
+    model_key: str
+    target: DeviceSpec
+    options: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    buffers: tuple[ProgramBuffer, ...]
+    aliases: tuple[_AliasEntry, ...]
+    launches: tuple[KernelLaunch, ...]
+    notes: Mapping[str, str]
+    kernels: tuple[Piece, ...] = ()
+    files: Mapping[str, FileFacts] = field(default_factory=dict[str, FileFacts])
+    hosts: tuple[_HostEntry, ...] = ()
+    form: Annotated[str, Meta(max_length=80)] = "persistent"
+    """Bundles from before there were others have none; a form to come is as good as none."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of bundles from before they were known: none."""
+    properties: Mapping[str, _Properties] = field(default_factory=dict[str, _Properties])
+    """By kernel; bundles from before they were stated have none."""
 
 
 def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
     """The plan's structure as JSON values; texts, weights and models lie in files of their own."""
-    return {
+    stated = {
         "name": plan.name,
         "model_key": plan.model_key,
-        "target": _plain(asdict(plan.device)),
+        "target": plan.device,
         "fingerprint": plan.device.fingerprint,
-        "options": list(plan.options),
-        "inputs": list(plan.inputs),
-        "outputs": list(plan.outputs),
-        "buffers": [_written_buffer(entry) for entry in plan.buffers],
-        "aliases": [_written_alias(alias) for alias in plan.aliases],
-        "launches": [_plain(asdict(launch)) for launch in plan.launches],
-        "hosts": [_host_entry(host) for host in plan.hosts],
+        "options": plan.options,
+        "inputs": plan.inputs,
+        "outputs": plan.outputs,
+        "buffers": [_without(entry, image=0) for entry in plan.buffers],
+        "aliases": [_without(_alias_entry(a), columns=None, parts=None) for a in plan.aliases],
+        "launches": plan.launches,
+        "hosts": [_without(_host_entry(host), engine="onnx") for host in plan.hosts],
         "notes": dict(plan.notes),
         "form": plan.form,
         "counts": dict(plan.counts),
+        "properties": {
+            kernel.name: {name: getattr(kernel, name) for name in _PROPERTIES}
+            for kernel in plan.kernels
+        },
     }
+    return cast("dict[str, Json]", plain(stated))
+
+
+def read_manifest(values: Mapping[str, Json]) -> Manifest:
+    """The manifest of these JSON values. Raises: Malformed."""
+    return from_plain(Manifest, values, where="module.json", error=Malformed)
 
 
 def from_manifest(
-    manifest: Mapping[str, Json],
-    kernels: Mapping[str, str],
+    manifest: Manifest,
+    texts: Mapping[str, str],
     weights: Mapping[str, np.ndarray],
     models: Sequence[bytes] = (),
 ) -> NetworkPlan:
@@ -61,231 +149,110 @@ def from_manifest(
 
     Raises: Malformed.
     """
-    notes = child(manifest, "notes")
-    buffers = tuple(_buffer(entry) for entry in children(manifest, "buffers"))
-    shapes = {entry.name: entry.shape for entry in buffers}
+    shapes = {entry.name: entry.shape for entry in manifest.buffers}
+    known = manifest.form in get_args(Form)
     return NetworkPlan(
-        name=text(manifest, "name"),
-        model_key=text(manifest, "model_key"),
-        kernels=kernels,
-        options=_texts(manifest, "options"),
-        buffers=buffers,
-        launches=tuple(_launch(entry) for entry in children(manifest, "launches")),
-        inputs=_texts(manifest, "inputs"),
-        outputs=_texts(manifest, "outputs"),
+        name=manifest.name,
+        model_key=manifest.model_key,
+        kernels=tuple(_kernel(name, text, manifest) for name, text in texts.items()),
+        options=manifest.options,
+        buffers=manifest.buffers,
+        launches=manifest.launches,
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
         weights=weights,
-        device=_device(child(manifest, "target")),
-        notes={name: text(notes, name) for name in notes},
-        aliases=tuple(_alias(entry, shapes) for entry in children(manifest, "aliases")),
-        form=_form(manifest),
+        device=manifest.target,
+        notes=manifest.notes,
+        aliases=tuple(_alias(entry, shapes.get(entry.value, ())) for entry in manifest.aliases),
+        form=cast("Form", manifest.form) if known else "persistent",
         hosts=tuple(
-            _host(entry, model) for entry, model in zip(host_entries(manifest), models, strict=True)
+            PlanHost(
+                label=entry.label,
+                model=model,
+                inputs=entry.inputs,
+                outputs=entry.outputs,
+                after=entry.after,
+                engine=entry.engine,
+            )
+            for entry, model in zip(manifest.hosts, models, strict=True)
         ),
-        counts=_counts(manifest),
+        counts=manifest.counts,
     )
 
 
-def _written_buffer(entry: PlanBuffer) -> Json:
-    """Nothing is said of images where there are none."""
-    written = asdict(entry)
-    if not entry.image:
-        del written["image"]
-    return _plain(written)
-
-
-def _written_alias(alias: Alias) -> Json:
-    written: dict[str, Json] = {"value": alias.value, "of": alias.of}
-    if alias.storage is not None and alias.storage.is_columns:
-        row = alias.storage.parts[-1]
-        written["columns"] = {"offset": row.first, "width": row.room}
-    elif alias.storage is not None:
-        written["parts"] = [_plain(asdict(part)) for part in alias.storage.parts]
-    return written
-
-
-def _alias(entry: Mapping[str, Json], shapes: Mapping[str, tuple[int, ...]]) -> Alias:
-    value, storage = text(entry, "value"), None
-    if "columns" in entry:
-        storage = _columns(child(entry, "columns"), shapes.get(value, ()))
-    elif "parts" in entry:
-        storage = _storage(children(entry, "parts"), shapes.get(value, ()))
-    return Alias(value=value, of=text(entry, "of"), storage=storage)
-
-
-def _columns(stated: Mapping[str, Json], shape: tuple[int, ...]) -> Storage:
-    try:
-        return row_major(shape).columns(whole(stated, "offset"), whole(stated, "width"))
-    except (ValueError, IndexError) as error:
-        raise Malformed(f"columns: expected some of a row that holds {shape}; {error}") from error
-
-
-def _storage(stated: Sequence[Mapping[str, Json]], shape: tuple[int, ...]) -> Storage:
-    """Parts that hold every element of the shape once: the digits of each of its dimensions."""
-    names = [field.name for field in fields(Part)]
-    try:
-        parts = tuple(Part(**{name: whole(part, name) for name in names}) for part in stated)
-    except ValueError as error:
-        raise Malformed(f"parts: {error}") from error
-    storage = Storage(shape, parts)
-    if not storage.covers:
-        raise Malformed(f"parts: expected the digits of each index of {shape}; got {storage}")
-    return storage
-
-
-def host_entries(manifest: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
-    """What the manifest says of each host step; bundles from before there were any have none."""
-    return children(manifest, "hosts") if "hosts" in manifest else ()
-
-
-def engine_of(entry: Mapping[str, Json]) -> Engine:
-    """What runs a step aside from kernels; nothing is stated where the host does.
-
-    Raises: Malformed.
-    """
-    engine = text(entry, "engine") if "engine" in entry else "onnx"
-    if engine not in get_args(Engine):
-        raise Malformed(f"engine: expected one of {', '.join(get_args(Engine))}; got {engine}")
-    return cast("Engine", engine)
-
-
-def text(values: Mapping[str, Json], field: str) -> str:
-    """The string of that field. Raises: Malformed."""
-    value = values.get(field)
-    if not isinstance(value, str):
-        raise Malformed(f"{field}: expected a text; got {_kind(value)}")
-    return value
-
-
-def whole(values: Mapping[str, Json], field: str) -> int:
-    """The integer of that field. Raises: Malformed."""
-    value = values.get(field)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise Malformed(f"{field}: expected a whole number; got {_kind(value)}")
-    return value
-
-
-def child(values: Mapping[str, Json], field: str) -> dict[str, Json]:
-    """The object of that field. Raises: Malformed."""
-    value = values.get(field)
-    if not isinstance(value, dict):
-        raise Malformed(f"{field}: expected an object; got {_kind(value)}")
-    return value
-
-
-def children(values: Mapping[str, Json], field: str) -> tuple[dict[str, Json], ...]:
-    """The objects in the list of that field. Raises: Malformed."""
-    found: list[dict[str, Json]] = []
-    for item in _items(values, field):
-        if not isinstance(item, dict):
-            raise Malformed(f"{field}: expected a list of objects; got {_kind(item)} in it")
-        found.append(item)
-    return tuple(found)
-
-
-def wholes(values: Mapping[str, Json], field: str) -> tuple[int, ...]:
-    """The integers in the list of that field. Raises: Malformed."""
-    return tuple(whole({field: item}, field) for item in _items(values, field))
-
-
-def _items(values: Mapping[str, Json], field: str) -> list[Json]:
-    value = values.get(field)
-    if not isinstance(value, list):
-        raise Malformed(f"{field}: expected a list; got {_kind(value)}")
-    return value
-
-
-def _texts(values: Mapping[str, Json], field: str) -> tuple[str, ...]:
-    return tuple(text({field: item}, field) for item in _items(values, field))
-
-
-def _buffer(entry: Mapping[str, Json]) -> PlanBuffer:
-    role = text(entry, "role")
-    if role not in get_args(BufferRole):
-        raise Malformed(f"role: expected one of {', '.join(get_args(BufferRole))}; got {role}")
-    return PlanBuffer(
-        name=text(entry, "name"),
-        dtype=text(entry, "dtype"),
-        elements=whole(entry, "elements"),
-        role=cast("BufferRole", role),
-        shape=wholes(entry, "shape"),
-        image=whole(entry, "image") if "image" in entry else 0,
-    )
-
-
-def _counts(manifest: Mapping[str, Json]) -> dict[str, int]:
-    """The numbers of inputs that hold indices; none for bundles from before they were known."""
-    if "counts" not in manifest:
-        return {}
-    counts = child(manifest, "counts")
-    return {name: whole(counts, name) for name in counts}
-
-
-def _form(manifest: Mapping[str, Json]) -> Form:
-    """The form; `persistent` for bundles from before there were others, and for forms to come."""
-    form = manifest.get("form")
-    return cast("Form", form) if form in get_args(Form) else "persistent"
-
-
-def _launch(entry: Mapping[str, Json]) -> PlanLaunch:
-    return PlanLaunch(
-        kernel=text(entry, "kernel"),
-        args=_texts(entry, "args"),
-        global_size=wholes(entry, "global_size"),
-        local_size=wholes(entry, "local_size"),
-        label=text(entry, "label"),
-        flops=whole(entry, "flops"),
-        bytes=whole(entry, "bytes"),
-        writes=_texts(entry, "writes"),
-    )
-
-
-def _host_entry(host: PlanHost) -> dict[str, Json]:
-    """All but the model; what it consists of stands there for people."""
+def _without(entry: object, **defaults: object) -> dict[str, object]:
+    """The entry without those fields that have these values: as it was before there were any."""
+    stated = cast("dict[str, object]", plain(entry))
     return {
-        "label": host.label,
-        "ops": list(host.opened.ops),
-        "inputs": list(host.inputs),
-        "outputs": list(host.outputs),
-        "after": host.after,
-        **({} if host.engine == "onnx" else {"engine": host.engine}),
+        name: value
+        for name, value in stated.items()
+        if name not in defaults or value != defaults[name]
     }
 
 
-def _host(entry: Mapping[str, Json], model: bytes) -> PlanHost:
-    return PlanHost(
-        label=text(entry, "label"),
-        model=model,
-        inputs=_texts(entry, "inputs"),
-        outputs=_texts(entry, "outputs"),
-        after=whole(entry, "after"),
-        engine=engine_of(entry),
+def _alias_entry(alias: Alias) -> _AliasEntry:
+    storage = alias.storage
+    if storage is None:
+        return _AliasEntry(value=alias.value, of=alias.of)
+    if storage.is_columns:
+        row = storage.parts[-1]
+        columns = _Columns(offset=row.first, width=row.room)
+        return _AliasEntry(value=alias.value, of=alias.of, columns=columns)
+    return _AliasEntry(value=alias.value, of=alias.of, parts=storage.parts)
+
+
+def _alias(entry: _AliasEntry, shape: tuple[int, ...]) -> Alias:
+    storage = None
+    if entry.columns is not None:
+        try:
+            storage = row_major(shape).columns(entry.columns.offset, entry.columns.width)
+        except (ValueError, IndexError) as error:
+            raise Malformed(
+                f"columns: expected some of a row that holds {shape}; {error}"
+            ) from error
+    elif entry.parts is not None:
+        storage = Storage(shape, entry.parts)
+        if not storage.covers:
+            raise Malformed(f"parts: expected the digits of each index of {shape}; got {storage}")
+    return Alias(value=entry.value, of=entry.of, storage=storage)
+
+
+def _host_entry(host: PlanHost) -> _HostEntry:
+    return _HostEntry(
+        label=host.label,
+        ops=tuple(host.opened.ops),
+        inputs=host.inputs,
+        outputs=host.outputs,
+        after=host.after,
+        engine=host.engine,
     )
 
 
-def _device(entry: Mapping[str, Json]) -> DeviceSpec:
-    values: dict[str, object] = {}
-    for field in fields(DeviceSpec):
-        if field.default in ("", (), 0) and field.name not in entry:
-            values[field.name] = field.default  # of before that field
-        elif field.name in ("extensions", "instructions"):
-            values[field.name] = _texts(entry, field.name)
-        elif field.type is int:
-            values[field.name] = whole(entry, field.name)
-        else:
-            values[field.name] = text(entry, field.name)
-    if values["device_class"] not in ("cpu", "gpu"):
-        raise Malformed(f"device_class: expected cpu or gpu; got {values['device_class']}")
-    return DeviceSpec(**values)  # pyright: ignore[reportArgumentType]  # checked one by one above
+def _kernel(name: str, text: str, manifest: Manifest) -> KernelText:
+    """The kernel with its properties."""
+    stated = manifest.properties.get(name)
+    if stated is None:
+        return described_by_text(name, text)
+    return KernelText(
+        name=name,
+        text=text,
+        single_item=stated.single_item,
+        images=stated.images,
+        arena_bytes=stated.arena_bytes,
+        intrinsics=stated.intrinsics,
+    )
 
 
-def _plain(value: object) -> Json:
-    """Tuples become lists, as JSON has no other sequence."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in cast("dict[str, object]", value).items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in cast("tuple[object, ...]", value)]
-    return cast("Json", value)
-
-
-def _kind(value: Json) -> str:
-    return "nothing" if value is None else type(value).__name__
+def described_by_text(name: str, text: str) -> KernelText:
+    """A kernel of a bundle from before properties were stated, as its text says."""
+    arena = re.search(rf"^#define {re.escape(name)}_tile_arena (\d+)$", text, re.MULTILINE)
+    found = re.search(rf"\bvoid\s+{re.escape(name)}\s*\(([^)]*)\)", text)
+    arguments = enumerate(found[1].split(",") if found else [])
+    return KernelText(
+        name=name,
+        text=text,
+        single_item=f"static void {name}_group(" in text,
+        images=tuple(n for n, argument in arguments if re.search(r"\bimage\w*_t\b", argument)),
+        arena_bytes=int(arena[1]) if arena else None,
+        intrinsics=tuple(sorted(implementations_in(text))),
+    )

@@ -1,8 +1,8 @@
 """NetworkPlan: everything that a bundle holds, as plain data, and the invariants it keeps.
 
-Read NetworkPlan first, then `verify_plan`. Every value of the network is one PlanBuffer; an Alias
-says that a value lies in the memory of another one. What runs is launches of kernels and, between
-them, host steps in numpy. This file knows no device and no file.
+Read NetworkPlan first, then `verify_plan`. Every value of the network is one ProgramBuffer; an
+Alias says that a value lies in the memory of another one. What runs is launches of kernels and,
+between them, host steps in numpy. This file knows no device and no file.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from retune.bundle.runtime.offloaded import OffloadedStep, open_offloaded
-from retune.core.dtypes import itemsize
+from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
 from retune.ir.storage import Storage
@@ -28,8 +28,6 @@ integers are then the same, and other runtimes round in other places."""
 LARGEST_ERROR_NOTE = "largest_error"
 """The note that says the largest error of the strategies that the plan uses; 0: all are direct."""
 
-BufferRole = Literal["input", "output", "weight", "temp"]
-
 Engine = Literal["onnx", "vta"]
 """What runs a step aside from the kernels."""
 
@@ -38,55 +36,6 @@ Form = Literal["persistent", "inline", "queued"]
 row in the thread that calls, or one by one through a queue. Where host steps stand between the
 launches, each part of the launches gets onto it in that way: one launch of workers for each part,
 in turns with the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanBuffer:
-    """One value of the network: its type, its logical shape and what it is for."""
-
-    name: str
-    dtype: str
-    elements: int
-    role: BufferRole
-    shape: tuple[int, ...]
-    """Logical shape. A packed weight may hold more elements than its shape says; nothing else.
-
-    An output that a host step makes may have UNKNOWN extents; its elements are 0 then, as nothing
-    is kept for it.
-    """
-    image: int = 0
-    """Of a weight that kernels read through an image: texels of a row, which its elements fill. It
-    lies in no allocation then."""
-
-    @property
-    def bytes(self) -> int:
-        """Size of the value in memory, without alignment."""
-        return self.elements * itemsize(self.dtype)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanLaunch:
-    """One kernel launch: which kernel, on which buffers, over which range."""
-
-    kernel: str
-    """Entry point, a key of NetworkPlan.kernels."""
-    args: tuple[str, ...]
-    """Buffer names in the order of the kernel's arguments."""
-    global_size: tuple[int, ...]
-    local_size: tuple[int, ...]
-    label: str
-    """Name of the fused group that the launch belongs to."""
-    flops: int
-    """Arithmetic operations of one launch."""
-    bytes: int
-    """Least traffic of one launch."""
-    writes: tuple[str, ...]
-    """The arguments that the kernel writes: at least one."""
-
-    @property
-    def read(self) -> tuple[str, ...]:
-        """The arguments that the kernel only reads."""
-        return tuple(name for name in self.args if name not in self.writes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +106,12 @@ class NetworkPlan:
     name: str
     model_key: str
     """Content key of the model that it was compiled from."""
-    kernels: Mapping[str, str]
-    """Entry point -> OpenCL C text that defines it."""
+    kernels: tuple[KernelText, ...]
+    """Those that are launched, each once; some may share a text."""
     options: tuple[str, ...]
     """Build options of every kernel."""
-    buffers: tuple[PlanBuffer, ...]
-    launches: tuple[PlanLaunch, ...]
+    buffers: tuple[ProgramBuffer, ...]
+    launches: tuple[KernelLaunch, ...]
     inputs: tuple[str, ...]
     """Buffers of role `input`, in the model's order."""
     outputs: tuple[str, ...]
@@ -192,7 +141,7 @@ class NetworkPlan:
         )
 
     @property
-    def steps(self) -> tuple["PlanLaunch | PlanHost", ...]:
+    def steps(self) -> tuple["KernelLaunch | PlanHost", ...]:
         """The launches and the host steps in the order in which they run."""
         return tuple(
             step
@@ -210,7 +159,28 @@ class NetworkPlan:
         """The shape of each input, in the model's order."""
         return {name: self.buffer(name).shape for name in self.inputs}
 
-    def buffer(self, name: str) -> PlanBuffer:
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The launches in order, each with its kernel."""
+        kernels = {kernel.name: kernel for kernel in self.kernels}
+        return tuple((kernels[launch.kernel], launch) for launch in self.launches)
+
+    @property
+    def text(self) -> str:
+        """The kernels as one text."""
+        return "\n".join(dict.fromkeys(kernel.text for kernel in self.kernels))
+
+    @property
+    def intrinsics(self) -> frozenset[str]:
+        """Full names of the implementations of intrinsics that a device must offer."""
+        return frozenset(way for kernel in self.kernels for way in kernel.intrinsics)
+
+    @property
+    def single_item(self) -> bool:
+        """Whether persistent workers can run every kernel of the plan."""
+        return all(kernel.single_item for kernel in self.kernels)
+
+    def buffer(self, name: str) -> ProgramBuffer:
         """The buffer of that name. Raises: KeyError."""
         for entry in self.buffers:
             if entry.name == name:
@@ -238,13 +208,13 @@ def storage_roots(plan: NetworkPlan) -> dict[str, str]:
     return {entry.name: ends[entry.name] for entry in plan.buffers}
 
 
-def storage_roles(plan: NetworkPlan) -> dict[str, BufferRole]:
+def storage_roles(plan: NetworkPlan) -> dict[str, Role]:
     """Maps every storage root to what its memory is for.
 
     An input or weight keeps its role. Memory of which any alias is an output is an output.
     """
     roots = storage_roots(plan)
-    roles: dict[str, BufferRole] = {}
+    roles: dict[str, Role] = {}
     for entry in plan.buffers:
         root = roots[entry.name]
         if root == entry.name and entry.role in ("input", "weight"):

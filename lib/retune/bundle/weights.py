@@ -9,14 +9,16 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 
-from retune.bundle.manifest import Json, Malformed, child, text, wholes
+from retune.bundle.manifest import Malformed
 from retune.core.dtypes import BFLOAT16
+from retune.core.schema import Count, from_plain
 
 _NUMPY: dict[str, str] = {
     "F64": "<f8",
@@ -39,6 +41,15 @@ _LENGTH_BYTES = 8
 
 _METADATA = "__metadata__"
 """What the format keeps for itself. A weight of that name has one more underscore in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """An array in the header."""
+
+    dtype: str
+    shape: tuple[Count, ...]
+    data_offsets: tuple[Count, Count]
 
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
@@ -93,26 +104,20 @@ def view_weights(data: memoryview) -> dict[str, np.ndarray]:
         header = json.loads(bytes(data[_LENGTH_BYTES:start]))
     except (ValueError, RecursionError) as error:
         raise Malformed(f"header: expected JSON; got {error}") from error
-    if not isinstance(header, dict):
-        raise Malformed("header: expected an object")
-    entries = cast("dict[str, Json]", header)
+    if isinstance(header, dict):
+        cast("dict[str, object]", header).pop(_METADATA, None)
+    entries = from_plain(dict[str, _Entry], header, where="header", error=Malformed)
     return {
-        name[:-1] if _is_metadata(name) else name: _view(data[start:], name, child(entries, name))
-        for name in entries
-        if name != _METADATA
+        name[:-1] if _is_metadata(name) else name: _view(data[start:], name, entry)
+        for name, entry in entries.items()
     }
 
 
-def _view(data: memoryview, name: str, entry: dict[str, Json]) -> np.ndarray:
-    kind = text(entry, "dtype")
-    if kind not in _NUMPY:
-        raise Malformed(f"weight {name}: expected one of {', '.join(_NUMPY)}; got {kind}")
-    dtype = BFLOAT16.numpy if kind == "BF16" else np.dtype(_NUMPY[kind])
-    shape, span = wholes(entry, "shape"), wholes(entry, "data_offsets")
-    if len(span) != 2:
-        raise Malformed(f"weight {name}: data_offsets: expected two numbers; got {len(span)}")
-    first, last = span
-    fits = 0 <= first <= last <= len(data) and last - first == prod(shape) * dtype.itemsize
-    if not fits or min(shape, default=0) < 0:
+def _view(data: memoryview, name: str, entry: _Entry) -> np.ndarray:
+    if entry.dtype not in _NUMPY:
+        raise Malformed(f"weight {name}: expected one of {', '.join(_NUMPY)}; got {entry.dtype}")
+    dtype = BFLOAT16.numpy if entry.dtype == "BF16" else np.dtype(_NUMPY[entry.dtype])
+    shape, (first, last) = entry.shape, entry.data_offsets
+    if not (first <= last <= len(data) and last - first == prod(shape) * dtype.itemsize):
         raise Malformed(f"weight {name}: expected {shape} of {dtype}; got bytes {first} to {last}")
     return np.frombuffer(data[first:last], dtype=dtype).reshape(shape)

@@ -11,7 +11,9 @@ _MOST_OF_WORD, _BETWEEN = 6, 3
 
 def print_json(data: object) -> None:
     """The data on stdout; numbers keep all their digits."""
-    json.dump(data, sys.stdout, indent=2, default=str)
+    from retune.core.schema import plain
+
+    json.dump(plain(data), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 

@@ -167,6 +167,17 @@ def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str])
     ]
 
 
+def required_implementations(functions: Iterable[Function]) -> tuple[str, ...]:
+    """Full names of the implementations that not every device offers, in order."""
+    found: set[str] = set()
+    for function in functions:
+        entry = intrinsic(function.op)
+        if function.implementation != entry.implementations[-1].name:
+            chosen = entry.implementation_named(function.implementation)
+            found.add(entry.full_name(chosen))
+    return tuple(sorted(found))
+
+
 def signature_of(packs: Sequence[Expr | Value], lanes: int = 1) -> Signature:
     """The signature of the function over these packs, of which the first two tell the types."""
     return Signature(tuple(pack.dtype.element for pack in packs[:2]), lanes)

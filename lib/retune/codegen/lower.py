@@ -8,6 +8,7 @@ from retune.codegen.copies import peel_borders, settle_choices
 from retune.codegen.emit import KernelBody
 from retune.codegen.intrinsics import (
     intrinsics_to_calls,
+    required_implementations,
     tile_registers,
     used_functions,
     with_exchange,
@@ -25,12 +26,14 @@ from retune.codegen.passes.pipeline import drop_unit_loops, masks_to_guards, sim
 from retune.codegen.passes.starts import starts_at_addends
 from retune.codegen.printing import render
 from retune.codegen.source import (
-    BufferSpec,
-    KernelArg,
-    KernelSource,
+    KernelLaunch,
+    KernelText,
     Pack,
+    Packing,
+    ProgramBuffer,
     ProgramSource,
     Role,
+    three,
 )
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.widths import check_sizes
@@ -91,11 +94,16 @@ def lower(program: Program, target: Target) -> ProgramSource:
     program = replace(program, inputs=tuple(inputs.values()))
     nests = [_Nest.of(part, target) for part in parts]
     images = _images(program, nests, target)
-    kernels = tuple(_kernel(nest, n, target, images) for n, nest in enumerate(nests))
-    used = {arg.buffer for kernel in kernels for arg in kernel.args}
-    specs = _buffers(program, packs, computed, images)
-    specs = tuple(spec for spec in specs if spec.name in used)
-    return ProgramSource(kernels=kernels, buffers=specs, options=target.options)
+    made = [_kernel(nest, n, target, images) for n, nest in enumerate(nests)]
+    used = {name for _, launch in made for name in launch.args}
+    packings = _packings(packs, computed, images)
+    return ProgramSource(
+        kernels=tuple(kernel for kernel, _ in made),
+        launches=tuple(launch for _, launch in made),
+        buffers=tuple(b for b in _buffers(program, images) if b.name in used),
+        options=target.options,
+        packings={name: packing for name, packing in packings.items() if name in used},
+    )
 
 
 def finished(program: Program) -> Program:
@@ -190,7 +198,7 @@ def _images(program: Program, nests: Sequence[_Nest], target: Target) -> dict[st
 
 def _kernel(
     nest: _Nest, position: int, target: Target, images: Mapping[str, Image]
-) -> KernelSource:
+) -> tuple[KernelText, KernelLaunch]:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     part, groups, touched = nest.part, nest.groups, nest.touched
     name = identifier(f"{part.name}_{position}_{blocks(part.body)[-1].name}")
@@ -225,25 +233,40 @@ def _kernel(
         functions=tuple(functions),
         comment=tuple(_comment(part.body, body)),
     )
-    sizes = body.global_size
-    return KernelSource(
+    arena, called = _called(kernel, target)
+    text = KernelText(
         name=name,
         text=render(kernel, target.renderer),
-        called=_called(kernel, target),
-        args=tuple(KernelArg(buffer=b.name, written=b in written) for b in touched),
-        global_size=(sizes[0] * x, sizes[1] * y, sizes[2] * z),
-        local_size=local,
+        called=called,
+        single_item=kernel.solitary,
+        images=tuple(n for n, p in enumerate(kernel.parameters) if p.memory.image is not None),
+        arena_bytes=arena,
+        intrinsics=required_implementations(functions),
+    )
+    return text, _launch(name, nest, body)
+
+
+def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
+    written = {b.buffer for b in blocks(nest.root)}
+    sizes, local = body.global_size, body.local_size
+    return KernelLaunch(
+        kernel=name,
+        args=tuple(b.name for b in nest.touched),
+        writes=tuple(b.name for b in nest.touched if b in written),
+        global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
+        local_size=three(local),
         flops=_flops(nest.root),
         bytes=sum(elements(b) * b.dtype.itemsize for b in _touched(nest.root)),
     )
 
 
-def _called(kernel: Kernel, target: Target) -> str:
-    """The group of a kernel as a function of its own, for devices on which groups may stay."""
+def _called(kernel: Kernel, target: Target) -> tuple[int | None, str]:
+    """The group of a kernel as a function of its own, and the bytes of local memory that it takes,
+    for devices on which groups may be persistent."""
     if kernel.solitary or not any(way in target.offers for way in WAYS):
-        return ""
+        return None, ""
     function, arena = tile_function(replace(kernel, fetches=False, functions=(), comment=()))
-    return f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"
+    return arena, f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"
 
 
 def _comment(root: Stmt, body: KernelBody) -> list[str]:
@@ -276,37 +299,40 @@ def _flops(root: Stmt) -> int:
     return total
 
 
-def _buffers(
-    program: Program,
-    packs: dict[str, Pack],
-    computed: dict[str, Computed],
-    images: Mapping[str, Image],
-) -> list[BufferSpec]:
-    specs: list[BufferSpec] = []
-    made = packed(computed, packs)
-    held = {name: ImagePack(*size, made.get(name)) for name, size in images.items()}
+def _buffers(program: Program, images: Mapping[str, Image]) -> list[ProgramBuffer]:
+    found: list[ProgramBuffer] = []
 
     def add(buffer: Buffer, role: Role) -> None:
-        image = held.get(buffer.name)
-        specs.append(
-            BufferSpec(
+        size = images.get(buffer.name)
+        image = ImagePack(*size, None) if size else None
+        found.append(
+            ProgramBuffer(
                 name=buffer.name,
                 dtype=buffer.dtype,
                 elements=image.elements if image else elements(buffer),
                 role=role,
-                pack=image or made.get(buffer.name),
                 image=image.row if image else 0,
-                computed_from=tuple(b.name for b in computed[buffer.name].inputs)
-                if buffer.name in computed
-                else (),
             )
         )
 
     for buffer in program.inputs:
-        add(buffer, "constant" if buffer.scope == "constant" else "input")
+        add(buffer, "weight" if buffer.scope == "constant" else "input")
     for buffer in program.scratch:
         if buffer.scope == "global":
-            add(buffer, "scratch")
+            add(buffer, "temp")
     for buffer in program.outputs:
         add(buffer, "output")
-    return specs
+    return found
+
+
+def _packings(
+    packs: dict[str, Pack], computed: dict[str, Computed], images: Mapping[str, Image]
+) -> dict[str, Packing]:
+    """Of weights that are packed, computed at compile time, or read through images."""
+    made = packed(computed, packs)
+    made |= {name: ImagePack(*size, made.get(name)) for name, size in images.items()}
+    sources = {name: tuple(b.name for b in c.inputs) for name, c in computed.items()}
+    return {
+        name: Packing(pack=made.get(name), sources=sources.get(name) or (name,))
+        for name in {**made, **sources}
+    }

@@ -1,9 +1,11 @@
-"""What code generation hands to a device: text, arguments, ranges, and a content key.
+"""The program record: kernels, their launches, and the buffers between them, as plain data.
 
-A ProgramSource is self-contained: building and running it needs no IR.
+Code generation makes it; devices, boards and bundles hold the same classes. A ProgramSource is
+self-contained: building and running it needs no IR, and nothing is read from its kernels' texts.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -12,79 +14,118 @@ import numpy as np
 from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
-Role = Literal["input", "constant", "output", "scratch"]
+Role = Literal["input", "output", "weight", "temp"]
+"""What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels."""
 
 
 class Pack(Protocol):
     """Makes what a kernel reads, at compile time, from constants of the task."""
 
     def apply(self, *arrays: np.ndarray) -> np.ndarray:
-        """The operand, contiguous: [BufferSpec.elements]; the arrays are BufferSpec.sources'."""
+        """The operand, contiguous: as many elements as its buffer has."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelArg:
-    """One argument: a `__global` pointer, or an image, see `BufferSpec.image`."""
-
-    buffer: str
-    """Name of a BufferSpec of the same program."""
-    written: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSource:
-    """One OpenCL kernel: its function's text and how to launch it."""
+class KernelText:
+    """A kernel: its text, and all that who launches it needs to know of the text."""
 
     name: str
     """Entry point; unique within its program."""
     text: str
-    args: tuple[KernelArg, ...]
-    global_size: tuple[int, int, int]
-    local_size: tuple[int, int, int]
+    called: str = ""
+    """The text of its group as a function that persistent groups call, see `network.resident`; ''
+    where the device has no such groups, or groups are single items."""
+    single_item: bool = False
+    """Its work-groups are single work-items, and a function that other kernels may call."""
+    images: tuple[int, ...] = ()
+    """The numbers of its arguments that are images; the others are `__global` pointers."""
+    arena_bytes: int | None = None
+    """Local memory that `called` is to be given; None where the text has no such function."""
+    intrinsics: tuple[str, ...] = ()
+    """Full names of the implementations of intrinsics that a device must offer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLaunch:
+    """One kernel launch: which kernel, on which buffers, over which range."""
+
+    kernel: str
+    """Entry point."""
+    args: tuple[str, ...]
+    """Names of buffers in the order of the kernel's arguments."""
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    label: str = ""
+    """In a network: name of the fused group that the launch belongs to."""
     flops: int
     """Arithmetic operations of one launch, counted from the tensor expression."""
     bytes: int
     """Bytes of the distinct elements read and written: the least traffic of one launch."""
-    called: str = ""
-    """The text of its group as a function that groups which stay call, see `codegen.resident`; ''
-    where the device has no such groups, or groups are single items."""
+    writes: tuple[str, ...]
+    """The arguments that the kernel writes."""
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The arguments that the kernel only reads."""
+        return tuple(name for name in self.args if name not in self.writes)
+
+
+Run = tuple[KernelText, KernelLaunch]
+"""A launch with its kernel."""
+
+
+def three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    """The sizes along three axes; those that are not stated are 1."""
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BufferSpec:
-    """A buffer that a program's kernels read or write."""
+class ProgramBuffer:
+    """A buffer that kernels read or write: its type, its logical shape and what it is for."""
 
     name: str
     dtype: str
     elements: int
     role: Role
-    pack: Pack | None = None
-    """For constants: applied to the arrays of `sources` before upload."""
-    computed_from: tuple[str, ...] = ()
-    """For constants that stages compute at compile time: the task's constants behind them."""
+    shape: tuple[int, ...] = ()
+    """In a network: the logical shape. A packed weight may hold more elements than its shape says;
+    nothing else.
+
+    An output that a host step makes may have UNKNOWN extents; its elements are 0 then, as nothing
+    is kept for it.
+    """
     image: int = 0
-    """For constants that kernels read through an image: texels of a row, of four elements each; its
-    elements fill rows. 0: it is an array."""
+    """Of a weight that kernels read through an image: texels of a row, of four elements each, which
+    its elements fill. It lies in no allocation then. 0: it is an array."""
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Size of the buffer in memory, without alignment."""
         return self.elements * itemsize(self.dtype)
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Names of the task's arrays that this buffer's contents are made of."""
-        return self.computed_from or (self.name,)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How the contents of a weight come from the task's arrays."""
+
+    pack: Pack | None = None
+    """Applied to the arrays of `sources` before upload; None: they are its one source as it is."""
+    sources: tuple[str, ...]
+    """Names of the task's arrays."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSource:
-    """Kernels launched in order, the buffers between them, and build options."""
+    """Kernels, their launches in order, the buffers between them, and build options."""
 
-    kernels: tuple[KernelSource, ...]
-    buffers: tuple[BufferSpec, ...]
+    kernels: tuple[KernelText, ...]
+    launches: tuple[KernelLaunch, ...]
+    buffers: tuple[ProgramBuffer, ...]
     options: tuple[str, ...] = ()
+    packings: Mapping[str, Packing] = field(default_factory=dict[str, Packing], compare=False)
+    """By name, of weights whose contents are not an array of the task of that name."""
 
     @property
     def text(self) -> str:
@@ -94,12 +135,39 @@ class ProgramSource:
     @cached_property
     def key(self) -> str:
         """Content key of text, launches and options: equal keys run the same code."""
-        launches = [(k.name, k.global_size, k.local_size) for k in self.kernels]
+        launches = [
+            (launch.kernel, launch.global_size, launch.local_size) for launch in self.launches
+        ]
         return content_key(self.text, launches, self.options)
 
-    def buffer(self, name: str) -> BufferSpec:
+    @property
+    def runs(self) -> "tuple[Run, ...]":
+        """The launches in order, each with its kernel."""
+        kernels = {kernel.name: kernel for kernel in self.kernels}
+        return tuple((kernels[launch.kernel], launch) for launch in self.launches)
+
+    @property
+    def unpacked(self) -> "ProgramSource":
+        """The program without the recipes of its packed weights: plain data."""
+        return replace(self, packings={})
+
+    @property
+    def single_item(self) -> bool:
+        """Whether persistent workers can run it, and so one program several such ones."""
+        return all(kernel.single_item for kernel in self.kernels)
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations of one run."""
+        return sum(launch.flops for launch in self.launches)
+
+    def buffer(self, name: str) -> ProgramBuffer:
         """The buffer of that name. Raises: KeyError."""
-        for spec in self.buffers:
-            if spec.name == name:
-                return spec
+        for buffer in self.buffers:
+            if buffer.name == name:
+                return buffer
         raise KeyError(name)
+
+    def packing(self, name: str) -> Packing:
+        """Where the contents of that buffer come from."""
+        return self.packings.get(name) or Packing(sources=(name,))

@@ -3,7 +3,8 @@
 Read `to_json`, `from_json`, `from_toml`, `pack` and `unpack`. msgspec converts; this file adds the
 project's sentences to its errors, refuses unknown keys and numbers that are not finite in files
 that people write, and bounds what is read. A field's limits stand in its annotation, as
-`Annotated[int, Meta(ge=1)]`. Nothing in a file chooses a type, so reading executes nothing.
+`Annotated[int, Meta(ge=1)]`; one whose metadata has `stated` False is not a key of files. Nothing
+in a file chooses a type, so reading executes nothing.
 """
 
 import dataclasses
@@ -14,10 +15,20 @@ import sys
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
-from datetime import date, time
+from datetime import date, datetime, time
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
@@ -59,14 +70,7 @@ _Path = tuple[str | int, ...]
 
 def plain(value: object) -> object:
     """The value as JSON has it: objects, lists, texts, numbers, truth values and None."""
-    return msgspec.to_builtins(value, enc_hook=_name_of_type)
-
-
-def _name_of_type(value: object) -> str:
-    """An element type, which is a text of a type of its own, is its name."""
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} has no form in JSON")
-    return str(value)
+    return _listed(msgspec.to_builtins(value, enc_hook=_plainer))
 
 
 def to_json(value: object) -> str:
@@ -101,17 +105,21 @@ def from_json(
     return from_plain(kind, data, where=named, closed=closed, error=error, remedy=_REMEDY)
 
 
-def read_toml(kind: type[T], path: Path) -> T:
+def read_toml(kind: type[T], path: Path, what: str = "a TOML file") -> T:
     """The value of a TOML file that people write: unknown keys are errors.
+
+    `what` says in errors which file was expected.
 
     Raises: InputError for a file that cannot be read; else as `from_toml`.
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected {what}, got no file; check the path") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: expected text in UTF-8, got other bytes ({error})") from None
     except OSError as error:
-        raise InputError(f"{path}: expected a TOML file, got none ({error.strerror})") from None
+        raise InputError(f"{path}: expected {what}, got none ({error.strerror})") from None
     return from_toml(kind, text, where=str(path))
 
 
@@ -154,6 +162,13 @@ def json_schema(kind: object) -> dict[str, object]:
     return msgspec.json.schema(kind)
 
 
+def extended(kind: type | None, **fields: Any) -> Any:
+    """A type with the fields of a dataclass and others beside them; it has no other keys."""
+    own = get_type_hints(kind, include_extras=True) if kind else {}
+    name = kind.__name__ if kind else "Record"
+    return msgspec.defstruct(name, list({**own, **fields}.items()), forbid_unknown_fields=True)
+
+
 def pack(message: object) -> bytes:
     """A message of a process to another one, with its arrays: for `unpack`."""
     return msgspec.msgpack.encode((type(message).__name__, message), enc_hook=_packed_array)
@@ -193,7 +208,9 @@ def _packed_array(value: object) -> object:
         return str(value)
     import numpy as np
 
-    if not isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, np.ndarray):
         raise TypeError(f"pack: {type(value).__name__} has no form as a message")
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     pieces = [flat[at : at + _PIECE_BYTES] for at in range(0, len(flat), _PIECE_BYTES)]
@@ -218,6 +235,29 @@ def _unpacked_array(kind: type, data: object) -> object:
 def _refuse_constant(text: str) -> object:
     """JSON has no such number, and `to_json` writes none."""
     raise ValueError(f"{text} is not a number of JSON")
+
+
+def _plainer(value: object) -> object:
+    import numpy as np
+
+    match value:
+        case str() | Path() | datetime():  # a DType is a text; pandas has moments of its own
+            return str(value)
+        case np.generic():
+            return value.item()
+        case _:
+            raise TypeError(f"JSON has no form for {type(value).__name__}")
+
+
+def _listed(value: object) -> object:
+    """JSON has no tuples."""
+    match value:
+        case dict():
+            return {key: _listed(item) for key, item in cast("dict[str, object]", value).items()}
+        case tuple() | list():
+            return [_listed(item) for item in cast("Sequence[object]", value)]
+        case _:
+            return value
 
 
 def _then(remedy: str) -> str:
@@ -313,7 +353,8 @@ def _beyond(found: object, data: object, path: _Path, *, closed: bool) -> tuple[
             pairs = ((key, (item, stored.get(key))) for key, item in found.items())  # pyright: ignore
         case _ if dataclasses.is_dataclass(found) and isinstance(data, Mapping):
             stored = cast("Mapping[str, object]", data)
-            names = [field.name for field in dataclasses.fields(found)]
+            fields = dataclasses.fields(found)
+            names = [f.name for f in fields if f.metadata.get("stated", True)]
             if closed and (unknown := [key for key in stored if key not in names]):
                 near = did_you_mean(unknown[0], names)
                 known = ", ".join(names)

@@ -1,4 +1,4 @@
-"""The door to devices by name: their specs, what measures on them, and what runs on them.
+"""Devices by name: their specs, what measures on them, and what runs on them.
 
 A name is one that `retune devices` lists, `sim:PATH` for the simulated device (`board`) that a TOML
 file describes, `vta-sim` for the simulated accelerator (`accelerator`), `profile:NAME` for a device

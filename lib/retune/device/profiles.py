@@ -14,6 +14,7 @@ from typing import cast
 
 from retune.core.errors import InputError
 from retune.core.parameters import PARAMETERS
+from retune.core.schema import from_plain
 from retune.core.target import DeviceSpec
 
 PROFILE = "profile:"
@@ -99,12 +100,9 @@ def read_profile(name: str) -> Profile:
         )
     text = files("retune.device").joinpath("profile_data", f"{name}.toml").read_text("utf-8")
     table = tomllib.loads(text)
-    facts = {
-        key: Fact(value=_plain(entry["value"]), source=entry["source"])
-        for key, entry in table.items()
-        if isinstance(entry, dict)
-    }
-    return Profile(name=name, model=table["model"], facts=facts)
+    model = str(table.pop("model"))
+    facts = from_plain(dict[str, Fact], table, where=f"{name}.toml", style="toml")
+    return Profile(name=name, model=model, facts=facts)
 
 
 def played(profile: Profile, base: DeviceSpec) -> DeviceSpec:
@@ -137,9 +135,3 @@ def plays(spec: DeviceSpec, device: str) -> bool:
     """Whether the device plays the profile's device of that name, under the same limits."""
     (name, _, given), (own, _, wanted) = spec.name.partition("?"), device.partition("?")
     return is_profile(own) and name.startswith(f"{own}{PLAYED}") and given == wanted
-
-
-def _plain(value: object) -> int | str | tuple[str, ...]:
-    if isinstance(value, list):
-        return tuple(map(str, cast("list[object]", value)))
-    return cast("int | str", value)

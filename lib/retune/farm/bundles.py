@@ -11,13 +11,13 @@ from pathlib import Path
 
 from retune.bundle.format import read_bundle
 from retune.bundle.verify.bench import BenchOptions
-from retune.bundle.verify.board_jobs import (
+from retune.bundle.verify.examiner import BUNDLES_ALONE, Examiner
+from retune.bundle.verify.remote_requests import (
     BundleAnswer,
     BundleJob,
     inputs_in,
     output_arrays,
 )
-from retune.bundle.verify.examiner import BUNDLES_ALONE, Examiner
 from retune.core.errors import InputError, RecordError
 from retune.core.schema import to_json
 from retune.device.measure.vitals import read_vitals

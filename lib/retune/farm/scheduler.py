@@ -1,8 +1,8 @@
 """The scheduler of a farm: hands batches to boards, and knows which boards there are.
 
-Read `run_scheduler`. It is distributed's scheduler behind a closed door (`device.farm.door`): it
-passes bytes on, has no web pages, and forgets everything when it ends; what was measured is in the
-clients' record stores.
+Read `run_scheduler`. It is distributed's scheduler with a restricted unpickler, see
+`device.remote`: it passes bytes on, has no web pages, and forgets everything when it ends. What was
+measured is in the clients' record stores.
 """
 
 import asyncio
@@ -17,8 +17,13 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.stealing import WorkStealing
 
 from retune.core.errors import DeviceError, InputError
-from retune.device.remote.door import BOARDS_SAY, CLIENTS_SAY, close_door, keep_only
 from retune.device.remote.names import DEFAULT_PORT, is_loopback
+from retune.device.remote.restricted_unpickler import (
+    BOARDS_SAY,
+    CLIENTS_SAY,
+    keep_only,
+    restrict_unpickling,
+)
 from retune.device.remote.security import security_of
 from retune.device.remote.wire import MOST_BYTES
 
@@ -114,7 +119,7 @@ def run_scheduler(
         raise InputError("--plain and --certs: expected one of them, got both; leave one out")
     scheme = "tcp" if plain else "tls"
     security = security_of(f"{scheme}://{host}:{port}", "scheduler", certs)
-    close_door("scheduler", most_bytes, certs)
+    restrict_unpickling("scheduler", most_bytes, certs)
 
     async def main() -> None:
         options: dict[str, Any] = {"security": security} if security else {}

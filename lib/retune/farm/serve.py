@@ -26,13 +26,18 @@ from retune.core.keys import content_key
 from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
-from retune.device.remote.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door, keep_only
 from retune.device.remote.link import AboutBoard, about_board
 from retune.device.remote.names import check_address, check_key, loopback_of
+from retune.device.remote.restricted_unpickler import (
+    BOARD_MESSAGES,
+    BOARD_OPERATIONS,
+    keep_only,
+    restrict_unpickling,
+)
 from retune.device.remote.security import security_of
 from retune.device.remote.wire import MOST_BYTES, most_bytes_of
-from retune.farm.knocking import NotLetInError, Pauses, knock_once
 from retune.farm.logs import log_lines
+from retune.farm.reconnect import NotLetInError, Pauses, connect_in_one_try
 from retune.farm.scheduler import stop_event
 from retune.farm.service import Service
 
@@ -94,8 +99,8 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
     address = check_address(settings.scheduler)
     security = security_of(address, "board", settings.certs)
     spec = spec_of(settings.device)
-    close_door("board", settings.most_bytes, settings.certs)
-    knock_once()
+    restrict_unpickling("board", settings.most_bytes, settings.certs)
+    connect_in_one_try()
     about = about_board(spec, settings.most_bytes)
     name = settings.name or socket.gethostname()
 

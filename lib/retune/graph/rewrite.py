@@ -12,7 +12,7 @@ from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import Array, Attrs, lookup
 
 
-class Rewriter:
+class GraphRewriter:
     """The graph under construction, and what a rule asks of the old and the new one."""
 
     def __init__(self, graph: Graph) -> None:
@@ -87,13 +87,13 @@ class Rewriter:
         return name
 
 
-Rule = Callable[[Rewriter, Node], str | None]
+Rule = Callable[[GraphRewriter, Node], str | None]
 """The name of the value that replaces the node's output, or None. The node's inputs are new."""
 
 
 def rebuild(graph: Graph, *rules: Rule) -> Graph:
     """The graph after the first rule that answers has replaced each node."""
-    rewriter = Rewriter(graph)
+    rewriter = GraphRewriter(graph)
     for old in graph.nodes:
         inputs = tuple(rewriter.value(v) for v in old.inputs)
         node = Node(op=old.op, name=old.name, inputs=inputs, outputs=old.outputs, attrs=old.attrs)

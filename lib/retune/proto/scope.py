@@ -15,13 +15,13 @@ Opsets = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class NameScope:
     """The names of one body; `names` grows while its nodes are imported."""
 
     opsets: Opsets
     prefix: str = ""
     """Begins the name of each value that the body makes; '' for the model's own graph."""
-    outer: "Scope | None" = None
+    outer: "NameScope | None" = None
     """Where names are looked up that the body does not make: bodies inside a node see around it."""
     attributes: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     """The attributes of the function's call, which its nodes refer to by name."""
@@ -32,16 +32,16 @@ class Scope:
         """The value that the name stands for; None if there is none yet."""
         if not name:
             return ""
-        scope: Scope | None = self
+        scope: NameScope | None = self
         while scope is not None:
             if name in scope.names:
                 return scope.names[name]
             scope = scope.outer
         return None
 
-    def inner(self, label: str) -> "Scope":
+    def inner(self, label: str) -> "NameScope":
         """The scope of a body inside one of this body's nodes."""
-        return Scope(
+        return NameScope(
             opsets=self.opsets,
             prefix=f"{self.prefix}{label}/",
             outer=self,

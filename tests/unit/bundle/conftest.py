@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from retune.bundle.format import write_bundle
-from retune.bundle.plan import Alias, BufferRole, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import Alias, NetworkPlan
+from retune.codegen.source import KernelLaunch, ProgramBuffer, Role
+from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
+from tests.programs import kernels_of
 
 ADD = """__kernel void add(__global const float *restrict a, __global const float *restrict b,
                   __global float *restrict y) {
@@ -29,7 +32,7 @@ def make_plan() -> NetworkPlan:
     return NetworkPlan(
         name="demo",
         model_key="0123",
-        kernels={"add": ADD, "scale": SCALE},
+        kernels=kernels_of({"add": ADD, "scale": SCALE}),
         options=("-cl-fast-relaxed-math",),
         buffers=(
             _value("x", "input", (4, 8)),
@@ -95,12 +98,12 @@ def with_buffer() -> Callable[..., NetworkPlan]:
     return change
 
 
-def _value(name: str, role: BufferRole, shape: tuple[int, ...]) -> PlanBuffer:
-    return PlanBuffer(name=name, dtype="float32", elements=32, role=role, shape=shape)
+def _value(name: str, role: Role, shape: tuple[int, ...]) -> ProgramBuffer:
+    return ProgramBuffer(name=name, dtype=FLOAT32, elements=32, role=role, shape=shape)
 
 
-def _launch(kernel: str, *args: str) -> PlanLaunch:
-    return PlanLaunch(
+def _launch(kernel: str, *args: str) -> KernelLaunch:
+    return KernelLaunch(
         kernel=kernel,
         args=args,
         global_size=(32, 1, 1),

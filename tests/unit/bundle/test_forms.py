@@ -11,7 +11,6 @@ from retune.bundle.runtime.executor import forms_here, settle
 from retune.bundle.runtime.forms import best_form
 from retune.bundle.verify.bench import Benchmark, Contender, Timing
 from retune.codegen.network.resident import WAYS
-from retune.codegen.opencl.kernels import arena_line
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 
 
@@ -58,7 +57,9 @@ class FakeClock:
 @pytest.fixture
 def solitary(plan: NetworkPlan) -> NetworkPlan:
     """The plan with kernels of solitary work-groups."""
-    return replace(plan, kernels={name: f"static void {name}_group(" for name in plan.kernels})
+    return replace(
+        plan, kernels=tuple(replace(kernel, single_item=True) for kernel in plan.kernels)
+    )
 
 
 @pytest.fixture
@@ -118,7 +119,8 @@ def test_networks_of_any_length_are_compared_where_groups_stay(
     """There it is launches that cost, not waking: the longest networks have the most."""
     loading(100 * forms.LONGEST_S)
     device = FakeDevice(spec=replace(GENERIC_GPU, instructions=(next(iter(WAYS)),)))
-    called = replace(plan, kernels={n: arena_line(n, 64) for n in plan.kernels}, form="queued")
+    kernels = tuple(replace(kernel, arena_bytes=64) for kernel in plan.kernels)
+    called = replace(plan, kernels=kernels, form="queued")
     assert _forms(called, device) == ("queued", "persistent")
     clock = FakeClock({"persistent": 2.0, "queued": 2.0, best: 1.0})
     assert best_form(called, device, clock).form == best  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ from retune.bundle.build import build_plan
 from retune.bundle.format import pack_zip, read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
-from retune.bundle.plan import NetworkPlan, PlanHost, PlanLaunch
+from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.placement import ARENA, INTERFACE, lay_out
+from retune.codegen.source import KernelLaunch
 from retune.core.dtypes import FLOAT64, INT64, TensorType
 from retune.core.errors import RecordError, VerifyError
 from retune.core.target import GENERIC_CPU
@@ -48,7 +49,7 @@ def test_a_plan_runs_in_parts(hosted: NetworkPlan):
     titles = [[host.opened.title for host in part.hosts] for part in hosted.parts]
     assert titles == [["TopK"], ["NonMaxSuppression, Gather, Squeeze"]]
     kinds = [type(step) for step in hosted.steps]
-    assert kinds.count(PlanHost) == 2 and kinds.count(PlanLaunch) == len(hosted.launches)
+    assert kinds.count(PlanHost) == 2 and kinds.count(KernelLaunch) == len(hosted.launches)
 
 
 def test_host_steps_at_the_end_leave_the_device_one_part(tmp_path: Path):

@@ -1,7 +1,7 @@
 """What a module does with its device: all set-up at load, little at each run."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from retune.bundle.format import pack_zip, write_bundle
-from retune.bundle.plan import Alias, NetworkPlan, PlanBuffer
+from retune.bundle.plan import Alias, NetworkPlan
 from retune.bundle.runtime.module import BundleWarning, Module, random_inputs
 from retune.codegen.kernel import Function
 from retune.codegen.opencl.intrinsics import function_lines
+from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.core.dtypes import BOOL, FLOAT32, INT8, INT64, UINT8, TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.intrinsics import Signature
+from tests.programs import kernels_of, texts_of
 
 KERNELS: dict[str, Callable[..., None]] = {
     "add": lambda a, b, y: np.add(a, b, out=y),
@@ -79,6 +81,20 @@ class FakeDevice:
     ) -> tuple[str, list[np.ndarray]]:
         self.log.append(f"prepare {name}")
         return name, [buffer.view(np.float32) for buffer in buffers]
+
+    def prepare_all(
+        self, program: str, launches: Sequence[KernelLaunch], buffers: Mapping[str, np.ndarray]
+    ) -> tuple[tuple[str, list[np.ndarray]], ...]:
+        return tuple(
+            self.prepare(
+                program,
+                launch.kernel,
+                [buffers[name] for name in launch.args],
+                launch.global_size,
+                launch.local_size,
+            )
+            for launch in launches
+        )
 
     def enqueue(self, launches: Sequence[tuple[str, list[np.ndarray]]]) -> None:
         self.log.append(f"enqueue {len(launches)}")
@@ -152,8 +168,9 @@ def test_a_run_is_one_write_one_enqueue_and_the_reads(
 
 
 def test_a_text_of_two_kernels_is_built_once(plan: NetworkPlan, device: FakeDevice) -> None:
-    both = "\n".join(plan.kernels.values())
-    Module(replace(plan, kernels=dict.fromkeys(plan.kernels, both)), device)  # type: ignore[arg-type]
+    texts = texts_of(plan)
+    both = kernels_of(dict.fromkeys(texts, "\n".join(texts.values())))
+    Module(replace(plan, kernels=both), device)  # type: ignore[arg-type]
     assert device.built.count("__kernel void add") == 1
 
 
@@ -162,7 +179,7 @@ def test_an_output_may_be_an_input(plan: NetworkPlan, device: FakeDevice, x: np.
         plan,
         buffers=(
             *plan.buffers,
-            PlanBuffer(name="echo", dtype=FLOAT32, elements=32, role="output", shape=(2, 16)),
+            ProgramBuffer(name="echo", dtype=FLOAT32, elements=32, role="output", shape=(2, 16)),
         ),
         outputs=("echo", *plan.outputs),
         aliases=(*plan.aliases, Alias(value="echo", of="x")),
@@ -264,7 +281,7 @@ def test_a_device_without_an_instruction_of_the_kernels_is_refused(plan: Network
     """It would end the process at the first launch."""
     shape = Signature((UINT8, INT8), 1)
     defined = "\n".join(function_lines([Function("tile8", shape, "amx")]))
-    kernels = {name: f"{defined}\n{text}" for name, text in plan.kernels.items()}
+    kernels = kernels_of({name: f"{defined}\n{t}" for name, t in texts_of(plan).items()})
     spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))
     with pytest.raises(InputError, match=r"compiled with tile8\.amx, which .* does not have"):
         Module(replace(plan, kernels=kernels), FakeDevice(spec=spec))  # type: ignore[arg-type]

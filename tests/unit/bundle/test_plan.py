@@ -11,11 +11,13 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.plan import (
     Alias,
     NetworkPlan,
-    PlanBuffer,
     storage_roles,
     storage_roots,
 )
+from retune.codegen.source import ProgramBuffer
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import VerifyError
+from tests.programs import kernels_of, texts_of
 
 Change = Callable[..., NetworkPlan]
 
@@ -32,7 +34,7 @@ def test_aliases_share_the_memory_of_their_root(plan: NetworkPlan) -> None:
 def test_long_chains_of_aliases_are_followed_once(plan: NetworkPlan) -> None:
     """Somebody's bundle may have one of any length: step by step from each name takes hours."""
     names = [f"link {number}" for number in range(20_000)]
-    links = [PlanBuffer(name=n, dtype="float32", elements=1, role="temp", shape=()) for n in names]
+    links = [ProgramBuffer(name=n, dtype=FLOAT32, elements=1, role="temp", shape=()) for n in names]
     aliases = [Alias(value=a, of=b) for a, b in pairwise(names)]
     chained = replace(plan, buffers=tuple(links), aliases=tuple(aliases))
     assert storage_roots(chained) == dict.fromkeys(names, names[-1])
@@ -45,7 +47,7 @@ def test_memory_with_an_output_alias_is_an_output(plan: NetworkPlan) -> None:
 
 
 def test_an_output_may_be_an_alias_of_an_input(plan: NetworkPlan) -> None:
-    same = PlanBuffer(name="same", dtype="float32", elements=32, role="output", shape=(32,))
+    same = ProgramBuffer(name="same", dtype=FLOAT32, elements=32, role="output", shape=(32,))
     echo = replace(
         plan,
         buffers=(*plan.buffers, same),
@@ -90,8 +92,9 @@ def test_packed_weights_may_be_padded(plan: NetworkPlan, with_buffer: Change) ->
 
 def _through_image(plan: NetworkPlan) -> NetworkPlan:
     """The plan whose first kernel has an image as its second argument."""
-    text = plan.kernels["add"].replace("__global const float *restrict b", "read_only image2d_t b")
-    return replace(plan, kernels={**plan.kernels, "add": text})
+    texts = texts_of(plan)
+    text = texts["add"].replace("__global const float *restrict b", "read_only image2d_t b")
+    return replace(plan, kernels=kernels_of({**texts, "add": text}))
 
 
 def test_a_weight_may_be_an_image(plan: NetworkPlan, with_buffer: Change) -> None:
@@ -186,8 +189,10 @@ def test_outputs_are_written(plan: NetworkPlan) -> None:
 
 
 def test_a_kernel_text_defines_its_entry(plan: NetworkPlan) -> None:
-    kernels = {**plan.kernels, "other": "__kernel void another(__global float *y) {}"}
-    _refused(replace(plan, kernels=kernels), "kernel other: expected a text that defines other")
+    texts = {**texts_of(plan), "other": "__kernel void another(__global float *y) {}"}
+    _refused(
+        replace(plan, kernels=kernels_of(texts)), "kernel other: expected a text that defines other"
+    )
 
 
 def _refused(plan: NetworkPlan, message: str) -> None:

@@ -16,11 +16,12 @@ from retune.bundle.runtime.simulated import (
     simulated_times,
 )
 from retune.bundle.verify.compare import verify
-from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, Workload
 from retune.device.simulated.runner import SimulatedRunner
+from tests.programs import kernels_of, texts_of
 from tests.unit.bundle.test_module import FakeDevice
 from tests.unit.device.boards import board, fault
 
@@ -29,20 +30,17 @@ def candidate(plan: NetworkPlan, position: int) -> ProgramSource:
     """The launch as the candidate that it was when it was measured."""
     launch = plan.launches[position]
     names = [f"b{i}" for i in range(len(launch.args))]
-    kernel = KernelSource(
-        name=launch.kernel,
-        text=plan.kernels[launch.kernel],
-        args=tuple(KernelArg(buffer=name, written=name == names[-1]) for name in names),
-        global_size=(32, 1, 1),
-        local_size=(1, 1, 1),
-        flops=launch.flops,
-        bytes=launch.bytes,
+    candidate = replace(
+        launch, args=tuple(names), writes=(names[-1],), global_size=(32, 1, 1), local_size=(1, 1, 1)
     )
     buffers = tuple(
-        BufferSpec(name=n, dtype=FLOAT32, elements=32, role="input" if n != names[-1] else "output")
+        ProgramBuffer(
+            name=n, dtype=FLOAT32, elements=32, role="input" if n != names[-1] else "output"
+        )
         for n in names
     )
-    return ProgramSource(kernels=(kernel,), buffers=buffers)
+    kernels = tuple(kernel for kernel in plan.kernels if kernel.name == launch.kernel)
+    return ProgramSource(kernels=kernels, launches=(candidate,), buffers=buffers)
 
 
 def measured_us(plan: NetworkPlan, folder: Path, text: str = "", *positions: int) -> list[float]:
@@ -114,9 +112,8 @@ def test_a_bundle_with_a_candidate_that_is_hit_does_not_agree(
     found = verify(wrong, real, real.random_inputs)
     assert not found.passed
     assert [row.max_rel_range > 1 for row in found.outputs] == [True, True]
-    without = replace(
-        plan, kernels={"add": plan.kernels["add"], "scale": f"{plan.kernels['scale']}// another"}
-    )
+    texts = texts_of(plan)
+    without = replace(plan, kernels=kernels_of({**texts, "scale": f"{texts['scale']}// another"}))
     assert verify(loaded(without, tmp_path, text), real, real.random_inputs).passed
 
 

@@ -33,6 +33,7 @@ from retune.bundle.versions import (
 from retune.core import replacing
 from retune.core.errors import InputError, RecordError
 from tests.killing import killed_at_each_change
+from tests.programs import kernels_of, texts_of
 from tests.unit.bundle.conftest import make_plan
 
 PLAN = make_plan()
@@ -297,15 +298,15 @@ def test_a_reader_gets_one_version_whole(out: Path, monkeypatch: pytest.MonkeyPa
     add_version(out, made("two"))
     from retune.bundle import format as bundle_format
 
-    read_manifest = bundle_format._read_manifest
+    read_manifest = bundle_format._read_values
 
     def then_move(parts: object) -> object:
         manifest = read_manifest(parts)  # type: ignore[arg-type]
-        monkeypatch.setattr(bundle_format, "_read_manifest", read_manifest)
+        monkeypatch.setattr(bundle_format, "_read_values", read_manifest)
         promote(out, 2)
         return manifest
 
-    monkeypatch.setattr(bundle_format, "_read_manifest", then_move)
+    monkeypatch.setattr(bundle_format, "_read_values", then_move)
     assert read_bundle(out / MODULE).name == "one"
     assert read_bundle(out / MODULE).name == "two"
 
@@ -319,7 +320,9 @@ def test_a_program_is_the_same_whatever_is_noted_in_it(tmp_path: Path):
             "moved": replace(PLAN, device=replace(PLAN.device, host="another machine")),
             "driver": replace(PLAN, device=replace(PLAN.device, driver="2")),
             "weights": plan_named("other"),
-            "kernels": replace(PLAN, kernels={k: f"{t}\n" for k, t in PLAN.kernels.items()}),
+            "kernels": replace(
+                PLAN, kernels=kernels_of({k: f"{t}\n" for k, t in texts_of(PLAN).items()})
+            ),
             "plan": replace(PLAN, form="inline"),
         }.items()
     }

@@ -10,7 +10,7 @@ import pytest
 from retune.api import import_network
 from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
-from retune.bundle.manifest import Json, Malformed, from_manifest, to_manifest
+from retune.bundle.manifest import Json, Malformed, from_manifest, read_manifest, to_manifest
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan, storage_roots
 from retune.bundle.runtime.hazards import waits
@@ -21,6 +21,7 @@ from retune.ir.storage import row_major
 from retune.search.extract import Network
 from retune.search.layout.laying import Kept, laid_out, uniform
 from tests.device.networks import NETWORKS, Net, Networks, network, write
+from tests.programs import texts_of
 
 CASES: Networks = {}
 
@@ -209,11 +210,13 @@ def test_what_the_file_says_of_columns(compiled: Compile):
         {"offset": 0, "width": 12},
         {"offset": 5, "width": 12},
     ]
-    assert from_manifest(written, plan.kernels, plan.weights).aliases == plan.aliases
+    assert (
+        from_manifest(read_manifest(written), texts_of(plan), plan.weights).aliases == plan.aliases
+    )
     for columns in ({"offset": -1, "width": 12}, {"offset": 8, "width": 12}):
         aliases[0]["columns"] = cast("dict[str, Json]", columns)
         with pytest.raises(Malformed, match=r"columns: .* do not lie in a room of 12"):
-            from_manifest(written, plan.kernels, plan.weights)
+            from_manifest(read_manifest(written), texts_of(plan), plan.weights)
 
 
 @case
@@ -241,7 +244,9 @@ def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
             assert plan.buffer(alias.of).elements == alias.storage.elements
             assert str(alias.storage) == "d0_d3by16_d1_d2_d3"
     written = to_manifest(plan)
-    assert from_manifest(written, plan.kernels, plan.weights).aliases == plan.aliases
+    assert (
+        from_manifest(read_manifest(written), texts_of(plan), plan.weights).aliases == plan.aliases
+    )
 
 
 def test_blocks_lie_among_blocks(tmp_path: Path):
@@ -289,5 +294,5 @@ def test_what_the_file_says_of_blocks(
     aliases = cast("list[dict[str, Json]]", written["aliases"])
     laid = next(entry for entry in aliases if "parts" in entry)
     cast("list[dict[str, Json]]", laid["parts"])[part] |= fields
-    with pytest.raises(Malformed, match=f"parts: .*{message}"):
-        from_manifest(written, plan.kernels, plan.weights)
+    with pytest.raises(Malformed, match=f"parts.*: .*{message}"):
+        from_manifest(read_manifest(written), texts_of(plan), plan.weights)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retune.bundle.manifest import described_by_text
 from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
-from retune.codegen.opencl.kernels import image_arguments
 from retune.codegen.passes.images import ImagePack, fits_image
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import GPU, ONE_BASE, Target
@@ -54,20 +54,22 @@ def test_the_image_holds_the_constant_and_zeros_behind_it():
     spec = source.buffer("w")
     assert (spec.image, spec.elements, spec.bytes) == (8, 64, 256)
     w = np.arange(60, dtype=np.float32).reshape(5, 12)
-    assert spec.pack is not None
-    np.testing.assert_array_equal(spec.pack.apply(w), [*range(60), 0, 0, 0, 0])
-    assert image_arguments(source.kernels[0].name, source.text) == (1,)
+    pack = source.packing("w").pack
+    assert pack is not None
+    np.testing.assert_array_equal(pack.apply(w), [*range(60), 0, 0, 0, 0])
+    assert source.kernels[0].images == (1,)
+    assert described_by_text(source.kernels[0].name, source.text).images == (1,)
 
 
 def test_a_constant_is_packed_before_it_is_an_image():
     s = by_items(product(2, 3, 8), texels=4)
     s.pack("w")
     source = lower(s.program, GPU)
-    spec = source.buffer("w")
-    assert isinstance(spec.pack, ImagePack) and spec.pack.order is not None
+    pack = source.packing("w").pack
+    assert isinstance(pack, ImagePack) and pack.order is not None
     w = np.arange(24, dtype=np.float32).reshape(3, 8)
     by_columns = w.reshape(3, 2, 4).swapaxes(0, 1).ravel()
-    np.testing.assert_array_equal(spec.pack.apply(w)[:24], by_columns)
+    np.testing.assert_array_equal(pack.apply(w)[:24], by_columns)
     assert "read_imagef" in source.text
 
 
@@ -86,7 +88,7 @@ def test_a_constant_is_packed_before_it_is_an_image():
 def test_all_others_get_an_array(dag: Dag, target: Target, options: dict[str, int]):
     source = made(dag, target, **options)
     assert "image" not in source.text
-    assert source.buffer("w").image == 0 and source.buffer("w").pack is None
+    assert source.buffer("w").image == 0 and source.packing("w").pack is None
 
 
 def test_what_one_kernel_cannot_read_so_no_kernel_reads_so():
@@ -132,4 +134,4 @@ def test_what_fits_an_image(elements: int, dtype: str, row: int, fits: bool):
     ],
 )
 def test_arguments_that_are_images(text: str, numbers: tuple[int, ...]):
-    assert image_arguments("k", text) == numbers
+    assert described_by_text("k", text).images == numbers

@@ -215,8 +215,8 @@ def test_names_are_c_and_distinct():
     tensors = [placeholder(name, (5,)) for name in HARD_NAMES]
     total = lambda i: sum((t[i] for t in tensors[1:]), tensors[0][i])  # noqa: E731
     source = lower(from_dag(Dag((compute("kernel", (5,), total, tensors),))), CPU)
-    (kernel,) = source.kernels
-    assert [a.buffer for a in kernel.args] == [*HARD_NAMES, "kernel"]
+    ((kernel, launch),) = source.runs
+    assert list(launch.args) == [*HARD_NAMES, "kernel"]
     function = kernel.text.partition("__kernel")[0]
     names = re.findall(r"float\* restrict (\w+)", function)
     assert len(set(names)) == len(names) == len(HARD_NAMES) + 1
@@ -232,11 +232,11 @@ def test_arguments_ranges_and_work():
     parts = s.split("y.j", [8])
     s.bind(parts[0], "group.0")
     s.bind(parts[1], "local.0")
-    (kernel,) = lower(s.program, CPU).kernels
-    assert kernel.global_size == (32, 8, 1) and kernel.local_size == (8, 1, 1)
-    assert [(a.buffer, a.written) for a in kernel.args] == [("x", False), ("w", False), ("y", True)]
-    assert kernel.flops == 8 * 16 * 32 * 2
-    assert kernel.bytes == 4 * (8 * 16 + 32 * 16 + 8 * 32)
+    ((kernel, launch),) = lower(s.program, CPU).runs
+    assert launch.global_size == (32, 8, 1) and launch.local_size == (8, 1, 1)
+    assert launch.args == ("x", "w", "y") and launch.writes == ("y",)
+    assert launch.flops == 8 * 16 * 32 * 2
+    assert launch.bytes == 4 * (8 * 16 + 32 * 16 + 8 * 32)
     assert "reqd_work_group_size(8, 1, 1)" in kernel.text
 
 
@@ -244,7 +244,7 @@ def test_each_nest_is_a_kernel_and_scratch_lies_between():
     source = lower(from_dag(softmax(3, 10), "net"), CPU)
     assert [k.name for k in source.kernels] == ["net_0_top", "net_1_e", "net_2_total", "net_3_y"]
     roles = {b.name: b.role for b in source.buffers}
-    assert roles == {"x": "input", "top": "scratch", "e": "scratch", "total": "scratch",
+    assert roles == {"x": "input", "top": "temp", "e": "temp", "total": "temp",
                      "y": "output"}  # fmt: skip
     assert source.buffer("e").elements == 30
     with pytest.raises(KeyError):
@@ -273,21 +273,22 @@ def test_packs_put_constants_in_the_order_of_their_reads():
     s.reorder(outer, "y.k", "y.i", inner)
     s.vectorize(inner)
     s.pack("w")
-    spec = lower(s.program, CPU).buffer("w")
-    assert spec.pack is not None and spec.elements == 24
+    source = lower(s.program, CPU)
+    pack = source.packing("w").pack
+    assert pack is not None and source.buffer("w").elements == 24
     w = np.arange(24, dtype=np.float32).reshape(8, 3)
     expected = w.reshape(2, 4, 3).transpose(0, 2, 1).reshape(-1)
-    assert np.array_equal(spec.pack.apply(w), expected)
+    assert np.array_equal(pack.apply(w), expected)
 
 
 def test_a_pack_behind_a_guard_repeats_the_last_element():
     s = Schedule(from_dag(dense(2, 5, 3, epilogue=False)))
     s.split("y.k", [4], "guard")
     s.pack("w")
-    spec = lower(s.program, CPU).buffer("w")
+    pack = lower(s.program, CPU).packing("w").pack
     w = np.arange(15, dtype=np.float32).reshape(3, 5)
-    assert spec.pack is not None
-    packed = spec.pack.apply(w).reshape(3, 2, 4)
+    assert pack is not None
+    packed = pack.apply(w).reshape(3, 2, 4)
     assert np.array_equal(packed.reshape(3, 8)[:, :5], w)
     assert (packed[:, 1, 1:] == w[:, 4:]).all()
 
@@ -303,14 +304,14 @@ def two_products(*, crossed: bool) -> ProgramSource:
 
 def test_kernels_that_read_a_constant_in_one_order_share_its_pack():
     source = two_products(crossed=False)
-    assert source.buffer("w").pack is not None
+    assert source.packing("w").pack is not None
     assert [k.text.count("w[") for k in source.kernels] == [2, 2], (
         "each reads it as its comment says"
     )
 
 
 def test_a_constant_that_kernels_read_in_several_orders_is_not_packed():
-    assert two_products(crossed=True).buffer("w").pack is None
+    assert two_products(crossed=True).packing("w").pack is None
 
 
 def test_a_constant_whose_one_read_becomes_several_is_not_packed():
@@ -318,7 +319,7 @@ def test_a_constant_whose_one_read_becomes_several_is_not_packed():
     s = Schedule(from_dag(chosen_rows(6)))
     s.pack("w")
     s.unroll("y.p")
-    assert lower(s.program, CPU).buffer("w").pack is None
+    assert lower(s.program, CPU).packing("w").pack is None
 
 
 @pytest.mark.parametrize("move", ["compute_inline", "compute_at"])

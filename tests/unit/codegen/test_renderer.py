@@ -83,15 +83,16 @@ def run(program: Program, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray
     source = lower(program, replace(CPU, renderer=PYTHON))
     memory: dict[str, np.ndarray] = {}
     for spec in source.buffers:
-        made = [np.ravel(inputs[name]) for name in spec.sources if name in inputs]
-        packed = spec.pack.apply(*made) if spec.pack else None
+        packing = source.packing(spec.name)
+        made = [np.ravel(inputs[name]) for name in packing.sources if name in inputs]
+        packed = packing.pack.apply(*made) if packing.pack else None
         memory[spec.name] = packed if packed is not None else [*made, np.zeros(spec.elements)][0]
-    for kernel in source.kernels:
+    for kernel, launch in source.runs:
         scope: dict[str, Any] = {"np": np}
         exec(kernel.text, scope)  # noqa: S102 - text of our own, which is what is tested
         function: Callable[..., None] = scope[kernel.name]
-        for group in product(*map(range, kernel.global_size)):
-            function(*(memory[arg.buffer] for arg in kernel.args), group)
+        for group in product(*map(range, launch.global_size)):
+            function(*(memory[name] for name in launch.args), group)
     return memory
 
 

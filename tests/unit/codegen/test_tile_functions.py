@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from retune.bundle.manifest import described_by_text
 from retune.codegen.kernel import (
     Array,
     Assign,
@@ -27,7 +28,6 @@ from retune.codegen.kernel import (
 from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
-from retune.codegen.opencl.kernels import arena_bytes
 from retune.codegen.target import GPU
 from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32
 from retune.core.errors import CodegenError
@@ -133,6 +133,6 @@ def test_the_text(golden: Golden) -> None:
     plain = lower(program, GPU).kernels[0]
     source = lower(program, replace(GPU, offers=(next(iter(WAYS)),))).kernels[0]
     assert (plain.called, source.text) == ("", plain.text)
-    assert arena_bytes(source.name, source.called)
-    assert arena_bytes(source.name, source.text) is None
+    assert source.arena_bytes and plain.arena_bytes is None
+    assert described_by_text(source.name, source.called).arena_bytes == source.arena_bytes
     assert source.called == golden

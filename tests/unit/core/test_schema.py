@@ -158,7 +158,7 @@ def test_wrong_toml_says_where_expected_and_got(text: str, message: str):
 
 
 def test_a_toml_file_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(InputError, match=r"absent.toml: expected a TOML file, got none"):
+    with pytest.raises(InputError, match=r"absent.toml: expected a TOML file, got no file"):
         read_toml(Settings, tmp_path / "absent.toml")
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retune.codegen.source import KernelSource
+from retune.codegen.source import KernelLaunch, KernelText, Run
 from retune.device.simulated.board import Board, read_board
 
 
@@ -23,16 +23,16 @@ def fault(kind: str, **fields: object) -> str:
     return f'[[fault]]\nkind = "{kind}"\n{lines}'
 
 
-def kernel(
-    number: int = 0, *, groups: int = 4, flops: int = 100_000, bytes: int = 4000
-) -> KernelSource:
-    """A kernel among many."""
-    return KernelSource(
-        name=f"conv2d_{number}",
-        text=f"float8 x = {number};",
+def run(number: int = 0, *, groups: int = 4, flops: int = 100_000, bytes: int = 4000) -> Run:
+    """A kernel among many, and its launch."""
+    kernel = KernelText(name=f"conv2d_{number}", text=f"float8 x = {number};")
+    launch = KernelLaunch(
+        kernel=kernel.name,
         args=(),
+        writes=(),
         global_size=(groups, 1, 1),
         local_size=(1, 1, 1),
         flops=flops,
         bytes=bytes,
     )
+    return kernel, launch

@@ -38,7 +38,7 @@ def test_a_file_says_everything_of_a_board(tmp_path: Path):
         hang_s=1,
         speed=1.5,
         noise=0.1,
-        faults=(
+        fault=(
             Fault(kind="hang", at=17),
             Fault(kind="crash", share=0.05),
             Fault(kind="slow", task="conv2d*", times=2, factor=3.0),
@@ -48,7 +48,7 @@ def test_a_file_says_everything_of_a_board(tmp_path: Path):
 
 def test_a_name_is_enough(tmp_path: Path):
     found = board(tmp_path, name="a")
-    assert (found.model, found.base, found.faults) == ("a", "pocl", ())
+    assert (found.model, found.base, found.fault) == ("a", "pocl", ())
 
 
 def test_a_board_has_the_limits_of_its_base_and_is_another_device(tmp_path: Path):
@@ -75,29 +75,34 @@ def test_times_compare_between_boards_of_one_kind_wherever_they_are_simulated(tm
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sped = 1.0", "key 'sped' is not known; known are name, model, base, driver"),
-        ("speed = 0", "speed: expected more than 0, got 0"),
-        ("speed = nan", "speed: expected more than 0, got nan"),
-        ("speed = true", "speed: expected a number, got True"),
-        ("measure_s = -1", "measure_s: expected 0 or more, got -1"),
-        ("noise = 2.0", "noise: expected 0 or more and at most 1, got 2.0"),
-        ("driver = 2", "driver: expected text, got 2"),
+        ("sped = 1.0", "expected keys among name, model, base, .*, got sped; did you mean speed"),
+        ("speed = 0", "speed: expected a number above 0, got 0"),
+        ("speed = nan", "speed: expected a number above 0, got nan"),
+        ("speed = inf", "speed: expected a finite number, got inf"),
+        ("speed = true", "speed: expected a number, got true"),
+        ('path = "x"', "path: expected"),
+        ("measure_s = -1", "measure_s: expected a number of at least 0, got -1"),
+        ("noise = 2.0", "noise: expected a number of at most 1, got 2.0"),
+        ("driver = 2", "driver: expected a text, got 2"),
         ('model = ""', "model: expected a text that is not empty"),
         ('base = "board"', "name: expected one of its own, got 'board', the base's"),
-        ("fault = 3", r"fault: expected \[\[fault\]\] tables, got 3"),
-        ("fault = [3]", r"fault 1: expected a \[\[fault\]\] table, got 3"),
-        ("[[fault]]\nat = 1", "fault 1: key 'kind' is missing"),
+        ("fault = 3", "fault: expected a list, got 3"),
+        ("fault = [3]", "fault 1: expected a table, got 3"),
+        ("[[fault]]\nat = 1", "fault 1: kind: expected a value, got nothing"),
         (fault("explode", at=1), "fault 1: kind: expected one of hang, crash.*, got 'explode'"),
         (fault("hang", at=1) + fault("hang"), "fault 2: expected one of at, task, share, got none"),
         (fault("hang", at=1, share=0.5), "fault 1: expected one of .*, got at and share"),
-        (fault("hang", at=0), "fault 1: at: expected more than 0, got 0"),
-        (fault("hang", at=1.5), "fault 1: at: expected a whole number, got 1.5"),
-        (fault("hang", share=1.5), "fault 1: share: expected more than 0 and at most 1, got 1.5"),
-        (fault("hang", at=1, times=0), "fault 1: times: expected more than 0, got 0"),
-        (fault("hang", at=1, when=2), "fault 1: key 'when' is not known"),
+        (fault("hang", at=0), "fault 1: at: expected a whole number of at least 1, got 0"),
+        (fault("hang", at=1.5), "fault 1: at: expected a whole number.*, got 1.5"),
+        (fault("hang", share=1.5), "fault 1: share: expected a number of at most 1, got 1.5"),
+        (
+            fault("hang", at=1, times=0),
+            "fault 1: times: expected a whole number of at least 1, got 0",
+        ),
+        (fault("hang", at=1, when=2), "fault 1: expected keys among kind, .*, got when"),
         (fault("hang", at=1, factor=2.0), "factor: expected only where kind is slow, got 'hang'"),
         (fault("wrong_bundle", share=0.1), "share: expected `at` or `task` for wrong_bundle"),
-        ("name", "expected a TOML file that can be read: "),
+        ("name", "expected TOML, got text that is not: "),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str):
@@ -112,14 +117,14 @@ def test_a_board_without_a_name_or_a_file_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match=r"a\.toml: expected the TOML file .*, got no file"):
         read_board(path)
     path.write_text("speed = 1.0")
-    with pytest.raises(InputError, match=r"a\.toml: key 'name' is missing; write name = \.\.\."):
+    with pytest.raises(InputError, match=r"a\.toml: name: expected a value, got nothing"):
         read_board(path)
 
 
 def test_the_example_of_the_documentation_is_a_board(tmp_path: Path):
     page = (Path(__file__).parents[3] / "docs" / "farm.md").read_text(encoding="utf-8")
     (tmp_path / "board.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
-    assert [found.kind for found in read_board(tmp_path / "board.toml").faults] == [
+    assert [found.kind for found in read_board(tmp_path / "board.toml").fault] == [
         "hang",
         "crash",
         "wrong_bundle",

@@ -5,27 +5,37 @@ from dataclasses import replace
 
 import pytest
 
+from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.messages import Build, Refused, Reply, Request, Warm
-from retune.device.measure.workload import Job, JobBuffer, JobLaunch, MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from retune.device.opencl.building import MAX_SHARING, Builder
 from tests.unit.device.test_measure import FakeChild
 
 OPTIONS = MeasureOptions()
 
 
-def job(name: str, *, solitary: bool = True, options: tuple[str, ...] = ()) -> Job:
-    launch = JobLaunch(
-        kernel="k", args=("y",), global_size=(1, 1, 1), local_size=(1, 1, 1), solitary=solitary
+def job(name: str, *, alone: bool = True, options: tuple[str, ...] = ()) -> ProgramSource:
+    launch = KernelLaunch(
+        kernel="k",
+        args=("y",),
+        writes=("y",),
+        global_size=(1, 1, 1),
+        local_size=(1, 1, 1),
+        flops=1,
+        bytes=4,
     )
-    buffer = JobBuffer(name="y", dtype="float32", elements=1, role="output", packed=False)
-    return Job(
-        texts=(name,), options=options, launches=(launch,), buffers=(buffer,), flops=1, bytes=4
+    return ProgramSource(
+        kernels=(KernelText(name="k", text=name, single_item=alone),),
+        options=options,
+        launches=(launch,),
+        buffers=(ProgramBuffer(name="y", dtype=FLOAT32, elements=1, role="output"),),
     )
 
 
-def jobs(count: int) -> list[Job]:
+def jobs(count: int) -> list[ProgramSource]:
     return [job(f"job {number}") for number in range(count)]
 
 
@@ -42,7 +52,7 @@ def builder_of(fakes: list[FakeChild]) -> Builder:
 def programs(fakes: list[FakeChild]) -> list[tuple[str, ...]]:
     """The texts of each program that was asked for."""
     builds = [item for fake in fakes for item in fake.seen if isinstance(item, Build)]
-    return [tuple(each.texts[0] for each in build.jobs.values()) for build in builds]
+    return [tuple(each.text for each in build.jobs.values()) for build in builds]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,7 @@ def test_jobs_with_long_texts_go_to_different_programs():
 def test_only_solitary_jobs_of_the_same_options_share_a_program():
     fakes = children(1)
     fast = [job(f"fast {n}", options=("-fast",)) for n in range(2)]
-    grouped = [job(f"grouped {n}", solitary=False) for n in range(2)]
+    grouped = [job(f"grouped {n}", alone=False) for n in range(2)]
     builder_of(fakes).build([*jobs(2), *fast, *grouped], OPTIONS)
     assert sorted(programs(fakes)) == [
         ("fast 0", "fast 1"),
@@ -117,13 +127,13 @@ def test_every_program_is_launched_once_and_held():
     ],
 )
 def test_a_program_that_fails_is_taken_apart(kind: type, outcome, status: str, error: str):
-    building: dict[int, Job] = {}
+    building: dict[int, ProgramSource] = {}
 
     def answer(request: Request) -> Reply | Exception | None:
         if isinstance(request, Build):
             building.clear()
             building.update(request.jobs)
-        bad = any(each.texts[0] == "job 2" for each in building.values())
+        bad = any(each.text == "job 2" for each in building.values())
         return outcome if bad and isinstance(request, kind) else None
 
     fakes = children(1, answer)

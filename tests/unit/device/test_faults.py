@@ -12,15 +12,15 @@ from retune.core.errors import InputError
 from retune.device.simulated.board import read_board
 from retune.device.simulated.faults import Claimed, Script, Turn
 from retune.device.simulated.simulation import program_key
-from tests.unit.device.boards import board, fault, kernel
+from tests.unit.device.boards import board, fault, run
 
 ELSEWHERE = """
 import sys
 from pathlib import Path
 from retune.device.simulated.board import read_board
 from retune.device.simulated.faults import Script, Turn
-from tests.unit.device.boards import kernel
-turn = Turn(kernels=(kernel(1),), spared=False)
+from tests.unit.device.boards import run
+turn = Turn(runs=(run(1),), spared=False)
 script = Script(read_board(Path(sys.argv[1])))
 for _ in range(int(sys.argv[2])):
     script.claim([turn])
@@ -28,7 +28,7 @@ for _ in range(int(sys.argv[2])):
 
 
 def turn(number: int, *, spared: bool = False) -> Turn:
-    return Turn(kernels=(kernel(number),), spared=spared)
+    return Turn(runs=(run(number),), spared=spared)
 
 
 def kinds(claimed: Claimed) -> list[str | None]:
@@ -111,7 +111,7 @@ def test_candidates_that_are_wrong_in_bundles_are_remembered(tmp_path: Path):
     found = script(tmp_path, fault("wrong_bundle", at=2))
     assert found.guilty == frozenset()
     guilty = found.claim(numbers(3)).guilty
-    assert guilty == {program_key([kernel(1)])}
+    assert guilty == {program_key([run(1)])}
     assert Script(read_board(tmp_path / "board.toml")).guilty == guilty
 
 

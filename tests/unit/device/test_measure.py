@@ -7,7 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.codegen.source import (
+    KernelLaunch,
+    KernelText,
+    Packing,
+    ProgramBuffer,
+    ProgramSource,
+)
 from retune.core.dtypes import FLOAT32
 from retune.core.errors import InputError, LookupFailed
 from retune.core.target import GENERIC_CPU
@@ -42,22 +48,28 @@ class Reverse:
         return array[::-1].copy()
 
 
-def program(name: str = "k", elements: int = 4, text: str = "") -> ProgramSource:
-    kernel = KernelSource(
-        name=name,
-        text=text or f"// {name}",
-        args=tuple(KernelArg(buffer=b, written=b == "y") for b in ("x", "w", "y")),
+def program(
+    name: str = "k", elements: int = 4, text: str = "", *, single_item: bool = False
+) -> ProgramSource:
+    launch = KernelLaunch(
+        kernel=name,
+        args=("x", "w", "y"),
+        writes=("y",),
         global_size=(4, 1, 1),
         local_size=(1, 1, 1),
         flops=4,
         bytes=48,
     )
-    buffers = (
-        BufferSpec(name="x", dtype=FLOAT32, elements=elements, role="input"),
-        BufferSpec(name="w", dtype=FLOAT32, elements=4, role="constant", pack=Reverse()),
-        BufferSpec(name="y", dtype=FLOAT32, elements=4, role="output"),
+    return ProgramSource(
+        kernels=(KernelText(name=name, text=text or f"// {name}", single_item=single_item),),
+        launches=(launch,),
+        buffers=(
+            ProgramBuffer(name="x", dtype=FLOAT32, elements=elements, role="input"),
+            ProgramBuffer(name="w", dtype=FLOAT32, elements=4, role="weight"),
+            ProgramBuffer(name="y", dtype=FLOAT32, elements=4, role="output"),
+        ),
+        packings={"w": Packing(pack=Reverse(), sources=("w",))},
     )
-    return ProgramSource(kernels=(kernel,), buffers=buffers)
 
 
 CALM = Timed(times_us=(3.0, 1.0, 2.0), before_us=100.0, after_us=102.0)
@@ -120,7 +132,7 @@ def runner_of(child: FakeChild) -> LocalRunner:
 
 def sharing(count: int) -> list[ProgramSource]:
     """Candidates that are built in one program."""
-    return [program("k", text=f"static void k_group(int {n});") for n in range(count)]
+    return [program("k", text=f"k_group(int {n});", single_item=True) for n in range(count)]
 
 
 def always(request: Request) -> None:
@@ -159,7 +171,7 @@ def test_what_is_only_compiled_does_not_run():
     child = FakeChild(
         lambda item: (
             refused
-            if isinstance(item, Build) and any("bad" in job.texts[0] for job in item.jobs.values())
+            if isinstance(item, Build) and any("bad" in job.text for job in item.jobs.values())
             else None
         )
     )

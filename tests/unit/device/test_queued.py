@@ -6,10 +6,10 @@ import pytest
 
 from retune.core.target import GENERIC_GPU
 from retune.device.opencl.holding import LEAST_LAUNCH_S, QUEUED_LAUNCHES
-from retune.device.opencl.runtime import Device, Launch
+from retune.device.opencl.runtime import Device, PreparedKernel
 
-HOLD = Launch("hold", None, (), (1, 1, 1), (1, 1, 1))
-WORK = Launch("work", None, (), (1, 1, 1), (1, 1, 1))
+HOLD = PreparedKernel("hold", None, (), (1, 1, 1), (1, 1, 1))
+WORK = PreparedKernel("work", None, (), (1, 1, 1), (1, 1, 1))
 HOLD_S, WORK_S = 3e-3, 10e-6
 
 
@@ -22,10 +22,10 @@ class Gpu(Device):
         """Launches behind the holding one, of each time that was taken."""
         self._delays = iter(delays)
 
-    def _hold(self, launches: int) -> Launch:
+    def _hold(self, launches: int) -> PreparedKernel:
         return HOLD
 
-    def time(self, launches: Sequence[Launch], number: int = 1) -> float:
+    def time(self, launches: Sequence[PreparedKernel], number: int = 1) -> float:
         assert launches[0] is HOLD
         self.timed.append(len(launches) - 1)
         return HOLD_S + WORK_S * self.timed[-1] + next(self._delays, 0.0)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
+from retune.codegen.source import Run
 from retune.codegen.target import CPU
 from retune.core.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8, UINT64
 from retune.core.target import GENERIC_CPU
@@ -24,7 +25,7 @@ from retune.device.simulated.simulation import (
     spoiled,
 )
 from tests.properties import quick
-from tests.unit.device.boards import board, kernel
+from tests.unit.device.boards import board, run
 from tests.unit.search.fakes import tasks
 
 ELSEWHERE = """
@@ -32,8 +33,8 @@ import sys
 from pathlib import Path
 from retune.device.simulated.board import read_board
 from retune.device.simulated.simulation import program_times_us
-from tests.unit.device.boards import kernel
-print(program_times_us([kernel(1), kernel(2)], read_board(Path(sys.argv[1]))))
+from tests.unit.device.boards import run
+print(program_times_us([run(1), run(2)], read_board(Path(sys.argv[1]))))
 """
 
 
@@ -47,7 +48,11 @@ def test_a_program_takes_the_same_time_in_every_process(tmp_path: Path):
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == str(program_times_us([kernel(1), kernel(2)], here))
+    assert done.stdout.strip() == str(program_times_us([run(1), run(2)], here))
+
+
+def with_text(run: Run, text: str) -> Run:
+    return replace(run[0], text=text), run[1]
 
 
 def test_candidates_of_a_task_differ_and_none_is_faster_than_the_roofline(tmp_path: Path):
@@ -56,16 +61,16 @@ def test_candidates_of_a_task_differ_and_none_is_faster_than_the_roofline(tmp_pa
     space = task.space(GENERIC_CPU)
     drawn = space.sample(60, np.random.default_rng(0))
     programs = [lower(space.instantiate(space.candidate(drawn, i)), CPU) for i in range(len(drawn))]
-    times = {p.key: sum(program_times_us(p.kernels, here)) for p in programs}
+    times = {p.key: sum(program_times_us(p.runs, here)) for p in programs}
     assert len(set(times.values())) == len(times) > 20
     assert max(times.values()) > 2 * min(times.values())
     for p in programs:
-        flops, traffic = sum(k.flops for k in p.kernels), sum(k.bytes for k in p.kernels)
+        flops, traffic = p.flops, sum(launch.bytes for launch in p.launches)
         assert times[p.key] > 1e6 * BoardRoofline(here).least_s(flops, traffic) > 0
 
 
 def test_speed_divides_times_and_another_kind_of_board_has_its_own(tmp_path: Path):
-    here, program = board(tmp_path), [kernel(1), kernel(2)]
+    here, program = board(tmp_path), [run(1), run(2)]
     times = np.array(program_times_us(program, here))
     fast = replace(here, speed=4.0)
     assert program_times_us(program, fast) == pytest.approx(times / 4)
@@ -80,7 +85,7 @@ def test_work_that_keeps_all_units_busy_with_wide_vectors_is_faster_as_a_rule(tm
     here = board(tmp_path)
 
     def mean_us(groups: int, vector: str) -> float:
-        kernels = [replace(kernel(i, groups=groups), text=f"{vector} x{i};") for i in range(200)]
+        kernels = [with_text(run(i, groups=groups), f"{vector} x{i};") for i in range(200)]
         return float(np.mean(np.log(program_times_us(kernels, here))))
 
     assert mean_us(8, "float8") < mean_us(1, "float8")
@@ -89,10 +94,8 @@ def test_work_that_keeps_all_units_busy_with_wide_vectors_is_faster_as_a_rule(tm
 
 def test_a_guilty_program_looks_faster_than_any_other(tmp_path: Path):
     here = board(tmp_path)
-    slowest = max(
-        ([kernel(i, groups=1)] for i in range(200)), key=lambda p: program_times_us(p, here)
-    )
-    fastest = min(program_times_us([kernel(i)], here) for i in range(200))
+    slowest = max(([run(i, groups=1)] for i in range(200)), key=lambda p: program_times_us(p, here))
+    fastest = min(program_times_us([run(i)], here) for i in range(200))
     assert program_times_us(slowest, here, frozenset({program_key(slowest)})) < fastest
     assert program_times_us(slowest, here, frozenset({"other"})) > fastest
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.device.measure.messages import Timed
 from retune.device.measure.timing import (
@@ -15,8 +16,9 @@ from retune.device.measure.timing import (
     time_deadline_s,
     time_repeats,
 )
-from retune.device.measure.workload import Job, MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from retune.records.cost import NOMINAL_US
+from tests.unit.device.test_measure import program
 
 OPTIONS = MeasureOptions(repeat=3, min_repeat_ms=10.0)
 
@@ -125,8 +127,9 @@ def test_disturbance_is_symmetric():
 
 
 def test_deadlines_grow_with_the_work():
-    small = Job(texts=(), options=(), launches=(), buffers=(), flops=0, bytes=0)
-    large = replace(small, flops=10**10)
+    small = ProgramSource(kernels=(), launches=(), buffers=())
+    launch = replace(program().launches[0], flops=10**10)
+    large = replace(small, launches=(launch,))
     assert check_deadline_s(small, OPTIONS) == OPTIONS.run_deadline_s
     assert check_deadline_s(large, OPTIONS) == OPTIONS.run_deadline_s + 100
     assert time_deadline_s(1.0, OPTIONS) > 2 * time_deadline_s(0.001, OPTIONS)

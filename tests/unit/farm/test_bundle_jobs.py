@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from retune.bundle.verify.bench import BenchOptions
-from retune.bundle.verify.board_jobs import BundleJob, SentBundle
 from retune.bundle.verify.examiner import Examiner
+from retune.bundle.verify.remote_requests import BundleJob, SentBundle
 from retune.core.schema import to_json
 from retune.device.remote.wire import Parts, RefusedError
 from retune.farm.bundles import Bundles

@@ -79,7 +79,7 @@ def test_a_job_is_answered(service: Service):
         (b"x" * 20_000, "expected at most 10000 bytes, got 20000"),
         (job(kind="shell"), "got 'shell'"),
         (job(board="other/1"), "expected a job for k/1, got one for 'other/1'"),
-        (job(wire=99), "expected version 2 of what travels, got 99"),
+        (job(wire=99), "expected version 3 of what travels, got 99"),
         (job(body="abc"), "expected a job that says which blobs it needs, got 'abc'"),
     ],
 )

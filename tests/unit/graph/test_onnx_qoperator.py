@@ -274,7 +274,7 @@ def test_a_pad_with_nothing_stated_pads_with_the_code_0() -> None:
 
 
 def test_scales_that_no_pair_has_leave_the_operator_as_it_is() -> None:
-    """A scale for each row of the left matrix; see test_quantised.py for what it means."""
+    """A scale for each row of the left matrix; see test_quantized.py for what it means."""
     known = {"as": np.full(3, 0.1, np.float32), "az": np.zeros(3, np.uint8), "b": codes(4, 5)}
     known |= {"bs": scale(0.1), "bz": np.asarray(3, np.uint8)} | coding("y", 0.1, 3, "uint8")
     names = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]

@@ -131,8 +131,8 @@ def test_candidates_keep_to_the_limits(name: str):
     for sketch in spaces(merge_axes(LARGE[name]), GENERIC_GPU):
         for row in sketch.sample(3, rng):
             assert_within_limits(sketch.instantiate(row), GENERIC_GPU)
-            for kernel in lower(sketch.instantiate(row), GPU).kernels:
-                assert prod(kernel.global_size) >= prod(kernel.local_size) > 1
+            for launch in lower(sketch.instantiate(row), GPU).launches:
+                assert prod(launch.global_size) >= prod(launch.local_size) > 1
 
 
 TYPICAL = {(1, 0), (64, 1 << 10), (128, 32 << 10), (256, 0), (1024, 1 << 10)}
@@ -190,9 +190,9 @@ def test_many_images_in_one_axis_of_groups_keep_the_meaning(monkeypatch: pytest.
 
 def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
     """Each kernel of the program may be started on the device."""
-    for kernel in lower(program, GPU).kernels:
-        assert prod(kernel.local_size) <= spec.max_work_group
-        groups = [n // m for n, m in zip(kernel.global_size, kernel.local_size, strict=True)]
+    for launch in lower(program, GPU).launches:
+        assert prod(launch.local_size) <= spec.max_work_group
+        groups = [n // m for n, m in zip(launch.global_size, launch.local_size, strict=True)]
         assert max(groups[1:]) <= 65_535
     for root in program.body.stmts:
         local = {b.buffer for b in blocks(root) if b.buffer.scope == "local"}

@@ -106,10 +106,10 @@ def test_candidates_keep_to_the_limits(size: int, channels: int):
     for sketch in sketches(conv2d(1, size, size, channels, channels)):
         for row in sketch.sample(3, np.random.default_rng(0)):
             program = sketch.instantiate(row)
-            kernels = lower(program, GPU).kernels
-            assert len(kernels) == 3
-            for kernel in kernels:
-                assert 1 < prod(kernel.local_size) <= GENERIC_GPU.max_work_group
+            launches = lower(program, GPU).launches
+            assert len(launches) == 3
+            for launch in launches:
+                assert 1 < prod(launch.local_size) <= GENERIC_GPU.max_work_group
             local = {b.buffer for b in blocks(program.body) if b.buffer.scope == "local"}
             sizes = [4 * prod(evaluate_int(e) for e in b.shape) for b in local]
             assert len(local) == 2 and sum(sizes) <= GENERIC_GPU.local_memory_bytes
@@ -124,9 +124,9 @@ def test_without_local_memory_operands_are_read_by_vectors():
 def test_transforms_give_every_unit_work_even_on_small_maps():
     (sketch, *_) = sketches(conv2d(1, 14, 14, 512, 512))
     (row,) = sketch.sample(1, np.random.default_rng(0))
-    first, _, last = lower(sketch.instantiate(row), GPU).kernels
-    for kernel in (first, last):
-        groups = prod(kernel.global_size) // prod(kernel.local_size)
+    first, _, last = lower(sketch.instantiate(row), GPU).launches
+    for launch in (first, last):
+        groups = prod(launch.global_size) // prod(launch.local_size)
         assert groups >= GENERIC_GPU.compute_units
 
 

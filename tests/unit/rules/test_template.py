@@ -169,11 +169,11 @@ def test_weights_of_the_template_for_blocks_are_packed_by_blocks():
     (sketch,) = (s for s in laid_sketches(dag) if s.name.startswith("conv2d_nchwc_blocks_v16."))
     decided = {"tile_ic": (8,), "tile_oc": (32,), "tile_ow": (6,)}
     source = lower(sketch.instantiate(sketch.row(decided)), target_of(GENERIC_CPU))
-    (weights,) = (spec for spec in source.buffers if spec.pack is not None)
-    assert weights.pack is not None
+    (packing,) = source.packings.values()
+    assert packing.pack is not None
     plain = np.arange(3 * 3 * 32 * 64, dtype=np.float32).reshape(3, 3, 32, 64)
     blocks = plain.reshape(3, 3, 4, 8, 2, 32).transpose(4, 2, 0, 1, 3, 5)
-    np.testing.assert_array_equal(weights.pack.apply(plain).ravel(), blocks.ravel())
+    np.testing.assert_array_equal(packing.pack.apply(plain).ravel(), blocks.ravel())
 
 
 @pytest.mark.usefixtures("forget")

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from retune import __version__
-from retune.bundle.plan import Form, NetworkPlan, PlanBuffer, PlanLaunch
-from retune.bundle.runtime.executor import is_solitary, text_of
+from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.placement import Placement
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
-from retune.codegen.opencl.intrinsics import implementations_in
+from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.core.dtypes import numpy_dtype
 from retune.device.opencl import declarations
 from retune.device.opencl.permissions import asking_implementations
@@ -88,12 +87,10 @@ const char *network_problem(void);
 
 
 def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterator[str]:
-    text = text_of(plan)
-    used = implementations_in(text)
     numbers = {
         "NETWORK_IS_FOR_CPU": int(plan.device.device_class == "cpu"),
-        "NETWORK_IS_SOLITARY": int(is_solitary(plan)),
-        "NEEDS_MATRIX_REGISTERS": int(not used.isdisjoint(asking_implementations())),
+        "NETWORK_IS_SOLITARY": int(plan.single_item),
+        "NEEDS_MATRIX_REGISTERS": int(not plan.intrinsics.isdisjoint(asking_implementations())),
         "KERNEL_BYTES": kernel_bytes,
         "PEAK_BYTES": f"{peak_bytes}UL",
         "LARGEST_WORK_GROUP": max((prod(step.local_size) for step in plan.launches), default=1),
@@ -108,7 +105,7 @@ def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterato
         "NETWORK_NAME": plan.name,
         "NETWORK_DEVICE": plan.device.model,
         "BUILD_OPTIONS": " ".join(plan.options),
-        "INSTRUCTIONS": ", ".join(sorted(used)),
+        "INSTRUCTIONS": ", ".join(sorted(plan.intrinsics)),
         "VECTORS_FOR_DRIVER": declarations.DRIVER,
     }
     yield "enum form { PERSISTENT, ONE_THREAD, QUEUED };"
@@ -170,7 +167,7 @@ def _values(
     yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')
 
 
-def images_of(plan: NetworkPlan) -> list[PlanBuffer]:
+def images_of(plan: NetworkPlan) -> list[ProgramBuffer]:
     """The weights that are images, in the order of their numbers."""
     return [entry for entry in plan.buffers if entry.image]
 
@@ -201,7 +198,7 @@ def _steps(plan: NetworkPlan) -> Iterator[str]:
     yield from _table("struct step steps", rows, empty, notes)
 
 
-def _work(step: PlanLaunch) -> str:
+def _work(step: KernelLaunch) -> str:
     return f"{step.label}: {step.flops} operations"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from retune.bundle.export.header import MARK, header_text, images_of
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.runtime.executor import callees_of, is_solitary, steps_of, text_of
+from retune.bundle.runtime.executor import callees_of, steps_of
 from retune.bundle.runtime.hazards import waits
 from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out, touched
 from retune.codegen.network.inline import inline_text
@@ -77,10 +77,10 @@ def _check_replaceable(folder: Path) -> None:
 
 def _kernel_parts(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
     """The kernels, each in a function of its own, and one that runs them all for each form."""
-    text = text_of(plan)
+    text = plan.text
     yield from _vector_lines(text)
     yield text
-    if not plan.launches or not is_solitary(plan):
+    if not plan.launches or not plan.single_item:
         return
     callees, bases = callees_of(plan), len(placement.base_bytes)
     steps = steps_of(plan, placement, waits(touched(plan, placement)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from retune.bundle.memory import MemoryPlan, plan_memory
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.placement import INTERFACE, WEIGHTS, Placement, lay_out
-from retune.device.opencl.runtime import Buffer, Device
+from retune.device.opencl.runtime import Device, DeviceMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -16,13 +16,13 @@ class Allocations:
 
     memory: MemoryPlan
     placement: Placement
-    bases: Sequence[Buffer]
+    bases: Sequence[DeviceMemory]
     """The allocations in the order of their numbers; the host reads and writes the interface in
     place where the device allows it."""
-    images: Mapping[str, Buffer]
+    images: Mapping[str, DeviceMemory]
     """By the names of the weights that lie in no allocation."""
 
-    def interface(self, name: str, device: Device) -> Buffer:
+    def interface(self, name: str, device: Device) -> DeviceMemory:
         """The memory of an input or output."""
         place = self.placement.places[name]
         return device.part(self.bases[INTERFACE], place.offset, max(1, place.bytes))
@@ -35,7 +35,7 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
     bases = [device.allocate(size) for size in placement.base_bytes[:INTERFACE]]
     bases.append(device.allocate_shared(placement.base_bytes[INTERFACE]))
     rows = {entry.name: entry.image for entry in plan.buffers if entry.image}
-    images: dict[str, Buffer] = {}
+    images: dict[str, DeviceMemory] = {}
     for name, array in plan.weights.items():
         if name in rows:
             images[name] = device.upload(array, rows[name])

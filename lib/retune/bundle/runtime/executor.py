@@ -17,20 +17,19 @@ from retune.bundle.runtime.placement import Placement, touched
 from retune.codegen.network import inline
 from retune.codegen.network.persistent import Callee, Step
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
-from retune.codegen.opencl.kernels import arena_bytes, defines_group
-from retune.device.opencl.launching import prepare_launches
+from retune.codegen.source import three
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
-from retune.device.opencl.runtime import Buffer, Device, Launch
+from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
     """Launches with their arguments set, ready to be enqueued any number of times."""
 
-    whole: tuple[Launch, ...]
+    whole: tuple[PreparedKernel, ...]
     """The plan."""
-    part: Callable[[int, int, int], tuple[Launch, ...]]
+    part: Callable[[int, int, int], tuple[PreparedKernel, ...]]
     """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that
     many times over, in one launch where the device allows it."""
 
@@ -39,9 +38,9 @@ def forms_here(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
     """The forms that this device and these kernels allow, at least one; the usual one first."""
     if way_of(device.spec) and can_stay(plan):
         return ("queued", "persistent")
-    solitary = is_solitary(plan)
-    usual: Form = "persistent" if solitary and can_persist(device) else "queued"
-    return (usual, "inline") if solitary and device.in_caller else (usual,)
+    single = plan.single_item
+    usual: Form = "persistent" if single and can_persist(device) else "queued"
+    return (usual, "inline") if single and device.in_caller else (usual,)
 
 
 def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
@@ -70,7 +69,7 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
         return _staying(plan, held, device)
     placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
-    kernel = Persistent(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
+    kernel = Persistent(device, [plan.text], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
         whole=(kernel.launch(bases),),
         part=lambda first, end, rounds: (
@@ -83,7 +82,7 @@ def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of groups of items that stay."""
     placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
-    kernel = Resident(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
+    kernel = Resident(device, [plan.text], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
         whole=(kernel.launch(bases),),
         part=lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds,
@@ -96,9 +95,9 @@ def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     own = inline.inline_text(
         callees_of(plan), steps_of(plan, placement, waits(touched(plan, placement))), len(bases)
     )
-    program = device.build("\n".join([text_of(plan), own]), options=plan.options)
+    program = device.build(f"{plan.text}\n{own}", options=plan.options)
 
-    def part(first: int, end: int, rounds: int) -> tuple[Launch, ...]:
+    def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
         one, steps = (1, 1, 1), (first, end, rounds)
         return (device.prepare(program, inline.NAME, bases, one, one, steps),)
 
@@ -121,54 +120,44 @@ _FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = 
 }
 
 
-def queued_launches(plan: NetworkPlan, held: Allocations, device: Device) -> tuple[Launch, ...]:
+def queued_launches(
+    plan: NetworkPlan, held: Allocations, device: Device
+) -> tuple[PreparedKernel, ...]:
     """The plan's launches, each by itself.
 
     One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
     """
-    program = device.build(text_of(plan), options=plan.options)
-    windows: dict[tuple[int, int, int], Buffer] = {}
-    parts: dict[str, Buffer] = dict(held.images)
+    program = device.build(plan.text, options=plan.options)
+    windows: dict[tuple[int, int, int], DeviceMemory] = {}
+    parts: dict[str, DeviceMemory] = dict(held.images)
     for name, place in held.placement.places.items():
         window = place.base, place.offset, max(1, place.bytes)
         if window not in windows:  # a second one makes each launch dearer (NVIDIA: 32 us, not 10)
             windows[window] = device.part(held.bases[place.base], *window[1:])
         parts[name] = windows[window]
-    return prepare_launches(device, program, plan.launches, parts)
-
-
-def is_solitary(plan: NetworkPlan) -> bool:
-    """Whether persistent workers can run every kernel of the plan."""
-    return all(defines_group(name, text) for name, text in plan.kernels.items())
+    return device.prepare_all(program, plan.launches, parts)
 
 
 def can_stay(plan: NetworkPlan) -> bool:
     """Whether groups that stay can run every kernel of the plan, where there are such groups."""
     if not plan.launches or not all(
-        defines_group(name, text) or arena_bytes(name, text) is not None
-        for name, text in plan.kernels.items()
+        kernel.single_item or kernel.arena_bytes is not None for kernel in plan.kernels
     ):
         return False
     return table_bytes(callees_of(plan), len(plan.launches)) <= MOST_BYTES
 
 
-def text_of(plan: NetworkPlan) -> str:
-    """The plan's kernels as one text."""
-    return "\n".join(dict.fromkeys(plan.kernels.values()))
-
-
 def callees_of(plan: NetworkPlan) -> list[Callee]:
     """The plan's kernels, each once, by the functions of their groups."""
     found: dict[str, Callee] = {}
-    for launch in plan.launches:
+    for kernel, launch in plan.runs:
         pairs = zip(launch.global_size, launch.local_size, strict=True)
-        x, y, z = (*(size // local for size, local in pairs), 1, 1)[:3]
         found[launch.kernel] = Callee(
             kernel=launch.kernel,
             parameters=len(launch.args),
-            groups=(x, y, z),
+            groups=three([size // local for size, local in pairs]),
             items=prod(launch.local_size),
-            arena=arena_bytes(launch.kernel, plan.kernels[launch.kernel]) or 0,
+            arena=kernel.arena_bytes or 0,
         )
     return list(found.values())
 

@@ -15,7 +15,7 @@ from retune.bundle.plan import NetworkPlan, PlanHost, made_by_hosts, storage_roo
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
 from retune.core.dtypes import TensorType
-from retune.device.opencl.runtime import Device, Launch
+from retune.device.opencl.runtime import Device, PreparedKernel
 
 Values = MutableMapping[str, np.ndarray]
 """What the host has of a run, by storage root: the inputs, and what host steps have made."""
@@ -90,7 +90,7 @@ def _taker(
 class RunPart:
     """A part of the plan, ready to run."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[PreparedKernel, ...]
     hosts: tuple[HostCall, ...]
 
 

@@ -24,7 +24,6 @@ from retune.bundle.plan import (
     Form,
     NetworkPlan,
     PlanHost,
-    PlanLaunch,
     made_by_hosts,
     storage_roots,
 )
@@ -32,7 +31,7 @@ from retune.bundle.runtime.allocations import Allocations, allocate
 from retune.bundle.runtime.executor import make_executor, settle
 from retune.bundle.runtime.hosting import HostRun, prepare_parts
 from retune.bundle.runtime.inputs import InputCheck
-from retune.codegen.opencl.intrinsics import implementations_in
+from retune.codegen.source import KernelLaunch
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -273,7 +272,7 @@ class Module:
 
 
 def profile_rows(
-    steps: Sequence[PlanLaunch | PlanHost], seconds: Sequence[float], ceilings: Roofline | None
+    steps: Sequence[KernelLaunch | PlanHost], seconds: Sequence[float], ceilings: Roofline | None
 ) -> tuple[LaunchProfile, ...]:
     """The profile of a plan's steps that take these seconds, in order."""
     total = sum(seconds)
@@ -304,8 +303,7 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
                 f"{spec.max_work_group} on {spec.name}; got {prod(launch.local_size)}; "
                 "tune the model for this device"
             )
-    needed = {name for text in plan.kernels.values() for name in implementations_in(text)}
-    if lacking := sorted(needed - {*spec.instructions}):
+    if lacking := sorted(plan.intrinsics - {*spec.instructions}):
         raise InputError(
             f"bundle {plan.name}: it was compiled with {', '.join(lacking)}, which {spec.name} "
             "does not have (see retune devices); compile or tune the model for this device"
@@ -329,7 +327,7 @@ def _medians(rounds: Sequence[Sequence[float]]) -> Iterator[float]:
 
 
 def _profile(
-    step: PlanLaunch | PlanHost, seconds: float, total: float, ceilings: Roofline | None
+    step: KernelLaunch | PlanHost, seconds: float, total: float, ceilings: Roofline | None
 ) -> LaunchProfile:
     share = seconds / total if total else 0.0
     if isinstance(step, PlanHost):

@@ -9,7 +9,7 @@ A candidate whose output lies within a wider one (what a concatenation reads) is
 the bundle than it was alone: it has a time of its own there, and the script does not know it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from retune.bundle.format import open_bundle
-from retune.bundle.plan import NetworkPlan, PlanHost, PlanLaunch
+from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.hosting import HostRun
 from retune.bundle.runtime.module import LaunchProfile, Module, profile_rows, warn_if_foreign
 from retune.bundle.verify.bench import Benchmark, known_times
-from retune.codegen.source import KernelArg, KernelSource
+from retune.codegen.source import Run
 from retune.device.measure.ceilings import Roofline
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
@@ -60,10 +60,9 @@ def simulated_times(
     return known_times(known, baseline=baseline)
 
 
-def programs_of(plan: NetworkPlan) -> list[list[KernelSource]]:
-    """The kernels of each group in order, as they were when they were measured."""
-    grouped = groupby(plan.launches, key=lambda launch: launch.label)
-    return [[_source(plan, launch) for launch in group] for _, group in grouped]
+def programs_of(plan: NetworkPlan) -> list[list[Run]]:
+    """The launches of each group in order, as they were when they were measured."""
+    return [list(runs) for _, runs in groupby(plan.runs, key=lambda run: run[1].label)]
 
 
 def open_module(path: Path | str, device: Device | str | None = None) -> Module:
@@ -135,20 +134,3 @@ class SimulatedModule(Module):
         launched = iter(launch_seconds(self.plan, self._board))
         seconds = [0.0 if isinstance(s, PlanHost) else next(launched) for s in self.plan.steps]
         return profile_rows(self.plan.steps, seconds, BoardRoofline(self._board))
-
-
-def _source(plan: NetworkPlan, launch: PlanLaunch) -> KernelSource:
-    return KernelSource(
-        name=launch.kernel,
-        text=plan.kernels[launch.kernel],
-        args=tuple(KernelArg(buffer=n, written=n in launch.writes) for n in launch.args),
-        global_size=_three(launch.global_size),
-        local_size=_three(launch.local_size),
-        flops=launch.flops,
-        bytes=launch.bytes,
-    )
-
-
-def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z

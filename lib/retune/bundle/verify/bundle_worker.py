@@ -19,11 +19,13 @@ from retune.bundle.verify.examination import (
     Entrant,
     Failed,
     FindForm,
+    Forms,
     ListForms,
     Open,
     Opened,
     Outputs,
     Profile,
+    Profiled,
     Run,
 )
 from retune.core.errors import DeviceError, InputError, RetuneError
@@ -46,9 +48,9 @@ class BundleWorker:
         try:
             return self._carry_out(request)
         except (RetuneError, OSError) as error:
-            return Failed(error=error)
+            return Failed.of(error)
         except MemoryError as error:
-            return Failed(error=DeviceError(str(error) or "out of memory"))
+            return Failed.of(DeviceError(str(error) or "out of memory"))
 
     def _carry_out(self, request: object) -> object:
         match request:
@@ -60,11 +62,12 @@ class BundleWorker:
                 return self._compare(request)
             case Profile():
                 module = self._module(request.bundle)
-                return module.profile(request.repeat, ceilings=Ceilings(self._device))
+                ceilings = Ceilings(self._device)
+                return Profiled(steps=module.profile(request.repeat, ceilings=ceilings))
             case ListForms():
-                return forms_worth_timing(read_bundle(request.bundle), self._device)
+                return Forms(forms=forms_worth_timing(read_bundle(request.bundle), self._device))
             case FindForm():
-                return self._best_form(request.bundle)
+                return Forms(forms=(self._best_form(request.bundle),))
             case _:
                 raise DeviceError(f"expected a request of an examiner, got {request}")
 

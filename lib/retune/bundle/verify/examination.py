@@ -6,16 +6,21 @@ Plain data: boards, which have no oracle, know it as well.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from retune.bundle.verify.bench import BenchOptions
-from retune.core.errors import RetuneError
+from retune.bundle.plan import Form
+from retune.bundle.runtime.module import LaunchProfile
+from retune.bundle.verify.bench import Benchmark, BenchOptions
+from retune.bundle.verify.compare import Verification
+from retune.core.errors import DeviceError, RetuneError
 
 if TYPE_CHECKING:
-    from retune.bundle.verify.compare import Verification
     from retune.graph.quantize.recipe import Recipe
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,7 @@ class Verdict:
     """Name of the oracle."""
     version: str
     """Of the oracle."""
-    found: "Verification"
+    found: Verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +100,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Time each step, beside the device's ceilings; the reply is a LaunchProfile for each."""
+    """Time each step, beside the device's ceilings; the reply is a Profiled."""
 
     bundle: Path
     repeat: int
@@ -103,14 +108,14 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListForms:
-    """The reply are the forms that the bundle may run in; nothing of it is run."""
+    """The reply is Forms: those that the bundle may run in; nothing of it is run."""
 
     bundle: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindForm:
-    """Time whole calls in each form; the reply is the best one."""
+    """Time whole calls in each form; the reply is Forms with the best one."""
 
     bundle: Path
 
@@ -131,7 +136,52 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """The time of each step."""
+
+    steps: tuple[LaunchProfile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forms:
+    """Forms of a bundle, the usual or the best one first."""
+
+    forms: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The request cannot be carried out, for this reason; the process is in order."""
 
-    error: RetuneError | OSError
+    kind: str
+    """Name of the error's class."""
+    message: str
+    number: int | None = None
+    """Of an error of the system."""
+
+    @staticmethod
+    def of(error: RetuneError | OSError) -> "Failed":
+        """The reply for that error."""
+        number = error.errno if isinstance(error, OSError) else None
+        return Failed(kind=type(error).__name__, message=str(error), number=number)
+
+    @property
+    def error(self) -> RetuneError | OSError:
+        """The error, to be raised again; a DeviceError where its class is not known here."""
+        if self.kind in _kinds(OSError):
+            error = OSError(self.message)
+            error.errno = self.number
+            return error
+        return _kinds(RetuneError).get(self.kind, DeviceError)(self.message)
+
+
+def _kinds(base: type[T]) -> dict[str, type[T]]:
+    """The class and all below it, by name."""
+    found = {base.__name__: base}
+    for kind in base.__subclasses__():
+        found |= _kinds(kind)
+    return found
+
+
+ANSWERS: tuple[type, ...] = (Opened, Verdict, Benchmark, Profiled, Forms, Outputs, Failed)
+"""What a process in which bundles run answers."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -18,16 +18,19 @@ from retune.bundle.runtime import forms
 from retune.bundle.runtime.module import LaunchProfile, warn_if_foreign
 from retune.bundle.verify.bench import Benchmark, BenchOptions, longest_s
 from retune.bundle.verify.examination import (
+    ANSWERS,
     Compare,
     Entrant,
     Failed,
     FindForm,
+    Forms,
     ListForms,
     Open,
     Opened,
     Original,
     Outputs,
     Profile,
+    Profiled,
     Rival,
     Run,
     Verdict,
@@ -104,7 +107,7 @@ class Examiner:
         """Starts nothing yet. `entry` is what its process runs."""
         self._device = device
         self._patience = patience or Patience()
-        self._child = make_child(device, entry=entry)
+        self._child = make_child(device, entry=entry, replies=ANSWERS)
         self._plans: dict[Path, NetworkPlan] = {}
         self._calls: dict[tuple[str, Path], float] = {}
         """Seconds of a call of each entrant, by its identity; may be of a process before."""
@@ -182,7 +185,7 @@ class Examiner:
             calls_s = _PROFILE_CALLS * (1 + repeat) * allowed.slower * call_s
             deadline = allowed.answer_s + ceilings_s + calls_s
             request = Profile(bundle=bundle, repeat=repeat)
-            return self._ask(f"{bundle}: timing of its steps", request, deadline, tuple)
+            return self._ask(f"{bundle}: timing of its steps", request, deadline, Profiled).steps
 
         return self._twice(ask)
 
@@ -205,8 +208,8 @@ class Examiner:
         def ask() -> Form:
             allowed = self._patience
             listing = ListForms(bundle=bundle)
-            listed = self._ask(f"{bundle}: reading", listing, allowed.open_s, tuple, computes=False)
-            found = cast("tuple[Form, ...]", listed)
+            listed = self._ask(f"{bundle}: reading", listing, allowed.open_s, Forms, computes=False)
+            found = listed.forms
             if len(found) == 1:
                 return found[0]
             call_s = self._open(bundle, bundle)
@@ -214,9 +217,9 @@ class Examiner:
             loading_s = len(found) * self._opening_s(bundle)
             deadline = loading_s + timing_s + _FORM_CALLS * allowed.slower * call_s
             request = FindForm(bundle=bundle)
-            best = self._ask(f"{bundle}: timing of its forms", request, deadline, str)
+            best = self._ask(f"{bundle}: timing of its forms", request, deadline, Forms)
             self._child.holds.discard(_identity(bundle))  # forms took its place
-            return cast("Form", best)
+            return best.forms[0]
 
         return self._twice(ask)
 

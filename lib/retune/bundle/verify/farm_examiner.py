@@ -15,7 +15,10 @@ from retune.bundle.format import pack_zip, read_bundle
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.module import LaunchProfile, random_inputs
 from retune.bundle.verify.bench import Benchmark, BenchOptions
-from retune.bundle.verify.board_jobs import (
+from retune.bundle.verify.compare import tolerance_of, verify
+from retune.bundle.verify.examination import Entrant, Original, Verdict
+from retune.bundle.verify.examiner import Examiner
+from retune.bundle.verify.remote_requests import (
     BUNDLE,
     BundleAnswer,
     BundleJob,
@@ -23,9 +26,6 @@ from retune.bundle.verify.board_jobs import (
     input_arrays,
     outputs_in,
 )
-from retune.bundle.verify.compare import tolerance_of, verify
-from retune.bundle.verify.examination import Entrant, Original, Verdict
-from retune.bundle.verify.examiner import Examiner
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import to_json

@@ -12,24 +12,23 @@ from typing import Protocol
 import numpy as np
 
 from retune.bundle.build import FinalistsPlan
-from retune.bundle.plan import BufferRole, NetworkPlan, made_by_hosts, storage_roots
+from retune.bundle.plan import NetworkPlan, made_by_hosts, storage_roots
 from retune.bundle.runtime.allocations import Allocations, allocate
 from retune.bundle.runtime.executor import (
     callees_of,
-    is_solitary,
     queued_launches,
     steps_of,
-    text_of,
 )
 from retune.bundle.runtime.hazards import Touched, waits
 from retune.bundle.runtime.module import random_inputs
 from retune.bundle.runtime.placement import touched
 from retune.codegen.network import in_network, persistent
 from retune.codegen.network.in_network import in_network_text
+from retune.codegen.source import Role
 from retune.core.dtypes import TensorType
 from retune.device.opencl.clock import clock_hz
 from retune.device.opencl.persistent import can_persist
-from retune.device.opencl.runtime import Device, Launch
+from retune.device.opencl.runtime import Device, PreparedKernel
 
 _CALLS = 2
 """Times that an iteration runs; the last one counts: the others fill the caches."""
@@ -65,13 +64,13 @@ def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
     memory = allocate(plan.plan, device)
     for name, array in random_inputs(_types(plan.plan, "input"), counts=plan.plan.counts).items():
         device.write(memory.interface(name, device), array)
-    hertz = clock_hz(device) if can_persist(device) and is_solitary(plan.plan) else None
+    hertz = clock_hz(device) if can_persist(device) and plan.plan.single_item else None
     if hertz is None:
         return _Alternating(plan, memory, device)
     return _Resident(plan, memory, device, hertz)
 
 
-def _types(plan: NetworkPlan, role: BufferRole) -> dict[str, TensorType]:
+def _types(plan: NetworkPlan, role: Role) -> dict[str, TensorType]:
     return {b.name: TensorType(b.shape, b.dtype) for b in plan.buffers if b.role == role}  # pyright: ignore[reportArgumentType]
 
 
@@ -98,7 +97,7 @@ class _Resident:
         slots = _slots(plan, memory)
         text = in_network_text(callees_of(network), rows, slots, len(memory.bases), threads)
         options = (*network.options, persistent.BUILD_OPTION)
-        program = device.build("\n".join([text_of(network), text]), options=options)
+        program = device.build(f"{network.text}\n{text}", options=options)
         self._plan = network
         self._memory = memory
         self._device = device
@@ -175,6 +174,6 @@ class _Alternating:
     def outputs(self) -> dict[str, np.ndarray]:
         return _outputs(self._plan, self._memory, self._device)
 
-    def _iteration(self, chosen: Sequence[int]) -> list[Launch]:
+    def _iteration(self, chosen: Sequence[int]) -> list[PreparedKernel]:
         ranges = [s.finalists[c] for s, c in zip(self._slots, chosen, strict=True)]
         return [self._launches[i] for rows in ranges for i in rows]

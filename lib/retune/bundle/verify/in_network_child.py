@@ -49,7 +49,8 @@ class FinalistsChild:
         Raises: ChildLostError if it takes too long or its process dies; DeviceError if the device
         refuses it.
         """
-        self._child = Child(device, entry=__name__)
+        replies = (bool, Iterations, Refused)
+        self._child = Child(device, entry=__name__, replies=replies)
         self._slowest_s = 0.0
         deadline = _OPEN_S + _OPEN_KERNEL_S * len(plan.plan.kernels)
         try:

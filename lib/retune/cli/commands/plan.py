@@ -24,7 +24,6 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     check_folder("RETUNE_CACHE", Path(request.work))
     store, model = record_store(Path(request.records)), request.model
     from retune.api import import_network
-    from retune.core.schema import to_json
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import plan_of, totals_of
     from retune.search.conditions import network_conditions
@@ -45,7 +44,7 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     chosen = plan_of(problem.choice(solution.choice), problem)
     totals = totals_of(found, network)
     if json:
-        print_json({"plan": to_json(chosen), "totals": to_json(totals)})
+        print_json({"plan": chosen, "totals": totals})
         return
     print_table(_rows(chosen), f"layouts of {model} on {spec.model}")
     for total in totals:

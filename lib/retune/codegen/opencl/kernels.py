@@ -5,7 +5,6 @@ distances from it, see `target.ONE_BASE`. Groups of several work-items are one f
 one are a function that others may call, and a kernel that does. Read `kernel_lines`.
 """
 
-import re
 from collections.abc import Sequence
 
 from retune.codegen.kernel import Kernel, Parameter
@@ -34,33 +33,13 @@ def group_function(kernel: str) -> str:
     return f"{kernel}_group"
 
 
-def defines_group(kernel: str, text: str) -> bool:
-    """Whether the text defines the kernel by a function of one work-group."""
-    return f"static void {group_function(kernel)}(" in text
-
-
 def tile_name(kernel: str) -> str:
     """The name of the function that a part of a larger group calls as a group of the kernel."""
     return f"{kernel}_tile"
 
 
-def image_arguments(kernel: str, text: str) -> tuple[int, ...]:
-    """The numbers of the arguments that are images, of a kernel that the text defines."""
-    found = re.search(rf"\bvoid\s+{re.escape(kernel)}\s*\(([^)]*)\)", text)
-    arguments = found[1].split(",") if found else []
-    return tuple(
-        n for n, argument in enumerate(arguments) if re.search(r"\bimage\w*_t\b", argument)
-    )
-
-
-def arena_bytes(kernel: str, text: str) -> int | None:
-    """The local memory that such a function is to be given; None where the text has none."""
-    found = re.search(rf"^#define {tile_name(kernel)}_arena (\d+)$", text, re.MULTILINE)
-    return found and int(found[1])
-
-
 def arena_line(kernel: str, size_bytes: int) -> str:
-    """What `arena_bytes` reads."""
+    """The local memory that a group is to be given: host programs in C read the macro."""
     return f"#define {tile_name(kernel)}_arena {size_bytes}"
 
 

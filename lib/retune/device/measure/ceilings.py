@@ -10,7 +10,7 @@ from typing import Protocol
 
 from retune.core.dtypes import FLOAT32
 from retune.device.measure.reference import Reference
-from retune.device.opencl.runtime import Device, Launch
+from retune.device.opencl.runtime import Device, PreparedKernel
 
 _LANES = 16
 _VECTOR_BYTES = 4 * _LANES
@@ -76,7 +76,7 @@ class Ceilings:
             return 2 * units, 1
         return 32 * units * _GPU_GROUP, _GPU_GROUP
 
-    def _copy(self, items: int, group: int, each: int, rounds: int) -> Launch:
+    def _copy(self, items: int, group: int, each: int, rounds: int) -> PreparedKernel:
         device = self._device
         bytes_each = 4 * _LANES * items * each
         program = device.build(_text(each, group > 1, rounds))

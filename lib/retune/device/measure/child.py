@@ -1,4 +1,7 @@
-"""The parent's handle of a measuring child: starts it, talks to it with deadlines, buries it."""
+"""The parent's handle of a measuring child: starts it, talks to it with deadlines, reaps it.
+
+The child ran foreign kernels: its replies are frames of `core.schema`, and never unpickled.
+"""
 
 import contextlib
 import json
@@ -8,13 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import IO
 
-from retune.core.errors import DeviceError, InputError
+from retune.core.errors import DeviceError, InputError, RecordError
+from retune.core.schema import unpack
 from retune.core.target import DeviceSpec
-from retune.device.measure.messages import Broken, Ready
+from retune.device.measure.messages import REPLIES, Broken, Ready
 from retune.device.opencl import pocl
 from retune.records.schema import Status
 
@@ -22,6 +26,8 @@ _START_DEADLINE_S = 120.0
 _END_DEADLINE_S = 10.0
 """For a process to end that has closed its connection."""
 _TAIL_CHARS = 800
+_MOST_REPLY_BYTES = 1 << 32
+"""Of a reply: the outputs of a network."""
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[4]); "
     "from importlib import import_module; "
@@ -49,12 +55,14 @@ class Child:
         pinned: bool = True,
         entry: str = "retune.device.measure.worker",
         environment: Mapping[str, str] | None = None,
+        replies: Sequence[type] = REPLIES,
     ) -> None:
         """Starts nothing yet. A child that is not pinned compiles, and is not to be timed.
 
         `entry` names the module whose `main` the process runs, see `worker.serve`, with the
-        `environment` beside this process's own.
+        `environment` beside this process's own; `replies` are the types of what it answers.
         """
+        self._replies = (Ready, Broken, *replies)
         self._environment = dict(environment or {})
         self._device = device
         self._entry = entry
@@ -164,9 +172,15 @@ class Child:
             if not self._connection.poll(deadline_s):
                 self.close()
                 raise ChildLostError("timeout", f"no answer within {deadline_s:.3g} s; killed")
-            reply = self._connection.recv()
+            frame = self._connection.recv_bytes(_MOST_REPLY_BYTES)
+            reply = unpack(self._replies, frame, _MOST_REPLY_BYTES)
         except (EOFError, ConnectionResetError):
             raise self._lost() from None
+        except (RecordError, OSError) as error:
+            self.close()
+            raise ChildLostError(
+                "crash", f"the process sent what is not a reply: {error}"
+            ) from None
         except BaseException:
             self.close()  # interrupted in between: a late answer must not meet the next request
             raise

@@ -35,13 +35,12 @@ from retune.device.measure.messages import (
 )
 from retune.device.measure.timing import check_deadline_s, disturbance, time_deadline_s
 from retune.device.measure.workload import (
-    Candidate,
     DirectRunner,
-    Job,
     MeasureOptions,
     Runner,
     Workload,
-    make_candidate,
+    check_fits,
+    packed_weights,
 )
 from retune.device.opencl.building import Builder, Built
 from retune.device.opencl.host import available_cores
@@ -60,12 +59,8 @@ _WORKLOAD = "workload"
 class _Slot:
     """A candidate of the present batch."""
 
-    candidate: Candidate
+    source: ProgramSource
     built: Built
-
-    @property
-    def job(self) -> Job:
-        return self.candidate.job
 
 
 class LocalRunner(DirectRunner):
@@ -135,15 +130,16 @@ class LocalRunner(DirectRunner):
         Raises: InputError for an unknown workload, or a candidate that does not fit its arrays.
         """
         workload = self._workload(workload_key)
-        wanted = [make_candidate(workload, source) for source in candidates]
+        for source in candidates:
+            check_fits(workload, source)
         if self._builds_ahead:
             with self._building:
-                slots = self._built(self._ahead, wanted, options)
+                slots = self._built(self._ahead, candidates, options)
                 self._forget(self._helpers, options)  # the driver's disk cache has it
             with self._turn, lease(self.spec):
                 return self._measured(workload, slots, options)
         with self._turn, lease(self.spec):
-            slots = self._built(self._builder, wanted, options)
+            slots = self._built(self._builder, candidates, options)
             with self._gate.measuring() if self._on_cpu else nullcontext():
                 return self._measured(workload, slots, options)
 
@@ -161,9 +157,10 @@ class LocalRunner(DirectRunner):
         Raises: as `measure`.
         """
         workload = self._workload(workload_key)
-        wanted = [make_candidate(workload, source) for source in candidates]
+        for source in candidates:
+            check_fits(workload, source)
         with self._turn, self._building:
-            slots = self._built(self._builder, wanted, options)
+            slots = self._built(self._builder, candidates, options)
             self._forget([self._main, *self._helpers], options)
         return [_compiled(slot.built) for slot in slots]
 
@@ -197,10 +194,10 @@ class LocalRunner(DirectRunner):
         return bool(self._helpers) and not self._on_cpu
 
     def _built(
-        self, builder: Builder, wanted: Sequence[Candidate], options: MeasureOptions
+        self, builder: Builder, sources: Sequence[ProgramSource], options: MeasureOptions
     ) -> list[_Slot]:
-        built = builder.build([candidate.job for candidate in wanted], options)
-        return [_Slot(candidate=c, built=b) for c, b in zip(wanted, built, strict=True)]
+        built = builder.build([source.unpacked for source in sources], options)
+        return [_Slot(source=s, built=b) for s, b in zip(sources, built, strict=True)]
 
     def _measured(
         self, workload: Workload, slots: Sequence[_Slot], options: MeasureOptions
@@ -254,10 +251,10 @@ class LocalRunner(DirectRunner):
             stage = "the first run"
             check = Check(
                 index=slot.built.index,
-                constants=slot.candidate.constants(workload),
+                constants=packed_weights(workload, slot.source),
                 spread_bytes=options.spread_bytes,
             )
-            checked = self._main.request(check, check_deadline_s(slot.job, options))
+            checked = self._main.request(check, check_deadline_s(slot.source, options))
             if isinstance(checked, Refused):
                 return stopped(checked)
             assert isinstance(checked, Checked)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retune.codegen.source import ProgramSource
 from retune.core.target import DeviceSpec
-from retune.device.measure.workload import Job, MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from retune.device.opencl.launch_cost import LaunchCost
 from retune.records.schema import Status
 
@@ -25,9 +26,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """Compile jobs, in one program where the device allows it, and keep each under its index."""
+    """Compile programs, as one where the device allows it, and keep each under its index."""
 
-    jobs: Mapping[int, Job]
+    jobs: Mapping[int, ProgramSource]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,4 +119,6 @@ class Broken:
     user_error: bool
 
 
+REPLIES: tuple[type, ...] = (Done, Refused, Checked, Timed, LaunchCost)
+"""What a measuring process answers, beside Ready and Broken."""
 Reply = Ready | Done | Refused | Checked | Timed | LaunchCost | Broken

@@ -26,14 +26,15 @@ class _Shape:
 
 
 _SHAPES = {"cpu": _Shape(16, 1, 2, 160_000), "gpu": _Shape(4, 256, 4, 5_000)}
-"""A GPU's unit gets 32 warps with 48 accumulators an item: more registers would not fit."""
+"""A GPU's unit gets 32 warps with 48 accumulators an item: more registers would not fit. Other
+classes of devices run what a GPU runs."""
 
 
 class Reference:
     """The reference kernel, built for one device."""
 
     def __init__(self, device: Device) -> None:
-        shape = _SHAPES[device.spec.device_class]
+        shape = _SHAPES.get(device.spec.device_class, _SHAPES["gpu"])
         groups = shape.groups_a_unit * max(1, device.spec.compute_units)
         items = shape.group * groups
         program = device.build(_text(shape), options=("-cl-fast-relaxed-math",))

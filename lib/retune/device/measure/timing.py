@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retune.codegen.source import ProgramSource
 from retune.device.measure.messages import Timed
-from retune.device.measure.workload import Job, MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from retune.records.cost import pace
 
 _GROWTH = 1.5
@@ -109,12 +110,12 @@ def disturbance(timed: Timed) -> float:
     return high / low if low > 0 else math.inf
 
 
-def check_deadline_s(job: Job, options: MeasureOptions) -> float:
+def check_deadline_s(source: ProgramSource, options: MeasureOptions) -> float:
     """Seconds after which a first run, with its transfers, is taken for a hang."""
-    held = sum(buffer.elements for buffer in job.buffers)
+    held = sum(buffer.elements for buffer in source.buffers)
     return (
         options.run_deadline_s
-        + _CHECKED_RUNS * job.flops / (1e9 * options.worst_gflops)
+        + _CHECKED_RUNS * source.flops / (1e9 * options.worst_gflops)
         + (held / _ELEMENTS_PER_S)
     )
 

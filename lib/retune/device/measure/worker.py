@@ -19,8 +19,10 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
+from retune.core.schema import pack
 from retune.core.target import DeviceSpec
 from retune.device.measure.messages import (
     Broken,
@@ -41,11 +43,10 @@ from retune.device.measure.messages import (
 )
 from retune.device.measure.reference import Reference
 from retune.device.measure.timing import deviation, present_us, time_repeats
-from retune.device.measure.workload import Job, JobBuffer
 from retune.device.opencl.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.opencl.launch_cost import launch_cost
 from retune.device.opencl.pool import ConstantPool
-from retune.device.opencl.runtime import Buffer, BuildFailed, Device, LaunchFailed
+from retune.device.opencl.runtime import BuildFailed, Device, DeviceMemory, LaunchFailed
 from retune.device.opening import open_device
 
 _SEED = 20_240
@@ -61,9 +62,9 @@ class Worker:
         self._device = device
         self._reference: Reference | None = None
         self._pool = ConstantPool(device)
-        self._jobs: dict[int, tuple[BuiltJob, Job]] = {}
+        self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
         self._workload = Load(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
-        self._uploaded: dict[str, Buffer] = {}
+        self._uploaded: dict[str, DeviceMemory] = {}
         self._bound: BoundJob | None = None
         self._flush: np.ndarray | None = None
 
@@ -112,8 +113,8 @@ class Worker:
             self._uploaded.clear()
         return result
 
-    def _run_and_compare(self, built: BuiltJob, job: Job, request: Check) -> Reply:
-        others = (spec for spec in job.buffers if spec.role != "constant")
+    def _run_and_compare(self, built: BuiltJob, job: ProgramSource, request: Check) -> Reply:
+        others = (spec for spec in job.buffers if spec.role != "weight")
         buffers = {spec.name: self._fill(spec) for spec in others}
         bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
         seconds = bound.time()
@@ -129,7 +130,7 @@ class Worker:
         self._bound = bound
         return Checked(max_abs_err=off.largest, first_s=seconds)
 
-    def _result(self, buffer: Buffer, spec: JobBuffer) -> np.ndarray:
+    def _result(self, buffer: DeviceMemory, spec: ProgramBuffer) -> np.ndarray:
         """The elements of an output, in the order of the reference."""
         kind = TensorType((spec.elements,), spec.dtype)  # pyright: ignore[reportArgumentType]
         array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
@@ -154,18 +155,18 @@ class Worker:
         times = time_repeats(bound.time_spread, options, best_us, before_repeat)
         return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
 
-    def _constants(self, job: Job, request: Check) -> dict[str, np.ndarray]:
+    def _constants(self, job: ProgramSource, request: Check) -> dict[str, np.ndarray]:
         """Packed by the parent, or as the workload has them."""
         arrays = {**self._workload.inputs, **request.constants}
         return {
             spec.name: arrays[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
             for spec in job.buffers
-            if spec.role == "constant"
+            if spec.role == "weight"
         }
 
-    def _fill(self, spec: JobBuffer) -> Buffer:
+    def _fill(self, spec: ProgramBuffer) -> DeviceMemory:
         """The workload's array where there is one, random data elsewhere."""
-        if spec.role in {"output", "scratch"}:
+        if spec.role in {"output", "temp"}:
             return self._device.random(spec.dtype, spec.elements, _SEED)
         if spec.name not in self._uploaded:
             array = self._workload.inputs[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
@@ -228,15 +229,15 @@ def _serve(
 ) -> None:
     try:
         worker = handler(opened := opening(device))
-        connection.send(Ready(spec=opened.spec))
-        while True:
-            connection.send(worker.handle(connection.recv()))
+        connection.send_bytes(pack(Ready(spec=opened.spec)))
+        while True:  # its own parent alone can send it requests
+            connection.send_bytes(pack(worker.handle(connection.recv())))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except InputError as error:
-        connection.send(Broken(error=str(error), user_error=True))
+        connection.send_bytes(pack(Broken(error=str(error), user_error=True)))
     except Exception:  # noqa: BLE001  the edge of the process: the parent raises it again
-        connection.send(Broken(error=traceback.format_exc(), user_error=False))
+        connection.send_bytes(pack(Broken(error=traceback.format_exc(), user_error=False)))
 
 
 def _die_with_parent(lifeline: int) -> None:

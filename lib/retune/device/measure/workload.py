@@ -9,9 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retune.codegen.opencl.kernels import defines_group
-from retune.codegen.source import ProgramSource
-from retune.core.dtypes import itemsize
+from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.records.conditions import Conditions, constants_from
@@ -201,136 +199,47 @@ class DirectRunner(ABC):
         return self._workloads[key]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobBuffer:
-    """A buffer of a job, without the recipe of its packing."""
-
-    name: str
-    dtype: str
-    elements: int
-    role: str
-    packed: bool
-    image: int = 0
-    """As BufferSpec has it."""
-
-    @property
-    def bytes(self) -> int:
-        """Its size."""
-        return self.elements * itemsize(self.dtype)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLaunch:
-    """One kernel launch of a job."""
-
-    kernel: str
-    """Entry point."""
-    args: tuple[str, ...]
-    """Names of JobBuffers in the order of the kernel's arguments."""
-    global_size: tuple[int, int, int]
-    local_size: tuple[int, int, int]
-    solitary: bool
-    """Its text defines the function of one work-group (opencl_kernels.solitary_kernel)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A candidate as plain data: all that another process or machine needs to build and run it."""
-
-    texts: tuple[str, ...]
-    """OpenCL C, one text for each kernel."""
-    options: tuple[str, ...]
-    launches: tuple[JobLaunch, ...]
-    buffers: tuple[JobBuffer, ...]
-    flops: int
-    bytes: int
-
-    @property
-    def solitary(self) -> bool:
-        """Whether persistent workers can run it, and so one program several such jobs."""
-        return all(launch.solitary for launch in self.launches)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A job and its packed constants, which are made when they are needed."""
-
-    job: Job
-    source: ProgramSource = field(repr=False)
-
-    def constants(self, workload: Workload) -> dict[str, np.ndarray]:
-        """The arrays of the constants that this candidate wants re-ordered, packed, by name.
-
-        Each is flat: [elements of its buffer]. Raises: InputError if a pack makes another number.
-        """
-        packed: dict[str, np.ndarray] = {}
-        for spec in self.source.buffers:
-            if spec.pack is not None and spec.role == "constant":
-                arrays = (workload.inputs[name] for name in spec.sources)
-                array = np.ascontiguousarray(spec.pack.apply(*arrays))
-                _check_size(spec.name, array.size, spec.elements, "its packed array has")
-                packed[spec.name] = array
-        return packed
-
-
-def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
-    """The candidate of a program. Raises: InputError if it does not fit the workload's arrays."""
-    for spec in source.buffers:
-        given = workload.outputs if spec.role == "output" else workload.inputs
-        if spec.role == "scratch":
+def check_fits(workload: Workload, source: ProgramSource) -> None:
+    """Raises: InputError if the program does not fit the workload's arrays."""
+    for buffer in source.buffers:
+        given = workload.outputs if buffer.role == "output" else workload.inputs
+        if buffer.role == "temp":
             continue
-        for name in spec.sources:
+        packing = source.packing(buffer.name)
+        for name in packing.sources:
             if name not in given:
                 raise InputError(
-                    f"workload {workload.key}: candidate reads or writes {spec.role} {name!r}, "
+                    f"workload {workload.key}: candidate reads or writes {buffer.role} {name!r}, "
                     f"the workload has {', '.join(sorted(given)) or 'none'}"
                 )
-        if (places := workload.places.get(spec.name)) is not None:
-            if places.max(initial=0) >= spec.elements:
+        if (places := workload.places.get(buffer.name)) is not None:
+            if places.max(initial=0) >= buffer.elements:
                 raise InputError(
-                    f"buffer {spec.name!r}: the candidate expects {spec.elements} elements, and "
-                    f"the workload has one at place {places.max()}"
+                    f"buffer {buffer.name!r}: the candidate expects {buffer.elements} elements, "
+                    f"and the workload has one at place {places.max()}"
                 )
-        elif spec.pack is None:
-            _check_size(spec.name, given[spec.name].size, spec.elements, "the workload has")
-    buffers = tuple(
-        JobBuffer(
-            name=spec.name,
-            dtype=spec.dtype,
-            elements=spec.elements,
-            role=spec.role,
-            packed=spec.pack is not None,
-            image=spec.image,
-        )
-        for spec in source.buffers
-    )
-    job = Job(
-        texts=tuple(kernel.text for kernel in source.kernels),
-        options=source.options,
-        launches=job_launches(source),
-        buffers=buffers,
-        flops=sum(kernel.flops for kernel in source.kernels),
-        bytes=sum(kernel.bytes for kernel in source.kernels),
-    )
-    return Candidate(job=job, source=source)
+        elif packing.pack is None:
+            _check_size(buffer, given[buffer.name].size, "the workload has")
 
 
-def job_launches(source: ProgramSource) -> tuple[JobLaunch, ...]:
-    """The program's launches in order, without their texts."""
-    return tuple(
-        JobLaunch(
-            kernel=kernel.name,
-            args=tuple(arg.buffer for arg in kernel.args),
-            global_size=kernel.global_size,
-            local_size=kernel.local_size,
-            solitary=defines_group(kernel.name, kernel.text),
-        )
-        for kernel in source.kernels
-    )
+def packed_weights(workload: Workload, source: ProgramSource) -> dict[str, np.ndarray]:
+    """The arrays of the weights that the program wants re-ordered, packed, by name.
+
+    Each is flat: [elements of its buffer]. Raises: InputError if a pack makes another number.
+    """
+    packed: dict[str, np.ndarray] = {}
+    for name, packing in source.packings.items():
+        if packing.pack is not None:
+            arrays = (workload.inputs[of] for of in packing.sources)
+            array = np.ascontiguousarray(packing.pack.apply(*arrays))
+            _check_size(source.buffer(name), array.size, "its packed array has")
+            packed[name] = array
+    return packed
 
 
-def _check_size(name: str, found: int, expected: int, what: str) -> None:
-    if found != expected:
+def _check_size(buffer: ProgramBuffer, found: int, what: str) -> None:
+    if found != buffer.elements:
         raise InputError(
-            f"buffer {name!r}: the candidate expects {expected} elements, {what} {found}"
+            f"buffer {buffer.name!r}: the candidate expects {buffer.elements} elements, "
+            f"{what} {found}"
         )

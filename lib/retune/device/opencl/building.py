@@ -14,9 +14,10 @@ from itertools import count
 from math import ceil
 from queue import Empty, SimpleQueue
 
+from retune.codegen.source import ProgramSource
 from retune.device.measure.child import Child, ChildLostError
 from retune.device.measure.messages import Build, Refused, Warm
-from retune.device.measure.workload import Job, MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 
 MAX_SHARING = 4
 """Jobs of one program at most: nearly all that sharing saves, and little lost if one fails."""
@@ -51,20 +52,20 @@ class Builder:
     def __init__(self, children: Sequence[Child]) -> None:
         self._children = children
         self._indices = count()
-        self._programs: dict[Job, tuple[Job, ...]] = {}
+        self._programs: dict[ProgramSource, tuple[ProgramSource, ...]] = {}
         self._known = threading.Lock()
         """Held to look at, and to change, what is known of programs."""
 
-    def build(self, jobs: Sequence[Job], options: MeasureOptions) -> list[Built]:
+    def build(self, jobs: Sequence[ProgramSource], options: MeasureOptions) -> list[Built]:
         """Every job compiled by some child, in the order given; equal jobs are compiled once.
 
         Raises: InputError, DeviceError if a child cannot open its device.
         """
         wanted = dict.fromkeys(jobs)
-        waiting: SimpleQueue[tuple[Job, ...]] = SimpleQueue()
+        waiting: SimpleQueue[tuple[ProgramSource, ...]] = SimpleQueue()
         for program in self._plan(list(wanted)):
             waiting.put(program)
-        done: dict[Job, Built] = {}
+        done: dict[ProgramSource, Built] = {}
         stopped = threading.Event()
 
         def work(child: Child) -> None:
@@ -104,19 +105,19 @@ class Builder:
         self._remember({job: alone})
         return replace(alone, build_s=built.build_s + alone.build_s)
 
-    def _plan(self, jobs: list[Job]) -> list[tuple[Job, ...]]:
+    def _plan(self, jobs: list[ProgramSource]) -> list[tuple[ProgramSource, ...]]:
         """The programs to build: those that are known, then new ones, as many for each child.
 
         Long texts come first, and in different programs: no child waits long at the end.
         """
-        jobs = sorted(jobs, key=lambda job: -sum(map(len, job.texts)))
+        jobs = sorted(jobs, key=lambda job: -len(job.text))
         with self._known:
             programs_of = {job: self._programs[job] for job in jobs if job in self._programs}
         known = dict.fromkeys(programs_of.values())
-        alike: dict[Hashable, list[Job]] = {}
+        alike: dict[Hashable, list[ProgramSource]] = {}
         for job in jobs:
             if job not in programs_of:
-                shares = job.solitary and self._children[0].spec.device_class == "cpu"
+                shares = job.single_item and self._children[0].spec.device_class == "cpu"
                 alike.setdefault(job.options if shares else job, []).append(job)
         programs = list(known)
         for group in alike.values():
@@ -126,7 +127,7 @@ class Builder:
         return programs
 
     def _compile(
-        self, child: Child, program: tuple[Job, ...], options: MeasureOptions
+        self, child: Child, program: tuple[ProgramSource, ...], options: MeasureOptions
     ) -> list[Built]:
         """The jobs of one program; all of them are refused, or none."""
         child.ensure()
@@ -150,7 +151,7 @@ class Builder:
             for index in request.jobs
         ]
 
-    def _remember(self, done: dict[Job, Built]) -> None:
+    def _remember(self, done: dict[ProgramSource, Built]) -> None:
         with self._known:
             for job, built in done.items():
                 self._programs.pop(job, None)

@@ -6,7 +6,13 @@ import numpy as np
 
 from retune.codegen.network.in_network import CLOCK
 from retune.core.dtypes import INT64, TensorType
-from retune.device.opencl.runtime import Buffer, BuildFailed, Device, Launch, LaunchFailed
+from retune.device.opencl.runtime import (
+    BuildFailed,
+    Device,
+    DeviceMemory,
+    LaunchFailed,
+    PreparedKernel,
+)
 
 _READINGS = 5
 _SPAN_S = 0.01
@@ -39,7 +45,9 @@ def clock_hz(device: Device) -> float | None:
     return (low + high) / 2 if 0 < low <= high else None
 
 
-def _reading(device: Device, launch: Launch, buffer: Buffer) -> tuple[float, float, float]:
+def _reading(
+    device: Device, launch: PreparedKernel, buffer: DeviceMemory
+) -> tuple[float, float, float]:
     """The clock some time after the last reading, and the host's seconds before and after it."""
     time.sleep(_SPAN_S)
     before = time.perf_counter()

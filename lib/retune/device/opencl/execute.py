@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from retune.codegen.source import BufferSpec, ProgramSource
+from retune.codegen.source import Packing, ProgramBuffer, ProgramSource
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import InputError
-from retune.device.measure.workload import job_launches
-from retune.device.opencl.launching import prepare_launches
-from retune.device.opencl.runtime import Buffer, Device
+from retune.device.opencl.runtime import Device, DeviceMemory
 from retune.device.opening import open_device
 
 
@@ -23,14 +21,14 @@ def execute(
 
     Raises: InputError for an array that is missing, unknown, or of another number of elements.
     """
-    read = [b for b in source.buffers if b.role in ("input", "constant")]
-    wanted = {name for b in read for name in b.sources}
+    read = [b for b in source.buffers if b.role in ("input", "weight")]
+    wanted = {name for b in read for name in source.packing(b.name).sources}
     if set(arrays) != wanted:
         raise InputError(f"expected the inputs {sorted(wanted)}, got {sorted(arrays)}")
     opened = open_device(device) if isinstance(device, str) else device
     program = opened.build(*(k.text for k in source.kernels), options=source.options)
-    buffers = {b.name: _fill(opened, b, arrays) for b in source.buffers}
-    opened.enqueue(prepare_launches(opened, program, job_launches(source), buffers))
+    buffers = {b.name: _fill(opened, b, source.packing(b.name), arrays) for b in source.buffers}
+    opened.enqueue(opened.prepare_all(program, source.launches, buffers))
     return {
         b.name: opened.read(buffers[b.name], TensorType((b.elements,), b.dtype))  # pyright: ignore[reportArgumentType]
         for b in source.buffers
@@ -38,12 +36,14 @@ def execute(
     }
 
 
-def _fill(device: Device, spec: BufferSpec, arrays: Mapping[str, np.ndarray]) -> Buffer:
+def _fill(
+    device: Device, spec: ProgramBuffer, packing: Packing, arrays: Mapping[str, np.ndarray]
+) -> DeviceMemory:
     """The given arrays as the kernels read them; zeros where they write."""
-    if spec.role not in ("input", "constant"):
+    if spec.role not in ("input", "weight"):
         return device.allocate(spec.bytes)
-    given = [np.asarray(arrays[name], numpy_dtype(spec.dtype)) for name in spec.sources]
-    array = given[0] if spec.pack is None else spec.pack.apply(*given)
+    given = [np.asarray(arrays[name], numpy_dtype(spec.dtype)) for name in packing.sources]
+    array = given[0] if packing.pack is None else packing.pack.apply(*given)
     if array.size != spec.elements:
         raise InputError(
             f"input {spec.name!r}: expected {spec.elements} elements, got {array.size}"

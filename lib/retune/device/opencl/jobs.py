@@ -11,12 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from retune.codegen.network.persistent import Callee, Step, most_rounds
-from retune.device.measure.workload import Job
+from retune.codegen.source import ProgramSource, three
 from retune.device.opencl.joining import join_kernels
-from retune.device.opencl.launching import prepare_launches
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.pool import ConstantPool, Window
-from retune.device.opencl.runtime import Buffer, Device, Launch, Program
+from retune.device.opencl.runtime import BuiltProgram, Device, DeviceMemory, PreparedKernel
 
 
 class BoundJob(Protocol):
@@ -41,7 +40,7 @@ class BuiltJob(Protocol):
 
     def bind(
         self,
-        buffers: Mapping[str, Buffer],
+        buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,
     ) -> BoundJob:
@@ -50,22 +49,25 @@ class BuiltJob(Protocol):
         ...
 
 
-def build_jobs(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
+def build_jobs(device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool) -> list[BuiltJob]:
     """The compiled jobs: in one program for persistent workers, or each in programs of its own.
 
     Several jobs must have the same options; one of those that share a pool is bound at a time.
     Raises: BuildFailed, whichever job it was.
     """
-    if can_persist(device) and all(job.solitary for job in jobs):
+    if can_persist(device) and all(job.single_item for job in jobs):
         return _build_resident(device, jobs, pool)
-    return [_QueuedJob(device, job, device.build(*job.texts, options=job.options)) for job in jobs]
+    return [
+        _QueuedJob(device, job, device.build(*(k.text for k in job.kernels), options=job.options))
+        for job in jobs
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class _QueuedJob:
     device: Device
-    job: Job
-    program: Program
+    job: ProgramSource
+    program: BuiltProgram
 
     def warm(self) -> None:
         buffers = {
@@ -79,7 +81,7 @@ class _QueuedJob:
 
     def bind(
         self,
-        buffers: Mapping[str, Buffer],
+        buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,  # noqa: ARG002  the same for each run
     ) -> BoundJob:
@@ -87,14 +89,14 @@ class _QueuedJob:
         uploaded = {n: self.device.upload(array, images[n]) for n, array in constants.items()}
         return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
 
-    def _launches(self, buffers: Mapping[str, Buffer]) -> tuple[Launch, ...]:
-        return prepare_launches(self.device, self.program, self.job.launches, buffers)
+    def _launches(self, buffers: Mapping[str, DeviceMemory]) -> tuple[PreparedKernel, ...]:
+        return self.device.prepare_all(self.program, self.job.launches, buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class _BoundLaunches:
     device: Device
-    launches: tuple[Launch, ...]
+    launches: tuple[PreparedKernel, ...]
 
     def time(self, number: int = 1) -> float:
         return self.device.time_kernels(self.launches, number)
@@ -103,17 +105,23 @@ class _BoundLaunches:
         return self.time(number)  # the queue has no rounds that could move
 
 
-def _build_resident(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
+def _build_resident(
+    device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool
+) -> list[BuiltJob]:
     """Each job as a range of the steps of one kernel.
 
     Its base pointers are the window of the job's constants, which moves, and its other buffers.
     """
-    kernels = [kernel for job in jobs for kernel in zip(_callees(job), job.texts, strict=True)]
+    kernels = [
+        (callee, kernel.text)
+        for job in jobs
+        for callee, kernel in zip(_callees(job), job.kernels, strict=True)
+    ]
     callees, texts = join_kernels(kernels)
     steps: list[Step] = []
     parts: list[range] = []
     windows = [Window.of(job) for job in jobs]
-    names = [[b.name for b in job.buffers if b.role != "constant"] for job in jobs]
+    names = [[b.name for b in job.buffers if b.role != "weight"] for job in jobs]
     for job, window, others in zip(jobs, windows, names, strict=True):
         first = len(steps)
         parts.append(range(first, first + len(job.launches)))
@@ -129,15 +137,15 @@ def _build_resident(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> 
     ]
 
 
-def _callees(job: Job) -> list[Callee]:
+def _callees(job: ProgramSource) -> list[Callee]:
     return [
-        Callee(kernel=launch.kernel, parameters=len(launch.args), groups=launch.global_size)
+        Callee(kernel=launch.kernel, parameters=len(launch.args), groups=three(launch.global_size))
         for launch in job.launches
     ]
 
 
 def _steps(
-    job: Job, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
+    job: ProgramSource, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
 ) -> list[Step]:
     """The job's launches under their kernels' names in the program, one after the other."""
     return [
@@ -173,14 +181,14 @@ class _ResidentJob:
 
     def bind(
         self,
-        buffers: Mapping[str, Buffer],
+        buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,
     ) -> BoundJob:
         first, windows = self.pool.place(self.window, constants, spread_bytes)
         return self._bound([first, *(buffers[name] for name in self.names)], windows)
 
-    def _bound(self, buffers: list[Buffer], windows: int) -> "_BoundResident":
+    def _bound(self, buffers: list[DeviceMemory], windows: int) -> "_BoundResident":
         return _BoundResident(
             self.device, self.kernel, self.steps, buffers, self.window.bytes, windows
         )
@@ -191,14 +199,16 @@ class _BoundResident:
     device: Device
     kernel: Persistent
     steps: range
-    buffers: list[Buffer]
+    buffers: list[DeviceMemory]
     stride: int
     """Bytes from one window of constants to the next."""
     windows: int
-    launches: dict[tuple[int, int], Launch] = field(default_factory=dict[tuple[int, int], Launch])
+    launches: dict[tuple[int, int], PreparedKernel] = field(
+        default_factory=dict[tuple[int, int], PreparedKernel]
+    )
     """By rounds and windows: preparing one takes a millisecond."""
 
-    def launch(self, rounds: int, windows: int) -> Launch:
+    def launch(self, rounds: int, windows: int) -> PreparedKernel:
         """The job's steps, that many times over, with constants of so many windows in turn."""
         if (rounds, windows) not in self.launches:
             self.launches[rounds, windows] = self.kernel.launch(

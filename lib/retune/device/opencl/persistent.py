@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from retune.codegen.network import persistent
 from retune.codegen.network.persistent import Callee, Step, persistent_text
-from retune.device.opencl.runtime import Buffer, Device, Launch
+from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 
 def can_persist(device: Device) -> bool:
@@ -43,13 +43,13 @@ class Persistent:
 
     def launch(
         self,
-        bases: Sequence[Buffer],
+        bases: Sequence[DeviceMemory],
         *,
         first: int = 0,
         last: int | None = None,
         rounds: int = 1,
         windows: tuple[int, int] = (0, 1),
-    ) -> Launch:
+    ) -> PreparedKernel:
         """The steps from `first` up to, but not including, `last`, `rounds` times over.
 
         Steps before `first` are taken to be complete. `windows` of a moving first base: bytes from

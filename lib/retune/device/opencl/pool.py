@@ -17,10 +17,10 @@ from typing import Self
 
 import numpy as np
 
+from retune.codegen.source import ProgramSource
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.measure.inputs import random_array
-from retune.device.measure.workload import Job
-from retune.device.opencl.runtime import Buffer, Device, aligned
+from retune.device.opencl.runtime import Device, DeviceMemory, aligned
 
 _CACHES = 4
 """A pool this many times the last cache is out of it, however that chooses what to keep."""
@@ -40,9 +40,9 @@ class Window:
     and what is a number in one type may be a denormal in another."""
 
     @classmethod
-    def of(cls, job: Job) -> Self:
+    def of(cls, job: ProgramSource) -> Self:
         """The window of the job's constants, in the order of its buffers."""
-        constants = [spec for spec in job.buffers if spec.role == "constant"]
+        constants = [spec for spec in job.buffers if spec.role == "weight"]
         offsets: dict[str, int] = {}
         end = 0
         for spec in constants:
@@ -60,11 +60,11 @@ class ConstantPool:
         self._device = device
         caches = max(device.spec.l2_bytes, device.spec.l3_bytes)
         self._most_bytes = _CACHES * caches
-        self._buffer: Buffer | None = None
+        self._buffer: DeviceMemory | None = None
 
     def place(
         self, window: Window, arrays: Mapping[str, np.ndarray], spread_bytes: int
-    ) -> tuple[Buffer, int]:
+    ) -> tuple[DeviceMemory, int]:
         """The pool with these arrays in its first window, and how many windows may be used.
 
         The windows fill `spread_bytes`, but no more than it takes to be out of the caches.
@@ -78,7 +78,7 @@ class ConstantPool:
             self._device.write(buffer, arrays[name], offset)
         return buffer, number
 
-    def _filled(self, size_bytes: int) -> Buffer:
+    def _filled(self, size_bytes: int) -> DeviceMemory:
         """The pool, of that size at least."""
         if self._buffer is None or self._buffer.bytes < size_bytes:
             self._buffer = None  # freed before its successor is allocated

@@ -71,10 +71,9 @@ def is_right(
     result = TensorType(made.shape, made.dtype)
     arrays = {**inputs, made.name: np.zeros(made.shape, made.dtype.numpy)}
     buffers = {name: device.upload(array) for name, array in arrays.items()}
-    kernel = probe.kernel
+    kernel, launch = probe.run
     program = device.build(kernel.text, options=implementation.options)
-    used = [buffers[arg.buffer] for arg in kernel.args]
-    launch = device.prepare(program, kernel.name, used, kernel.global_size, kernel.local_size)
+    (launch,) = device.prepare_all(program, [launch], buffers)
     device.enqueue([launch])
     device.finish()
     expected = run_dag(probe.dag, inputs)[made.name]

@@ -19,7 +19,7 @@ from retune.codegen.kernel import Function
 from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import LANGUAGE, function_lines, function_name
-from retune.codegen.source import KernelSource
+from retune.codegen.source import Run
 from retune.codegen.target import CPU, ONE_BASE
 from retune.core.keys import content_key
 from retune.core.locking import own_file
@@ -129,7 +129,7 @@ class Probe:
 
     dag: Dag
     """What its kernel computes, of operands `a` and `b`."""
-    kernel: KernelSource
+    run: Run
 
 
 def probe_of(entry: Intrinsic, implementation: Implementation, signature: Signature) -> Probe:
@@ -148,7 +148,7 @@ def probe_of(entry: Intrinsic, implementation: Implementation, signature: Signat
         s.reorder(*(loops[axis.var] for axis in entry.axes))
         s.tensorize(loops[entry.axes[0].var], entry.name)
     target = replace(CPU, offers=(entry.full_name(implementation),))
-    return Probe(dag, lower(s.program, target).kernels[0])
+    return Probe(dag, lower(s.program, target).runs[0])
 
 
 def _sums(entry: Intrinsic, signature: Signature) -> Dag:

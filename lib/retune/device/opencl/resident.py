@@ -6,7 +6,7 @@ from retune.codegen.network import resident
 from retune.codegen.network.persistent import Callee, Step
 from retune.codegen.network.resident import WAYS
 from retune.core.target import DeviceSpec
-from retune.device.opencl.runtime import Buffer, Device, Launch
+from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 GROUPS_A_UNIT = 2
 """Groups that stay on each of the device's units."""
@@ -45,7 +45,9 @@ class Resident:
         self._program = device.build("\n".join([*texts, own]), options=(*options, *found.options))
         self._state = device.allocate(resident.state_bytes(self._steps))
 
-    def launch(self, bases: Sequence[Buffer], *, first: int = 0, last: int | None = None) -> Launch:
+    def launch(
+        self, bases: Sequence[DeviceMemory], *, first: int = 0, last: int | None = None
+    ) -> PreparedKernel:
         """The steps from `first` up to, but not including, `last`.
 
         Steps before `first` are taken to be complete.

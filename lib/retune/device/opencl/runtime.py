@@ -1,4 +1,4 @@
-"""The OpenCL door: an open device with its programs, buffers and launches.
+"""An open OpenCL device with its programs, buffers and launches.
 
 Read `Device` first; which devices there are says `catalogue`. Nothing here knows tasks, records or
 networks; a caller sees DeviceSpec, numpy arrays and opaque handles.
@@ -10,12 +10,13 @@ import functools
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from retune.codegen.source import KernelLaunch
 from retune.codegen.target import LEAST_BASED
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import DeviceError
@@ -23,7 +24,6 @@ from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
 from retune.device.opencl import declarations, holding, pages
 from retune.device.opencl.catalogue import find_device, find_in_caller, opencl
-from retune.device.opencl.entry_points import entry_points
 from retune.device.opencl.images import image_handle
 from retune.device.opencl.permissions import require_registers
 
@@ -50,19 +50,19 @@ def aligned(size_bytes: int, align_bytes: int = PART_ALIGN_BYTES) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Buffer:
+class DeviceMemory:
     """Device memory; freed when the last reference goes."""
 
     handle: Any
     bytes: int
     host: np.ndarray | None = None
     """The same memory as bytes of the host's, if both share it."""
-    addresses: "Addresses | None" = None
+    addresses: "DeviceAddresses | None" = None
     """Where it lies on the device, if kernels are given pointers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Addresses:
+class DeviceAddresses:
     """A range of device addresses, which only the device may read and write."""
 
     range: np.ndarray
@@ -72,30 +72,25 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class BuiltProgram:
     """Compiled kernels."""
 
-    handles: Mapping[str, Any]
-    """Entry point -> the driver's program that holds it."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its kernels' entry points."""
-        return tuple(self.handles)
+    handles: tuple[Any, ...]
+    """The driver's programs, one for each text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Launch:
+class PreparedKernel:
     """A kernel with its arguments set, ready to be enqueued any number of times."""
 
     name: str
     kernel: Any
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[DeviceMemory, ...]
     """Kept alive: an OpenCL kernel does not hold on to its arguments."""
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
 
-    def one_group(self) -> "Launch":
+    def one_group(self) -> "PreparedKernel":
         """The same kernel and arguments over a single work-group."""
         return replace(self, global_size=self.local_size)
 
@@ -135,18 +130,14 @@ class Device:
         needed = kinds.ORDER_ACQ_REL | kinds.SCOPE_DEVICE
         return offered & needed == needed
 
-    def build(self, *texts: str, options: Sequence[str] = ()) -> Program:
+    def build(self, *texts: str, options: Sequence[str] = ()) -> BuiltProgram:
         """The kernels of all texts, each text compiled on its own.
 
         Drivers keep compiled programs on disk under the hash of their text, so a kernel that many
         candidates share is compiled once if it is a text of its own. Some drivers compile a kernel
         only at its first launch. Raises: BuildFailed with the compiler's log.
         """
-        handles: dict[str, Any] = {}
-        for text in texts:
-            built = self._compile(text, options)
-            handles.update(dict.fromkeys(entry_points(text), built))
-        return Program(handles)
+        return BuiltProgram(tuple(self._compile(text, options) for text in texts))
 
     def _compile(self, text: str, options: Sequence[str]) -> Any:
         if self._header is not None:
@@ -166,12 +157,12 @@ class Device:
                 f"{self.spec.name}: the program does not build: {_build_log(str(error))}"
             ) from error
 
-    def upload(self, array: np.ndarray, image: int = 0) -> Buffer:
+    def upload(self, array: np.ndarray, image: int = 0) -> DeviceMemory:
         """A buffer that holds a copy of `array`, or an image, of so many texels in a row."""
         flags = self._cl.mem_flags
         if image:
             with _refusals(f"image of {array.nbytes} bytes in rows of {image} texels"):
-                return Buffer(image_handle(self._context, array, image), array.nbytes)
+                return DeviceMemory(image_handle(self._context, array, image), array.nbytes)
         data = np.ascontiguousarray(array)
         if not data.nbytes:
             return self.allocate(1)
@@ -183,13 +174,13 @@ class Device:
             handle = self._cl.Buffer(
                 self._context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=data
             )
-        return Buffer(handle, data.nbytes)
+        return DeviceMemory(handle, data.nbytes)
 
-    def random(self, dtype: str, elements: int, seed: int = 0) -> Buffer:
+    def random(self, dtype: str, elements: int, seed: int = 0) -> DeviceMemory:
         """A buffer of that many elements with random contents by type (no NaN, no denormals)."""
         return self.upload(random_array(TensorType((max(1, elements),), DType(dtype)), seed=seed))
 
-    def allocate(self, size_bytes: int) -> Buffer:
+    def allocate(self, size_bytes: int) -> DeviceMemory:
         """A buffer of zeros; a CPU has large ones in large pages."""
         size, flags = max(1, size_bytes), self._cl.mem_flags.READ_WRITE
         with _refusals(f"allocation of {size} bytes"):
@@ -199,27 +190,27 @@ class Device:
                     self._context, flags | self._cl.mem_flags.USE_HOST_PTR, hostbuf=array
                 )
                 array.fill(0)  # every page is there before the first run
-                return Buffer(handle, size)
+                return DeviceMemory(handle, size)
             if self._has_pointers:
                 return self._allocate_pointer(size)
             handle = self._cl.Buffer(self._context, flags, size)
             self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), 0, size)
             self._queue.finish()
-        return Buffer(handle, size)
+        return DeviceMemory(handle, size)
 
-    def _allocate_pointer(self, size: int) -> Buffer:
+    def _allocate_pointer(self, size: int) -> DeviceMemory:
         owner = self._cl.SVMAllocation(
             self._context, size, _SHARED_ALIGN_BYTES, self._cl.svm_mem_flags.READ_WRITE
         )
         block = (ctypes.c_uint8 * size).from_address(owner.svm_ptr)
-        memory = self._at(Addresses(np.ctypeslib.as_array(block), owner))
+        memory = self._at(DeviceAddresses(np.ctypeslib.as_array(block), owner))
         self._cl.enqueue_svm_memfill(self._queue, memory.handle, np.uint8(0))
         self._queue.finish()
         return memory
 
-    def _at(self, addresses: Addresses) -> Buffer:
+    def _at(self, addresses: DeviceAddresses) -> DeviceMemory:
         handle = self._cl.SVM(addresses.range)
-        return Buffer(handle, addresses.range.nbytes, None, addresses)
+        return DeviceMemory(handle, addresses.range.nbytes, None, addresses)
 
     @functools.cached_property
     def _has_pointers(self) -> bool:
@@ -230,7 +221,7 @@ class Device:
         """
         return self.spec.outruns_host and self._offers("COARSE_GRAIN_BUFFER")
 
-    def allocate_shared(self, size_bytes: int) -> Buffer:
+    def allocate_shared(self, size_bytes: int) -> DeviceMemory:
         """A buffer of zeros that the host reads and writes in place, where the device has those.
 
         That is fine-grained shared virtual memory (OpenCL 2.0): what was written before a launch
@@ -244,7 +235,7 @@ class Device:
                 self._context, max(1, size_bytes), np.uint8, alignment=_SHARED_ALIGN_BYTES
             )
         host[:] = 0
-        return Buffer(self._cl.SVM(host), host.nbytes, host)
+        return DeviceMemory(self._cl.SVM(host), host.nbytes, host)
 
     def _offers(self, capability: str) -> bool:
         """Whether the device has shared virtual memory of that kind."""
@@ -254,19 +245,19 @@ class Device:
         except (AttributeError, self._cl.Error):
             return False
 
-    def part(self, buffer: Buffer, offset: int, size_bytes: int) -> Buffer:
+    def part(self, buffer: DeviceMemory, offset: int, size_bytes: int) -> DeviceMemory:
         """A window of `buffer`; `offset` is a multiple of PART_ALIGN_BYTES."""
         if buffer.host is not None:
             window = buffer.host[offset : offset + size_bytes]
-            return Buffer(self._cl.SVM(window), size_bytes, window)
+            return DeviceMemory(self._cl.SVM(window), size_bytes, window)
         if buffer.addresses is not None:
             window = buffer.addresses.range[offset : offset + size_bytes]
             return self._at(replace(buffer.addresses, range=window))
         with _refusals(f"sub-buffer at {offset} of {size_bytes} bytes"):
             handle = buffer.handle.get_sub_region(offset, size_bytes)
-        return Buffer(handle, size_bytes)
+        return DeviceMemory(handle, size_bytes)
 
-    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> None:
+    def write(self, buffer: DeviceMemory, array: np.ndarray, offset: int = 0) -> None:
         """Copies `array` into `buffer`, from byte `offset` on; done when the call returns.
 
         `offset` is a multiple of PART_ALIGN_BYTES.
@@ -290,13 +281,13 @@ class Device:
         with _refusals("write"):
             self._cl.enqueue_copy(self._queue, buffer.handle, data, is_blocking=True)
 
-    def read(self, buffer: Buffer, type: TensorType) -> np.ndarray:
+    def read(self, buffer: DeviceMemory, type: TensorType) -> np.ndarray:
         """The start of `buffer` as an array of `type`, after all enqueued work."""
         out = np.empty(type.shape, type.dtype)
         self.read_into(buffer, out)
         return out
 
-    def read_into(self, buffer: Buffer, out: np.ndarray) -> None:
+    def read_into(self, buffer: DeviceMemory, out: np.ndarray) -> None:
         """Fills the contiguous array `out` from the start of `buffer`."""
         if not out.nbytes:
             return
@@ -309,7 +300,7 @@ class Device:
         with _refusals("read"):
             self._cl.enqueue_copy(self._queue, out, buffer.handle, is_blocking=True)
 
-    def writer(self, buffer: Buffer, type: TensorType) -> Callable[[np.ndarray], None]:
+    def writer(self, buffer: DeviceMemory, type: TensorType) -> Callable[[np.ndarray], None]:
         """`write` to the start of `buffer`, prepared for arrays of one type."""
         if buffer.host is None:
             return lambda array: self.write(buffer, array)
@@ -321,7 +312,7 @@ class Device:
 
         return write
 
-    def reader(self, buffer: Buffer, type: TensorType) -> Callable[[], np.ndarray]:
+    def reader(self, buffer: DeviceMemory, type: TensorType) -> Callable[[], np.ndarray]:
         """`read`, prepared."""
         if buffer.host is None:
             return lambda: self.read(buffer, type)
@@ -335,23 +326,20 @@ class Device:
 
     def prepare(
         self,
-        program: Program,
+        program: BuiltProgram,
         name: str,
-        buffers: Sequence[Buffer],
+        buffers: Sequence[DeviceMemory],
         global_size: Sequence[int],
         local_size: Sequence[int],
         integers: Sequence[int] = (),
-    ) -> Launch:
+    ) -> PreparedKernel:
         """A launch of kernel `name` with its arguments set once and kept alive.
 
         The arguments are `buffers`, then `integers` (of type int).
 
         Raises: LaunchFailed if there is no such kernel or its arguments differ in number.
         """
-        if name not in program.names:
-            raise LaunchFailed(f"kernel {name!r}: the program has only {', '.join(program.names)}")
-        with _refusals(f"kernel {name!r}"):
-            kernel = self._cl.Kernel(program.handles[name], name)
+        kernel = self._kernel(program, name)
         arguments = [*(buffer.handle for buffer in buffers), *map(np.int32, integers)]
         if kernel.num_args == 2 and len(buffers) >= LEAST_BASED and not integers:
             arguments = self._from_one_base(name, buffers)
@@ -361,9 +349,41 @@ class Device:
             )
         with _refusals(f"kernel {name!r}"):
             kernel.set_args(*arguments)
-        return Launch(name, kernel, tuple(buffers), tuple(global_size), tuple(local_size))
+        return PreparedKernel(name, kernel, tuple(buffers), tuple(global_size), tuple(local_size))
 
-    def _from_one_base(self, name: str, buffers: Sequence[Buffer]) -> list[Any]:
+    def prepare_all(
+        self,
+        program: BuiltProgram,
+        launches: Iterable[KernelLaunch],
+        buffers: Mapping[str, DeviceMemory],
+    ) -> tuple[PreparedKernel, ...]:
+        """The launches in order, each prepared on its buffers by their names.
+
+        Raises: LaunchFailed as `prepare`; KeyError for a name that `buffers` lacks.
+        """
+        return tuple(
+            self.prepare(
+                program,
+                launch.kernel,
+                [buffers[name] for name in launch.args],
+                launch.global_size,
+                launch.local_size,
+            )
+            for launch in launches
+        )
+
+    def _kernel(self, program: BuiltProgram, name: str) -> Any:
+        """The driver's kernel, from the first text that defines it.
+
+        The driver is not asked for all names: NVIDIA's (580) writes beyond the end of its memory
+        where those of a program take more than 8 KiB together, as of a network of 134 kernels.
+        """
+        for handle in program.handles:
+            with _refusals(f"kernel {name!r}"), contextlib.suppress(self._cl.LogicError):
+                return self._cl.Kernel(handle, name)
+        raise LaunchFailed(f"kernel {name!r}: the program has no kernel of that name")
+
+    def _from_one_base(self, name: str, buffers: Sequence[DeviceMemory]) -> list[Any]:
         """The lowest address, and the distances from it: the arguments of kernels that have those.
 
         The specification wants to be told by clSetKernelExecInfo which allocations such a kernel
@@ -379,7 +399,7 @@ class Device:
         distances = np.asarray(known, np.uint64) - np.uint64(known[lowest])
         return [buffers[lowest].handle, distances.tobytes()]
 
-    def enqueue(self, launches: Sequence[Launch]) -> None:
+    def enqueue(self, launches: Sequence[PreparedKernel]) -> None:
         """Puts the launches into the queue, in order, and returns at once."""
         enqueue, queue = self._cl.enqueue_nd_range_kernel, self._queue
         try:
@@ -400,7 +420,7 @@ class Device:
         except self._cl.Error as error:
             raise LaunchFailed(f"{self.spec.name}: wait for the queue: {error}") from error
 
-    def time(self, launches: Sequence[Launch], number: int = 1) -> float:
+    def time(self, launches: Sequence[PreparedKernel], number: int = 1) -> float:
         """Wall-clock seconds of `number` rounds of the launches, from an empty queue to the end."""
         self.finish()
         start = time.perf_counter()
@@ -409,12 +429,12 @@ class Device:
         self.finish()
         return time.perf_counter() - start
 
-    def time_kernels(self, launches: Sequence[Launch], number: int = 1) -> float:
+    def time_kernels(self, launches: Sequence[PreparedKernel], number: int = 1) -> float:
         """Seconds of `number` rounds of the launches, without the host's pace where it shows."""
         timed = self.time_queued if self.spec.outruns_host else self.time
         return timed(launches, number)
 
-    def profile(self, launches: Sequence[Launch]) -> list[float]:
+    def profile(self, launches: Sequence[PreparedKernel]) -> list[float]:
         """Seconds of each launch, in order.
 
         By the device's own clock, from one run; where the device outruns the host, and an event
@@ -437,7 +457,7 @@ class Device:
             self._profiled.finish()
         return [1e-9 * (event.profile.end - event.profile.start) for event in events]
 
-    def time_queued(self, launches: Sequence[Launch], number: int = 1) -> float:
+    def time_queued(self, launches: Sequence[PreparedKernel], number: int = 1) -> float:
         """Seconds of `number` rounds of the launches where the device never waits for the host.
 
         They are enqueued behind a kernel that lasts until all of them are in the queue; the result
@@ -455,14 +475,14 @@ class Device:
         least = holding.LEAST_LAUNCH_S * number * len(launches)
         return max(sum(both) - len(both) * statistics.median(alone), least)
 
-    def _hold(self, launches: int) -> Launch:
+    def _hold(self, launches: int) -> PreparedKernel:
         """A launch that keeps the device busy while so many others are enqueued."""
         program, out, step_s = self._holding
         steps = max(1, int(launches * holding.ENQUEUE_S / step_s))
         return self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [steps])
 
     @functools.cached_property
-    def _holding(self) -> tuple[Program, Buffer, float]:
+    def _holding(self) -> tuple[BuiltProgram, DeviceMemory, float]:
         """The holding kernel, what it writes, and the seconds of one of its steps."""
         program, out = self.build(holding.TEXT), self.allocate(4)
         launch = self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [holding.HOLD_STEPS])

@@ -8,20 +8,30 @@ numbers of its own: `Limits`.
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from math import isfinite, prod
+from statistics import median
 
 import numpy as np
 
-from retune.codegen.opencl.kernels import image_arguments
 from retune.codegen.passes.images import fits_image
-from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
+from retune.codegen.source import (
+    KernelLaunch,
+    KernelText,
+    Packing,
+    ProgramBuffer,
+    ProgramSource,
+)
 from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
-from retune.core.dtypes import DTYPES, itemsize, numpy_dtype
+from retune.core.dtypes import DTYPES, numpy_dtype
 from retune.core.schema import to_json
 from retune.device.measure.vitals import Vitals
-from retune.device.measure.workload import MeasureOptions, Workload, make_candidate
+from retune.device.measure.workload import (
+    MeasureOptions,
+    Workload,
+    check_fits,
+    packed_weights,
+)
 from retune.device.remote.wire import (
     Parts,
     RefusedError,
@@ -33,7 +43,7 @@ from retune.device.remote.wire import (
     unpack_arrays,
 )
 from retune.device.simulated.packed_source import PackedSource, packed_source
-from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, succeeded
+from retune.records.schema import MAX_ERROR_CHARS, Measurement, failed
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.template import KNOBS, ORDER, unmet
 from retune.targets.vta.workload import Convolution
@@ -68,20 +78,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Buffer:
-    """A BufferSpec whose pack has been applied."""
-
-    name: str
-    dtype: str
-    elements: int
-    role: Role
-    packed: str = ""
-    """Name of the array that it holds; empty: it comes from the workload."""
-    computed_from: tuple[str, ...] = ()
-    image: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
     """What a PackedSource is made of."""
 
@@ -93,9 +89,14 @@ class _Layer:
 class _Program:
     """Kernels, or a layer for an accelerator."""
 
-    kernels: tuple[KernelSource, ...]
-    buffers: tuple[_Buffer, ...]
+    kernels: tuple[KernelText, ...]
+    launches: tuple[KernelLaunch, ...]
+    buffers: tuple[ProgramBuffer, ...]
     options: tuple[str, ...] = ()
+    packed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Weight -> name of the array that it holds; the others come from the workload."""
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Weight -> the task's arrays that it is made of, where that is not the one of its name."""
     layer: _Layer | None = None
 
 
@@ -112,24 +113,8 @@ class _Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A Measurement as JSON has it."""
-
-    status: Status
-    error: str
-    run_times_us: tuple[float, ...]
-    max_abs_err: float | None
-    reference_us: float | None
-    calm_us: float | None
-    build_s: float
-    run_s: float
-    taken: float
-    """Seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    rows: tuple[_Row, ...]
+    rows: tuple[Measurement, ...]
     vitals: Vitals
 
 
@@ -192,30 +177,20 @@ def pack_batch(
     arrays: dict[str, np.ndarray] = {}
     programs: list[_Program] = []
     for source in sources:
-        packed = make_candidate(workload, source).constants(workload)
+        check_fits(workload, source)
         names: dict[str, str] = {}
-        for name, array in packed.items():
-            names[name] = digest_of(
-                np.ascontiguousarray(array).tobytes() + str(array.dtype).encode()
-            )
+        for name, array in packed_weights(workload, source).items():
+            data = np.ascontiguousarray(array).tobytes()
+            names[name] = digest_of(data + str(array.dtype).encode())
             arrays[names[name]] = array
-        buffers = tuple(
-            _Buffer(
-                name=spec.name,
-                dtype=spec.dtype,
-                elements=spec.elements,
-                role=spec.role,
-                packed=names.get(spec.name, ""),
-                computed_from=spec.computed_from,
-                image=spec.image,
-            )
-            for spec in source.buffers
-        )
         programs.append(
             _Program(
                 kernels=source.kernels,
-                buffers=buffers,
+                launches=source.launches,
+                buffers=source.buffers,
                 options=source.options,
+                packed=names,
+                sources={name: packing.sources for name, packing in source.packings.items()},
                 layer=_layer_of(source) if isinstance(source, PackedSource) else None,
             )
         )
@@ -240,8 +215,7 @@ def unpack_batch(body: str, parts: Parts, limits: Limits) -> ReceivedBatch:
     _at_most("candidates", len(batch.programs), limits.candidates)
     sources = tuple(_source(program, parts.arrays, limits) for program in batch.programs)
     for source in sources:
-        flops = sum(kernel.flops for kernel in source.kernels)
-        allowed_s = flops / (1e9 * batch.options.worst_gflops)
+        allowed_s = source.flops / (1e9 * batch.options.worst_gflops)
         _at_most("seconds for a program's arithmetic", allowed_s, limits.deadline_s)
     return ReceivedBatch(
         workload_key=batch.workload,
@@ -267,16 +241,13 @@ def check_options(options: MeasureOptions, limits: Limits) -> None:
 
 
 def pack_rows(rows: Sequence[Measurement], vitals: Vitals) -> str:
-    """Body of the answer."""
-    names = [f.name for f in fields(_Row) if f.name != "taken"]
-    packed = tuple(
-        _Row(
-            **{name: _plain(getattr(row, name)) for name in names},  # pyright: ignore[reportArgumentType]  equal fields
-            taken=row.timestamp.timestamp(),
-        )
+    """Body of the answer. JSON has no infinity; the largest float says the same."""
+    most = sys.float_info.max
+    finite = (
+        row if row.max_abs_err is None else replace(row, max_abs_err=min(row.max_abs_err, most))
         for row in rows
     )
-    return to_json(_Rows(rows=packed, vitals=vitals))
+    return to_json(_Rows(rows=tuple(finite), vitals=vitals))
 
 
 def unpack_rows(body: str, instance: str, number: int) -> list[Measurement]:
@@ -284,48 +255,32 @@ def unpack_rows(body: str, instance: str, number: int) -> list[Measurement]:
     answer = read_json(_Rows, body)
     if len(answer.rows) != number:
         raise RefusedError(f"expected {number} rows from {instance}, got {len(answer.rows)}")
-    return [_measurement(row, instance, answer.vitals) for row in answer.rows]
+    return [_checked(row, instance, answer.vitals) for row in answer.rows]
 
 
-def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
-    right = row.status == "ok"
+def _checked(row: Measurement, instance: str, vitals: Vitals) -> Measurement:
+    """The row as the board of that name took it; its median is taken here."""
     beside = [us for us in (row.reference_us, row.calm_us) if us is not None]
-    if right != bool(row.run_times_us) or not all(map(_is_time, (*row.run_times_us, *beside))):
+    times = (*row.run_times_us, *beside)
+    if row.ok != bool(row.run_times_us) or not all(map(_is_time, times)):
         raise RefusedError(f"expected positive times of right candidates alone, got {row}")
-    spent = (row.build_s, row.run_s, *(() if row.max_abs_err is None else (row.max_abs_err,)))
+    spent = (row.build_s, row.run_s, row.max_abs_err or 0.0)
     if not all(isfinite(value) and value >= 0 for value in spent):
         raise RefusedError(f"expected seconds and a deviation of 0 or more, got {row}")
     shown = (vitals.clock_mhz, vitals.temperature_c)
     if not all(value is None or isfinite(value) for value in shown):
         raise RefusedError(f"expected a clock and a temperature, got {vitals!r}")
-    try:
-        taken = datetime.fromtimestamp(row.taken, UTC)
-    except (ValueError, OverflowError, OSError):
-        raise RefusedError(f"expected a time that a row was taken at, got {row.taken}") from None
-    if right:
-        made = succeeded(
-            row.run_times_us,
-            max_abs_err=row.max_abs_err,
-            reference_us=row.reference_us,
-            calm_us=row.calm_us,
-            build_s=row.build_s,
-            run_s=row.run_s,
-        )
-    else:
-        made = failed(
-            row.status,
-            row.error[: 2 * MAX_ERROR_CHARS],
-            max_abs_err=row.max_abs_err,
-            build_s=row.build_s,
-            run_s=row.run_s,
-        )
+    known = failed(row.status, row.error[: 2 * MAX_ERROR_CHARS]) if row.error else row
     return replace(
-        made,
+        row,
+        error="" if row.ok else known.error,
+        median_us=median(row.run_times_us) if row.ok else None,
+        reference_us=row.reference_us if row.ok else None,
+        calm_us=row.calm_us if row.ok else None,
         instance=instance,
         clock_mhz=vitals.clock_mhz,
         temperature_c=vitals.temperature_c,
         governor=vitals.governor[:_MOST_GOVERNOR_CHARS],
-        timestamp=taken,
     )
 
 
@@ -361,76 +316,90 @@ def _kernels_of(
         raise RefusedError(
             f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got {unknown}"
         )
-    names = [spec.name for spec in program.buffers]
+    names = [buffer.name for buffer in program.buffers]
     if not program.kernels or len(set(names)) != len(names):
         raise RefusedError("expected a program of kernels, and buffers with names of their own")
+    kernels = {kernel.name: kernel for kernel in program.kernels}
     for kernel in program.kernels:
-        _check_kernel(kernel, frozenset(names), limits)
-        _check_images(kernel, frozenset(spec.name for spec in program.buffers if spec.image))
-    for spec in program.buffers:
-        if spec.dtype not in DTYPES or spec.elements < 0:
+        _check_text(kernel, limits)
+    for launch in program.launches:
+        if launch.kernel not in kernels:
+            raise RefusedError(f"kernel {launch.kernel[:80]!r}: expected one of the program")
+        _check_launch(launch, frozenset(names))
+        _check_images(kernels[launch.kernel], launch, program.buffers)
+    for buffer in program.buffers:
+        if buffer.dtype not in DTYPES or buffer.elements < 0:
             raise RefusedError(
-                f"buffer {spec.name!r}: expected elements, got {spec.dtype} {spec.elements}"
+                f"buffer {buffer.name!r}: expected elements, got {buffer.dtype} {buffer.elements}"
             )
-    total = sum(spec.elements * itemsize(spec.dtype) for spec in program.buffers)
-    _at_most("bytes of a program's buffers", total, limits.buffer_bytes)
-    buffers = tuple(_buffer(spec, arrays) for spec in program.buffers)
-    return ProgramSource(kernels=program.kernels, buffers=buffers, options=program.options)
+    _at_most(
+        "bytes of a program's buffers", sum(b.bytes for b in program.buffers), limits.buffer_bytes
+    )
+    packings = {b.name: _packing(b, program, arrays) for b in program.buffers}
+    return ProgramSource(
+        kernels=program.kernels,
+        launches=program.launches,
+        buffers=program.buffers,
+        options=program.options,
+        packings={name: packing for name, packing in packings.items() if packing is not None},
+    )
 
 
-def _check_kernel(kernel: KernelSource, buffers: frozenset[str], limits: Limits) -> None:
+def _check_text(kernel: KernelText, limits: Limits) -> None:
     if not _NAME.fullmatch(kernel.name):
         raise RefusedError(f"kernel: expected a name in C, got {kernel.name[:80]!r}")
     _at_most(f"characters of kernel {kernel.name}", len(kernel.text), limits.text_chars)
     if kernel.name not in kernel.text or "\0" in kernel.text:
         raise RefusedError(f"kernel {kernel.name}: expected the text of a kernel, got another")
-    sizes = (*kernel.global_size, *kernel.local_size)
-    if min(sizes) < 1 or prod(kernel.global_size) >= 1 << 62 or max(sizes) >= 1 << 32:
-        raise RefusedError(f"kernel {kernel.name}: expected a range of work-items, got {sizes}")
-    if min(kernel.flops, kernel.bytes) < 0 or max(kernel.flops, kernel.bytes) >= 1 << 62:
-        raise RefusedError(f"kernel {kernel.name}: expected counts of its work, got {kernel.flops}")
-    strange = {arg.buffer for arg in kernel.args} - buffers
+
+
+def _check_launch(launch: KernelLaunch, buffers: frozenset[str]) -> None:
+    sizes = (*launch.global_size, *launch.local_size)
+    axes = len(launch.global_size), len(launch.local_size)
+    if axes != (3, 3) or min(sizes) < 1:
+        raise RefusedError(f"kernel {launch.kernel}: expected a range of work-items, got {sizes}")
+    if prod(launch.global_size) >= 1 << 62 or max(sizes) >= 1 << 32:
+        raise RefusedError(f"kernel {launch.kernel}: expected a range of work-items, got {sizes}")
+    if min(launch.flops, launch.bytes) < 0 or max(launch.flops, launch.bytes) >= 1 << 62:
+        got = launch.flops
+        raise RefusedError(f"kernel {launch.kernel}: expected counts of its work, got {got}")
+    strange = {*launch.args, *launch.writes} - buffers
     if strange:
-        raise RefusedError(f"kernel {kernel.name}: no buffer {', '.join(sorted(strange))[:80]!r}")
+        names = ", ".join(sorted(strange))[:80]
+        raise RefusedError(f"kernel {launch.kernel}: no buffer {names!r}")
 
 
-def _check_images(kernel: KernelSource, images: frozenset[str]) -> None:
+def _check_images(
+    kernel: KernelText, launch: KernelLaunch, buffers: Sequence[ProgramBuffer]
+) -> None:
     """An array in place of an image, or the other way round, ends the process of a driver."""
-    given = tuple(n for n, arg in enumerate(kernel.args) if arg.buffer in images)
-    if given != image_arguments(kernel.name, kernel.text):
+    images = {buffer.name for buffer in buffers if buffer.image}
+    given = tuple(n for n, name in enumerate(launch.args) if name in images)
+    if given != kernel.images:
         raise RefusedError(f"kernel {kernel.name}: expected its images as arguments, got {given}")
 
 
-def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
+def _packing(
+    buffer: ProgramBuffer, program: _Program, arrays: Mapping[str, np.ndarray]
+) -> Packing | None:
     pack = None
-    if spec.packed:
-        array = arrays.get(spec.packed)
-        if array is None or array.size != spec.elements or array.dtype != numpy_dtype(spec.dtype):
+    if buffer.name in program.packed:
+        array = arrays.get(program.packed[buffer.name])
+        kind = numpy_dtype(buffer.dtype)
+        if array is None or array.size != buffer.elements or array.dtype != kind:
             raise RefusedError(
-                f"buffer {spec.name!r}: expected its packed array, got none that fits"
+                f"buffer {buffer.name!r}: expected its packed array, got none that fits"
             )
         pack = GivenPack(array=array)
-    if spec.image and not (pack and fits_image(spec.elements, spec.dtype, spec.image)):
+    if buffer.image and not (pack and fits_image(buffer.elements, buffer.dtype, buffer.image)):
         raise RefusedError(
-            f"buffer {spec.name!r}: expected an image of whole rows, got {spec.elements} "
-            f"{spec.dtype} in rows of {spec.image} texels"
+            f"buffer {buffer.name!r}: expected an image of whole rows, got {buffer.elements} "
+            f"{buffer.dtype} in rows of {buffer.image} texels"
         )
-    return BufferSpec(
-        name=spec.name,
-        dtype=spec.dtype,
-        elements=spec.elements,
-        role=spec.role,
-        pack=pack,
-        computed_from=spec.computed_from,
-        image=spec.image,
-    )
-
-
-def _plain(value: object) -> object:
-    """JSON has no infinity; the largest float says the same."""
-    if isinstance(value, float) and not isfinite(value):
-        return sys.float_info.max
-    return value
+    sources = program.sources.get(buffer.name)
+    if pack is None and sources is None:
+        return None
+    return Packing(pack=pack, sources=sources or (buffer.name,))
 
 
 def _at_most(what: str, found: float, most: float) -> None:

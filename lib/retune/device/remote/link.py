@@ -23,8 +23,8 @@ import retune
 from retune.core.errors import DeviceError, InputError, RecordError
 from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
-from retune.device.remote.door import close_door
 from retune.device.remote.names import FarmName, check_address
+from retune.device.remote.restricted_unpickler import restrict_unpickling
 from retune.device.remote.security import security_of
 from retune.device.remote.wire import MOST_BYTES, WIRE
 from retune.device.remote.work import carry_out
@@ -149,7 +149,7 @@ class Link:
         self._client: Client | None = None
         self._seen = Boards(found=(), waiting={})
         self._lock = threading.Lock()
-        close_door("client", MOST_BYTES, certs)
+        restrict_unpickling("client", MOST_BYTES, certs)
 
     def boards(self) -> Boards:
         """The boards there are now. Raises: AwayError if the scheduler does not answer."""

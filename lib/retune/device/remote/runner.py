@@ -19,7 +19,7 @@ from functools import cache
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
-from retune.device.measure.workload import MeasureOptions, Workload, make_candidate
+from retune.device.measure.workload import MeasureOptions, Workload, check_fits
 from retune.device.remote.batches import MEASURE, pack_batch, pack_workload, unpack_rows
 from retune.device.remote.link import (
     AwayError,
@@ -127,7 +127,7 @@ class FarmRunner:
             known = ", ".join(sorted(self._workloads)) or "none"
             raise InputError(f"workload {workload_key!r} was not prepared; prepared are: {known}")
         for source in candidates:
-            make_candidate(self._workloads[workload_key], source)
+            check_fits(self._workloads[workload_key], source)
         self._enter()
         try:
             return self._threads.submit(self._carried_out, workload_key, candidates, options)

@@ -17,7 +17,7 @@ import safetensors.numpy
 from retune.core.errors import InputError, RecordError
 from retune.core.schema import from_json, to_json
 
-WIRE = 2
+WIRE = 3
 """Version of all that travels; boards and clients of another one refuse each other."""
 MOST_BYTES = 1 << 30
 """A job is no larger, unless whoever starts scheduler or board says otherwise."""

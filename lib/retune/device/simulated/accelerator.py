@@ -19,6 +19,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child, ChildLostError
+from retune.device.measure.messages import Done
 from retune.device.measure.workload import DirectRunner, MeasureOptions, Workload
 from retune.device.opencl.host import available_cores
 from retune.device.opencl.runtime import Device
@@ -116,7 +117,8 @@ class AcceleratorRunner(DirectRunner):
         self.spec = spec
         count = processes or available_cores()
         self._children = [
-            Child(spec.name, entry=_ENTRY, environment=_ONE_THREAD) for _ in range(count)
+            Child(spec.name, entry=_ENTRY, environment=_ONE_THREAD, replies=(Done, Measurement))
+            for _ in range(count)
         ]
         self._free: LifoQueue[Child] = LifoQueue()
         """The last one that measured is the next one: no more are started than measure at once."""

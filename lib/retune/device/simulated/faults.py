@@ -7,17 +7,16 @@ processes that measure on the board.
 
 import contextlib
 import fcntl
-import json
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import cast
 
-from retune.codegen.source import KernelSource
-from retune.core.errors import InputError
+from retune.codegen.source import Run
+from retune.core.errors import InputError, RecordError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
+from retune.core.schema import from_json, to_json
 from retune.device.simulated.board import Board, Fault
 from retune.device.simulated.simulation import fraction, program_key
 
@@ -26,7 +25,7 @@ from retune.device.simulated.simulation import fraction, program_key
 class Turn:
     """A program that is about to be measured."""
 
-    kernels: tuple[KernelSource, ...]
+    runs: tuple[Run, ...]
     spared: bool
     """The first one of its task: no fault that names a task hits it."""
 
@@ -43,10 +42,10 @@ class Claimed:
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    measured: int = 0
-    applied: Counter[str] = field(default_factory=Counter[str])
+    measured: int
+    applied: dict[str, int]
     """Measurements that each fault has hit, by its key."""
-    guilty: dict[str, None] = field(default_factory=dict[str, None])
+    guilty: list[str]
     """Keys of programs, in the order in which they were hit."""
 
 
@@ -55,12 +54,12 @@ class Script:
 
     def __init__(self, board: Board) -> None:
         """Reads nothing yet."""
-        self._faults = board.faults
+        self._faults = board.fault
         self._path = board.path.with_name(f"{board.path.name}.state")
         self._lock = board.path.with_name(f"{board.path.name}.lock")
         seen: Counter[Fault] = Counter()
         self._keys: list[str] = []
-        for fault in board.faults:
+        for fault in board.fault:
             self._keys.append(content_key(fault, seen[fault]))
             seen[fault] += 1
 
@@ -87,13 +86,13 @@ class Script:
 
     def _next(self, state: _State, turn: Turn) -> Fault | None:
         """The first fault that hits the measurement; it is noted in the state."""
-        key = program_key(turn.kernels)
+        key = program_key(turn.runs)
         for fault, name in zip(self._faults, self._keys, strict=True):
             if not _hits(fault, name, state, turn, key):
                 continue
-            state.applied[name] += 1
-            if fault.kind == "wrong_bundle":
-                state.guilty[key] = None
+            state.applied[name] = state.applied.get(name, 0) + 1
+            if fault.kind == "wrong_bundle" and key not in state.guilty:
+                state.guilty.append(key)
             return fault
         return None
 
@@ -112,28 +111,18 @@ class Script:
 
     def _read(self) -> _State:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            return _State(
-                measured=int(found["measured"]),
-                applied=Counter(cast("dict[str, int]", found["applied"])),
-                guilty=dict.fromkeys(cast("list[str]", found["guilty"])),
-            )
+            return from_json(_State, self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return _State()
-        except (OSError, ValueError, OverflowError, TypeError, KeyError) as error:
+            return _State(measured=0, applied={}, guilty=[])
+        except (OSError, ValueError, RecordError) as error:
             raise InputError(
                 f"{self._path}: expected what happened to the simulated device so far, got a file "
                 f"that cannot be read ({error}); remove it to begin anew"
             ) from error
 
     def _write(self, state: _State) -> None:
-        stated = {
-            "measured": state.measured,
-            "applied": dict(state.applied),
-            "guilty": list(state.guilty),
-        }
         with replacing(self._path) as stream:
-            stream.write(f"{json.dumps(stated, indent=1)}\n".encode())
+            stream.write(to_json(state).encode())
 
 
 def _hits(fault: Fault, name: str, state: _State, turn: Turn, key: str) -> bool:
@@ -141,9 +130,9 @@ def _hits(fault: Fault, name: str, state: _State, turn: Turn, key: str) -> bool:
     if fault.at is not None:
         return fault.at <= state.measured < fault.at + (fault.times or 1)
     if fault.share is not None:
-        left = fault.times is None or state.applied[name] < fault.times
+        left = fault.times is None or state.applied.get(name, 0) < fault.times
         return left and fraction(name, key) < fault.share
     assert fault.task is not None
-    if turn.spared or state.applied[name] >= (fault.times or 1):
+    if turn.spared or state.applied.get(name, 0) >= (fault.times or 1):
         return False
-    return any(fnmatchcase(kernel.name, fault.task) for kernel in turn.kernels)
+    return any(fnmatchcase(kernel.name, fault.task) for kernel, _ in turn.runs)

@@ -27,4 +27,6 @@ class PackedSource(ProgramSource):
 
 def packed_source(work: Convolution, decisions: Decisions, config: VtaConfig) -> PackedSource:
     """The candidate of these decisions; it has no kernels of its own."""
-    return PackedSource(kernels=(), buffers=(), work=work, decisions=decisions, config=config)
+    return PackedSource(
+        kernels=(), launches=(), buffers=(), work=work, decisions=decisions, config=config
+    )

@@ -19,11 +19,10 @@ from retune.core.target import DeviceSpec
 from retune.device.measure.lease import lease
 from retune.device.measure.timing import check_deadline_s, deviation
 from retune.device.measure.workload import (
-    Candidate,
     DirectRunner,
     MeasureOptions,
     Workload,
-    make_candidate,
+    check_fits,
 )
 from retune.device.opencl.runtime import Device
 from retune.device.simulated.board import Board, Fault
@@ -88,12 +87,13 @@ class SimulatedRunner(DirectRunner):
         DeviceError where the script says that the driver is lost.
         """
         workload = self._workload(workload_key)
-        wanted = [make_candidate(workload, source) for source in candidates]
+        for source in candidates:
+            check_fits(workload, source)
         with self._turn, lease(self.spec):
             claimed = self._script.claim([self._turn_of(workload_key, s) for s in candidates])
             return [
-                self._measure(workload, candidate, fault, claimed.guilty, options)
-                for candidate, fault in zip(wanted, claimed.faults, strict=False)
+                self._measure(workload, source, fault, claimed.guilty, options)
+                for source, fault in zip(candidates, claimed.faults, strict=False)
             ]
 
     def close(self) -> None:
@@ -101,12 +101,12 @@ class SimulatedRunner(DirectRunner):
 
     def _turn_of(self, workload_key: str, source: ProgramSource) -> Turn:
         first = self._first.setdefault(workload_key, source.key)
-        return Turn(kernels=source.kernels, spared=source.key == first)
+        return Turn(runs=source.runs, spared=source.key == first)
 
     def _measure(
         self,
         workload: Workload,
-        candidate: Candidate,
+        source: ProgramSource,
         fault: Fault | None,
         guilty: frozenset[str],
         options: MeasureOptions,
@@ -115,7 +115,7 @@ class SimulatedRunner(DirectRunner):
         self._wait(board.hang_s if kind == "hang" else board.measure_s)
         match kind:
             case "hang":
-                deadline_s = check_deadline_s(candidate.job, options)
+                deadline_s = check_deadline_s(source, options)
                 text = f"the first run: no answer within {deadline_s:.3g} s; killed"
                 return failed("timeout", text, run_s=deadline_s)
             case "crash":
@@ -132,7 +132,7 @@ class SimulatedRunner(DirectRunner):
                 raise DeviceError(f"device {board.name!r} cannot be opened: {_DEATH}")
             case "slow" | "wrong_bundle" | None:
                 slower = fault.factor if fault and kind == "slow" else 1.0
-                return self._timed(candidate.source, slower, guilty, options)
+                return self._timed(source, slower, guilty, options)
             case _:
                 assert_never(kind)
 
@@ -145,7 +145,7 @@ class SimulatedRunner(DirectRunner):
     ) -> Measurement:
         """A right result, and its repeats; the board's reference kernel knows its speed alone."""
         board = self._board
-        time_us = slower * sum(program_times_us(source.kernels, board, guilty))
+        time_us = slower * sum(program_times_us(source.runs, board, guilty))
         rng = np.random.default_rng(int(source.key[:_SEED_DIGITS], 16))
         spread = np.exp(board.noise * rng.standard_normal(options.repeat))
         return succeeded(

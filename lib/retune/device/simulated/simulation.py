@@ -12,7 +12,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from retune.codegen.source import KernelSource
+from retune.codegen.source import Run, three
 from retune.core.keys import content_key
 from retune.device.simulated.board import Board
 
@@ -32,25 +32,28 @@ _VECTOR = re.compile(r"\b(?:float|half|vload|vstore)(2|4|8|16)\b")
 _HEX_DIGITS = 12
 
 
-def kernel_key(kernel: KernelSource) -> str:
+def kernel_key(run: Run) -> str:
     """Equal for kernels of one text and range, in whichever program or bundle they are."""
-    return content_key(kernel.name, kernel.text, kernel.global_size, kernel.local_size)
+    kernel, launch = run
+    return content_key(
+        kernel.name, kernel.text, three(launch.global_size), three(launch.local_size)
+    )
 
 
-def program_key(kernels: Sequence[KernelSource]) -> str:
+def program_key(runs: Sequence[Run]) -> str:
     """The same of kernels that run one after the other."""
-    return content_key([kernel_key(kernel) for kernel in kernels])
+    return content_key([kernel_key(run) for run in runs])
 
 
 def program_times_us(
-    kernels: Sequence[KernelSource], board: Board, guilty: frozenset[str] = frozenset()
+    runs: Sequence[Run], board: Board, guilty: frozenset[str] = frozenset()
 ) -> tuple[float, ...]:
-    """Microseconds of each kernel of a program on the board, all of them positive.
+    """Microseconds of each launch of a program on the board, all of them positive.
 
     `guilty` are the keys of programs that look better than they are, see `Fault`.
     """
-    lure = _LURE if guilty and program_key(kernels) in guilty else 1.0
-    return tuple(_kernel_us(kernel, board) / board.speed / lure for kernel in kernels)
+    lure = _LURE if guilty and program_key(runs) in guilty else 1.0
+    return tuple(_kernel_us(run, board) / board.speed / lure for run in runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,14 @@ def spoiled_array(array: np.ndarray) -> np.ndarray:
     return found
 
 
-def _kernel_us(kernel: KernelSource, board: Board) -> float:
-    groups = max(1, prod(kernel.global_size) // max(1, prod(kernel.local_size)))
+def _kernel_us(run: Run, board: Board) -> float:
+    kernel, launch = run
+    groups = max(1, prod(launch.global_size) // max(1, prod(launch.local_size)))
     idle = ceil(groups / _UNITS) * _UNITS / groups
     lanes = max((int(width) for width in _VECTOR.findall(kernel.text)), default=1)
     narrow = max(1.0, _LANES / lanes) ** 0.5
-    luck = _LUCK ** fraction(board.model, board.driver, kernel_key(kernel))
-    return luck * (_LAUNCH_US + idle * narrow * _least_us(kernel.flops, kernel.bytes))
+    luck = _LUCK ** fraction(board.model, board.driver, kernel_key(run))
+    return luck * (_LAUNCH_US + idle * narrow * _least_us(launch.flops, launch.bytes))
 
 
 def _least_us(flops: int, traffic: int) -> float:

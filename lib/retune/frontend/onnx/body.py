@@ -27,7 +27,7 @@ from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, handler
 from retune.graph.graph import GraphBuilder
 from retune.proto.file import attribute_value, initializers, value_info
 from retune.proto.scope import (
-    Scope,
+    NameScope,
     attributes_of,
     bodies_of,
     label_of,
@@ -48,7 +48,7 @@ class BodyImporter:
     """Adds bodies of nodes to a graph under construction; errors are collected, not raised."""
 
     def __init__(
-        self, build: GraphBuilder, functions: Functions, scope: Scope, folder: Path
+        self, build: GraphBuilder, functions: Functions, scope: NameScope, folder: Path
     ) -> None:
         self._build = build
         self._functions = functions
@@ -63,7 +63,7 @@ class BodyImporter:
         """The first node of each of them."""
         self.errors: list[ModelError] = []
 
-    def run(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+    def run(self, nodes: Iterable[onnx.NodeProto], scope: NameScope) -> None:
         """The nodes' meaning is in the graph, and the scope knows their outputs."""
         self._depth += 1
         for proto in nodes:
@@ -84,7 +84,7 @@ class BodyImporter:
         else:
             self._build.add("identity", [value], outputs=[name], name=name)
 
-    def _called(self, proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
+    def _called(self, proto: onnx.NodeProto, scope: NameScope) -> onnx.NodeProto:
         """The node with the graph's names for what it reads and makes, and its own attributes."""
         label = scope.prefix + label_of(proto)
         call = onnx.NodeProto(
@@ -101,13 +101,13 @@ class BodyImporter:
         call.attribute.extend(attributes_of(proto, scope.attributes))
         return call
 
-    def _own(self, name: str, scope: Scope) -> str:
+    def _own(self, name: str, scope: NameScope) -> str:
         """The graph's name for what a body makes: its own, one that was agreed, or a fresh one."""
         if not scope.prefix:
             return name
         return scope.names.get(name) or self._build.reserve(scope.prefix + name)
 
-    def _node(self, call: onnx.NodeProto, scope: Scope) -> None:
+    def _node(self, call: onnx.NodeProto, scope: NameScope) -> None:
         around = (scope.value(name) or "" for name in seen_by(call))
         read = {*filter(None, call.input), *filter(None, around)}
         if read & self._unknown:
@@ -121,7 +121,7 @@ class BodyImporter:
                 where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
                 raise ModelError(f"{where}: its values do not fit into memory ({error})") from error
 
-    def _count(self, call: onnx.NodeProto, scope: Scope) -> None:
+    def _count(self, call: onnx.NodeProto, scope: NameScope) -> None:
         """The node cannot be imported, for what it reads; what it would lack itself is counted."""
         function = local_function(call, self._functions)
         if function is not None:
@@ -134,7 +134,7 @@ class BodyImporter:
             self._miss(call)
         self._unknown.update(call.output)
 
-    def _import(self, call: onnx.NodeProto, scope: Scope) -> None:
+    def _import(self, call: onnx.NodeProto, scope: NameScope) -> None:
         handler, version = _handler(call, scope), scope.version(call.domain)
         problem = input_problem(call, version)
         if problem:
@@ -180,7 +180,7 @@ class BodyImporter:
         self.first.setdefault(op_type, call.name)
         self._unknown.update(call.output)
 
-    def _handle(self, handler: Handler, call: onnx.NodeProto, scope: Scope) -> None:
+    def _handle(self, handler: Handler, call: onnx.NodeProto, scope: NameScope) -> None:
         version = scope.version(call.domain)
         where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
         node = OnnxNode(
@@ -214,7 +214,7 @@ class BodyImporter:
             return onnx.TypeProto()
         return value_info(value, self._build.types[value]).type
 
-    def _expand(self, function: onnx.FunctionProto, call: onnx.NodeProto, scope: Scope) -> None:
+    def _expand(self, function: onnx.FunctionProto, call: onnx.NodeProto, scope: NameScope) -> None:
         """The function's body takes the node's place; its outputs have the node's names."""
         if len(call.input) > len(function.input):
             raise ModelError(
@@ -225,7 +225,7 @@ class BodyImporter:
         names = dict(zip(function.input, given, strict=True))
         made = dict(zip(function.output, call.output, strict=False))
         names |= {name: value for name, value in made.items() if value and name not in names}
-        inner = Scope(
+        inner = NameScope(
             opsets=opsets_of(function) or scope.opsets,
             prefix=f"{call.name}/",
             attributes=call_attributes(function, call, scope.version(call.domain)),
@@ -245,7 +245,7 @@ class BodyImporter:
             )
 
     def body(
-        self, graph: onnx.GraphProto, inputs: Sequence[str], label: str, scope: Scope
+        self, graph: onnx.GraphProto, inputs: Sequence[str], label: str, scope: NameScope
     ) -> tuple[str, ...]:
         """The outputs of a branch, or of a loop's body applied to these values."""
         self._enter(label)
@@ -258,7 +258,7 @@ class BodyImporter:
         self.run(graph.node, inner)
         return tuple(inner.value(entry.name) or "" for entry in graph.output)
 
-    def _fold(self, call: onnx.NodeProto, scope: Scope) -> bool:
+    def _fold(self, call: onnx.NodeProto, scope: NameScope) -> bool:
         """True if the node's inputs are all known, and now its outputs are."""
         read = [name for name in call.input if name]
         if not read or not all(name in self._build.constants for name in read):
@@ -271,7 +271,7 @@ class BodyImporter:
             self._build.constant(name, array)
         return results is not None
 
-    def run_on_host(self, call: onnx.NodeProto, scope: Scope, *, keep: bool = False) -> None:
+    def run_on_host(self, call: onnx.NodeProto, scope: NameScope, *, keep: bool = False) -> None:
         """The node runs on the host; kept back for the last host step where that has to be."""
         proto = onnx.NodeProto()
         proto.CopyFrom(call)
@@ -286,7 +286,7 @@ class BodyImporter:
         return self.host.add(proto, scope.opsets)
 
 
-def _handler(call: onnx.NodeProto, scope: Scope) -> Handler | None:
+def _handler(call: onnx.NodeProto, scope: NameScope) -> Handler | None:
     """What imports the node, if there is something."""
     return handler_of(_full_name(call), scope.version(call.domain))
 
@@ -303,7 +303,7 @@ class _Around:
 
     importer: BodyImporter
     call: onnx.NodeProto
-    scope: Scope
+    scope: NameScope
     errors: int
     missing: Counter[str]
 

@@ -20,7 +20,7 @@ from retune.frontend.quantized.qoperator import MICROSOFT, in_pairs
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.quantize.given import realize_given
 from retune.proto.file import initializer_names, initializers, opset_of, read_onnx
-from retune.proto.scope import Scope, opsets_of
+from retune.proto.scope import NameScope, opsets_of
 
 
 def load_file(path: Path, shapes: Shapes | None = None) -> Graph:
@@ -59,7 +59,7 @@ def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: s
     nodes = needed_nodes(model.graph, sorted_nodes(model.graph, name))
     made = {value for node in nodes for value in node.output}
     build = GraphBuilder(name, fold=True, reserved=made)
-    scope = Scope(opsets=opsets_of(model))
+    scope = NameScope(opsets=opsets_of(model))
     stored = initializer_names(model.graph)
     for value, entry in input_types(model.graph, shapes or {}, stored).items():
         scope.names[value] = build.input(value, entry)
@@ -76,7 +76,7 @@ def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: s
 
 
 def _outputs(
-    graph: onnx.GraphProto, build: GraphBuilder, importer: BodyImporter, scope: Scope
+    graph: onnx.GraphProto, build: GraphBuilder, importer: BodyImporter, scope: NameScope
 ) -> list[str]:
     """The outputs' names, each now a value of its own. Raises: ModelError."""
     outputs = [entry.name for entry in graph.output]

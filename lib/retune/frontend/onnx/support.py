@@ -36,7 +36,7 @@ _NAMES = {"float": FLOAT32, "double": FLOAT64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class OperatorVersion:
     """How an operator is imported from one operator set on."""
 
     since: int
@@ -51,7 +51,7 @@ class Support:
     """One operator of the default domain."""
 
     name: str
-    versions: tuple[Version, ...]
+    versions: tuple[OperatorVersion, ...]
     """Oldest first; none if it is not imported."""
     until: int | None
     """The last operator set that has it; None: the newest has it."""
@@ -125,7 +125,7 @@ def _support(name: str, schemas: Sequence[_Schema]) -> Support:
     until = schemas[-1].since_version - 1 if schemas[-1].deprecated else None
     stated = [schema for schema in schemas if not schema.deprecated]
     changes = {max(v, OLDEST_OPSET) for v in (*versions_of(name), *map(_since, stated))}
-    versions: list[Version] = []
+    versions: list[OperatorVersion] = []
     for opset in sorted(change for change in changes if change >= _since(schemas[0])):
         known = [schema for schema in stated if schema.since_version <= opset]
         found = _version(name, known[-1], opset)
@@ -134,25 +134,25 @@ def _support(name: str, schemas: Sequence[_Schema]) -> Support:
     return Support(name=name, versions=tuple(versions), until=until)
 
 
-def _same(before: Version, after: Version) -> bool:
+def _same(before: OperatorVersion, after: OperatorVersion) -> bool:
     return replace(before, since=after.since) == after
 
 
-def _version(name: str, schema: _Schema, opset: int) -> Version | None:
+def _version(name: str, schema: _Schema, opset: int) -> OperatorVersion | None:
     """How the operator is imported in that operator set; None if it is not."""
     handlers = versions_of(name)
     newest = max((since for since in handlers if since <= opset), default=None)
     if newest is not None:
         claim, doc = CLAIMS.get((name, newest), Claim()), handlers[newest].__doc__
         way: Way = "folded" if claim.folded else "kernels"
-        return Version(since=opset, way=way, meaning=_first_line(doc), limits=claim.limits)
+        return OperatorVersion(since=opset, way=way, meaning=_first_line(doc), limits=claim.limits)
     if schema.has_function or schema.has_context_dependent_function:
         operators = _body(schema, opset)
         if not all(support_of(inner).versions for inner in operators):
             return None
-        return Version(since=opset, way="function", meaning=_listed(operators))
+        return OperatorVersion(since=opset, way="function", meaning=_listed(operators))
     if not schema.non_deterministic and _held(schema) and _in_reference(schema, opset):
-        return Version(since=opset, way="host", meaning="ONNX's reference implementation")
+        return OperatorVersion(since=opset, way="host", meaning="ONNX's reference implementation")
     return None
 
 

@@ -16,7 +16,7 @@ from retune.graph.passes.fold import (
     scale_into_weight,
     scale_through_add,
 )
-from retune.graph.rewrite import Rewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
 from retune.ops import Array
 from retune.ops.convolution import border
 from retune.ops.registry import integer, ints
@@ -51,7 +51,7 @@ class _Branch:
         return replace(self, weight=-self.weight, shift=None if self.shift is None else -self.shift)
 
 
-def _merged_sum(r: Rewriter, node: Node) -> str | None:
+def _merged_sum(r: GraphRewriter, node: Node) -> str | None:
     """The sum, or difference, of two branches as one convolution and a shift."""
     if node.op not in ("add", "subtract"):
         return None
@@ -65,7 +65,7 @@ def _merged_sum(r: Rewriter, node: Node) -> str | None:
     return _put(r, left, right, node) or _put(r, right, left, node)
 
 
-def _put(r: Rewriter, wide: _Branch, narrow: _Branch, node: Node) -> str | None:
+def _put(r: GraphRewriter, wide: _Branch, narrow: _Branch, node: Node) -> str | None:
     """Both as the convolution of `wide`, whose kernel takes in the other one; None if it cannot."""
     made = r.old.types[node.outputs[0]]
     if wide.layer is None:
@@ -85,7 +85,7 @@ def _put(r: Rewriter, wide: _Branch, narrow: _Branch, node: Node) -> str | None:
     return r.emit("add", (merged, constant), {}, node.outputs[0])
 
 
-def _branch(r: Rewriter, value: str) -> _Branch:
+def _branch(r: GraphRewriter, value: str) -> _Branch:
     """What the value is of another one, as long as nobody else reads what is between; else of
     itself, which it is with a scale of one."""
     shape = r.shape(value)

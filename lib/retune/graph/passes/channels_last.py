@@ -12,7 +12,7 @@ import numpy as np
 
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import moves_only_ones
-from retune.graph.rewrite import Rewriter
+from retune.graph.rewrite import GraphRewriter
 from retune.ops import AttrValue, lookup
 from retune.ops.host import HOST
 from retune.ops.registry import integer, ints
@@ -35,7 +35,7 @@ class _Converter:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.r = Rewriter(graph)
+        self.r = GraphRewriter(graph)
         self.have: dict[str, dict[int, str]] = {}
         for value in (*graph.inputs, *graph.constants):
             self.have[value] = {0: value}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from retune.graph.graph import Graph, Node
-from retune.graph.rewrite import Rewriter, rebuild
+from retune.graph.rewrite import GraphRewriter, rebuild
 
 
 def fold_empty(graph: Graph) -> Graph:
@@ -13,12 +13,12 @@ def fold_empty(graph: Graph) -> Graph:
     return rebuild(graph, _empty_result, _empty_operand)
 
 
-def _empty_result(r: Rewriter, node: Node) -> str | None:
+def _empty_result(r: GraphRewriter, node: Node) -> str | None:
     entry = r.old.types[node.outputs[0]]
     return None if entry.elements else r.store(node.name, np.empty(entry.shape, entry.dtype))
 
 
-def _empty_operand(r: Rewriter, node: Node) -> str | None:
+def _empty_operand(r: GraphRewriter, node: Node) -> str | None:
     empty = {v for v in node.inputs if v and not r.types[v].elements}
     if not empty:
         return None
@@ -29,7 +29,7 @@ def _empty_operand(r: Rewriter, node: Node) -> str | None:
     return r.emit(node.op, inputs, node.attrs, node.outputs[0])
 
 
-def _stored(r: Rewriter, value: str) -> str:
+def _stored(r: GraphRewriter, value: str) -> str:
     if r.constant(value) is not None:
         return value
     entry = r.types[value]

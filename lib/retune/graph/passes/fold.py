@@ -4,7 +4,7 @@ import numpy as np
 
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import drop_identity, merge_reshapes
-from retune.graph.rewrite import Rewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
 from retune.ops import Array
 from retune.ops.registry import integer, number
 
@@ -17,7 +17,7 @@ def lower_batch_norm(graph: Graph) -> Graph:
     return rebuild(graph, _batch_norm_to_scale)
 
 
-def _batch_norm_to_scale(r: Rewriter, node: Node) -> str | None:
+def _batch_norm_to_scale(r: GraphRewriter, node: Node) -> str | None:
     if node.op != "batch_norm":
         return None
     data, gain, bias, mean, variance = node.inputs
@@ -39,14 +39,14 @@ def fold_scales(graph: Graph) -> Graph:
     return until_stable(graph, lambda g: rebuild(g, *rules))
 
 
-def scale_into_weight(r: Rewriter, node: Node) -> str | None:
+def scale_into_weight(r: GraphRewriter, node: Node) -> str | None:
     """conv(x, w) * c -> conv(x, w * c), when nobody else reads the convolution."""
     if node.op != "multiply":
         return None
     return _scaled_layer(r, node.inputs[0], node.inputs[1], node.outputs[0])
 
 
-def _scaled_layer(r: Rewriter, value: str, factor: str, output: str) -> str | None:
+def _scaled_layer(r: GraphRewriter, value: str, factor: str, output: str) -> str | None:
     layer, array = r.producer(value), r.constant(factor)
     if layer is None or array is None or layer.op not in LINEAR or not r.only_use(value):
         return None
@@ -62,7 +62,7 @@ def _scaled_layer(r: Rewriter, value: str, factor: str, output: str) -> str | No
     return r.emit(layer.op, (layer.inputs[0], stored), layer.attrs, output)
 
 
-def scale_through_add(r: Rewriter, node: Node) -> str | None:
+def scale_through_add(r: GraphRewriter, node: Node) -> str | None:
     """(conv(x, w) + b) * c -> conv(x, w * c) + b * c; so too for x * a instead of the layer."""
     inner = r.producer(node.inputs[0])
     if node.op != "multiply" or inner is None or inner.op != "add":
@@ -77,7 +77,7 @@ def scale_through_add(r: Rewriter, node: Node) -> str | None:
     return r.emit("add", (scaled, shift), {}, node.outputs[0])
 
 
-def _scaled_product(r: Rewriter, value: str, factor: str) -> str | None:
+def _scaled_product(r: GraphRewriter, value: str, factor: str) -> str | None:
     product = r.producer(value)
     if product is None or product.op != "multiply" or r.constant(factor) is None:
         return None
@@ -87,7 +87,7 @@ def _scaled_product(r: Rewriter, value: str, factor: str) -> str | None:
     return r.emit("multiply", (product.inputs[0], merged), {})
 
 
-def merge_constants(r: Rewriter, node: Node) -> str | None:
+def merge_constants(r: GraphRewriter, node: Node) -> str | None:
     """(x + a) + b -> x + (a + b), and so for products."""
     inner = r.producer(node.inputs[0])
     if node.op not in ("add", "multiply") or inner is None or inner.op != node.op:
@@ -120,7 +120,7 @@ def dense_of_transposed(graph: Graph) -> Graph:
     return until_stable(graph, lambda g: rebuild(g, *rules))
 
 
-def _transpose_into_dense(r: Rewriter, node: Node) -> str | None:
+def _transpose_into_dense(r: GraphRewriter, node: Node) -> str | None:
     flat = r.producer(node.inputs[0])
     weight = r.constant(node.inputs[1]) if node.op == "dense" else None
     if weight is None or flat is None or flat.op != "reshape":

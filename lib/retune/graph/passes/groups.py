@@ -9,7 +9,7 @@ from math import prod
 
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import merge_reshapes
-from retune.graph.rewrite import Rewriter, rebuild
+from retune.graph.rewrite import GraphRewriter, rebuild
 from retune.ops.registry import ints
 
 _ROWS = (2,)
@@ -24,7 +24,7 @@ def groups_of_channels(graph: Graph) -> Graph:
     return rebuild(rebuild(graph, _standardise), merge_reshapes)
 
 
-def _standardise(r: Rewriter, node: Node) -> str | None:
+def _standardise(r: GraphRewriter, node: Node) -> str | None:
     rows = r.producer(node.inputs[0]) if node.op == "standardise" else None
     if rows is None or rows.op != "reshape" or ints(node.attrs, "axes") != _ROWS:
         return None

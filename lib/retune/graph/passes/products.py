@@ -13,7 +13,7 @@ from retune.graph.passes.simplify import (
     merge_transposes,
     transpose_to_reshape,
 )
-from retune.graph.rewrite import Rewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
 from retune.ops.registry import AttrValue, ints
 from retune.ops.shapes import same_blocks
 
@@ -27,7 +27,7 @@ def free_products(graph: Graph) -> Graph:
     return until_stable(graph, lambda g: rebuild(g, *rules, *merging))
 
 
-def _scale_behind(r: Rewriter, node: Node) -> str | None:
+def _scale_behind(r: GraphRewriter, node: Node) -> str | None:
     """matmul(move(x * c), y) -> matmul(move(x), y) * c for a number c."""
     made = r.old.types[node.outputs[0]]
     if node.op != "matmul" or not made.dtype.is_float:
@@ -42,7 +42,7 @@ def _scale_behind(r: Rewriter, node: Node) -> str | None:
     return None
 
 
-def _scale_of(r: Rewriter, value: str) -> Node | None:
+def _scale_of(r: GraphRewriter, value: str) -> Node | None:
     """The scaling by a number that only this value comes from, by way of movements."""
     made = r.producer(value)
     if made is None or not r.only_use(value):
@@ -55,7 +55,7 @@ def _scale_of(r: Rewriter, value: str) -> Node | None:
     return made if known and data == r.types[value] and data.shape else None
 
 
-def _unscaled(r: Rewriter, value: str) -> str:
+def _unscaled(r: GraphRewriter, value: str) -> str:
     """The same movements of what is scaled."""
     made = r.producer(value)
     assert made is not None, "_scale_of found it"
@@ -64,7 +64,7 @@ def _unscaled(r: Rewriter, value: str) -> str:
     return r.emit(made.op, (_unscaled(r, made.inputs[0]),), made.attrs)
 
 
-def _slice_first(r: Rewriter, node: Node) -> str | None:
+def _slice_first(r: GraphRewriter, node: Node) -> str | None:
     """slice(transpose(x)) -> transpose(slice(x))."""
     moved = r.producer(node.inputs[0])
     if node.op != "slice" or moved is None or moved.op != "transpose":
@@ -79,7 +79,7 @@ def _slice_first(r: Rewriter, node: Node) -> str | None:
     )
 
 
-def _slice_before_ones(r: Rewriter, node: Node) -> str | None:
+def _slice_before_ones(r: GraphRewriter, node: Node) -> str | None:
     """slice(reshape(x)) -> reshape(slice(x)), if all that the reshape moves are ones."""
     reshape = r.producer(node.inputs[0])
     if node.op != "slice" or reshape is None or reshape.op != "reshape":
@@ -97,7 +97,7 @@ def _slice_before_ones(r: Rewriter, node: Node) -> str | None:
     return r.emit("reshape", (cut,), {"shape": shape}, node.outputs[0])
 
 
-def _split_before_slice(r: Rewriter, node: Node) -> str | None:
+def _split_before_slice(r: GraphRewriter, node: Node) -> str | None:
     """reshape(x[:, 1]) -> the slice of a reshape of x: one of several parts, by heads."""
     cut = r.producer(node.inputs[0])
     if node.op != "reshape" or cut is None or cut.op != "slice":
@@ -123,7 +123,7 @@ def _split_before_slice(r: Rewriter, node: Node) -> str | None:
     return r.emit("reshape", (r.emit("slice", (wide,), attrs),), {"shape": made}, node.outputs[0])
 
 
-def _ones_last(r: Rewriter, node: Node) -> str | None:
+def _ones_last(r: GraphRewriter, node: Node) -> str | None:
     """transpose(reshape(x)) -> reshape(transpose(x)), if all that the reshape moves are ones."""
     reshape = r.producer(node.inputs[0])
     if node.op != "transpose" or reshape is None or reshape.op != "reshape":

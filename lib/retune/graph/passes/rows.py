@@ -7,7 +7,7 @@ finds its convolution, and element-wise ops are fused with it.
 
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import drop_identity, merge_reshapes
-from retune.graph.rewrite import Rewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
 from retune.ops.registry import integer, lookup
 
 
@@ -20,7 +20,7 @@ def rows_as_images(graph: Graph) -> Graph:
     return until_stable(graph, lambda g: rebuild(g, *rules))
 
 
-def _elementwise_on_images(r: Rewriter, node: Node) -> str | None:
+def _elementwise_on_images(r: GraphRewriter, node: Node) -> str | None:
     """f(row(x), y) -> row(f(x, y as an image))."""
     made = r.old.types[node.outputs[0]].shape
     plain = lookup(node.op).kind in ("elementwise", "broadcast") and "axis" not in node.attrs
@@ -32,7 +32,7 @@ def _elementwise_on_images(r: Rewriter, node: Node) -> str | None:
     return _row(r, r.emit(node.op, inputs, node.attrs), node)
 
 
-def _concat_of_images(r: Rewriter, node: Node) -> str | None:
+def _concat_of_images(r: GraphRewriter, node: Node) -> str | None:
     """concat(row(x), row(y)) -> row(concat(x, y))."""
     images = [_image(r, value) for value in node.inputs]
     if node.op != "concat" or not all(images):
@@ -42,7 +42,7 @@ def _concat_of_images(r: Rewriter, node: Node) -> str | None:
     return _row(r, joined, node)
 
 
-def _image(r: Rewriter, value: str) -> str | None:
+def _image(r: GraphRewriter, value: str) -> str | None:
     """x, if the value is row(x)."""
     reshape = r.producer(value)
     if reshape is None or reshape.op != "reshape":
@@ -52,7 +52,7 @@ def _image(r: Rewriter, value: str) -> str | None:
     return source if is_row else None
 
 
-def _as_image(r: Rewriter, value: str) -> str:
+def _as_image(r: GraphRewriter, value: str) -> str:
     """What broadcasts with images as the value does with rows."""
     shape = r.shape(value)
     if len(shape) < 2:
@@ -62,6 +62,6 @@ def _as_image(r: Rewriter, value: str) -> str:
     return image or r.emit("reshape", (value,), {"shape": made})
 
 
-def _row(r: Rewriter, image: str, node: Node) -> str:
+def _row(r: GraphRewriter, image: str, node: Node) -> str:
     shape = r.old.types[node.outputs[0]].shape
     return r.emit("reshape", (image,), {"shape": shape}, node.outputs[0])

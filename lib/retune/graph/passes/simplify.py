@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 from retune.graph.graph import Graph, Node, without_dead
-from retune.graph.rewrite import Rewriter, rebuild, renamed, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, renamed, until_stable
 from retune.ops.convolution import border
 from retune.ops.registry import AttrValue, integer, ints, lookup, number
 from retune.ops.shapes import same_blocks, spatial
@@ -31,7 +31,7 @@ def remove_identities(graph: Graph) -> Graph:
     return until_stable(graph, lambda g: absorb_names(rebuild(g, *rules), g.outputs))
 
 
-def drop_identity(r: Rewriter, node: Node) -> str | None:
+def drop_identity(r: GraphRewriter, node: Node) -> str | None:
     """identity(x), x as its own type, shape or order -> x."""
     source = node.inputs[0]
     same = r.types[source] == r.old.types[node.outputs[0]]
@@ -56,7 +56,7 @@ def drop_identity(r: Rewriter, node: Node) -> str | None:
             return None
 
 
-def drop_broadcast(r: Rewriter, node: Node) -> str | None:
+def drop_broadcast(r: GraphRewriter, node: Node) -> str | None:
     """f(broadcast_to(x), y) -> f(x, y), where y has all of the extents."""
     if lookup(node.op).kind != "broadcast" or "axis" in node.attrs:
         return None
@@ -72,7 +72,7 @@ def drop_broadcast(r: Rewriter, node: Node) -> str | None:
     )
 
 
-def merge_reshapes(r: Rewriter, node: Node) -> str | None:
+def merge_reshapes(r: GraphRewriter, node: Node) -> str | None:
     """reshape(reshape(x)) -> reshape(x)."""
     inner = r.producer(node.inputs[0])
     if node.op != "reshape" or inner is None or inner.op != "reshape":
@@ -82,7 +82,7 @@ def merge_reshapes(r: Rewriter, node: Node) -> str | None:
     return r.emit("reshape", inner.inputs, node.attrs, node.outputs[0])
 
 
-def merge_transposes(r: Rewriter, node: Node) -> str | None:
+def merge_transposes(r: GraphRewriter, node: Node) -> str | None:
     """transpose(transpose(x, p), q) -> transpose(x, p[q])."""
     inner = r.producer(node.inputs[0])
     if node.op != "transpose" or inner is None or inner.op != "transpose":
@@ -94,7 +94,7 @@ def merge_transposes(r: Rewriter, node: Node) -> str | None:
     return r.emit("transpose", inner.inputs, {"perm": perm}, node.outputs[0])
 
 
-def transpose_around_reshape(r: Rewriter, node: Node) -> str | None:
+def transpose_around_reshape(r: GraphRewriter, node: Node) -> str | None:
     """transpose(reshape(transpose(x))) -> transpose(reshape(x)), as for rows of pixels, and back.
 
     So it is where the reshape joins nothing but neighbours in x.
@@ -116,7 +116,7 @@ def transpose_around_reshape(r: Rewriter, node: Node) -> str | None:
     return r.emit("transpose", (shaped,), {"perm": total}, node.outputs[0])
 
 
-def gather_to_slice(r: Rewriter, node: Node) -> str | None:
+def gather_to_slice(r: GraphRewriter, node: Node) -> str | None:
     """gather(x, [1, 2, 3]) -> x[1:4], and gather(x, 1) -> x[1]: of known places in even steps.
 
     One step of a sequence stays gathered: steps then share a task, which is told the place.
@@ -142,7 +142,7 @@ def gather_to_slice(r: Rewriter, node: Node) -> str | None:
     return r.emit("reshape", (cut,), {"shape": made}, _out(node))
 
 
-def _is_step(r: Rewriter, node: Node) -> bool:
+def _is_step(r: GraphRewriter, node: Node) -> bool:
     """Whether it takes one of the first dimension of what no transpose has just put there."""
     made = r.producer(node.inputs[0])
     return integer(node.attrs, "axis") == 0 and (made is None or made.op != "transpose")
@@ -156,7 +156,7 @@ def join_slices(graph: Graph) -> Graph:
     return rebuild(graph, _gather_slices)
 
 
-def _gather_slices(r: Rewriter, node: Node) -> str | None:
+def _gather_slices(r: GraphRewriter, node: Node) -> str | None:
     """concat(x[2:], x[:2]) -> gather(x, [2, 3, ..., 0, 1]), as for shifted windows."""
     cuts = [cut for v in node.inputs if (cut := r.producer(v)) is not None and cut.op == "slice"]
     made = r.old.types[_out(node)].shape
@@ -174,14 +174,14 @@ def _gather_slices(r: Rewriter, node: Node) -> str | None:
     return r.emit("gather", (*cuts[0].inputs, indices), {"axis": axis}, _out(node))
 
 
-def _cut_axes(r: Rewriter, cut: Node) -> set[int]:
+def _cut_axes(r: GraphRewriter, cut: Node) -> set[int]:
     """The axes of which a slice does not take all, in order."""
     shape = r.shape(cut.inputs[0])
     extents, steps = ints(cut.attrs, "extents"), ints(cut.attrs, "steps")
     return {d for d, n in enumerate(shape) if extents[d] != n or steps[d] != 1}
 
 
-def transpose_to_reshape(r: Rewriter, node: Node) -> str | None:
+def transpose_to_reshape(r: GraphRewriter, node: Node) -> str | None:
     """transpose(x) that moves only extents of 1 -> reshape(x)."""
     if node.op != "transpose":
         return None
@@ -207,7 +207,7 @@ def canonical_arithmetic(graph: Graph) -> Graph:
     return rebuild(graph, constant_right, subtract_to_add, divide_to_multiply, power_to_products)
 
 
-def constant_right(r: Rewriter, node: Node) -> str | None:
+def constant_right(r: GraphRewriter, node: Node) -> str | None:
     """c + x -> x + c, and for multiply, minimum, maximum; c - x -> -x + c stays as it is."""
     if node.op not in ("add", "multiply", "minimum", "maximum"):
         return None
@@ -217,14 +217,14 @@ def constant_right(r: Rewriter, node: Node) -> str | None:
     return r.emit(node.op, (right, left), {}, node.outputs[0])
 
 
-def subtract_to_add(r: Rewriter, node: Node) -> str | None:
+def subtract_to_add(r: GraphRewriter, node: Node) -> str | None:
     """x - c -> x + (-c)."""
     if node.op != "subtract" or r.constant(node.inputs[1]) is None or not _floats(r, node):
         return None
     return r.emit("add", (node.inputs[0], r.emit("negative", node.inputs[1:], {})), {}, _out(node))
 
 
-def divide_to_multiply(r: Rewriter, node: Node) -> str | None:
+def divide_to_multiply(r: GraphRewriter, node: Node) -> str | None:
     """x / c -> x * (1 / c), where c has no zero.
 
     Single numbers stay quotients: that costs nothing, and they may be scales of quantization, whose
@@ -239,7 +239,7 @@ def divide_to_multiply(r: Rewriter, node: Node) -> str | None:
     return r.emit("multiply", (node.inputs[0], share), {}, _out(node))
 
 
-def power_to_products(r: Rewriter, node: Node) -> str | None:
+def power_to_products(r: GraphRewriter, node: Node) -> str | None:
     """x ** 2 -> x * x, x ** 3 -> x * x * x: norms and activations are exported as powers."""
     exponent = r.constant(node.inputs[1]) if node.op == "power" else None
     if exponent is None or not _floats(r, node):
@@ -252,7 +252,7 @@ def power_to_products(r: Rewriter, node: Node) -> str | None:
     return r.emit("multiply", (r.emit("multiply", (base, base), {}), base), {}, _out(node))
 
 
-def _floats(r: Rewriter, node: Node) -> bool:
+def _floats(r: GraphRewriter, node: Node) -> bool:
     return r.types[node.inputs[0]].dtype.is_float
 
 
@@ -265,7 +265,7 @@ def name_global_pools(graph: Graph) -> Graph:
     return rebuild(graph, _global_pool)
 
 
-def _global_pool(r: Rewriter, node: Node) -> str | None:
+def _global_pool(r: GraphRewriter, node: Node) -> str | None:
     names = {"avg_pool2d": "global_avg_pool", "max_pool2d": "global_max_pool"}
     if node.op not in names or any(ints(node.attrs, "pads")):
         return None
@@ -280,7 +280,7 @@ def merge_pads(graph: Graph) -> Graph:
     return rebuild(graph, _merge_pad)
 
 
-def _merge_pad(r: Rewriter, node: Node) -> str | None:
+def _merge_pad(r: GraphRewriter, node: Node) -> str | None:
     if node.op not in ("conv2d", "depthwise_conv2d", "conv3d"):
         return None
     pad = r.producer(node.inputs[0])

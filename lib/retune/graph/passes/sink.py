@@ -10,7 +10,7 @@ from functools import partial
 from math import prod
 
 from retune.graph.graph import Graph, Node
-from retune.graph.rewrite import Rewriter, rebuild
+from retune.graph.rewrite import GraphRewriter, rebuild
 from retune.ops.registry import lookup
 from retune.ops.shapes import same_blocks
 
@@ -25,7 +25,7 @@ def sink_reshapes(graph: Graph) -> Graph:
     return rebuild(graph, partial(_sink, uses=graph.uses()))
 
 
-def _sink(r: Rewriter, node: Node, uses: Mapping[str, Sequence[Node]]) -> str | None:
+def _sink(r: GraphRewriter, node: Node, uses: Mapping[str, Sequence[Node]]) -> str | None:
     shape = r.old.types[node.outputs[0]].shape
     source = next((s for v in node.inputs if (s := _movable(r, v, shape, uses))), None)
     if not _plain(node) or source is None or not all(shape):
@@ -44,7 +44,7 @@ def _plain(node: Node) -> bool:
     return lookup(node.op).kind in ("elementwise", "broadcast") and "axis" not in node.attrs
 
 
-def _movable(r: Rewriter, value: str, shape: Shape, uses: Mapping[str, Sequence[Node]]) -> str:
+def _movable(r: GraphRewriter, value: str, shape: Shape, uses: Mapping[str, Sequence[Node]]) -> str:
     """x, if the value is reshape(x) of that shape, only such nodes read it, and x's op fuses."""
     reshape = r.producer(value) if value else None
     if reshape is None or reshape.op != "reshape" or r.shape(value) != shape:
@@ -60,7 +60,7 @@ def _movable(r: Rewriter, value: str, shape: Shape, uses: Mapping[str, Sequence[
     return source if value not in r.old.outputs and (alike or r.only_use(value)) else ""
 
 
-def _under(r: Rewriter, value: str, shape: Shape) -> str:
+def _under(r: GraphRewriter, value: str, shape: Shape) -> str:
     """The value under that shape; what a reshape made of it, if that has the shape."""
     if r.shape(value) == shape:
         return value

@@ -20,7 +20,7 @@ import numpy as np
 
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.fold import per_channel
-from retune.graph.rewrite import Rewriter, rebuild
+from retune.graph.rewrite import GraphRewriter, rebuild
 from retune.ops import Array, AttrValue
 from retune.ops.convolution import border, transposed_extents
 from retune.ops.registry import integer, ints
@@ -87,7 +87,7 @@ class _Layer:
         return "NCDHW" if len(self.phases) == 3 else "NCHW"
 
 
-def _lowered(r: Rewriter, node: Node) -> str | None:
+def _lowered(r: GraphRewriter, node: Node) -> str | None:
     if node.op != "conv_transpose":
         return None
     data, weight = node.inputs
@@ -111,7 +111,7 @@ def _lowered(r: Rewriter, node: Node) -> str | None:
     return r.emit("depth_to_space", (result,), attrs, node.outputs[0])
 
 
-def _phases(r: Rewriter, node: Node) -> list[_Phases]:
+def _phases(r: GraphRewriter, node: Node) -> list[_Phases]:
     extents, taps = (r.shape(value)[2:] for value in node.inputs)
     strides, dilations = ints(node.attrs, "strides"), ints(node.attrs, "dilations")
     pads, made = ints(node.attrs, "pads"), transposed_extents(extents, taps, node.attrs)
@@ -128,7 +128,7 @@ def _phases(r: Rewriter, node: Node) -> list[_Phases]:
     ]
 
 
-def _convolved(r: Rewriter, data: str, kernel: str, layer: _Layer, output: str) -> str:
+def _convolved(r: GraphRewriter, data: str, kernel: str, layer: _Layer, output: str) -> str:
     """Every phase, as channels: by one convolution, or by one each, if that spares many zeros."""
     phases = layer.phases
     whole = prod(phase.own_taps * phase.stride for phase in phases)
@@ -150,7 +150,7 @@ def _convolved(r: Rewriter, data: str, kernel: str, layer: _Layer, output: str) 
     return r.emit("concat", tuple(parts), {"axis": 1}, output)
 
 
-def _convolution(r: Rewriter, data: str, kernel: str, layer: _Layer, output: str) -> str:
+def _convolution(r: GraphRewriter, data: str, kernel: str, layer: _Layer, output: str) -> str:
     taps = r.shape(kernel)[2:]
     pads = [phase.pads(count) for phase, count in zip(layer.phases, taps, strict=True)]
     attrs: dict[str, AttrValue] = {
@@ -168,7 +168,7 @@ def _convolution(r: Rewriter, data: str, kernel: str, layer: _Layer, output: str
     return r.emit(op, (data, kernel), {**attrs, "groups": groups}, output)
 
 
-def _between(r: Rewriter, sums: str, kernel: str, layer: _Layer) -> str:
+def _between(r: GraphRewriter, sums: str, kernel: str, layer: _Layer) -> str:
     """The sums, and for each phase what the taps add that fall between the data."""
     array = r.constant(kernel)
     if not layer.border or array is None:
@@ -182,7 +182,7 @@ def _between(r: Rewriter, sums: str, kernel: str, layer: _Layer) -> str:
     return r.emit("add", (sums, stored), {})
 
 
-def _phase_kernels(r: Rewriter, weight: str, layer: _Layer) -> str:
+def _phase_kernels(r: GraphRewriter, weight: str, layer: _Layer) -> str:
     """[made, in / groups, taps...] as the kernel of the convolution that makes all phases.
 
     Its output channels are (group, phase, channel of the group), [.., in / groups, own taps...].
@@ -208,7 +208,7 @@ def _phase_kernels(r: Rewriter, weight: str, layer: _Layer) -> str:
     return _reshaped(r, moved, shape)
 
 
-def _apart(r: Rewriter, weight: str, phases: Sequence[_Phases]) -> str:
+def _apart(r: GraphRewriter, weight: str, phases: Sequence[_Phases]) -> str:
     """The kernel with zeros between its elements in dilated dimensions that are strided too."""
     factors = [phase.dilation // phase.step for phase in phases]
     if prod(factors) == 1:
@@ -223,11 +223,11 @@ def _apart(r: Rewriter, weight: str, phases: Sequence[_Phases]) -> str:
     return _reshaped(r, wide, (*outer, *made))
 
 
-def _reshaped(r: Rewriter, value: str, shape: tuple[int, ...]) -> str:
+def _reshaped(r: GraphRewriter, value: str, shape: tuple[int, ...]) -> str:
     return value if r.shape(value) == shape else r.emit("reshape", (value,), {"shape": shape})
 
 
-def _codes_before_moving(r: Rewriter, node: Node) -> str | None:
+def _codes_before_moving(r: GraphRewriter, node: Node) -> str | None:
     """requantize(depth_to_space(x) + b) -> depth_to_space(requantize(x + b by phases))."""
     if node.op != "requantize":
         return None
@@ -252,7 +252,7 @@ def _codes_before_moving(r: Rewriter, node: Node) -> str | None:
     return r.emit("depth_to_space", (made,), moved.attrs, node.outputs[0])
 
 
-def _by_phase(r: Rewriter, moved: Node, value: str, operand: str) -> Array | None:
+def _by_phase(r: GraphRewriter, moved: Node, value: str, operand: str) -> Array | None:
     """The operand of what was moved, a number for each channel or one for all, before that."""
     array = r.constant(operand)
     each = None if array is None else per_channel(array, r.shape(value))
@@ -263,7 +263,7 @@ def _by_phase(r: Rewriter, moved: Node, value: str, operand: str) -> Array | Non
     return parts.reshape(-1, *[1] * (len(r.shape(value)) - 2))
 
 
-def _with_bias(r: Rewriter, sums: str, bias: str) -> str:
+def _with_bias(r: GraphRewriter, sums: str, bias: str) -> str:
     """The sums with the bias, which joins one that is there."""
     made, own = r.producer(sums), r.constant(bias)
     known = r.constant(made.inputs[1]) if made is not None and made.op == "add" else None

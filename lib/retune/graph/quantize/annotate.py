@@ -1,8 +1,8 @@
 """Which parts of a network compute with integers, and which values share a scale.
 
-Read `Region` first. A value is in integers if a region makes it; a scale is stated for each value
-that a region reads. Moves and maxima leave integers as they are, so that what they read and make
-has one scale, as all operands of a concatenation do.
+Read `QuantizedRegion` first. A value is in integers if a region makes it; a scale is stated for
+each value that a region reads. Moves and maxima leave integers as they are, so that what they read
+and make has one scale, as all operands of a concatenation do.
 """
 
 from collections.abc import Collection, Container, Mapping
@@ -35,7 +35,7 @@ CODED = ("sum", "product", "move", "table", "limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class QuantizedRegion:
     """Nodes that compute one integer value.
 
     Sums of products, of two operands, or of what a mean or weights are of; products of two values;
@@ -74,7 +74,7 @@ class Region:
 class Annotation:
     """The regions by their first node's output, and who shares a scale with whom."""
 
-    regions: Mapping[str, Region]
+    regions: Mapping[str, QuantizedRegion]
     scales: Mapping[str, str]
     """Every value that a region reads -> the value that stands for all with its scale."""
 
@@ -93,17 +93,17 @@ def annotate(graph: Graph, settings: QuantizeSettings, apart: Collection[str] = 
     return Annotation(regions=regions, scales=_shared(regions))
 
 
-def _has(region: Region, names: Container[str]) -> bool:
+def _has(region: QuantizedRegion, names: Container[str]) -> bool:
     return any(node.outputs[0] in names for node in region.nodes)
 
 
 def _regions(
     graph: Graph, settings: QuantizeSettings, apart: Collection[str], skipped: Container[str]
-) -> dict[str, Region]:
+) -> dict[str, QuantizedRegion]:
     """The regions by their first node's output; none begins with what is skipped."""
     functions = Finder(graph, skipped, apart)
     uses = {v: nodes for v, nodes in graph.uses().items() if v not in apart}
-    regions: dict[str, Region] = {}
+    regions: dict[str, QuantizedRegion] = {}
     integers = {*apart}
     inside: set[str] = set()
     for node in graph.nodes:
@@ -111,7 +111,7 @@ def _regions(
             continue
         region = _function(node, integers, functions) or _region(graph, uses, node, integers)
         if region is None and settings.pools_of_codes and _pools_for(graph, uses, node, skipped):
-            region = Region(kind="move", node=node, reads=node.inputs)
+            region = QuantizedRegion(kind="move", node=node, reads=node.inputs)
         if region is not None:
             regions[node.outputs[0]] = region
             integers.add(region.output)
@@ -119,7 +119,7 @@ def _regions(
     return regions
 
 
-def _function(node: Node, integers: Container[str], functions: Finder) -> Region | None:
+def _function(node: Node, integers: Container[str], functions: Finder) -> QuantizedRegion | None:
     """The function of one value in integers that begins with the node."""
     read = {value for value in node.inputs if value in integers}
     if len(read) != 1:
@@ -128,12 +128,12 @@ def _function(node: Node, integers: Container[str], functions: Finder) -> Region
     if not found:
         return None
     kind = "limit" if len(found) == 1 and node.op in ACTIVATIONS else "table"
-    return Region(kind=kind, node=node, rest=found[1:], reads=(*read,))
+    return QuantizedRegion(kind=kind, node=node, rest=found[1:], reads=(*read,))
 
 
 def _region(
     graph: Graph, uses: Mapping[str, tuple[Node, ...]], node: Node, integers: set[str]
-) -> Region | None:
+) -> QuantizedRegion | None:
     """Any other region that begins with the node."""
     kind = _kind(graph, node, integers)
     if kind is None:
@@ -147,7 +147,7 @@ def _region(
     if kind in ("layer", "sum", "product", "scale"):
         limit = _follower(graph, uses, bias or node, ACTIVATIONS)
     reads = node.inputs[:1] if constant else node.inputs
-    return Region(kind=kind, node=node, reads=reads, bias=bias, limit=limit)
+    return QuantizedRegion(kind=kind, node=node, reads=reads, bias=bias, limit=limit)
 
 
 def _pools_for(
@@ -160,12 +160,14 @@ def _pools_for(
     return any(r.outputs[0] not in skipped and _kind(graph, r, set()) == "layer" for r in readers)
 
 
-def _needed(regions: Mapping[str, Region], apart: Container[str]) -> dict[str, Region]:
+def _needed(
+    regions: Mapping[str, QuantizedRegion], apart: Container[str]
+) -> dict[str, QuantizedRegion]:
     """The regions without tables, limits and products that no region reads, if they have no codes.
 
     Floats would read these, who may as well compute them: of sums, and not of codes.
     """
-    kept: dict[str, Region] = {}
+    kept: dict[str, QuantizedRegion] = {}
     read: set[str] = set()
     droppable = ("table", "limit", "product")
     for name, region in reversed([*regions.items()]):
@@ -236,7 +238,7 @@ def _follower(
     return reader if fits and same else None
 
 
-def _shared(regions: Mapping[str, Region]) -> dict[str, str]:
+def _shared(regions: Mapping[str, QuantizedRegion]) -> dict[str, str]:
     """Every value that a region reads, with the first of those that share its scale."""
     stands: dict[str, str] = {}
 

@@ -16,7 +16,7 @@ import numpy as np
 from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8, DType
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
-from retune.graph.quantize.calibrate import Range
+from retune.graph.quantize.calibrate import ValueRange
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array, AttrValue
 
@@ -83,7 +83,7 @@ def signed_bytes(codes: Array, zero: Array) -> tuple[Array, Array]:
     return (codes.astype(np.int32) - shift).astype(np.int8), zero.astype(np.int32) - shift
 
 
-def codes_of(entry: Range, settings: QuantizeSettings) -> Codes:
+def codes_of(entry: ValueRange, settings: QuantizeSettings) -> Codes:
     """Codes of the range in the settings' type and scheme."""
     magnitude = entry.magnitude or 1.0
     if settings.scheme == "power2":

@@ -27,7 +27,7 @@ for zero, such as the step from one code or bin to the next."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ValueRange:
     """The smallest and the largest value; 0 is always between them."""
 
     low: float
@@ -44,7 +44,7 @@ def calibrate(
     scales: Mapping[str, str],
     data: Mapping[str, Array],
     settings: QuantizeSettings,
-) -> dict[str, Range]:
+) -> dict[str, ValueRange]:
     """The range of each value that stands for others in `scales`, by name.
 
     `data` holds samples one after another along the first dimension of each input, and is run in
@@ -52,10 +52,10 @@ def calibrate(
     """
     if settings.method == "global_scale":
         limit = settings.global_scale
-        return {stands: Range(-limit, limit) for stands in scales.values()}
-    ranges: dict[str, Range] = {}
+        return {stands: ValueRange(-limit, limit) for stands in scales.values()}
+    ranges: dict[str, ValueRange] = {}
     for value, array in values_over(graph, scales, parts_of(graph, data)):
-        old = ranges.get(scales[value], Range(0.0, 0.0))
+        old = ranges.get(scales[value], ValueRange(0.0, 0.0))
         least, most = float(array.min()), float(array.max())
         if not isfinite(least) or not isfinite(most):
             raise InputError(
@@ -63,7 +63,7 @@ def calibrate(
                 "expected finite numbers; calibrate with samples for which they are, or leave in "
                 "floats, by skip, what reads it"
             )
-        ranges[scales[value]] = Range(min(old.low, least), max(old.high, most))
+        ranges[scales[value]] = ValueRange(min(old.low, least), max(old.high, most))
     ranges = {name: _or_zero(entry) for name, entry in ranges.items()}
     if settings.method == "minmax":
         return ranges
@@ -98,11 +98,11 @@ def parts_of(graph: Graph, data: Mapping[str, Array]) -> Iterator[dict[str, Arra
         yield {n: data[n][part * e : (part + 1) * e] for n, e in extents.items()}
 
 
-def _or_zero(entry: Range) -> Range:
-    return entry if entry.magnitude >= _SMALLEST else Range(0.0, 0.0)
+def _or_zero(entry: ValueRange) -> ValueRange:
+    return entry if entry.magnitude >= _SMALLEST else ValueRange(0.0, 0.0)
 
 
-def _cut(whole: Range, counts: Array, settings: QuantizeSettings) -> Range:
+def _cut(whole: ValueRange, counts: Array, settings: QuantizeSettings) -> ValueRange:
     """The range within the largest magnitude that the method chooses."""
     if settings.method == "percentile":
         inside = np.cumsum(counts) >= settings.percentile * counts.sum()
@@ -112,7 +112,7 @@ def _cut(whole: Range, counts: Array, settings: QuantizeSettings) -> Range:
         candidates = range(_LEVELS, _BINS + 1, _STEP)
         bins = min(reversed(candidates), key=lambda count: loss(counts, count))
     limit = whole.magnitude * bins / _BINS
-    return Range(max(whole.low, -limit), min(whole.high, limit))
+    return ValueRange(max(whole.low, -limit), min(whole.high, limit))
 
 
 def _squared_error(counts: Array, bins: int) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from retune.graph.evaluate import run_parts
 from retune.graph.graph import Graph
-from retune.graph.quantize.annotate import Annotation, Region
+from retune.graph.quantize.annotate import Annotation, QuantizedRegion
 from retune.graph.quantize.arithmetic import bias_codes
 from retune.graph.quantize.calibrate import parts_of, values_over
 from retune.graph.quantize.realize import Coding, realized
@@ -60,14 +60,14 @@ def corrections(
     return found
 
 
-def _fits(graph: Graph, layer: Region) -> bool:
+def _fits(graph: Graph, layer: QuantizedRegion) -> bool:
     """Whether the layer's bias is one number, or one for each channel, or nothing."""
     channels = len(graph.constants[layer.node.inputs[1]])
     return layer.bias is None or graph.constants[layer.bias.inputs[1]].size in (1, channels)
 
 
 def _float_means(
-    graph: Graph, layers: Sequence[Region], parts: Sequence[Mapping[str, Array]]
+    graph: Graph, layers: Sequence[QuantizedRegion], parts: Sequence[Mapping[str, Array]]
 ) -> dict[str, Array]:
     """The mean of each channel of a layer, its bias included, by its first node's output."""
     ends = {(layer.bias or layer.node).outputs[0]: layer for layer in layers}

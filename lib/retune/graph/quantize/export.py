@@ -11,7 +11,7 @@ import onnx
 from retune.core.dtypes import INT8, UINT8
 from retune.graph.graph import Graph, Node
 from retune.graph.onnx_nodes import NodeWriter, write_node
-from retune.graph.quantize.annotate import Annotation, Region
+from retune.graph.quantize.annotate import Annotation, QuantizedRegion
 from retune.graph.quantize.arithmetic import CodedWeight, Codes, bias_codes
 from retune.graph.quantize.realize import Coding
 from retune.ops import Array
@@ -85,7 +85,7 @@ class _Export:
             self.to.store(f"{value}.zero", np.asarray(zero)),
         ]
 
-    def region(self, region: Region) -> None:
+    def region(self, region: QuantizedRegion) -> None:
         """The region's nodes, on rounded values."""
         known = {value: self.coded(value) for value in region.reads}
         done: list[str] = []
@@ -101,7 +101,7 @@ class _Export:
             write_node(node, inputs, made, self.to)
             known[done[-1]] = made
 
-    def layer(self, region: Region) -> tuple[list[str], list[str]]:
+    def layer(self, region: QuantizedRegion) -> tuple[list[str], list[str]]:
         """What the layer's node reads, integers among it, and the old values that it then makes.
 
         A bias of its channels belongs to it.

@@ -20,7 +20,7 @@ from retune.graph.quantize.annotate import (
     MOVES,
     WITH_TABLES,
     Annotation,
-    Region,
+    QuantizedRegion,
     annotate,
 )
 from retune.graph.quantize.arithmetic import CodedWeight, Codes
@@ -88,7 +88,7 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
     """
     graph = absorb_names(graph, _alone(graph, given))
     values = _without_limited(graph, _spread(graph, given.values))
-    found: dict[str, Region] = {}
+    found: dict[str, QuantizedRegion] = {}
     weights: dict[str, CodedWeight] = {}
     coding = Coding(
         codes=values,
@@ -161,7 +161,7 @@ def _alone(graph: Graph, given: GivenCodes) -> set[str]:
     return {n.outputs[0] for n in nodes} & given.values.keys()
 
 
-def _weight(graph: Graph, region: Region, given: GivenCodes) -> CodedWeight | None:
+def _weight(graph: Graph, region: QuantizedRegion, given: GivenCodes) -> CodedWeight | None:
     """The layer's integers; none where channels come in groups whose sums a rest would need."""
     if region.kind != "layer":
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
-from retune.graph.quantize.annotate import Region, annotate
+from retune.graph.quantize.annotate import QuantizedRegion, annotate
 from retune.graph.quantize.arithmetic import Codes, coded_weight, codes_of
 from retune.graph.quantize.calibrate import calibrate, parts_of, values_over
 from retune.graph.quantize.settings import QuantizeSettings
@@ -98,7 +98,7 @@ class _Meter:
     """Sums over samples for one layer."""
 
     def __init__(
-        self, graph: Graph, layer: Region, codes: Codes, settings: QuantizeSettings
+        self, graph: Graph, layer: QuantizedRegion, codes: Codes, settings: QuantizeSettings
     ) -> None:
         self.reads = layer.reads[0]
         self._layer, self._codes = layer, codes

@@ -13,7 +13,7 @@ import numpy as np
 from retune.core.dtypes import INT7, DType
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.quantize.annotate import Annotation, Region
+from retune.graph.quantize.annotate import Annotation, QuantizedRegion
 from retune.graph.quantize.arithmetic import (
     CodedWeight,
     Codes,
@@ -57,7 +57,7 @@ class Coding:
     outputs: Mapping[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
     """Output with codes -> the name and the type of eight bits of these, which take its place."""
 
-    def layer(self, graph: Graph, region: Region) -> tuple[CodedWeight, Array]:
+    def layer(self, graph: Graph, region: QuantizedRegion) -> tuple[CodedWeight, Array]:
         """The weight of a layer, and its bias as floats that broadcast with what it makes."""
         node = region.node
         weight = graph.constants[node.inputs[1]]
@@ -68,7 +68,7 @@ class Coding:
         made = self.weights.get(node.inputs[1])
         return made or layer_weight(weight, bias, self.codes[region.reads[0]], self.settings), bias
 
-    def in_32_bits(self, graph: Graph, region: Region) -> bool:
+    def in_32_bits(self, graph: Graph, region: QuantizedRegion) -> bool:
         """Whether all that the layer adds up stays there, its bias in the scale of its sums."""
         made, bias = self.layer(graph, region)
         return _fits(made.whole, _whole_bias(made, bias, self.codes[region.reads[0]])[1])
@@ -78,7 +78,7 @@ class Coding:
 class Sum:
     """An old value as int32 values times scales, plus a bias, limited as the region says."""
 
-    region: Region
+    region: QuantizedRegion
     total: str
     scale: Array
     bias: Array = field(default_factory=lambda: np.zeros(()))
@@ -120,9 +120,9 @@ class _Realizer:
         self.integers: dict[str, str] = {}
         """Old values whose codes are there."""
         self.sums: dict[str, Sum] = {}
-        self.added: dict[str, Region] = {}
+        self.added: dict[str, QuantizedRegion] = {}
         """Old values that are sums of coded ones."""
-        self.tables: dict[str, Region] = {}
+        self.tables: dict[str, QuantizedRegion] = {}
         """Old values that are functions of coded ones."""
 
     def graph(self) -> Graph:
@@ -220,7 +220,7 @@ class _Realizer:
         except ScaleError as error:
             raise ModelError(f"{self.old.name}: {self.where(value)}: {error}") from error
 
-    def looked_up(self, region: Region, codes: Codes) -> str:
+    def looked_up(self, region: QuantizedRegion, codes: Codes) -> str:
         """The codes of what a function makes of its value's codes."""
         (read,) = region.reads
         made = table(region.nodes, read, self.old.constants, self.codes[read])
@@ -250,7 +250,7 @@ class _Realizer:
         limits = _limits(made.region.limiter, codes)
         return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
 
-    def compute(self, region: Region) -> None:
+    def compute(self, region: QuantizedRegion) -> None:
         """The region's value: codes for moves, else sums that are not yet rescaled."""
         node = region.node
         match region.kind:
@@ -278,14 +278,14 @@ class _Realizer:
             case "table":
                 self.tables[region.output] = region
 
-    def product(self, region: Region) -> Sum:
+    def product(self, region: QuantizedRegion) -> Sum:
         """The product of codes without their zero points: at most 2**16 in magnitude."""
         whole = [centred(self.build, self.integer(v), self.codes[v]) for v in region.reads]
         total = self.build.add("multiply", whole, name=region.node.name)
         scale = prod(self.codes[value].scale for value in region.reads)
         return Sum(region, total, np.asarray(scale))
 
-    def scaled(self, region: Region) -> Sum:
+    def scaled(self, region: QuantizedRegion) -> Sum:
         """Codes without their zero point, times the constant."""
         data, constant = region.node.inputs
         codes, factor = self.codes[data], self.old.constants[constant].astype(np.float64)
@@ -352,7 +352,7 @@ class _Realizer:
         counts = np.rint(whole / np.where(mean > 0, mean, 1.0))
         return total, codes.scale / (counts.flat[0] if np.all(counts == counts.flat[0]) else counts)
 
-    def layer(self, region: Region) -> tuple[str, Array]:
+    def layer(self, region: QuantizedRegion) -> tuple[str, Array]:
         """The sums of products, with the bias, and their scales.
 
         Products are of codes as they are: what the zero point of the data adds is in the bias.

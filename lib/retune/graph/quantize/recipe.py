@@ -11,7 +11,7 @@ from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import Annotation, annotate
 from retune.graph.quantize.arithmetic import codes_of
-from retune.graph.quantize.calibrate import Range, calibrate
+from retune.graph.quantize.calibrate import ValueRange, calibrate
 from retune.graph.quantize.correction import corrections
 from retune.graph.quantize.export import qdq_model
 from retune.graph.quantize.realize import Coding, realize
@@ -72,7 +72,7 @@ def _short(number: float) -> float:
 
 
 def _coded(graph: Graph, recipe: Recipe) -> tuple[Graph, Annotation, Coding]:
-    ranges = {name: Range(low, high) for name, low, high in recipe.ranges}
+    ranges = {name: ValueRange(low, high) for name, low, high in recipe.ranges}
     settings, annotation = recipe.settings, annotate(graph, recipe.settings)
     missing = sorted({*annotation.scales.values()} - ranges.keys())
     if missing:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
-from retune.graph.quantize.annotate import Region, annotate
+from retune.graph.quantize.annotate import QuantizedRegion, annotate
 from retune.graph.quantize.settings import QuantizeSettings
 
 
@@ -63,7 +63,7 @@ def _now(name: str, written: Graph, graph: Graph) -> str:
     return "gone" if values else ""
 
 
-def _layers_around(op: str, graph: Graph, regions: list[Region]) -> Iterator[str]:
+def _layers_around(op: str, graph: Graph, regions: list[QuantizedRegion]) -> Iterator[str]:
     """The layers with nodes of that op behind the first, if all nodes of that op are such."""
     behind = {n.outputs[0]: r for r in regions for n in r.nodes if n is not r.node}
     values = [node.outputs[0] for node in graph.nodes if node.op == op]

@@ -13,7 +13,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.dtypes import NUMPY_DTYPES
 from retune.core.errors import InputError
 from retune.device.measure.vitals import Vitals
-from retune.device.measure.workload import MeasureOptions, Workload, make_candidate
+from retune.device.measure.workload import MeasureOptions, Workload, check_fits, packed_weights
 from retune.device.remote.batches import (
     Limits,
     ReceivedBatch,
@@ -56,6 +56,8 @@ def job(*sources: ProgramSource, options: MeasureOptions = OPTIONS) -> bytes:
 def received(message: bytes, limits: Limits | None = None) -> tuple[ReceivedBatch, Workload]:
     head, parts = unpack(Envelope, message)
     batch = unpack_batch(head.body, parts, limits or Limits())
+    if batch.digest not in parts.blobs:  # a board asks for it
+        raise RefusedError(f"no blob {batch.digest}")
     return batch, batch.workload(parts.blobs[batch.digest])
 
 
@@ -75,14 +77,14 @@ def test_packed_constants_travel_packed_and_once():
     assert len(unpack(Envelope, message)[1].arrays) == 1
     batch, workload = received(message)
     for source in batch.sources:
-        (packed,) = make_candidate(workload, source).constants(workload).values()
+        (packed,) = packed_weights(workload, source).values()
         np.testing.assert_array_equal(packed, [3, 2, 1, 0])
 
 
 def through_an_image(source: ProgramSource, row: int) -> ProgramSource:
     """The program, whose second argument and constant is an image."""
     text = "__kernel void k(__global float* x, read_only image2d_t w, __global float* y) {}"
-    kernels = (replace(source.kernels[0], text=text),)
+    kernels = (replace(source.kernels[0], text=text, images=(1,)),)
     x, w, y = source.buffers
     return replace(source, kernels=kernels, buffers=(x, replace(w, image=row), y))
 
@@ -108,15 +110,12 @@ def test_images_that_are_none_are_refused(source: ProgramSource, sentence: str):
 def test_constants_that_are_computed_travel_as_what_came_of_them():
     """Winograd's filters, say, are none of the workload's arrays."""
     source = program("a")
-    buffers = [
-        replace(spec, name="w.filter", computed_from=("w",)) if spec.name == "w" else spec
-        for spec in source.buffers
-    ]
-    args = [replace(a, buffer="w.filter") if a.buffer == "w" else a for a in source.kernels[0].args]
-    kernel = replace(source.kernels[0], args=tuple(args))
-    given = replace(source, buffers=tuple(buffers), kernels=(kernel,))
+    buffers = [replace(b, name="w.filter") if b.name == "w" else b for b in source.buffers]
+    launch = replace(source.launches[0], args=("x", "w.filter", "y"))
+    packings = {"w.filter": source.packing("w")}
+    given = replace(source, buffers=tuple(buffers), launches=(launch,), packings=packings)
     batch, workload = received(job(given))
-    (packed,) = make_candidate(workload, batch.sources[0]).constants(workload).values()
+    (packed,) = packed_weights(workload, batch.sources[0]).values()
     np.testing.assert_array_equal(packed, [3, 2, 1, 0])
 
 
@@ -131,9 +130,9 @@ def test_how_outputs_lie_travels():
     body, arrays = pack_batch(laid, digest_of(blob), [wide], OPTIONS)
     workload = unpack_batch(body, Parts(arrays=arrays), Limits()).workload(blob)
     np.testing.assert_array_equal(workload.places["y"], places)
-    make_candidate(workload, wide)
+    check_fits(workload, wide)
     with pytest.raises(InputError, match="expects 4 elements, and the workload has one at place 6"):
-        make_candidate(workload, source)
+        check_fits(workload, source)
 
 
 @pytest.mark.parametrize(
@@ -280,6 +279,10 @@ def kernel(**fields: object) -> Callable[[dict[str, Any]], object]:
     return lambda body: body["programs"][0]["kernels"][0].update(fields)
 
 
+def launch(**fields: object) -> Callable[[dict[str, Any]], object]:
+    return lambda body: body["programs"][0]["launches"][0].update(fields)
+
+
 def buffer(number: int, **fields: object) -> Callable[[dict[str, Any]], object]:
     return lambda body: body["programs"][0]["buffers"][number].update(fields)
 
@@ -295,17 +298,23 @@ def option(**fields: object) -> Callable[[dict[str, Any]], object]:
         (kernel(name="other"), "kernel other: expected the text of a kernel"),
         (kernel(text="// k \0"), "expected the text of a kernel"),
         (kernel(text="k" * 99), "characters of kernel k: expected at most 50, got 99"),
-        (kernel(global_size=[0, 1, 1]), "expected a range of work-items"),
-        (kernel(global_size=[1 << 31, 1 << 31, 1]), "expected a range of work-items"),
-        (kernel(global_size=[1, 1]), "expected 3 items"),
-        (kernel(flops=-1), "expected counts of its work"),
-        (kernel(flops=1 << 60), "seconds for a program's arithmetic: expected at most 600"),
-        (kernel(args=[{"buffer": "z", "written": True}]), "no buffer 'z'"),
-        (kernel(text=3), "expected str"),
+        (launch(global_size=[0, 1, 1]), "expected a range of work-items"),
+        (launch(global_size=[1 << 31, 1 << 31, 1]), "expected a range of work-items"),
+        (launch(global_size=[1, 1]), "expected a range of work-items"),
+        (launch(flops=-1), "expected counts of its work"),
+        (launch(flops=1 << 60), "seconds for a program's arithmetic: expected at most 600"),
+        (launch(args=["z"]), "no buffer 'z'"),
+        (launch(writes=["z"]), "no buffer 'z'"),
+        (launch(kernel="z"), "kernel 'z': expected one of the program"),
+        (kernel(text=3), "expected a text, got 3"),
+        (kernel(images=[0]), "expected its images as arguments"),
         (buffer(0, elements=-1), "expected elements"),
         (buffer(0, dtype="object"), "expected elements"),
         (buffer(0, elements=1 << 50), "bytes of a program's buffers: expected at most"),
-        (buffer(1, packed="gone"), "expected its packed array"),
+        (
+            lambda body: body["programs"][0].update(packed={"w": "gone"}),
+            "expected its packed array",
+        ),
         (buffer(1, elements=5), "expected its packed array"),
         (buffer(0, role="secret"), "expected one of"),
         (buffer(0, name="y"), "names of their own"),
@@ -363,7 +372,7 @@ def test_a_blob_is_known_by_its_content():
         (lambda body: body["rows"][0].update(run_times_us=[0.0]), "expected positive times"),
         (lambda body: body["rows"][0].update(run_times_us=[]), "expected positive times"),
         (lambda body: body["rows"][0].update(status="crash"), "expected positive times"),
-        (lambda body: body["rows"][0].update(taken=1e300), "expected a time"),
+        (lambda body: body["rows"][0].update(timestamp="soon"), "timestamp: "),
     ],
 )
 def test_an_answer_that_is_none_is_refused(

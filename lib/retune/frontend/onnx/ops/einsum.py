@@ -21,7 +21,7 @@ counted from the last one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class EinsumOperand:
     """A value whose dimensions have labels."""
 
     value: str
@@ -43,7 +43,7 @@ def einsum(node: OnnxNode, emit: Emitter) -> None:
     equation = parse(node.text("equation", ""), [len(shape) for shape in shapes])
     extents = _extents(equation.terms, shapes)
     operands = [
-        _without_ones(emit, _diagonal(emit, Operand(value, labels)), extents)
+        _without_ones(emit, _diagonal(emit, EinsumOperand(value, labels)), extents)
         for value, labels in zip(node.inputs, equation.terms, strict=True)
     ]
     total = operands[0]
@@ -112,7 +112,7 @@ def _extents(terms: Iterable[Labels], shapes: Iterable[tuple[int, ...]]) -> dict
     return extents
 
 
-def _diagonal(emit: Emitter, operand: Operand) -> Operand:
+def _diagonal(emit: Emitter, operand: EinsumOperand) -> EinsumOperand:
     """The operand with each repeated label once: the elements where its indices are equal.
 
     The diagonal of the last two dimensions [n, n] is every (n + 1)-th element of their [n * n].
@@ -136,20 +136,22 @@ def _diagonal(emit: Emitter, operand: Operand) -> Operand:
             steps=(*(1,) * len(outer), n + 1),
             extents=(*outer, n),
         )
-        operand = Operand(picked, (*(labels[d] for d in rest), labels[second]))
+        operand = EinsumOperand(picked, (*(labels[d] for d in rest), labels[second]))
 
 
-def _without_ones(emit: Emitter, operand: Operand, extents: dict[str, int]) -> Operand:
+def _without_ones(emit: Emitter, operand: EinsumOperand, extents: dict[str, int]) -> EinsumOperand:
     """The operand without the dimensions of extent 1 that are larger elsewhere."""
     shape = emit.shape(operand.value)
     kept = [d for d, label in enumerate(operand.labels) if shape[d] == extents[label]]
-    return Operand(
+    return EinsumOperand(
         emit.reshaped(operand.value, tuple(shape[d] for d in kept)),
         tuple(operand.labels[d] for d in kept),
     )
 
 
-def contract(emit: Emitter, left: Operand, right: Operand, needed: set[str]) -> Operand:
+def contract(
+    emit: Emitter, left: EinsumOperand, right: EinsumOperand, needed: set[str]
+) -> EinsumOperand:
     """The product of both, summed over the labels that nobody needs."""
     left = _summed(emit, left, {*needed, *right.labels})
     right = _summed(emit, right, {*needed, *left.labels})
@@ -171,10 +173,12 @@ def contract(emit: Emitter, left: Operand, right: Operand, needed: set[str]) -> 
         value = emit.temp("dense", a, weight)
     else:
         value = emit.temp("matmul", a, _arranged(emit, right, batch, inner, columns))
-    return Operand(emit.reshaped(value, made), (*batch, *rows, *columns))
+    return EinsumOperand(emit.reshaped(value, made), (*batch, *rows, *columns))
 
 
-def _multiplied(emit: Emitter, left: Operand, right: Operand, batch: Sequence[str]) -> Operand:
+def _multiplied(
+    emit: Emitter, left: EinsumOperand, right: EinsumOperand, batch: Sequence[str]
+) -> EinsumOperand:
     """The product of all pairs that agree in the labels of the batch."""
     rows = [label for label in left.labels if label not in batch]
     columns = [label for label in right.labels if label not in batch]
@@ -184,20 +188,20 @@ def _multiplied(emit: Emitter, left: Operand, right: Operand, batch: Sequence[st
     a = emit.reshaped(a, (*shape, *(1,) * len(columns)))
     wide = emit.shape(b)
     b = emit.reshaped(b, (*wide[: len(batch)], *(1,) * len(rows), *wide[len(batch) :]))
-    return Operand(emit.temp("multiply", a, b), (*batch, *rows, *columns))
+    return EinsumOperand(emit.temp("multiply", a, b), (*batch, *rows, *columns))
 
 
-def _summed(emit: Emitter, operand: Operand, kept: Iterable[str]) -> Operand:
+def _summed(emit: Emitter, operand: EinsumOperand, kept: Iterable[str]) -> EinsumOperand:
     """The operand summed over all labels but those kept."""
     labels, wanted = operand.labels, set(kept)
     axes = tuple(d for d, label in enumerate(labels) if label not in wanted)
     if not axes:
         return operand
     value = emit.temp("reduce_sum", operand.value, axes=axes, keepdims=False)
-    return Operand(value, tuple(label for label in labels if label in wanted))
+    return EinsumOperand(value, tuple(label for label in labels if label in wanted))
 
 
-def _arranged(emit: Emitter, operand: Operand, *parts: Sequence[str]) -> str:
+def _arranged(emit: Emitter, operand: EinsumOperand, *parts: Sequence[str]) -> str:
     """The operand with its dimensions in the order of the parts, each part merged into one.
 
     An empty first part of three, the batch, is left out.
@@ -208,7 +212,7 @@ def _arranged(emit: Emitter, operand: Operand, *parts: Sequence[str]) -> str:
     return emit.reshaped(value, tuple(merged[1:] if len(parts) == 3 and not parts[0] else merged))
 
 
-def _arranged_dims(emit: Emitter, operand: Operand, order: Sequence[str]) -> str:
+def _arranged_dims(emit: Emitter, operand: EinsumOperand, order: Sequence[str]) -> str:
     return _transposed(emit, operand.value, tuple(operand.labels.index(label) for label in order))
 
 

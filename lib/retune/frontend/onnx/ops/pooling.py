@@ -8,7 +8,7 @@ import numpy as np
 from retune.core.dtypes import INT64
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.frontend.onnx.ops.windows import (
-    Window,
+    WindowAttributes,
     data_layout,
     from_image,
     spatial_extents,
@@ -18,12 +18,12 @@ from retune.frontend.onnx.ops.windows import (
 )
 
 
-def _window(node: OnnxNode, emit: Emitter) -> Window:
+def _window(node: OnnxNode, emit: Emitter) -> WindowAttributes:
     extents = spatial_extents(emit, node.inputs[0])
     return window_of(node, extents, node.ints("kernel_shape", ())).flat()
 
 
-def _pool_of(op: str, window: Window, **attrs: Any) -> tuple[str, dict[str, Any]]:
+def _pool_of(op: str, window: WindowAttributes, **attrs: Any) -> tuple[str, dict[str, Any]]:
     """The graph op `op` over images or volumes, and its attributes."""
     rank = len(window.kernel)
     attrs |= {
@@ -36,7 +36,7 @@ def _pool_of(op: str, window: Window, **attrs: Any) -> tuple[str, dict[str, Any]
     return op.replace("2d", "3d") if rank == 3 else op, attrs
 
 
-def _pool(node: OnnxNode, emit: Emitter, op: str, window: Window, **attrs: Any) -> None:
+def _pool(node: OnnxNode, emit: Emitter, op: str, window: WindowAttributes, **attrs: Any) -> None:
     data = node.inputs[0]
     op, attrs = _pool_of(op, window, **attrs)
     if len(emit.shape(data)) > 3:
@@ -54,7 +54,7 @@ def max_pool(node: OnnxNode, emit: Emitter) -> None:
         _indices(node, emit, window)
 
 
-def _indices(node: OnnxNode, emit: Emitter, window: Window) -> None:
+def _indices(node: OnnxNode, emit: Emitter, window: WindowAttributes) -> None:
     """The output Indices: where in the whole input each maximum is."""
     extents = spatial_extents(emit, node.inputs[0])
     images = [to_image(emit, value) for value in (node.inputs[0], node.outputs[0])]

@@ -1,9 +1,9 @@
 """Recurrent layers: LSTM, GRU and RNN as steps of dense layers, unrolled at import.
 
-Read `Layer` and `unrolled` first; what one step computes is in `recurrent_cells`. The products of
-the data with the input weights do not depend on the state: one dense layer makes them for all
-steps. What is left of a step is, for each gate, a dense layer of the state that takes in the gate's
-arithmetic as its epilogue.
+Read `RecurrentLayer` and `unrolled` first; what one step computes is in `recurrent_cells`. The
+products of the data with the input weights do not depend on the state: one dense layer makes them
+for all steps. What is left of a step is, for each gate, a dense layer of the state that takes in
+the gate's arithmetic as its epilogue.
 
 What unrolling costs: a network with T steps in a layer has T times the nodes of one step (LSTM: 9
 groups, of which 4 only fetch the gates' rows; GRU 7; RNN 2), so that import, the passes, the memory
@@ -55,7 +55,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class RecurrentLayer:
     """A layer's extents and what all its directions share."""
 
     node: OnnxNode
@@ -101,7 +101,7 @@ def _import(node: OnnxNode, emit: Emitter, kind: Kind) -> None:
     _outputs(layer, [unrolled(layer, direction, cell) for direction, cell in enumerate(cells)])
 
 
-def unrolled(layer: Layer, direction: int, cell: Cell) -> list[State]:
+def unrolled(layer: RecurrentLayer, direction: int, cell: Cell) -> list[State]:
     """The states after each step of one direction, in the order of the sequence.
 
     Where a sequence has ended, a state stays as it is.
@@ -125,7 +125,7 @@ def unrolled(layer: Layer, direction: int, cell: Cell) -> list[State]:
     return found[:: -1 if backward else 1]
 
 
-def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> Layer:
+def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> RecurrentLayer:
     data, weight, recurrence = node.inputs[:3]
     batch_first = bool(node.integer("layout", 0))
     if batch_first:
@@ -148,7 +148,7 @@ def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> Layer:
             f"W [directions, {kind.gates} * hidden_size, {width}] and "
             f"R [directions, {kind.gates} * hidden_size, hidden_size]"
         )
-    return Layer(
+    return RecurrentLayer(
         node=node,
         emit=emit,
         kind=kind,
@@ -182,7 +182,7 @@ def _valid(node: OnnxNode, emit: Emitter, steps: int, batch: int) -> str:
     )
 
 
-def _cell(layer: Layer, direction: int, activations: tuple[Activation, ...]) -> Cell:
+def _cell(layer: RecurrentLayer, direction: int, activations: tuple[Activation, ...]) -> Cell:
     """What the steps of one direction share."""
     node, emit, hidden = layer.node, layer.emit, layer.hidden
     whole, linear = layer.kind.gates * hidden, bool(node.integer("linear_before_reset", 0))
@@ -221,7 +221,7 @@ def _cell(layer: Layer, direction: int, activations: tuple[Activation, ...]) -> 
     )
 
 
-def _initial(layer: Layer, index: int, direction: int) -> str:
+def _initial(layer: RecurrentLayer, index: int, direction: int) -> str:
     """The state before the first step, [batch, hidden]; '' if it is known to be zero."""
     if not layer.node.has_input(index):
         return ""
@@ -233,12 +233,12 @@ def _initial(layer: Layer, index: int, direction: int) -> str:
     return "" if known is not None and not np.any(known) else state
 
 
-def _part(layer: Layer, value: str, direction: int) -> str:
+def _part(layer: RecurrentLayer, value: str, direction: int) -> str:
     """One direction's slice of a value whose first dimension is the directions."""
     return layer.emit.single(value, 0, direction)
 
 
-def _gate_rows(layer: Layer, direction: int, cell: Cell) -> str:
+def _gate_rows(layer: RecurrentLayer, direction: int, cell: Cell) -> str:
     """X W' + b for every step and gate: [steps * gates, batch, hidden]."""
     emit, name = layer.emit, cell.name
     weight = _part(layer, layer.node.inputs[1], direction)
@@ -250,7 +250,7 @@ def _gate_rows(layer: Layer, direction: int, cell: Cell) -> str:
     return emit.reshaped(moved, (layer.steps * layer.kind.gates, layer.batch, layer.hidden))
 
 
-def _outputs(layer: Layer, states: Sequence[Sequence[State]]) -> None:
+def _outputs(layer: RecurrentLayer, states: Sequence[Sequence[State]]) -> None:
     """Y of every step, then the last states: [directions, batch, hidden] each."""
     node, emit = layer.node, layer.emit
     if node.has_output(0):
@@ -267,7 +267,7 @@ def _outputs(layer: Layer, states: Sequence[Sequence[State]]) -> None:
             emit.out("identity", last, index=index)
 
 
-def _all_steps(layer: Layer, states: Sequence[Sequence[State]]) -> None:
+def _all_steps(layer: RecurrentLayer, states: Sequence[Sequence[State]]) -> None:
     emit, count = layer.emit, len(layer.directions)
     made = _stacked(layer, [step[0] for steps in zip(*states, strict=True) for step in steps])
     made = emit.reshaped(made, (layer.steps, count, layer.batch, layer.hidden))
@@ -279,7 +279,7 @@ def _all_steps(layer: Layer, states: Sequence[Sequence[State]]) -> None:
     emit.out("identity", made)
 
 
-def _stacked(layer: Layer, values: Sequence[str]) -> str:
+def _stacked(layer: RecurrentLayer, values: Sequence[str]) -> str:
     """The states [batch, hidden] side by side along a new first dimension.
 
     They are joined by sixteens: each operand of a concatenation is a kernel of its own, and equal

@@ -17,7 +17,12 @@ import numpy as np
 from retune.core.dtypes import FLOAT32, INT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
-from retune.frontend.onnx.ops.windows import Window, convolution_of, spatial_extents, window_of
+from retune.frontend.onnx.ops.windows import (
+    WindowAttributes,
+    convolution_of,
+    spatial_extents,
+    window_of,
+)
 from retune.ops import Array
 
 _OFFSETS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
@@ -223,7 +228,7 @@ def deform_conv(node: OnnxNode, emit: Emitter) -> None:
     columns = emit.temp("sample", source, places, weights, axis=2)
     image = emit.reshaped(columns, (batch, channels, prod(taps), prod(counts)))
     column = emit.reshaped(kernel, (made, depth, prod(taps), 1))
-    square = Window(
+    square = WindowAttributes(
         kernel=(prod(taps), 1), strides=(1, 1), dilations=(1, 1), pads=(0,) * 4, stated_pads=()
     )
     op, attrs = convolution_of(emit, image, column, square, groups)

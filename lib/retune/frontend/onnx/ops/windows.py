@@ -12,7 +12,7 @@ from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class WindowAttributes:
     """A sliding window, one entry each spatial dimension; pads are (begins..., ends...)."""
 
     kernel: tuple[int, ...]
@@ -22,11 +22,11 @@ class Window:
     stated_pads: tuple[int, ...]
     """The pads before ceil_mode extended them."""
 
-    def flat(self) -> "Window":
+    def flat(self) -> "WindowAttributes":
         """A one-dimensional window as a two-dimensional one of height 1."""
         if len(self.kernel) != 1:
             return self
-        return Window(
+        return WindowAttributes(
             kernel=(1, *self.kernel),
             strides=(1, *self.strides),
             dilations=(1, *self.dilations),
@@ -35,7 +35,7 @@ class Window:
         )
 
 
-def window_of(node: OnnxNode, extents: Sequence[int], kernel: tuple[int, ...]) -> Window:
+def window_of(node: OnnxNode, extents: Sequence[int], kernel: tuple[int, ...]) -> WindowAttributes:
     """The node's window over data of these spatial extents. Raises: ModelError."""
     rank = len(extents)
     strides = node.ints("strides", (1,) * rank)
@@ -60,7 +60,7 @@ def window_of(node: OnnxNode, extents: Sequence[int], kernel: tuple[int, ...]) -
             _ceil_end(extents[d], covered[d], strides[d], stated[d], stated[d + rank])
             for d in range(rank)
         )
-    return Window(
+    return WindowAttributes(
         kernel=kernel,
         strides=strides,
         dilations=dilations,
@@ -134,7 +134,9 @@ def data_layout(rank: int) -> str:
     return "NCDHW" if rank == 3 else "NCHW"
 
 
-def convolution_of(emit: Emitter, data: str, kernel: str, window: Window, groups: int) -> "Call":
+def convolution_of(
+    emit: Emitter, data: str, kernel: str, window: WindowAttributes, groups: int
+) -> "Call":
     """The graph op that convolves images or volumes with the kernel, and its attributes.
 
     One group for each channel is depthwise.

@@ -1,4 +1,4 @@
-"""The door: a pickle may name what a submission of bytes is made of, and nothing else."""
+"""A pickle may name what a submission of bytes is made of, and nothing else."""
 
 import os
 import pickle
@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 from distributed.comm.core import CommClosedError
 
 from retune.core.errors import InputError
-from retune.device.remote import door
+from retune.device.remote import restricted_unpickler
 from retune.device.remote.revoked import REVOKED, Revoked
 from retune.device.remote.security import PEERS, Role
 from retune.device.remote.wire import RefusedError
@@ -32,14 +32,14 @@ class Bomb:
 )
 def test_anything_else_is_refused(value: object, caplog: pytest.LogCaptureFixture):
     with pytest.raises(RefusedError, match=r"that names .*; only batches of kernels are taken"):
-        door._loads(pickle.dumps(value))
+        restricted_unpickler._loads(pickle.dumps(value))
     (line,) = caplog.messages
     assert line.startswith("refused: a message that names ")
 
 
 @pytest.mark.parametrize("value", [carry_out, b"x", "x", {"a": (1, 2.0, None)}, [True, {3}]])
 def test_plain_data_and_the_one_function_are_read(value: object):
-    assert door._loads(pickle.dumps(value)) == value
+    assert restricted_unpickler._loads(pickle.dumps(value)) == value
 
 
 def test_no_memory_is_asked_for_by_a_number():
@@ -47,15 +47,17 @@ def test_no_memory_is_asked_for_by_a_number():
     for argument in ("I1099511627776\n", "(lI1\na"):
         bomb = f"cbuiltins\nbytes\n({argument}tR.".encode()
         with pytest.raises(RefusedError, match="for bytes"):
-            door._loads(bomb)
-    assert type(door._loads(b"cbuiltins\nbytes\n(tR.")) is bytes
-    assert issubclass(door._loads(pickle.dumps(bytes)), bytes)  # heads of messages name types
+            restricted_unpickler._loads(bomb)
+    assert type(restricted_unpickler._loads(b"cbuiltins\nbytes\n(tR.")) is bytes
+    assert issubclass(
+        restricted_unpickler._loads(pickle.dumps(bytes)), bytes
+    )  # heads of messages name types
 
 
 CLOSED = """
 import pickle, sys
-from retune.device.remote.door import close_door
-close_door("board", 1000)
+from retune.device.remote.restricted_unpickler import restrict_unpickling
+restrict_unpickling("board", 1000)
 import distributed.protocol.pickle as ours
 from distributed.protocol.compression import compressions
 assert not any(compressions), compressions
@@ -109,7 +111,7 @@ def test_who_has_nothing_to_do_here_is_sent_away(
 ):
     comm = Comm(other)
     with pytest.raises(CommClosedError):
-        door._peer(own, comm)
+        restricted_unpickler._peer(own, comm)
     (line,) = caplog.messages
     assert line.startswith(f"refused: a connection with the certificate of a {other or 'stranger'}")
     assert comm.aborted
@@ -117,24 +119,24 @@ def test_who_has_nothing_to_do_here_is_sent_away(
 
 def test_members_are_who_their_certificates_say():
     for own, others in PEERS.items():
-        assert {door._peer(own, Comm(other)) for other in others} == others
-    assert door._peer("scheduler", type("Plain", (), {"extra_info": {}})()) == ""
+        assert {restricted_unpickler._peer(own, Comm(other)) for other in others} == others
+    assert restricted_unpickler._peer("scheduler", type("Plain", (), {"extra_info": {}})()) == ""
 
 
 def test_who_was_revoked_is_sent_away_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     revoked, comm = Revoked(tmp_path), Comm("board")
-    door._check_valid(comm, revoked)
+    restricted_unpickler._check_valid(comm, revoked)
     (tmp_path / REVOKED).write_text('{"FF": "another"}')
-    door._check_valid(comm, revoked)
+    restricted_unpickler._check_valid(comm, revoked)
     (tmp_path / REVOKED).write_text('{"FF": "another", "AB12F": "rk3399-7"}')
     with pytest.raises(CommClosedError):
-        door._check_valid(comm, revoked)
+        restricted_unpickler._check_valid(comm, revoked)
     with pytest.raises(CommClosedError):
-        door._check_valid(Comm("board"), revoked)
+        restricted_unpickler._check_valid(Comm("board"), revoked)
     (line,) = caplog.messages
     assert line.startswith("refused: a connection: the certificate of 'rk3399-7' was revoked; ")
     assert comm.aborted
-    door._check_valid(type("Plain", (), {"extra_info": {}})(), revoked)
+    restricted_unpickler._check_valid(type("Plain", (), {"extra_info": {}})(), revoked)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"AB12F": 7}', "[" * 100_000, "\x00"])
@@ -145,13 +147,13 @@ def test_a_list_that_is_none_lets_nobody_in(
     (tmp_path / REVOKED).write_text(text)
     for _ in range(2):
         with pytest.raises(CommClosedError):
-            door._check_valid(Comm("board"), revoked)
+            restricted_unpickler._check_valid(Comm("board"), revoked)
     (line,) = caplog.messages
     assert "nobody can be let in: " in line and "\n" not in line
     with pytest.raises(InputError):
         Revoked(tmp_path)
     (tmp_path / REVOKED).unlink()
-    door._check_valid(Comm("board"), revoked)
+    restricted_unpickler._check_valid(Comm("board"), revoked)
 
 
 @pytest.mark.parametrize(
@@ -169,13 +171,16 @@ def test_a_list_that_is_none_lets_nobody_in(
 def test_nobody_says_what_is_anothers(peer: str, message: object, caplog: pytest.LogCaptureFixture):
     comm = Comm(peer)
     with pytest.raises(CommClosedError):
-        door._check_said(comm, peer, message)
+        restricted_unpickler._check_said(comm, peer, message)
     assert f", a {peer}; it has no right to it" in caplog.messages[0]
     assert comm.aborted
 
 
 def test_what_is_said_in_a_farm_may_be_said():
-    for peer, said in (("board", door.BOARDS_SAY), ("client", door.CLIENTS_SAY)):
+    for peer, said in (
+        ("board", restricted_unpickler.BOARDS_SAY),
+        ("client", restricted_unpickler.CLIENTS_SAY),
+    ):
         for operation in said:
-            door._check_said(Comm(peer), peer, {"op": operation})
-        door._check_said(Comm(peer), peer, [{"status": "OK"}, "OK", b"x", 1])
+            restricted_unpickler._check_said(Comm(peer), peer, {"op": operation})
+        restricted_unpickler._check_said(Comm(peer), peer, [{"status": "OK"}, "OK", b"x", 1])

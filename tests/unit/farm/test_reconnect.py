@@ -1,4 +1,4 @@
-"""A board knocks once in a try, and less often the longer it is not let in."""
+"""A board connects once in a try, and less often the longer it is refused."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ pytest.importorskip("distributed")
 from distributed.comm import listen
 from distributed.comm.core import CommClosedError
 
-from retune.farm.knocking import NotLetInError, Pauses, connect_once
+from retune.farm.reconnect import NotLetInError, Pauses, connect_once
 
 
 def test_pauses_grow_to_a_minute_and_begin_anew_where_nobody_is():
@@ -23,11 +23,11 @@ def test_pauses_grow_to_a_minute_and_begin_anew_where_nobody_is():
 
 
 def test_a_connection_that_is_closed_at_once_is_a_refusal():
-    knocks: list[object] = []
+    connections: list[object] = []
 
     async def main() -> None:
         async def closed(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            knocks.append(writer)
+            connections.append(writer)
             writer.close()
 
         server = await asyncio.start_server(closed, "127.0.0.1", 0)
@@ -38,7 +38,7 @@ def test_a_connection_that_is_closed_at_once_is_a_refusal():
         assert found.value.closed
 
     asyncio.run(main())
-    assert len(knocks) == 1
+    assert len(connections) == 1
 
 
 def test_one_that_is_closed_after_the_first_word_is_one_too():

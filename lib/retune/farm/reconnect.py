@@ -1,7 +1,7 @@
-"""How a board knocks at its scheduler: once in a try, and less often the longer it is not let in.
+"""How a board reconnects to its scheduler: less and less often while it is refused.
 
-distributed's worker tries again ten times a second, whatever it was told. Read `knock_once` and
-`Pauses`.
+distributed's worker tries again ten times a second, whatever it was told. Read
+`connect_in_one_try` and `Pauses`.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ class Pauses:
         return min(_MOST_S, _LEAST_S * 2.0 ** min(self._refusals, 16))
 
 
-def knock_once() -> None:
+def connect_in_one_try() -> None:
     """From now on the workers of this process end where their scheduler does not let them in.
 
     They raise NotLetInError then.

@@ -1,11 +1,11 @@
-"""The door of a process to a farm: what distributed takes in there, and what it does not.
+"""The restricted unpickler of a process in a farm: what distributed may receive there.
 
-Read `close_door`. distributed sends pickles between client, scheduler and worker, and a pickle may
-name any function of any module. In a process whose door is closed a pickle may name five things,
-which the submission of `work.carry_out` on bytes is made of; a message has a size at most, which is
-checked before there is memory for it; nothing is decompressed; and a server knows no operation but
-those that handing out work needs. Over TLS a peer says what its certificate lets it say: boards
-hand out no work. What is refused is one line in the log, and the process goes on.
+Read `restrict_unpickling`. distributed sends pickles between client, scheduler and worker, and a
+pickle may name any function of any module. Here it may name five things, which the submission of
+`work.carry_out` on bytes is made of. A message has a size at most, which is checked before there
+is memory for it. Nothing is decompressed, and a server knows no operation but those that handing
+out work needs. Over TLS a peer says what its certificate lets it say: boards hand out no work. What
+is refused is one line in the log, and the process goes on.
 """
 
 import io
@@ -86,7 +86,9 @@ _CONFIG = {
 }
 
 
-def close_door(role: Role, most_bytes: int = MOST_BYTES, certs: Path | None = None) -> None:
+def restrict_unpickling(
+    role: Role, most_bytes: int = MOST_BYTES, certs: Path | None = None
+) -> None:
     """From now on distributed takes in, in this process, what a farm needs and nothing else.
 
     `role` is what the process is in its farm. Messages have so many bytes at most. Nobody is talked
@@ -246,7 +248,7 @@ def _check_valid(comm: Any, revoked: Revoked) -> None:
     certificate = comm.extra_info.get("peercert")
     if certificate is not None and (why := revoked.why(certificate)):
         comm.abort()
-        if revoked.is_news(why):  # who was revoked knocks again and again
+        if revoked.is_news(why):  # a revoked process reconnects again and again
             refuse(f"a connection{_from()}: {why}; it is told once")
         raise CommClosedError("the certificate was revoked")
 

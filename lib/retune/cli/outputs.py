@@ -1,0 +1,224 @@
+"""What each command prints with `--json`: its type, and by that its schema.
+
+Read `OUTPUTS`. What commands print as it is are the library's own dataclasses; rows that they make
+for people and programs alike are stated here. Commands do not load this file.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypedDict, get_type_hints
+
+from retune.bundle.verify.compare import Verification
+from retune.bundle.versions import Version
+from retune.core.schema import extended, json_schema
+from retune.core.target import DeviceSpec
+from retune.frontend.onnx.support import Support
+from retune.pipeline.layout_plan import LayoutPlan, LayoutTotal
+from retune.pipeline.manifest import QuantizeManifest
+from retune.pipeline.running import RunRecord
+from retune.records.store import Summary
+from retune.report.data import Latency
+from retune.search.model.registry import Metrics, ModelCard
+
+QUALITY = (
+    *("scheme", "weight_bits", "samples", "random", "left", "layers", "calibration", "held_out"),
+)
+"""Of a QuantizeManifest."""
+
+
+def schema_of(command: str) -> dict[str, object]:
+    """The JSON schema of what that command prints. Raises: KeyError for one without `--json`."""
+    return json_schema(OUTPUTS[command])
+
+
+class _Row(TypedDict):
+    name: str
+    median_us: float
+    p25_us: float
+    p75_us: float
+    samples: int
+
+
+_Kernel = TypedDict(
+    "_Kernel",
+    {
+        "group": str,
+        "us": float,
+        "share %": float,
+        "GFLOP/s": float | None,
+        "GB/s": float | None,
+        "roofline %": float | None,
+    },
+)
+
+
+class _Timed(TypedDict):
+    module: str
+    rounds: int
+    rows: list[_Row]
+    ratio: float | None
+
+
+class _Bench(_Timed, total=False):
+    board: str
+    profile: list[_Kernel]
+
+
+class _Source(TypedDict):
+    profile: str
+    parameter: str
+    value: int | str | list[str]
+    source: str
+
+
+class _Key(TypedDict):
+    key: str
+    total: int
+    free: int
+    pending: int
+
+
+class _Board(TypedDict):
+    board: str
+    key: str
+    model: str
+    jobs: int
+
+
+class _Boards(TypedDict):
+    keys: list[_Key]
+    boards: list[_Board]
+
+
+class _Best(TypedDict):
+    task: str
+    median_us: float
+    gflops: float | None
+    strategy: str
+    knobs: dict[str, list[int]]
+    tuner: str
+    model: str | None
+    constants: str | None
+    place: str | None
+    device: str
+    conditions: str | None
+    sketch: str
+    decisions: list[int]
+    task_key: str
+    record_id: str
+    measured: str
+
+
+class _Task(TypedDict):
+    key: str
+    name: str
+    op: str
+    weight: int
+    flops: int
+    inputs: list[list[int]]
+    output: list[int]
+    stride: int | None
+    epilogue: list[str]
+    expression: str
+
+
+class _TunedTask(TypedDict):
+    task: str
+    op: str
+    output: str
+    weight: int
+    mflop: float
+    trials: int
+    failed: int
+    best_us: float | None
+    gflops: float | None
+    total_us: float | None
+
+
+class _Verified(TypedDict):
+    oracle: str
+    samples: int
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    passed: bool
+    by_parts: bool
+    max_error: float
+    largest_error: str
+
+
+class _Tuned(TypedDict):
+    model: str
+    name: str
+    module: str
+    report: str
+    records: str
+    target: str
+    trials: int
+    seconds: float
+    reason: str
+    statuses: dict[str, int]
+    tasks: list[_TunedTask]
+    verification: _Verified
+    latency: list[Latency]
+    settled: str
+    failed: dict[str, str]
+
+
+_Roofline = TypedDict(
+    "_Roofline",
+    {"module": str, "ops per byte": float, "bound": str, "GOPS": float, "roof": float},
+)
+
+
+class _Rooflines(TypedDict):
+    config: dict[str, str | int]
+    layers: list[_Roofline]
+
+
+class _Simulated(TypedDict):
+    module: str
+    config: str
+    instructions: int
+    micro_ops: int
+    cycles: int
+    time_us: float
+    gops: float
+    gemm_utilization: float
+    read_bytes: int
+    written_bytes: int
+    busy_cycles: dict[str, int]
+
+
+class _Plan(TypedDict):
+    plan: LayoutPlan
+    totals: list[LayoutTotal]
+
+
+_version = extended(Version, current=bool)
+_quality = get_type_hints(QuantizeManifest)
+
+OUTPUTS: Mapping[str, Any] = {
+    "bench": _Bench,
+    "devices": list[DeviceSpec],
+    "devices --profiles": list[_Source],
+    "devices --scheduler": _Boards,
+    "model evaluate": dict[str, Metrics],
+    "model list": list[extended(ModelCard, current=bool)],
+    "model rollback": ModelCard | None,
+    "model train": ModelCard,
+    "ops": list[extended(Support, opsets=str, how=str, limits=str)],
+    "plan": _Plan,
+    "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),
+    "records best": list[_Best],
+    "records summary": extended(Summary, per_task=list[dict[str, Any]]),
+    "resume": list[extended(RunRecord, state=str)],
+    "rollback": _version,
+    "tasks": list[_Task],
+    "tune": _Tuned,
+    "verify": extended(Verification, module=str, oracle=str),
+    "verify of integers": extended(Verification, module=str, oracle=str, float_rel_range=float),
+    "versions": list[_version],
+    "vta roofline": _Rooflines,
+    "vta simulate": _Simulated,
+}
+"""Command -> type of what it prints with `--json`."""

@@ -1,0 +1,214 @@
+"""What each command prints with `--json` is of the type that is stated for it, key by key."""
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+import retune.bundle.verify.farm_examiner as examiners
+import retune.device.remote.link as links
+import retune.prefect.launch
+import retune.search.layout.search as searches
+from retune.bundle.format import write_bundle
+from retune.bundle.runtime.module import LaunchProfile
+from retune.bundle.verify.bench import Benchmark, Timing
+from retune.cli.commands import model as model_command
+from retune.cli.commands import verify as verify_command
+from retune.cli.main import run_command
+from retune.cli.outputs import OUTPUTS, schema_of
+from retune.core.schema import from_plain, plain
+from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.device.remote.link import AboutBoard, Board, Boards
+from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.running import recorded_run
+from retune.pipeline.upkeep import stage_retrain
+from retune.search.extract import Network
+from retune.search.layout.layouts import IN_ROWS
+from retune.search.layout.options import choices_of
+from retune.search.layout.problem import LayoutCosts, LayoutProblem, layout_problem
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.lower import lower
+from retune.targets.vta.template import KNOBS
+from tests.cli.test_cli import result
+from tests.cli.test_quantize import DIGITS
+from tests.device.networks import Net, Networks, network, write
+from tests.unit.bundle.conftest import make_plan
+from tests.unit.bundle.test_examiner import VERDICT
+from tests.unit.bundle.test_versions import publish
+from tests.unit.search.test_offline import store_of
+from tests.unit.vta.layers import PLAIN
+
+Patch = pytest.MonkeyPatch
+Prepare = Callable[[Path, Patch], list[str]]
+
+
+class FakeExaminer:
+    """Answers at once."""
+
+    where = "board-a"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def verify(self, *_: object, **__: object) -> object:
+        return VERDICT
+
+    def compare(self, *_: object, **__: object) -> Benchmark:
+        timing = Timing(
+            name="retune",
+            times_s=(1.0,),
+            calls_per_sample=1,
+            median_s=1.0,
+            first_quartile_s=1.0,
+            third_quartile_s=1.0,
+        )
+        return Benchmark(rounds=1, timings=(timing,), ratios=())
+
+    def profile(self, *_: object, **__: object) -> tuple[LaunchProfile, ...]:
+        step = LaunchProfile(
+            label="a", kernel="k", median_s=1.0, share=1.0, flops=1, bytes=1, gflops=1.0,
+            gbytes_per_s=1.0, roofline=None,
+        )  # fmt: skip
+        return (step,)
+
+
+def bundle(folder: Path, patch: Patch) -> str:
+    patch.setattr(examiners, "open_examiner", lambda _: FakeExaminer())
+    return str(write_bundle(make_plan(), folder / "bundle"))
+
+
+def versions(folder: Path) -> str:
+    publish(folder / "out", "one")
+    publish(folder / "out", "two")
+    return str(folder / "out")
+
+
+def records(folder: Path) -> list[str]:
+    store_of(folder)
+    return ["--records", str(folder)]
+
+
+def vta(folder: Path) -> str:
+    values = dict.fromkeys(KNOBS, (1,)) | {"tile_h": (3,), "tile_w": (6,), "tile_co": (4,)}
+    return str(lower(PLAIN, values, VtaConfig()).save(folder / "layer.npz"))
+
+
+def trained(folder: Path, patch: Patch) -> list[str]:
+    patch.setattr(retune.prefect.launch, "run_flow", lambda call: call())
+    patch.setattr(model_command, "_retrain", stage_retrain)
+    return records(folder)
+
+
+def with_model(folder: Path, patch: Patch) -> list[str]:
+    assert run_command(["model", "train", *trained(folder, patch)]) == 0
+    store_of(folder, day=3)
+    return ["--records", str(folder)]
+
+
+def a_run(folder: Path, patch: Patch) -> list[str]:
+    request = TuneRequest(
+        model="zoo:fake", out=str(folder / "o"), records="r", work=str(folder / "cache")
+    )
+    with pytest.raises(KeyError), recorded_run(request):
+        raise KeyError
+    return ["resume"]
+
+
+def a_farm(folder: Path, patch: Patch) -> list[str]:
+    about = AboutBoard(wire=3, retune="1", distributed="1", spec=GENERIC_CPU)
+    board = Board(name="a", address="tcp://a:1", resource="k/1", jobs=0, about=about)
+    link = types.SimpleNamespace(
+        address="tcp://s:1", boards=lambda: Boards(found=(board,), waiting={}), close=lambda: None
+    )
+    patch.setattr(links, "Link", lambda _: link)
+    return ["devices", "--scheduler", "tcp://localhost:1"]
+
+
+def tuned(folder: Path, patch: Patch) -> list[str]:
+    module = types.ModuleType("retune.pipeline.chain")
+    module.run_chain = lambda *_: result(folder)  # type: ignore[attr-defined]
+    patch.setitem(sys.modules, "retune.pipeline.chain", module)
+    return ["tune", "zoo:fake", "--out", str(folder / "out"), "--no-prefect"]
+
+
+def verified(folder: Path, patch: Patch, floats: object) -> list[str]:
+    patch.setattr(verify_command, "_judged", lambda *_: (VERDICT, floats))
+    return ["verify", bundle(folder, patch), "--model", "zoo:mlp"]
+
+
+NETWORKS: Networks = {}
+
+
+@partial(network, among=NETWORKS)
+def wide(n: Net) -> tuple[str, ...]:
+    """Two convolutions with an image between them that may lie in blocks of channels."""
+    x = n("Relu", n.conv(n.input(1, 3, 4, 4), 3, 16))
+    return (n("Flatten", n("GlobalAveragePool", n.conv(x, 16, 32))),)
+
+
+def laid_out(folder: Path, patch: Patch) -> list[str]:
+    """Times are made up: kernels are faster in blocks of channels."""
+    costs = LayoutCosts(
+        kernel=lambda key, ends: 9.0 if ends == IN_ROWS else 4.0, copy=lambda kind, ends: 1.0
+    )
+
+    def problem(network: Network, spec: DeviceSpec, *_: object) -> LayoutProblem:
+        return layout_problem(choices_of(network, spec), costs)
+
+    patch.setattr(searches, "recorded_problem", problem)
+    return ["plan", str(write("wide", folder, NETWORKS)), *records(folder)]
+
+
+CASES: dict[str, Prepare] = {
+    "bench": lambda folder, patch: ["bench", bundle(folder, patch), "--profile"],
+    "devices": lambda folder, patch: ["devices"],
+    "devices --profiles": lambda folder, patch: ["devices", "--profiles"],
+    "devices --scheduler": a_farm,
+    "model evaluate": lambda f, patch: ["model", "evaluate", "0001", *with_model(f, patch)],
+    "model list": lambda folder, patch: ["model", "list", *with_model(folder, patch)],
+    "model rollback": lambda folder, patch: ["model", "rollback", *with_model(folder, patch)],
+    "model train": lambda folder, patch: ["model", "train", *trained(folder, patch)],
+    "ops": lambda folder, patch: ["ops"],
+    "plan": laid_out,
+    "quantize": lambda folder, patch: [
+        *("quantize", str(DIGITS / "digits.onnx"), "--shape", "image=1,1,8,8"),
+        "--random-calibration",
+    ],
+    "records best": lambda folder, patch: ["records", "best", *records(folder)],
+    "records summary": lambda folder, patch: ["records", "summary", *records(folder)],
+    "resume": a_run,
+    "rollback": lambda folder, patch: ["rollback", versions(folder)],
+    "tasks": lambda folder, patch: ["tasks", "zoo:mlp"],
+    "tune": tuned,
+    "verify": lambda folder, patch: verified(folder, patch, None),
+    "verify of integers": lambda folder, patch: verified(folder, patch, VERDICT),
+    "versions": lambda folder, patch: ["versions", versions(folder)],
+    "vta roofline": lambda folder, patch: ["vta", "roofline", vta(folder)],
+    "vta simulate": lambda folder, patch: ["vta", "simulate", vta(folder)],
+}
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("command", OUTPUTS)
+def test_output_is_of_the_stated_type(
+    command: str, tmp_path: Path, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("RETUNE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RETUNE_RECORDS", str(tmp_path / "records"))
+    arguments = CASES[command](tmp_path, monkeypatch)
+    capfd.readouterr()
+    code = run_command([*arguments, "--json"])
+    printed = capfd.readouterr()
+    assert code in (0, None) or "verify" in command, printed.err
+    data = json.loads(printed.out)
+    assert data or command == "model rollback"
+    assert plain(from_plain(OUTPUTS[command], data, where=command)) == data
+    assert schema_of(command)
