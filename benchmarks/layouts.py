@@ -1,16 +1,15 @@
-"""Networks with planned layouts against rows, against blocks, and against each kernel's best.
+"""Networks with planned layouts against NHWC, against blocks, and against each kernel's best.
 
     python -m benchmarks.layouts --records artifacts/records zoo:resnet50_v1 zoo:mobilenet
 
 Kernels are the best of the record store (of tuned networks, say), or else the default schedules;
-they are measured with images in other layouts, copies too, into a store of the benchmark's own
-unless `--records` names one, and the plan is solved for (`search.layout_search`). Then four bundles
-run in turns: with the plan, with all images in rows, all in blocks of 16 channels, and with the
-best layouts of each kernel alone and the copies that this takes; on GPUs their launches, on images
-that are there. What launching costs there is measured, and is part of what is expected.
-Prints medians, the plan's time over each of the others', what the plan was expected to take, and
-how long the solver took; with `--table` each kernel's best times by layouts, as parts of that in
-rows.
+they are measured in other layouts, copies too, into a store of the benchmark's own unless
+`--records` names one, and the plan is solved for (`retune.search.layout`). Then four bundles run in
+turns: with the plan, with all activations in NHWC, all in blocks of 16 channels, and with the best
+layouts of each kernel alone and the copies that this takes; on GPUs their launches, on inputs that
+are there. What launching costs there is measured, and is part of what is expected. Prints medians,
+the plan's time over each of the others', what the plan was expected to take, and how long the
+solver took; with `--table` each kernel's best times by layouts, as parts of that in NHWC.
 """
 
 from argparse import Namespace
@@ -27,6 +26,7 @@ from benchmarks.table import geometric_mean
 from retune.bundle.build import build_plan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.core.layouts import BLOCKED, LayoutAssignment
 from retune.device.opencl.launch_cost import LaunchCost, launch_cost
 from retune.device.opencl.runtime import Device, open_device
 from retune.device.opening import open_runner
@@ -34,22 +34,19 @@ from retune.frontend.models import load_model
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.pipeline.layout_manifest import LayoutTotal
 from retune.records.store import RecordStore
 from retune.search.conditions import network_conditions, usual_options
 from retune.search.extract import Network, extract
-from retune.search.layout.in_blocks import laid_candidates
-from retune.search.layout.laying import LayoutChoice, laid_out, uniform
-from retune.search.layout.layouts import IN_ROWS, Ends
+from retune.search.layout.assignment import uniform_layout, with_layouts
 from retune.search.layout.problem import LayoutProblem
 from retune.search.layout.search import FoundLayouts, LayoutSearch
-from retune.search.layout.solver import solve
+from retune.search.layout.trials import best_in_layouts
 from retune.search.session import RunSettings, Session
-
-BLOCKS = "NCHW16c"
 
 
 def network_of(model: str, *, int8: bool) -> Network:
-    """The network by direct kernels, as one of integers if that is asked for."""
+    """The network by direct kernels, quantized if that is asked for."""
     graph = load_model(model)
     if int8:
         graph = quantize(graph, samples_of(graph), QuantizeSettings())
@@ -77,51 +74,45 @@ def found_layouts(
 
 
 def table_lines(problem: LayoutProblem) -> Iterator[str]:
-    """A line for each task with other layouts than rows: its weight, its time, and the others'."""
-    places = {p.task_key: p for p in problem.kernels}
-    for key, place in places.items():
-        op = place.placed.group.anchor.op
-        labels = [p.label for p in problem.kernels if p.task_key == key]
-        rows, cost = problem.costs.of_kernel(place, IN_ROWS), problem.costs.kernel
-        layouts = dict.fromkeys(
-            way for ways in problem.options.values() for k in ways for way in k.layouts
-        )
-        every = (place.lying(Ends(a, b)) for a in layouts for b in layouts)
-        found = {e: cost(key, e) for e in every}
-        others = {str(e): us for e, us in found.items() if us is not None and e != place.rows}
-        if others and rows:
-            parts = "  ".join(f"{name} {us / rows:.2f}" for name, us in others.items())
-            yield f"    {len(labels)} x {op} {labels[0]}: {rows:.1f} us; {parts}"
+    """A line for each task with other layouts than NHWC: its weight, its time, and the others'."""
+    kernels = {kernel.task_key: kernel for kernel in problem.choices.kernels}
+    for key, kernel in kernels.items():
+        labels = [k.label for k in problem.choices.kernels if k.task_key == key]
+        nhwc = problem.nhwc_us(kernel)
+        times = {io: problem.cost((key, io)) for io in problem.choices.of_tasks[key]}
+        others = {str(io): us for io, us in times.items() if us is not None and io != kernel.nhwc}
+        if others and nhwc:
+            parts = "  ".join(f"{name} {us / nhwc:.2f}" for name, us in others.items())
+            yield f"    {len(labels)} x {kernel.op} {labels[0]}: {nhwc:.1f} us; {parts}"
 
 
-def expected_us(problem: LayoutProblem, choice: LayoutChoice, launch: LaunchCost) -> float:
+def expected_us(problem: LayoutProblem, choice: LayoutAssignment, launch: LaunchCost) -> float:
     """What kernels and copies take by their measurements, one after the other."""
-    kernels, copies = problem.kernel_us(choice), problem.copies_us(choice)
-    return launch.sequence_us((*kernels.values(), *copies.values()))
+    return LayoutTotal.of("", problem.plan(choice), launch).us
 
 
 def measure(model: str, device: Device, store: RecordStore, options: Namespace) -> dict[str, float]:
-    """Medians in milliseconds by the way in which images lie."""
+    """Medians in milliseconds by the layouts."""
     network = network_of(model, int8=options.int8)
     found = found_layouts(network, model, store, options)
     problem = found.problem
     started = perf_counter()
-    solution = solve(problem.table)
+    layouts, solution = problem.solved()
     solved_s = perf_counter() - started
     choices = {
-        "plan": problem.choice(solution.choice),
-        "rows": problem.choice(problem.numbers({})),
-        BLOCKS: uniform(network, BLOCKS),
+        "plan": layouts,
+        "NHWC": LayoutAssignment(),
+        BLOCKED: uniform_layout(network, BLOCKED),
         "each": problem.each_alone(),
     }
     known = known_candidates(network, store, device.spec)
     conditions = network_conditions(device.spec, network.tasks.values())
     contenders = {}
     for name, choice in choices.items():
-        laid, best = laid_out(network, choice), dict(known)
-        found_so = laid_candidates(network, choice, store, conditions, device.spec)
-        best |= {key: candidate for key, (candidate, _) in found_so.items()}
-        plan = build_plan(laid, best, device.spec, model_key=name, notes={})
+        assigned, best = with_layouts(network, choice), dict(known)
+        recorded = best_in_layouts(network, choice, store, conditions, device.spec)
+        best |= {key: candidate for key, (candidate, _) in recorded.items()}
+        plan = build_plan(assigned, best, device.spec, model_key=name, notes={})
         module = Module(plan, device)
         contenders[name] = runs(module, module.random_inputs())
     outcome = compare_times(contenders, options=BenchOptions(budget_s=options.compare))
@@ -130,15 +121,15 @@ def measure(model: str, device: Device, store: RecordStore, options: Namespace) 
     greedy = expected_us(problem, choices["each"], launch)
     expected = expected_us(problem, choices["plan"], launch) / 1e3
     print(
-        f"  {len(choices['plan'].kept)} images not in rows, {found.trials} candidates measured"
+        f"  {len(layouts.activations)} activations not in NHWC, {found.trials} candidates measured"
         f" ({found.untried} that a better plan may use were not), "
         f"{len(problem.table.own)} variables solved in {solved_s:.3f} s"
         f"{' (optimal)' if solution.optimal else ''}; "
         f"each kernel's best {_ratio(greedy / 1e3, expected)}x of the plan's cost"
     )
-    rows = expected_us(problem, choices["rows"], launch) / 1e3
+    nhwc = expected_us(problem, choices["NHWC"], launch) / 1e3
     print(
-        f"  expected {expected:.3f} ms ({_ratio(expected, rows)}x of rows), "
+        f"  expected {expected:.3f} ms ({_ratio(expected, nhwc)}x of NHWC), "
         f"measured {times['plan']:.3f} ms",
         flush=True,
     )
@@ -163,7 +154,7 @@ def main() -> None:
     parser.add_argument("--compare", type=float, default=12.0, help="seconds of runs in turns")
     options = parser.parse_args()
     device = open_device(options.device)
-    ratios: dict[str, list[float]] = {"rows": [], BLOCKS: [], "each": []}
+    ratios: dict[str, list[float]] = {"NHWC": [], BLOCKED: [], "each": []}
     with TemporaryDirectory() as folder:
         store = RecordStore(options.records or Path(folder))
         for model in options.networks:

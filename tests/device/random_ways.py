@@ -8,16 +8,16 @@ import numpy as np
 from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
 from retune.bundle.runtime.module import Module
+from retune.core.layouts import LayoutAssignment
 from retune.core.target import DeviceSpec
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, extract
-from retune.search.layout.in_blocks import laid_ends, written_candidates
-from retune.search.layout.laying import LayoutChoice, laid_out, uniform
-from retune.search.layout.options import Choices, choices_of
-from retune.search.layout.problem import LayoutCosts, layout_problem
-from retune.search.layout.solver import solve
+from retune.search.layout.assignment import uniform_layout, with_layouts
+from retune.search.layout.choices import LayoutChoices, Measured, choices_of
+from retune.search.layout.problem import Cost, LayoutProblem
+from retune.search.layout.trials import assigned_to_tasks, blocked_candidates
 from tests.external.on_device import opened
 
 CPU, SHORT = "pocl", "pocl?vector_bits=128"
@@ -47,42 +47,42 @@ def compiled(
     order: Layout = "NCHW" if layout == "NCHW" else "NHWC"
     network = extract(optimise(graph, order))
     choice = _choice(network, found.spec, layout, seed)
-    laid = network if choice is None else laid_out(network, choice)
+    laid = network if choice is None else with_layouts(network, choice)
     chosen = _for_blocks(network, choice, found.spec) if choice and for_blocks else {}
     plan = build_plan(laid, chosen, found.spec, model_key=graph.name, notes={})
     verify_plan(plan)
     return Module(plan, found)
 
 
-def _for_blocks(network: Network, choice: LayoutChoice, spec: DeviceSpec) -> dict[str, Candidate]:
+def _for_blocks(
+    network: Network, choice: LayoutAssignment, spec: DeviceSpec
+) -> dict[str, Candidate]:
     """A schedule that is for images in blocks, for each task that has one and images lying so."""
     found: dict[str, Candidate] = {}
-    for key, counts in laid_ends(network, choice, spec).items():
+    for key, counts in assigned_to_tasks(network, choice, spec).items():
         task = network.tasks[key]
         for ends in counts if task.tunable else ():
-            for one in written_candidates(task, ends, spec, 1):
+            for one in blocked_candidates(task, ends, spec, 1):
                 found[key] = one
     return found
 
 
-def _choice(network: Network, spec: DeviceSpec, layout: str, seed: int) -> LayoutChoice | None:
+def _choice(network: Network, spec: DeviceSpec, layout: str, seed: int) -> LayoutAssignment | None:
     if layout in ("NHWC", "NCHW"):
         return None
     if layout != PLAN:
-        return uniform(network, "NCHW" if layout == "planes" else layout)
+        return uniform_layout(network, "NCHW" if layout == "planes" else layout)
     choices = choices_of(network, spec)
-    problem = layout_problem(choices, random_costs(choices, seed))
-    return problem.choice(solve(problem.table).choice)
+    return LayoutProblem.of(choices, random_cost(choices, seed)).solved()[0]
 
 
-def random_costs(choices: Choices, seed: int) -> LayoutCosts:
-    """The same at each question; of all copies, and of kernels with ends that they may have."""
-    possible = choices.ends
+def random_cost(choices: LayoutChoices, seed: int) -> Cost:
+    """The same at each question; of all copies, and of kernels in layouts that they may have."""
 
-    def of(*what: object) -> float:
-        return float(np.random.default_rng([seed, *map(ord, repr(what))]).integers(1, 50))
+    def cost(measured: Measured) -> float | None:
+        us = float(np.random.default_rng([seed, *map(ord, repr(measured))]).integers(1, 50))
+        if measured in choices.copies:
+            return us / 2
+        return us if measured[1] in choices.of_tasks[measured[0]] else None
 
-    return LayoutCosts(
-        kernel=lambda key, ends: of(key, ends) if ends in possible[key] else None,
-        copy=lambda kind, ends: of(str(kind), ends) / 2,
-    )
+    return cost

@@ -12,7 +12,7 @@ from retune.bundle.verify.peers import open_peer
 from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.search.extract import extract
-from retune.search.layout.laying import laid_out, uniform
+from retune.search.layout.assignment import uniform_layout, with_layouts
 from tests.device.networks import NETWORKS, write
 from tests.external.on_device import compile_graph, compile_network
 
@@ -51,6 +51,6 @@ BLOCKED = ("grouped", "depthwise", "dense_block", "bottleneck", "pools", "neighb
 def test_a_network_in_blocks_of_channels_agrees_with_onnxruntime(name: str, tmp_path: Path):
     path = write(name, tmp_path)
     network = extract(optimise(load_file(path)))
-    module = compile_network(laid_out(network, uniform(network, "NCHW16c")))
+    module = compile_network(with_layouts(network, uniform_layout(network, "NCHW16c")))
     outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=2)
     assert outcome.passed, outcome

@@ -25,9 +25,9 @@ from retune.ops import Array
 from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore
 from retune.search.extract import extract
-from retune.search.layout.in_blocks import laid_candidates
-from retune.search.layout.laying import laid_out, uniform
+from retune.search.layout.assignment import uniform_layout, with_layouts
 from retune.search.layout.search import LayoutSearch
+from retune.search.layout.trials import best_in_layouts
 from retune.search.session import Session
 from tests.device.random_ways import GPU, SHORT, compiled, ways
 from tests.external.on_device import opened
@@ -127,11 +127,11 @@ def test_what_a_search_for_layouts_finds(seed: int, device: str, store: Path):
     session = Session(list(network.tasks.values()), runner, records, settings(trials=0))
     search = LayoutSearch(session, network)
     found = search.run(lambda count: count < 100)
-    search.measure(uniform(network, "NCHW4c"), lambda count: count < 150)
-    choice = found.problem.choice(found.solution.choice)
-    best = laid_candidates(network, choice, records, session.conditions, spec)
+    search.measure(uniform_layout(network, "NCHW4c"), lambda count: count < 150)
+    choice = found.layouts
+    best = best_in_layouts(network, choice, records, session.conditions, spec)
     chosen = {key: candidate for key, (candidate, _) in best.items()}
-    plan = build_plan(laid_out(network, choice), chosen, spec, model_key="", notes={})
+    plan = build_plan(with_layouts(network, choice), chosen, spec, model_key="", notes={})
     verify_plan(plan)
     inputs = random_inputs(graph, seed)
     assert_same(Module(plan, opened(device)).run(inputs), run_graph(graph, inputs), f"seed {seed}")

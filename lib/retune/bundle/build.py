@@ -44,7 +44,7 @@ from retune.ops.host import HOST
 from retune.ops.quantized import RESCALING
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
-from retune.search.layout.layouts import bound_values, found_so
+from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
 from retune.search.packed import work_of
 from retune.search.task import Task
@@ -315,12 +315,13 @@ class _Parts:
         """Of the task's inputs and outputs, those that have a view, by their names."""
         views = {name: self.views.get(value) for name, value in bound_values(group, task).items()}
         lie = {name: place.storage for name, place in views.items() if place is not None}
-        found = found_so(task, lie)
+        found = task_storages(task, lie)
         if found is None:
             what = ", ".join(f"{name} as {storage}" for name, storage in lie.items())
             raise InputError(
-                f"group {group.group.name}: expected layouts in which its kernel finds all of its "
-                f"images; got {what}, and all else in rows; plan the layouts of this network anew"
+                f"group {group.group.name}: expected layouts in which its kernel finds all that it "
+                f"reads and makes; got {what}, and NHWC for the rest; plan the layouts of this "
+                "network anew"
             )
         return found
 

@@ -15,11 +15,10 @@ import numpy as np
 from retune.bundle.build import FinalistsPlan, build_finalists
 from retune.bundle.verify.in_network_child import FinalistsChild, Iterations
 from retune.core.errors import DeviceError
+from retune.core.layouts import ALL_NHWC, LayoutAssignment
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import ChildLostError
 from retune.device.opening import unraced
-from retune.pipeline.layout_choice import choice_of
-from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
 from retune.pipeline.manifest import BestRecord, Constraints, ImportManifest
 from retune.pipeline.network import open_network
 from retune.pipeline.request import TuneRequest
@@ -29,8 +28,8 @@ from retune.schedule.space import Candidate
 from retune.search.comparison import Comparison
 from retune.search.extract import Network
 from retune.search.history import best_candidates
-from retune.search.layout.in_blocks import laid_candidates
-from retune.search.layout.laying import laid_out
+from retune.search.layout.assignment import with_layouts
+from retune.search.layout.trials import best_in_layouts
 from retune.search.session import Session
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
@@ -60,10 +59,10 @@ def compare_finalists(
     session: Session,
     budget_s: float,
     time_left: Callable[[], bool],
-    layouts: LayoutPlan = ALL_IN_ROWS,
+    layouts: LayoutAssignment = ALL_NHWC,
     without: Collection[str] = (),
 ) -> Constraints:
-    """The winner of each tuned task but those `without`, with images lying as the layouts say;
+    """The winner of each tuned task but those `without`, in these layouts;
     every finalist's times in the network are records afterwards.
 
     A few rounds of iterations run; further ones while `time_left`. No winners on simulated devices
@@ -72,17 +71,17 @@ def compare_finalists(
     if why := unraced(request.device):
         _LOG.info("%s: finalists are chosen by their records", why)
         return Constraints(uncompared=why)
-    network_now, choice = open_network(request).network, choice_of(layouts)
-    laid = laid_candidates(network_now, choice, session.store, session.conditions, session.spec)
+    network_now = open_network(request).network
+    planned = best_in_layouts(network_now, layouts, session.store, session.conditions, session.spec)
     place = network_place(network.model_key, layouts)
-    finalists = choose_finalists(session, budget_s, without, laid, place)
+    finalists = choose_finalists(session, budget_s, without, planned, place)
     if not finalists:
         return Constraints(uncompared="nothing but default schedules is known")
     candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
-    laid_now = laid_out(network_now, choice)
+    assigned = with_layouts(network_now, layouts)
     try:
         compared = compare_in_network(
-            laid_now, candidates, session.spec, request.device, request.seed, time_left
+            assigned, candidates, session.spec, request.device, request.seed, time_left
         )
     except DeviceError as error:
         _LOG.warning("finalists are not compared in their network: %s", error)
@@ -94,7 +93,7 @@ def choose_finalists(
     session: Session,
     budget_s: float,
     without: Collection[str] = (),
-    laid: Mapping[str, tuple[Candidate, TuningRecord]] = MappingProxyType({}),
+    planned: Mapping[str, tuple[Candidate, TuningRecord]] = MappingProxyType({}),
     place: str = "",
 ) -> dict[str, list[Finalist]]:
     """The default schedule, what is the fastest with images lying as planned, what was the fastest
@@ -105,7 +104,7 @@ def choose_finalists(
     """
     runs = {run.task.key: run for run in session.runs}
     known = {
-        key: _known(session, run, laid.get(key), place)
+        key: _known(session, run, planned.get(key), place)
         for key, run in runs.items()
         if key not in without
     }
@@ -137,7 +136,7 @@ def _held_bytes(task: Task, record: TuningRecord | None) -> int:
 
 
 def _known(
-    session: Session, run: TaskRun, laid: tuple[Candidate, TuningRecord] | None, place: str
+    session: Session, run: TaskRun, planned: tuple[Candidate, TuningRecord] | None, place: str
 ) -> list[Finalist]:
     """The default schedule, the fastest candidates in the planned layouts and in the network, then
     others."""
@@ -145,8 +144,11 @@ def _known(
     default = default_candidate(run.space, session.spec)
     found = best_candidates(session.store, key, alone.comparable, run.space, 1 + MOST)
     there = replace(alone, place=place or alone.place).comparable
-    before = best_candidates(session.store, key, there, run.space.whole if laid else run.space, 1)
-    first = ([laid] if laid and laid[0] not in (default, *dict(found)) else []) + before
+    before = best_candidates(
+        session.store, key, there, run.space.whole if planned else run.space, 1
+    )
+    new = planned and planned[0] not in (default, *dict(found))
+    first = ([planned] if planned and new else []) + before
     records = dict([*first, *found])  # a record alone says what building took
     others = [(c, r) for c, r in records.items() if c != default]
     return [(default, records.get(default)), *others[:MOST]]

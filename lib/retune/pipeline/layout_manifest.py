@@ -2,9 +2,29 @@
 
 from dataclasses import dataclass
 
+from retune.core.layouts import LayoutPlan
 from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
-from retune.pipeline.layout_plan import LayoutPlan, LayoutTotal
 from retune.pipeline.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutTotal:
+    """What a network in some layouts takes by the costs of its kernels and copies."""
+
+    name: str
+    us: float
+    copies: int
+    """Activations that are copied."""
+    optimal: bool | None = None
+    """Whether nothing costs less, and that is proven; None: the solver did not choose it."""
+
+    @classmethod
+    def of(
+        cls, name: str, plan: LayoutPlan, launch: LaunchCost, optimal: bool | None = None
+    ) -> "LayoutTotal":
+        """The total of a plan, with these launches."""
+        us = launch.sequence_us((*plan.kernels_us.values(), *plan.copies_us.values()))
+        return cls(name=name, us=us, copies=len(plan.copies_us), optimal=optimal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +32,6 @@ class LayoutManifest(Manifest):
     """The plan of layouts for a network, and what else was weighed."""
 
     plan: LayoutPlan = LayoutPlan()
-    """Kernels are all of the network, in its order, then joints out of rows."""
     totals: tuple[LayoutTotal, ...] = ()
     """That of the plan first."""
     unmeasured: int = 0
@@ -20,10 +39,10 @@ class LayoutManifest(Manifest):
     trials: int = 0
     """Candidates that were measured for it."""
     unused: int = 0
-    """Of these, with other layouts than rows that the plan does not use."""
+    """Of these, in other layouts than NHWC that the plan does not use."""
     launch: LaunchCost = NO_LAUNCHES
     """What launching costs on the device, as it was measured; part of the totals."""
 
 
 UNPLANNED = LayoutManifest()
-"""All images in rows, and nothing was measured for it."""
+"""All activations in NHWC, and nothing was measured for it."""

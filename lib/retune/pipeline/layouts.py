@@ -1,17 +1,15 @@
-"""Stage layout: where the images of the network lie, by what kernels and copies were measured to
-take."""
+"""Stage layout: the layouts of the network's activations, by the times of kernels and copies."""
 
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from time import perf_counter
 
-from retune.core.layouts import BLOCKS, MEASURED
+from retune.core.layouts import ALL_NHWC, BLOCKED, MEASURED, NHWC, LayoutPlan
 from retune.device.measure.local import LocalRunner
 from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
 from retune.device.opening import is_absent, unraced
-from retune.pipeline.layout_manifest import LayoutManifest
-from retune.pipeline.layout_plan import LaidImage, LaidKernel, LayoutPlan, LayoutTotal
+from retune.pipeline.layout_manifest import LayoutManifest, LayoutTotal
 from retune.pipeline.manifest import TunedTasks
 from retune.pipeline.network import open_network
 from retune.pipeline.request import TuneRequest
@@ -20,9 +18,7 @@ from retune.pipeline.stage import run_once, stage_key
 from retune.pipeline.tuning import layout_share, searched_session
 from retune.pipeline.watch import stopping, tell
 from retune.search.extract import Network
-from retune.search.layout.laying import Kept, LayoutChoice, uniform
-from retune.search.layout.layouts import IN_ROWS
-from retune.search.layout.problem import LayoutProblem
+from retune.search.layout.assignment import uniform_layout
 from retune.search.layout.search import FoundLayouts, LayoutSearch
 from retune.search.session import Session
 
@@ -30,17 +26,17 @@ from retune.search.session import Session
 def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
     """The plan of layouts; every measurement behind it is in the store.
 
-    For `auto` kernels and copies are measured and the cheapest plan is solved for; any other layout
-    is that of all images, and for blocks kernels are measured with these. When those who watch wish
-    it so, measuring ends early, and the manifest is not stored. On simulated devices and boards of
+    For `auto` kernels and copies are measured and the cheapest plan is solved for. Any other layout
+    is that of all activations, and for blocks kernels are measured in these. Whoever watches the
+    run may end measuring early; the manifest is not stored then. On simulated devices and boards of
     a farm nothing is measured.
     """
     key = stage_key("layout", tuned.run_id, tuned.trials_done, request.layout)
 
     def body(_: Path) -> LayoutManifest:
         unmeasured = unraced(request.device) or is_absent(request.device)
-        if request.layout == BLOCKS:
-            return _in_blocks(request, None if unmeasured or request.trials == 0 else tuned)
+        if request.layout == BLOCKED:
+            return _blocked(request, None if unmeasured or request.trials == 0 else tuned)
         if request.layout != MEASURED or unmeasured:
             return LayoutManifest()
         with searched_session(request, tuned) as session:
@@ -55,47 +51,13 @@ def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
 def summary(done: LayoutManifest) -> str:
     """The plan in a line."""
     if not done.totals:
-        return "all images stay in rows"
-    count = len(done.plan.images)
-    what = f"{count} image{'s' * (count != 1)} not in rows" if count else "all images in rows"
+        return "all activations stay in NHWC"
+    count = len(done.plan.layouts.activations)
+    what = f"{count} activation{'s' * (count != 1)} not in NHWC" if count else "all in NHWC"
     first, *others = done.totals
     proven = "proven optimal" if first.optimal else "not proven optimal"
     ratios = ", ".join(f"{first.us / t.us:.3f}x of {t.name}" for t in others if t.us > 0)
     return f"{what}, {first.us / 1e3:.3f} ms ({proven}); {ratios}"
-
-
-def plan_of(choice: LayoutChoice, problem: LayoutProblem | None = None) -> LayoutPlan:
-    """The choice as data, with what it takes where that is known."""
-    copies = problem.copies_us(choice) if problem else {}
-    images = tuple(
-        LaidImage(image=image, made=kept.made, copies=kept.copies, us=copies.get(image, 0.0))
-        for image, kept in sorted(choice.kept.items())
-    )
-    if problem is None:
-        kernels = tuple(
-            LaidKernel(group=label, read=ends.read, made=ends.made)
-            for label, ends in sorted(choice.ends.items())
-        )
-        return LayoutPlan(images=images, kernels=kernels)
-    now, rows = problem.kernel_us(choice), problem.kernel_us(LayoutChoice(kept={}, ends={}))
-    kernels = tuple(
-        LaidKernel(
-            group=place.label,
-            task_key=place.task_key,
-            read=choice.ends.get(place.label, IN_ROWS).read,
-            made=choice.ends.get(place.label, IN_ROWS).made,
-            us=now[place.label],
-            rows_us=rows[place.label],
-        )
-        for place in problem.kernels
-    )
-    moves = {placed.group.name for joint in problem.joints.values() for placed in joint.groups}
-    kernels += tuple(
-        LaidKernel(group=label, read=ends.read, made=ends.made)
-        for label, ends in sorted(choice.ends.items())
-        if label in moves
-    )
-    return LayoutPlan(images=images, kernels=kernels)
 
 
 def totals_of(
@@ -103,44 +65,25 @@ def totals_of(
 ) -> tuple[LayoutTotal, ...]:
     """What the plan takes, and what else one might do, by the same costs, with these launches."""
     problem = found.problem
-    plan = problem.choice(found.solution.choice)
-    blocks = {value: Kept(kept.made) for value, kept in uniform(network, BLOCKS).kept.items()}
     other = {
-        "rows": problem.choice(problem.numbers({})),
-        BLOCKS: problem.choice(problem.numbers(blocks)),
+        NHWC: ALL_NHWC,
+        BLOCKED: problem.closest(uniform_layout(network, BLOCKED).activations),
         "each kernel's best": problem.each_alone(),
     }
-    totals = (
-        _total("plan", problem, plan, launch, optimal=found.solution.optimal),
-        *(_total(name, problem, choice, launch) for name, choice in other.items()),
-    )
+    plan = problem.plan(found.layouts)
+    totals = [LayoutTotal.of("plan", plan, launch, optimal=found.solution.optimal)]
+    totals += [LayoutTotal.of(name, problem.plan(one), launch) for name, one in other.items()]
     return tuple(total for total in totals if isfinite(total.us))
-
-
-def _total(
-    name: str,
-    problem: LayoutProblem,
-    choice: LayoutChoice,
-    launch: LaunchCost,
-    *,
-    optimal: bool | None = None,
-) -> LayoutTotal:
-    copies = problem.copies_us(choice)
-    us = launch.sequence_us((*problem.kernel_us(choice).values(), *copies.values()))
-    return LayoutTotal(name=name, us=us, copies=len(copies), optimal=optimal)
 
 
 def _measured(request: TuneRequest, session: Session) -> LayoutManifest:
     network = open_network(request).network
-    tell(TuneEvent(stage="layout", text="kernels are measured with images in other layouts"))
-    search = LayoutSearch(session, network)
-    found = search.run(_budget(request))
-    choice = found.problem.choice(found.solution.choice)
-    places = found.problem.kernels
-    launch = _launching(session)
-    unknown = [p for p in places if found.problem.costs.in_rows(p) is None]
+    tell(TuneEvent(stage="layout", text="kernels are measured in other layouts"))
+    found = LayoutSearch(session, network).run(_budget(request))
+    problem, launch = found.problem, _launching(session)
+    unknown = [k for k in problem.choices.kernels if problem.nhwc_us(k) is None]
     return LayoutManifest(
-        plan=plan_of(choice, found.problem),
+        plan=problem.plan(found.layouts),
         totals=totals_of(found, network, launch),
         launch=launch,
         unmeasured=len(unknown),
@@ -158,15 +101,14 @@ def _launching(session: Session) -> LaunchCost:
     return NO_LAUNCHES
 
 
-def _in_blocks(request: TuneRequest, tuned: TunedTasks | None) -> LayoutManifest:
-    """All images in blocks; for a tuned run kernels were measured so."""
+def _blocked(request: TuneRequest, tuned: TunedTasks | None) -> LayoutManifest:
+    """All activations in blocks; for a tuned run kernels were measured so."""
     network = open_network(request).network
-    choice, trials = uniform(network, BLOCKS), 0
+    layouts, trials = uniform_layout(network, BLOCKED), 0
     if tuned is not None:
         with searched_session(request, tuned) as session:
-            search = LayoutSearch(session, network)
-            trials = search.measure(choice, _budget(request))
-    return LayoutManifest(plan=plan_of(choice), trials=trials, stopped=stopping())
+            trials = LayoutSearch(session, network).measure(layouts, _budget(request))
+    return LayoutManifest(plan=LayoutPlan(layouts=layouts), trials=trials, stopped=stopping())
 
 
 def _budget(request: TuneRequest) -> Callable[[int], bool]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+from retune.core.layouts import ALL_NHWC, LayoutAssignment
 from retune.core.results import (
     KernelTime,
     Latency,
@@ -21,7 +22,6 @@ from retune.core.results import (
     TaskEntry,
     TaskResult,
 )
-from retune.pipeline.layout_plan import LayoutPlan
 
 Variant = Literal["untuned", "tuned"]
 
@@ -221,7 +221,7 @@ class Constraints(Manifest):
     """Fastest in the network, by an in-network comparison of the finalists."""
     defaults: tuple[str, ...] = ()
     """Tasks that keep their default schedule: it was the fastest, or their search failed."""
-    layouts: LayoutPlan = LayoutPlan()
+    layouts: LayoutAssignment = ALL_NHWC
     denied: tuple[tuple[str, str], ...] = ()
     """Task key, and a record of it that makes the network wrong. It is in quarantine."""
     limits: tuple[tuple[str, float], ...] = ()
@@ -231,8 +231,8 @@ class Constraints(Manifest):
     """Tasks that got their default schedule back, as the bundle was not faster without it."""
     ratio: float | None = None
     """Time of the bundle over that of default schedules, interleaved; None: both are the same."""
-    rows_ratio: float | None = None
-    """The same of the planned layouts over rows alone; None: they were not compared."""
+    nhwc_ratio: float | None = None
+    """The same of the planned layouts over NHWC alone; None: they were not compared."""
     iterations: int = 0
     """Of the network, in the comparison of the finalists."""
     uncompared: str = ""
@@ -253,7 +253,7 @@ class Selection:
     best: tuple[BestRecord, ...] = ()
     limits: tuple[tuple[str, float], ...] = ()
     """See `Constraints.limits`."""
-    layouts: LayoutPlan = LayoutPlan()
+    layouts: LayoutAssignment = ALL_NHWC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 from retune.core.errors import RecordError
 from retune.core.keys import content_key
-from retune.core.layouts import MEASURED
+from retune.core.layouts import ALL_NHWC, MEASURED, LayoutAssignment
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import BASE
 from retune.pipeline.choose import choose, within_limit
-from retune.pipeline.layout_choice import choice_of
-from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
 from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest
 from retune.pipeline.network import open_network
 from retune.pipeline.request import TuneRequest
@@ -24,7 +22,7 @@ from retune.schedule.space import Candidate
 from retune.search.conditions import network_conditions
 from retune.search.extract import Network
 from retune.search.history import candidate_of
-from retune.search.layout.laying import laid_out
+from retune.search.layout.assignment import with_layouts
 from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate
 
@@ -55,7 +53,7 @@ def stage_choose(
     }
     devices = {key: spec if task.searched else spec_of(BASE) for key, task in chosen.items()}
     spaces = {key: task.space(devices[key]) for key, task in chosen.items()}
-    if given.layouts != ALL_IN_ROWS:
+    if given.layouts != ALL_NHWC:
         spaces = {key: space.whole for key, space in spaces.items()}
     conditions = {
         key: _conditions(network, task, devices[key], tasks.model_key, given.layouts)
@@ -83,14 +81,14 @@ def stage_choose(
     )
 
 
-def network_place(model_key: str, layouts: LayoutPlan) -> str:
+def network_place(model_key: str, layouts: LayoutAssignment) -> str:
     """Where a kernel is timed in a network whose images lie so."""
-    placement = layouts.placement
-    return within(model_key, "" if placement == ALL_IN_ROWS else content_key(placement))
+    named = "" if layouts == ALL_NHWC else content_key(layouts)
+    return within(model_key, named)
 
 
 def _conditions(
-    network: Network, task: Task, spec: DeviceSpec, model_key: str, layouts: LayoutPlan
+    network: Network, task: Task, spec: DeviceSpec, model_key: str, layouts: LayoutAssignment
 ) -> list[Conditions]:
     """Those whose records a task is chosen from: in the network, then alone.
 
@@ -124,13 +122,13 @@ def selected_network(request: TuneRequest, selection: Selection) -> Network:
         if limit < network.tasks[key].max_error
     }
     limited = replace(network, tasks={**network.tasks, **lowered})
-    return laid_out(limited, choice_of(selection.layouts))
+    return with_layouts(limited, selection.layouts)
 
 
 def untuned(request: TuneRequest, selection: Selection) -> Selection:
-    """Default schedules; images lie otherwise than in rows only where that was asked for."""
-    laid = ALL_IN_ROWS if request.layout == MEASURED else selection.layouts
-    return replace(selection, best=(), layouts=laid)
+    """Default schedules; other layouts than NHWC only where these were asked for."""
+    layouts = ALL_NHWC if request.layout == MEASURED else selection.layouts
+    return replace(selection, best=(), layouts=layouts)
 
 
 def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str, Candidate]:

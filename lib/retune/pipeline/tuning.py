@@ -16,7 +16,7 @@ from retune import __version__
 from retune.bundle.build import check_types
 from retune.core.errors import sentence
 from retune.core.keys import content_key
-from retune.core.layouts import BLOCKS, MEASURED
+from retune.core.layouts import BLOCKED, MEASURED
 from retune.core.quantities import counted
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
@@ -127,7 +127,7 @@ def join_tuned(
 
 def layout_share(request: TuneRequest) -> float:
     """The part of a request's budget that is kept for measuring layouts."""
-    return _LAYOUT_SHARE if request.layout in (MEASURED, BLOCKS) else 0.0
+    return _LAYOUT_SHARE if request.layout in (MEASURED, BLOCKED) else 0.0
 
 
 def searched_session(
@@ -150,7 +150,7 @@ def stage_finalists(
     comparison begins, or it ends early, and the manifest is not stored.
     """
     failed = tuple(key for key, _ in tuned.failed)
-    placement = layouts.plan.placement
+    placement = layouts.plan.layouts
     found = (tuned.run_id, tuned.trials_done, failed, placement)
     key = stage_key("finalists", "constraints", *found)  # older ones held winners only
 
@@ -322,7 +322,7 @@ def _compare(
 
         tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
         return compare_finalists(
-            request, network, session, budget, time_left, layouts.plan, without=without
+            request, network, session, budget, time_left, layouts.plan.layouts, without=without
         )
 
 

@@ -19,12 +19,11 @@ from retune.bundle.verify.compare import DIRECT_PART
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version
 from retune.core.errors import DeviceError
-from retune.core.layouts import MEASURED
+from retune.core.layouts import ALL_NHWC, MEASURED
 from retune.device.opening import spec_of
 from retune.pipeline.bisection import bisect
 from retune.pipeline.delivery import device_conditions, stage_compile, stage_verify
 from retune.pipeline.finalists import compare_in_network
-from retune.pipeline.layout_plan import ALL_IN_ROWS
 from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
@@ -107,18 +106,18 @@ def stage_compare(
 ) -> Constraints:
     """The constraints, and what times of the selection's bundle add to them.
 
-    Layouts that were found by measuring are kept if the bundle is faster with them than in rows.
+    Layouts that were found by measuring are kept if the bundle is faster with them than in NHWC.
     Tasks that are slower than their default schedule in the network get it back. Where the rest is
     not faster than default schedules beyond the noise of the comparison either, all of them do.
     """
     made, found = _Made(request, network, tasks), constraints.content
-    if request.layout == MEASURED and selection.layouts.images and found.rows_ratio is None:
-        in_rows = replace(found, layouts=ALL_IN_ROWS)
-        rows = stage_choose(request, tasks, in_rows)
-        gain = made.gain(replace(made.bundle(rows), variant="untuned"), selection)
-        found = replace(found, rows_ratio=1 / gain.ratio)
+    if request.layout == MEASURED and selection.layouts.activations and found.nhwc_ratio is None:
+        in_nhwc = replace(found, layouts=ALL_NHWC)
+        nhwc = stage_choose(request, tasks, in_nhwc)
+        gain = made.gain(replace(made.bundle(nhwc), variant="untuned"), selection)
+        found = replace(found, nhwc_ratio=1 / gain.ratio)
         if gain.low <= 1.0:
-            return replace(found, layouts=ALL_IN_ROWS, limits=())
+            return replace(found, layouts=ALL_NHWC, limits=())
     if not selection.best:
         return replace(found, ratio=None)
     gain = made.gain(made.bundle(untuned(request, selection), "untuned"), selection)

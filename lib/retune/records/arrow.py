@@ -15,8 +15,10 @@ from typing import Any, get_type_hints
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from retune.records.conditions import Conditions
+from retune.core.layouts import NHWC
+from retune.records.conditions import ROWS, Conditions
 from retune.records.schema import SCHEMA_VERSION, Environment, Measurement, TuningRecord
 
 PARTITION_COLUMNS = ("target", "model", "date")
@@ -67,8 +69,8 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("constants", _TEXT, "memory level"),
     ("flush", pa.bool_(), ""),
     ("place", _TEXT, ""),
-    ("layout_in", _TEXT, "rows, or as NCHW16c"),
-    ("layout_out", _TEXT, "rows, or as NCHW16c"),
+    ("layout_in", _TEXT, "NHWC, or as NCHW16c"),
+    ("layout_out", _TEXT, "NHWC, or as NCHW16c"),
     ("env", _ENV, "versions"),
     ("features", pa.list_(pa.float32()), "see feature_set"),
     ("feature_set", _TEXT, ""),
@@ -147,6 +149,16 @@ def to_records(table: pa.Table) -> list[TuningRecord]:
 def as_frame(table: pa.Table) -> pd.DataFrame:
     """The table with arrow-typed columns: what is null stays null, and integers stay integers."""
     return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def with_new_names(table: pa.Table) -> pa.Table:
+    """The table, with the layouts of files of earlier versions by their names of today."""
+    for name in ("layout_in", "layout_out"):
+        if name in table.column_names:
+            number = table.column_names.index(name)
+            layouts = pc.replace_substring_regex(table.column(number), f"^{ROWS}", NHWC)
+            table = table.set_column(number, table.schema.field(number), layouts)
+    return table
 
 
 def schema_version(metadata: Mapping[bytes, bytes] | None) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.keys import content_key
-from retune.core.layouts import ROWS
+from retune.core.layouts import NHWC, ActivationLayout, IOLayouts
 from retune.core.target import DeviceSpec
 
 ALONE = "alone"
@@ -13,6 +13,8 @@ WARM = "warm"
 """Source of constants that each call reads again: whichever caches they fit into."""
 CONSTANTS = ("memory", "l3", "l2", "l1", WARM)
 """Where constants come from on a device whose caches are known, the farthest first."""
+ROWS = "rows"
+"""What files of earlier versions call NHWC: `rows+16` is NHWC+16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +40,11 @@ class Conditions:
     """The caches were emptied before each repeat."""
     place: str = ALONE
     """ALONE, or in its network: see `within`."""
-    layout_in: str = ROWS
-    """How the image that the task reads lay: `NCHW16c`, say."""
-    layout_out: str = ROWS
-    """How the image that it makes lay, and what is added to it."""
+    layout_in: ActivationLayout = NHWC
+    """Of the activation that the task reads: `NCHW16c`, say. Files of earlier versions say `rows`
+    for NHWC."""
+    layout_out: ActivationLayout = NHWC
+    """Of the activation that it makes, and of what is added to it."""
 
     @property
     def key(self) -> str:
@@ -55,9 +58,11 @@ class Conditions:
         """
         host = (self.host, self.affinity) if self.affinity else ()
         how = (self.constants, self.flush, self.place)
-        ends = (self.layout_in, self.layout_out)
-        laid = () if ends == (ROWS, ROWS) else (ends,)
-        return content_key(self.device, self.compute_units, host, how, *laid)
+        io = (self.layout_in, self.layout_out)
+        layouts = (tuple(layout.replace(NHWC, ROWS) for layout in io),)  # as keys in files have it
+        if self._is_nhwc:
+            layouts = ()
+        return content_key(self.device, self.compute_units, host, how, *layouts)
 
     @property
     def comparable(self) -> Mapping[str, str | Sequence[str | None]]:
@@ -68,9 +73,12 @@ class Conditions:
         nobody's measurements are lost, and two records whose conditions are both known are never
         mixed.
         """
-        ends = (self.layout_in, self.layout_out)
-        plain = self.place == ALONE and ends == (ROWS, ROWS)
-        return {"device": self.device, "conditions": [self.key, None] if plain else [self.key]}
+        unstated = [None] if self._is_nhwc and self.place == ALONE else []
+        return {"device": self.device, "conditions": [self.key, *unstated]}
+
+    @property
+    def _is_nhwc(self) -> bool:
+        return IOLayouts(self.layout_in, self.layout_out) == IOLayouts()
 
 
 def within(model_key: str, layouts: str = "") -> str:

@@ -34,6 +34,7 @@ from retune.records.arrow import (
     schema_version,
     to_records,
     to_table,
+    with_new_names,
 )
 from retune.records.quarantine import JUDGED, NAMING, as_wrong, quarantined
 from retune.records.schema import BESIDE_SEARCH, SCHEMA_VERSION, TuningRecord
@@ -335,7 +336,7 @@ def _read_all(
     dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, fragments[0].filesystem)
     table = dataset.to_table(columns=columns, filter=condition)
     table.validate(full=True)  # text of somebody else's file may be no UTF-8
-    return table
+    return with_new_names(table)
 
 
 def _once(table: pa.Table) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from retune.core.layouts import IOLayouts
 from retune.core.results import KernelTime, Latency, LayerQuality, OutputDeviation, TaskResult
 
 
@@ -15,15 +16,14 @@ class ReportCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaidStep:
-    """A kernel or a copy of an image, by the layouts of what it reads and makes."""
+class LayoutStep:
+    """A kernel, or a copy of an activation, with the layouts of what it reads and makes."""
 
     label: str
     reads: tuple[str, ...]
-    """Labels of the steps whose images it reads."""
-    read: str
-    made: str
-    us: float
+    """Labels of the steps that make what it reads."""
+    io: IOLayouts = IOLayouts()
+    us: float = 0.0
     """Expected by its measurements; 0: not known."""
     measured_us: float | None = None
     """In the bundle."""
@@ -41,10 +41,10 @@ class ReportLayouts:
 
     summary: str
     totals: tuple[tuple[str, float, int], ...]
-    """Name, microseconds, and images that are copied; the plan's first."""
+    """Name, microseconds, and activations that are copied; the plan's first."""
     kept: str
     """What became of the plan in the bundle."""
-    steps: tuple[LaidStep, ...]
+    steps: tuple[LayoutStep, ...]
     """In the network's order."""
 
 

@@ -4,7 +4,7 @@ Read `render`. It is a pure function of ReportData; the page's text lies in `rep
 """
 
 from retune.core.results import KernelTime, Latency, TaskResult
-from retune.report.data import LaidStep, ReportData
+from retune.report.data import LayoutStep, ReportData
 from retune.report.layout_picture import layout_chart
 from retune.report.page import page, time_text
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
@@ -44,7 +44,7 @@ def render(data: ReportData) -> str:
     )
 
 
-def _unexpected(data: ReportData) -> list[LaidStep]:
+def _unexpected(data: ReportData) -> list[LayoutStep]:
     """Kernels and copies whose time in the bundle is not what was expected."""
     steps = data.layouts.steps if data.layouts else ()
     return [step for step in steps if step.off and abs(step.off - 1) > UNEXPECTED]

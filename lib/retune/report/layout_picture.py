@@ -6,8 +6,9 @@ Read `layout_chart`. A pure function of data, as the charts of `svg` are.
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from retune.core.layouts import NHWC
 from retune.core.quantities import time_text
-from retune.report.data import LaidStep
+from retune.report.data import LayoutStep
 
 _COLUMN = 30.0
 _ROW = 34.0
@@ -20,10 +21,10 @@ _COLOURS = (
     *("#7a8ba6", "#d9822b", "#3d8b5f", "#8a5fb0"),
     *("#b5474c", "#2f8fb5", "#b59a1f", "#7a4b2a"),
 )
-"""Of layouts in the order in which they appear; rows first. They are told apart by shades too."""
+"""Of layouts in the order in which they appear; NHWC first. They are told apart by shades too."""
 
 
-def layout_chart(steps: Sequence[LaidStep]) -> str:
+def layout_chart(steps: Sequence[LayoutStep]) -> str:
     """SVG: a square for each kernel, a diamond with its time for each copy, lines for the data.
 
     Steps at the same distance from the inputs stand below each other.
@@ -31,7 +32,7 @@ def layout_chart(steps: Sequence[LaidStep]) -> str:
     if not steps:
         return ""
     places = _places(steps)
-    layouts = list(dict.fromkeys(["rows", *(step.made for step in steps)]))
+    layouts = list(dict.fromkeys([str(NHWC), *(step.io.output for step in steps)]))
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(layouts)}
     width = _MARGIN * 2 + _COLUMNS * _COLUMN
     height = _LEGEND + max(y for _, y in places.values()) + _ROW
@@ -42,15 +43,15 @@ def layout_chart(steps: Sequence[LaidStep]) -> str:
             if source in places:
                 parts.append(_line(places[source], (x, y)))
     for step in steps:
-        parts.append(_mark(step, places[step.label], colours[step.made]))
+        parts.append(_mark(step, places[step.label], colours[step.io.output]))
     body = "".join(parts)
     return (
         f'<svg class="layouts" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-        f'aria-label="layouts of the network\'s images">{body}</svg>'
+        f'aria-label="layouts of the network\'s activations">{body}</svg>'
     )
 
 
-def _places(steps: Sequence[LaidStep]) -> dict[str, tuple[float, float]]:
+def _places(steps: Sequence[LayoutStep]) -> dict[str, tuple[float, float]]:
     """The middle of each step: by its longest way from the inputs, and its number among those."""
     depth: dict[str, int] = {}
     rows: dict[int, int] = {}
@@ -94,10 +95,10 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
     )
 
 
-def _mark(step: LaidStep, place: tuple[float, float], colour: str) -> str:
+def _mark(step: LayoutStep, place: tuple[float, float], colour: str) -> str:
     x, y = place
     half = _SIDE / 2
-    title = escape(f"{step.label}: {step.read} -> {step.made}, {time_text(step.us)} expected")
+    title = escape(f"{step.label}: {step.io}, {time_text(step.us)} expected")
     if step.copy:
         points = f"{x},{y - half} {x + half},{y} {x},{y + half} {x - half},{y}"
         shape = f'<polygon points="{points}" fill="{colour}"><title>{title}</title></polygon>'

@@ -16,10 +16,11 @@ from retune.bundle.plan import NetworkPlan, storage_roots
 from retune.bundle.runtime.hazards import waits
 from retune.bundle.runtime.placement import lay_out, touched
 from retune.core.errors import VerifyError
+from retune.core.layouts import KeptLayouts
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.storage import row_major
 from retune.search.extract import Network
-from retune.search.layout.laying import Kept, laid_out, uniform
+from retune.search.layout.assignment import uniform_layout, with_layouts
 from tests.device.networks import NETWORKS, Net, Networks, network, write
 from tests.programs import texts_of
 
@@ -150,7 +151,7 @@ def test_what_lies_in_a_row_is_not_copied(
 def test_rows_that_crowd_a_cache_are_a_line_longer_on_cpus(compiled: Compile):
     plan = compiled("long_rows")
     roots = storage_roots(plan)
-    rows = {a.value: a.storage for a in plan.aliases if a.storage and "@rows" in roots[a.value]}
+    rows = {a.value: a.storage for a in plan.aliases if a.storage and "@padded" in roots[a.value]}
     assert sorted((s.parts[-1].first, s.parts[-1].extent) for s in rows.values()) == [
         (0, 200), (0, 512), (0, 512), (0, 512), (0, 512), (200, 312),
     ]  # fmt: skip
@@ -158,7 +159,7 @@ def test_rows_that_crowd_a_cache_are_a_line_longer_on_cpus(compiled: Compile):
     assert len({roots[value] for value in rows}) == 4
     assert not rows.keys() & {*plan.inputs, *plan.outputs}
     gpu = compiled("long_rows", GENERIC_GPU)
-    assert not any("@rows" in buffer.name for buffer in gpu.buffers)
+    assert not any("@padded" in buffer.name for buffer in gpu.buffers)
 
 
 def test_branches_that_write_one_concatenation_do_not_wait_for_each_other(compiled: Compile):
@@ -230,7 +231,7 @@ def images(n: Net) -> tuple[str, ...]:
 
 def in_blocks(folder: Path) -> Network:
     network = import_network(str(write("images", folder, CASES))).network
-    return laid_out(network, uniform(network, "NCHW16c"))
+    return with_layouts(network, uniform_layout(network, "NCHW16c"))
 
 
 def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
@@ -251,7 +252,7 @@ def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
 
 def test_blocks_lie_among_blocks(tmp_path: Path):
     network = import_network(str(write("blocks_joined", tmp_path))).network
-    laid = laid_out(network, uniform(network, "NCHW16c"))
+    laid = with_layouts(network, uniform_layout(network, "NCHW16c"))
     plans = [build_plan(n, {}, GENERIC_CPU, model_key="", notes={}) for n in (network, laid)]
     for plan in plans:
         verify_plan(plan)
@@ -265,12 +266,14 @@ def test_blocks_lie_among_blocks(tmp_path: Path):
 def test_pieces_in_rows_are_copied_into_blocks(tmp_path: Path):
     """And the other way round: a copy's layout is that of what it lies in."""
     network = import_network(str(write("blocks_joined", tmp_path))).network
-    choice = uniform(network, "NCHW16c")
+    choice = uniform_layout(network, "NCHW16c")
     piece = next(n.inputs[1] for n in network.graph.nodes if n.op == "concat")
-    mixed = replace(choice, kept={**choice.kept, piece: Kept("rows", ("NCHW16c",))})
-    plan = build_plan(laid_out(network, mixed), {}, GENERIC_CPU, model_key="", notes={})
+    mixed = replace(
+        choice, activations={**choice.activations, piece: KeptLayouts("NHWC", ("NCHW16c",))}
+    )
+    plan = build_plan(with_layouts(network, mixed), {}, GENERIC_CPU, model_key="", notes={})
     verify_plan(plan)
-    laid = build_plan(laid_out(network, choice), {}, GENERIC_CPU, model_key="", notes={})
+    laid = build_plan(with_layouts(network, choice), {}, GENERIC_CPU, model_key="", notes={})
     assert copies(plan) == copies(laid)
     copy = f"{piece}@NCHW16c"
     (alias,) = (a for a in plan.aliases if a.value == copy)

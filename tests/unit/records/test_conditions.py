@@ -3,12 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from retune.core.keys import content_key
 from retune.core.target import GENERIC_CPU, GENERIC_GPU
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.records import files
-from retune.records.arrow import to_records, to_table
+from retune.records.arrow import FILE_SCHEMA, to_records, to_table
 from retune.records.conditions import WARM, Conditions, constants_from, within
 from retune.records.ranking import known, top
 from retune.records.store import RecordStore
@@ -99,3 +102,32 @@ def test_records_of_before_count_for_their_device(store: Path):
         assert [item.decisions[0] for item in found] == [1, 2][: 1 + (conditions == HERE)]
     assert not top(RecordStore(store), "task-a", replace(HERE, device="another").comparable, 9)
     assert len(RecordStore(store).tasks()) == 2
+
+
+def test_layouts_of_earlier_versions_have_their_names_of_today(store: Path):
+    """Files called NHWC rows; a key of conditions is still made of that word."""
+    there = replace(HERE, layout_in="NHWC+16", layout_out="NCHW16c")
+    host = (HERE.host, HERE.affinity) if HERE.affinity else ()
+    how = (HERE.constants, HERE.flush, HERE.place)
+    old = ("rows+16", "NCHW16c")
+    key = content_key(HERE.device, HERE.compute_units, host, how, old)
+    assert there.key == key
+    records = RecordStore(store)
+    records.append([replace(record(0), conditions=there), replace(record(1), conditions=HERE)])
+    for path in files.list_files(store):
+        table = pq.read_table(path, schema=FILE_SCHEMA)
+        for name in ("layout_in", "layout_out"):
+            old_names = [text.replace("NHWC", "rows") for text in table[name].to_pylist()]
+            number = table.column_names.index(name)
+            column = pa.array(old_names, pa.string())
+            table = table.set_column(number, table.schema.field(number), column)
+        pq.write_table(table, path)
+        assert {"rows+16", "rows"} == {
+            *pq.read_table(path, schema=FILE_SCHEMA)["layout_in"].to_pylist()
+        }
+    found = RecordStore(store).scan({"conditions": [key]})
+    assert found["layout_in"].tolist() == ["NHWC+16"] and found["layout_out"].tolist() == [
+        "NCHW16c"
+    ]
+    named = RecordStore(store).named(RecordStore(store).scan()["record_id"].tolist())
+    assert {item.conditions for item in named.values()} == {there, HERE}

@@ -3,21 +3,24 @@
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
-from retune.report.data import LaidStep, ReportLayouts
+from retune.core.layouts import IOLayouts
+from retune.report.data import LayoutStep, ReportLayouts
 from retune.report.html import render
 from retune.report.layout_picture import layout_chart
 from tests.unit.report.sample import sample
 
+NHWC_IO, BLOCKS = IOLayouts(), IOLayouts("NCHW16c", "NCHW16c")
+TO_BLOCKS, FROM_BLOCKS = IOLayouts("NHWC", "NCHW16c"), IOLayouts("NCHW16c", "NHWC")
 STEPS = (
-    LaidStep(label="a", reads=(), read="rows", made="rows", us=10.0, measured_us=10.5),
-    LaidStep(label="copy", reads=("a",), read="rows", made="NCHW16c", us=3.0, copy=True),
-    LaidStep(label="b<", reads=("copy",), read="NCHW16c", made="NCHW16c", us=8.0, measured_us=12.0),
-    LaidStep(label="c", reads=("a", "b<"), read="NCHW16c", made="rows", us=4.0, measured_us=2.0),
+    LayoutStep(label="a", reads=(), io=NHWC_IO, us=10.0, measured_us=10.5),
+    LayoutStep(label="copy", reads=("a",), io=TO_BLOCKS, us=3.0, copy=True),
+    LayoutStep(label="b<", reads=("copy",), io=BLOCKS, us=8.0, measured_us=12.0),
+    LayoutStep(label="c", reads=("a", "b<"), io=FROM_BLOCKS, us=4.0, measured_us=2.0),
 )
 LAYOUTS = ReportLayouts(
-    summary="2 images not in rows",
-    totals=(("plan", 25.0, 1), ("rows", 30.0, 0)),
-    kept="The bundle takes 0.900 of the time in rows, in turns.",
+    summary="2 images not in NHWC",
+    totals=(("plan", 25.0, 1), ("NHWC", 30.0, 0)),
+    kept="The bundle takes 0.900 of the time in NHWC, in turns.",
     steps=STEPS,
 )
 
@@ -29,14 +32,11 @@ def test_kernels_are_squares_and_copies_diamonds_with_their_time():
     assert len(list(root.iter("polygon"))) == 1
     assert len(list(root.iter("line"))) == 4  # one for each pair of steps with data between them
     words = [t.text for t in root.iter("text")]
-    assert words == ["rows", "NCHW16c", "3 µs"]
+    assert words == ["NHWC", "NCHW16c", "3 µs"]
 
 
 def test_a_long_network_goes_on_below():
-    long = [
-        LaidStep(label=str(n), reads=(str(n - 1),), read="rows", made="rows", us=1.0)
-        for n in range(60)
-    ]
+    long = [LayoutStep(label=str(n), reads=(str(n - 1),), io=NHWC_IO, us=1.0) for n in range(60)]
     root = ET.fromstring(layout_chart(long))
     squares = [r for r in root.iter("rect") if r.find("title") is not None]
     assert len({(r.get("x"), r.get("y")) for r in squares}) == 60
@@ -47,7 +47,7 @@ def test_a_long_network_goes_on_below():
 
 def test_the_report_names_what_was_not_expected():
     page = render(replace(sample(), layouts=LAYOUTS))
-    assert "2 images not in rows" in page and "1.200 ×" in page
+    assert "2 images not in NHWC" in page and "1.200 ×" in page
     assert "<td>b&lt;</td>" in page and "<td>c</td>" in page
     assert "<td>a</td>" not in page  # within a tenth
     assert "<h2>Layouts</h2>" not in render(sample())

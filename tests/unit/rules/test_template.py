@@ -17,7 +17,7 @@ from retune.ir.verify import verify
 from retune.ir.views import view
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space
-from retune.search.layout.layouts import image_storage
+from retune.search.layout.layouts import layout_storage
 from retune.targets import template as registry
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import schedule_rest
@@ -157,7 +157,7 @@ def test_every_candidate_for_blocks_keeps_the_meaning(stride: int):
             decided = sketch.decided(row)
             program, storages = sketch.instantiate(row), dict[str, Storage]()
             for name, knob in (("x", "tile_ic"), (dag.outputs[0].name, "tile_oc")):
-                storages[name] = image_storage(f"NCHW{decided[knob][0]}c", shapes[name])
+                storages[name] = layout_storage(f"NCHW{decided[knob][0]}c", shapes[name])
             verify(view(program, storages))
             assert_items_agree(dag, program)
 

@@ -16,7 +16,7 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import FLOAT32, UINT8, TensorType
 from retune.core.errors import InputError
-from retune.core.layouts import ROWS
+from retune.core.layouts import NHWC, IOLayouts, KeptLayouts, LayoutAssignment
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.device.measure.workload import measuring_conditions
 from retune.frontend.onnx.importer import import_model, load_file
@@ -28,31 +28,31 @@ from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore
 from retune.schedule.space import Space
 from retune.search.extract import Network, extract
-from retune.search.layout.in_blocks import laid_candidates, laid_ends, written_candidates
-from retune.search.layout.laid import LaidTrials
-from retune.search.layout.laying import Kept, LayoutChoice, laid_out, uniform
+from retune.search.layout.assignment import uniform_layout, with_layouts
+from retune.search.layout.choices import Measured, choices_of
 from retune.search.layout.layouts import (
-    IN_ROWS,
-    Ends,
     block_of,
-    goes_along,
-    image_storage,
+    io_storages,
+    is_elementwise,
+    layout_storage,
     layouts_for,
-    storages_of,
-    transform_task,
 )
-from retune.search.layout.options import choices_of
-from retune.search.layout.problem import LayoutCosts, LayoutProblem, layout_problem
+from retune.search.layout.problem import Cost, LayoutProblem
 from retune.search.layout.search import (
-    Answer,
-    Key,
+    KnownTime,
     LayoutSearch,
     hoped,
-    questions,
+    problem_of,
     recorded_layouts,
-    recorded_problem,
+    recorded_times,
 )
 from retune.search.layout.solver import solve
+from retune.search.layout.trials import (
+    LayoutTrials,
+    assigned_to_tasks,
+    best_in_layouts,
+    blocked_candidates,
+)
 from retune.search.layout.views import find_views, is_in_place
 from retune.search.session import Session
 from retune.targets.cost.estimate import default_candidate
@@ -115,45 +115,48 @@ def network_of(name: str, folder: Path) -> Network:
     return extract(optimise(load_file(write(name, folder, {**CASES, **SMALL}))))
 
 
-def costs(seed: int) -> LayoutCosts:
+def costs(seed: int) -> Cost:
     """Random ones, the same at each question; here and there nothing is known."""
 
-    def of(*what: object) -> float | None:
-        rng = np.random.default_rng([seed, *map(ord, repr(what))])
+    def of(measured: Measured) -> float | None:
+        if measured[1] == IOLayouts():
+            return float(len(measured[0]))
+        rng = np.random.default_rng([seed, *map(ord, repr(measured))])
         return None if rng.random() < 0.15 else float(rng.integers(1, 50))
 
-    return LayoutCosts(
-        kernel=lambda key, ends: float(len(key)) if ends == IN_ROWS else of(key, ends),
-        copy=lambda kind, ends: of(str(kind), ends),
-    )
+    return of
 
 
-@pytest.mark.parametrize("layout", [ROWS, "rows+8", "NCHW", "NCHW16c", "NCHW5c"])
+def total_us(problem: LayoutProblem, layouts: LayoutAssignment) -> float:
+    plan = problem.plan(layouts)
+    return sum(plan.kernels_us.values()) + sum(plan.copies_us.values())
+
+
+@pytest.mark.parametrize("layout", [NHWC, "NHWC+8", "NCHW", "NCHW16c", "NCHW5c"])
 def test_an_image_lies_whole_in_each_layout(layout: str):
     image = np.random.default_rng(0).random((2, 3, 4, 20), np.float32)
-    storage = image_storage(layout, image.shape)
+    storage = layout_storage(layout, image.shape)
     np.testing.assert_array_equal(storage.unpack(storage.pack(image)), image)
 
 
-@pytest.mark.parametrize("layout", ["NHWC16", "NCHW0c", "rows+", ""])
+@pytest.mark.parametrize("layout", ["NHWC16", "NCHW0c", "NHWC+", ""])
 def test_other_names_are_refused(layout: str):
-    with pytest.raises(InputError, match="expected rows"):
-        image_storage(layout, (1, 2, 2, 16))
+    with pytest.raises(InputError, match="expected NHWC"):
+        layout_storage(layout, (1, 2, 2, 16))
 
 
 @pytest.mark.parametrize(("name", "free"), [("joined", True), ("cut", True), ("torn", False)])
 def test_what_may_lie_in_blocks(name: str, free: bool, tmp_path: Path):
     net = network_of(name, tmp_path)
     choices = choices_of(net, GENERIC_CPU)
-    layouts = choices.images
     for value in (*net.graph.inputs, *net.graph.outputs):
-        assert layouts.made.get(value, (ROWS,)) == (ROWS,)
+        assert choices.made.get(value, (NHWC,)) == (NHWC,)
     moved = (n for n in net.graph.nodes if n.op in ("concat", "slice"))
     for node in moved:
-        assert layouts.made[node.outputs[0]] == ((ROWS, "NCHW16c") if free else (ROWS,))
-    assert choices.in_rows == {*net.graph.outputs}
-    assert any("NCHW16c" in made for made in layouts.made.values())
-    assert all(some[0].by_rows for some in choices.ends.values())
+        assert choices.made[node.outputs[0]] == ((NHWC, "NCHW16c") if free else (NHWC,))
+    assert choices.read_as_nhwc == {*net.graph.outputs}
+    assert any("NCHW16c" in made for made in choices.made.values())
+    assert all(some[0].is_nhwc for some in choices.of_tasks.values())
 
 
 @partial(network, among=SMALL)
@@ -168,8 +171,8 @@ def batch(n: Net) -> tuple[str, ...]:
 def test_channels_of_several_images_are_joined_in_blocks(tmp_path: Path):
     net = network_of("batch", tmp_path)
     choices = choices_of(net, GENERIC_CPU)
-    assert [layouts for _, layouts in choices.joints] == [(ROWS, "NCHW16c")]
-    laid = laid_out(net, uniform(net, "NCHW16c"))
+    assert [layouts for _, layouts in choices.aliases] == [(NHWC, "NCHW16c")]
+    laid = with_layouts(net, uniform_layout(net, "NCHW16c"))
     views = find_views(laid, GENERIC_CPU)
     moved = [n for n in laid.graph.nodes if n.op in ("concat", "slice")]
     assert len(moved) == 2
@@ -186,38 +189,37 @@ def test_kernels_beside_a_join_are_measured_as_they_are_in_the_network(
     net = network_of(name, tmp_path)
     views, types = find_views(net, GENERIC_CPU), net.graph.types
     choices = choices_of(net, GENERIC_CPU)
-    for place in choices.kernels:
-        for value, layout in ((place.read, place.rows.read), (place.made, place.rows.made)):
+    for kernel in choices.kernels:
+        pairs = ((kernel.input, kernel.nhwc.input), (kernel.output, kernel.nhwc.output))
+        for value, layout in pairs:
             if value is not None and value in views:
                 room = views[value].storage.parts[-1].room
                 more = room - types[value].shape[-1]
-                assert layout == (f"rows+{more}" if more else ROWS)
+                assert layout == (f"NHWC+{more}" if more else NHWC)
             else:
-                assert layout == ROWS
-    pitched = {p.task_key for p in choices.kernels if p.rows != IN_ROWS}
+                assert layout == NHWC
+    pitched = {k.task_key for k in choices.kernels if k.nhwc != IOLayouts()}
     assert pitched
     if name != "batch":
         return
-    in_rows = {(place.task_key, place.rows) for place in choices.kernels}
+    assert choices.nhwc == {(kernel.task_key, kernel.nhwc) for kernel in choices.kernels}
     search = LayoutSearch(opened(net, store), net)
-    search.run(lambda count: count < len(in_rows))  # these come first
+    search.run(lambda count: count < len(choices.nhwc))  # these come first
     rows = RecordStore(store).scan({"task_key": sorted(pitched)})
-    plain = rows[(rows["layout_in"] == ROWS) & (rows["layout_out"] == ROWS)]
-    known = {p.task_key for p in choices.kernels if p.rows == IN_ROWS}
+    plain = rows[(rows["layout_in"] == NHWC) & (rows["layout_out"] == NHWC)]
+    known = {k.task_key for k in choices.kernels if k.nhwc == IOLayouts()}
     assert set(plain["task_key"]) <= known  # nothing is measured that the network does not have
-    assert {p.rows.made for p in choices.kernels} <= {*rows["layout_out"], ROWS}
+    assert {k.nhwc.output for k in choices.kernels} <= {*rows["layout_out"], NHWC}
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_table_costs_what_its_kernels_and_copies_cost(name: str, seed: int, tmp_path: Path):
-    problem = layout_problem(choices_of(network_of(name, tmp_path), GENERIC_CPU), costs(seed))
+    problem = LayoutProblem.of(choices_of(network_of(name, tmp_path), GENERIC_CPU), costs(seed))
     table = problem.table
 
     def total(chosen: dict[str, int]) -> float:
-        choice = problem.choice(chosen)
-        kernels = sum(problem.kernel_us(choice).values())
-        return kernels + sum(problem.copies_us(choice).values())
+        return total_us(problem, problem.assignment(chosen))
 
     every = product(*(range(n) for n in table.sizes))
     everything = [dict(zip(table.own, chosen, strict=True)) for chosen in every]
@@ -225,33 +227,30 @@ def test_the_table_costs_what_its_kernels_and_copies_cost(name: str, seed: int, 
     assert len({round(difference, 6) for difference in alike}) == 1  # what nobody has a choice of
     best = solve(table)
     assert best.optimal and best.total == min(map(table.total, everything))
-    assert total(best.choice) <= total(problem.numbers({}))
+    assert total(best.choice) <= total_us(problem, LayoutAssignment())
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_each_kernels_best_is_no_better_than_the_plan(seed: int, tmp_path: Path):
-    problem = layout_problem(choices_of(network_of("residual", tmp_path), GENERIC_CPU), costs(seed))
-    plan, alone = problem.choice(solve(problem.table).choice), problem.each_alone()
+    choices = choices_of(network_of("residual", tmp_path), GENERIC_CPU)
+    problem = LayoutProblem.of(choices, costs(seed))
+    (plan, _), alone = problem.solved(), problem.each_alone()
     for choice in (plan, alone):
-        assert problem.choice(problem.numbers(choice.kept)) == choice
+        assert problem.closest(choice.activations) == choice
 
-    def total(choice: LayoutChoice) -> float:
-        copies = problem.copies_us(choice)
-        return sum(problem.kernel_us(choice).values()) + sum(copies.values())
-
-    assert total(plan) <= total(alone)
+    assert total_us(problem, plan) <= total_us(problem, alone)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_copies_are_groups_of_their_own(name: str, tmp_path: Path):
     net = network_of(name, tmp_path)
     kept = {
-        value: Kept(ROWS, ("NCHW16c",))
-        for value, readable in choices_of(net, GENERIC_CPU).images.read.items()
+        value: KeptLayouts(NHWC, ("NCHW16c",))
+        for value, readable in choices_of(net, GENERIC_CPU).read.items()
         if "NCHW16c" in readable
     }
-    ends = {p.group.name: Ends("NCHW16c", ROWS) for p in net.groups}
-    laid = laid_out(net, LayoutChoice(kept=kept, ends=ends))
+    ends = {p.group.name: IOLayouts("NCHW16c", NHWC) for p in net.groups}
+    laid = with_layouts(net, LayoutAssignment(activations=kept, kernels=ends))
     laid.graph.verify()
     copies = {node.outputs[0] for node in laid.graph.nodes if node.op == "identity"}
     assert set(laid.layouts) == copies == {f"{value}@NCHW16c" for value in kept}
@@ -263,16 +262,17 @@ def test_copies_are_groups_of_their_own(name: str, tmp_path: Path):
 
 def test_all_alike_needs_no_copies(tmp_path: Path):
     net = network_of("residual", tmp_path)
-    choice = uniform(net, "NCHW16c")
-    assert choice.kept and all(not kept.copies for kept in choice.kept.values())
-    assert len(laid_out(net, choice).groups) == len(net.groups)
-    assert uniform(net, ROWS) == LayoutChoice(kept={}, ends={})
+    choice = uniform_layout(net, "NCHW16c")
+    assert choice.activations
+    assert all(not kept.copies for kept in choice.activations.values())
+    assert len(with_layouts(net, choice).groups) == len(net.groups)
+    assert uniform_layout(net, NHWC) == LayoutAssignment()
 
 
 def test_layouts_of_another_network_are_refused(tmp_path: Path):
     net, other = (network_of(name, tmp_path) for name in ("joined", "residual"))
-    with pytest.raises(InputError, match="network residual: expected layouts of its images"):
-        laid_out(other, uniform(net, "NCHW16c"))
+    with pytest.raises(InputError, match="network residual: expected layouts of its activations"):
+        with_layouts(other, uniform_layout(net, "NCHW16c"))
 
 
 def default_program(space: Space, spec: DeviceSpec = GENERIC_CPU) -> Program:
@@ -286,17 +286,18 @@ def opened(net: Network, store: Path) -> Session:
 def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Path):
     net = network_of("residual", tmp_path)
     session = opened(net, store)
-    key, ends = next((k, e) for k, some in choices_of(net, GENERIC_CPU).ends.items()
-                     for e in some if e != IN_ROWS)  # fmt: skip
+    key, ends = next((k, e) for k, some in choices_of(net, GENERIC_CPU).of_tasks.items()
+                     for e in some if e != IOLayouts())  # fmt: skip
     task = net.tasks[key]
     candidates = task.space(GENERIC_CPU).untuned()[:2]
-    LaidTrials(session).measure(task, ends, candidates)
+    LayoutTrials(session).measure(task, ends, candidates)
     rows = RecordStore(store).scan({"task_key": key})
-    assert set(rows["layout_in"]) == {ends.read} and set(rows["layout_out"]) == {ends.made}
+    assert set(rows["layout_in"]) == {ends.input}
+    assert set(rows["layout_out"]) == {ends.output}
     assert set(rows["phase"]) == {"layout"}
     where = session.conditions
     assert RecordStore(store).scan(dict(where.comparable)).empty  # no search takes them for its own
-    known = recorded_layouts(RecordStore(store), where, {key: task}, [IN_ROWS, ends])
+    known = recorded_times(RecordStore(store), where, {key}, [IOLayouts(), ends])
     assert set(known) == {(key, ends)} and known[key, ends].count == len(candidates)
 
 
@@ -304,8 +305,7 @@ def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path)
     net = network_of("residual", tmp_path)
     session = opened(net, store)
     search = LayoutSearch(session, net)
-    before = recorded_problem(net, session.spec, session.store, session.conditions)
-    assert before.table.own and not before.measured
+    assert recorded_layouts(net, session.spec, session.store, session.conditions) is None
     found = search.run(lambda count: count < 7)
     assert found.problem.measured
     assert found.trials == 7 and 0 <= found.unused <= 7
@@ -321,11 +321,11 @@ def test_a_plan_joins_what_is_faster_in_blocks(name: str, tmp_path: Path, store:
     """Kernels with as many images in blocks as can be are the fastest, and copies are slow."""
     net, target = network_of(name, tmp_path), target_of(GENERIC_CPU)
     fast: set[str] = set()
-    for key, some in choices_of(net, GENERIC_CPU).ends.items():
+    for key, some in choices_of(net, GENERIC_CPU).of_tasks.items():
         task = net.tasks[key]
         ends = max(some, key=lambda e: str(e).count("NCHW16c"))
         program = default_program(task.space(GENERIC_CPU))
-        fast.add(lower(view(program, storages_of(task, ends) or {}), target).text)
+        fast.add(lower(view(program, io_storages(task, ends) or {}), target).text)
 
     def outcome(source: ProgramSource) -> Measurement:
         (time,) = measured(source).run_times_us
@@ -335,12 +335,12 @@ def test_a_plan_joins_what_is_faster_in_blocks(name: str, tmp_path: Path, store:
     runner = FakeRunner(outcome)
     session = Session(list(net.tasks.values()), runner, RecordStore(store), settings(trials=0))
     found = LayoutSearch(session, net).run(lambda _: True)
-    choice = found.problem.choice(found.solution.choice)
+    choice = found.layouts
     for node in net.graph.nodes:
         if node.op in ("concat", "slice"):
-            assert choice.kept[node.outputs[0]].made == "NCHW16c"
+            assert choice.activations[node.outputs[0]].made == "NCHW16c"
             (group,) = (p.group.name for p in net.groups if p.group.anchor is node)
-            assert choice.ends[group] == Ends("NCHW16c", "NCHW16c")
+            assert choice.kernels[group] == IOLayouts("NCHW16c", "NCHW16c")
 
 
 def test_no_plan_stands_on_one_disturbed_measurement(tmp_path: Path, store: Path):
@@ -363,50 +363,39 @@ def test_no_plan_stands_on_one_disturbed_measurement(tmp_path: Path, store: Path
         list(net.tasks.values()), FakeRunner(outcome), RecordStore(store), settings(trials=0)
     )
     found = LayoutSearch(session, net).run(lambda _: True)
-    assert not found.problem.choice(found.solution.choice).kept
+    assert not found.layouts.activations
 
 
 @pytest.mark.parametrize("name", ["residual", "cut"])
 def test_what_is_not_measured_is_in_no_better_plan(name: str, tmp_path: Path, store: Path):
     """Where all kernels of a task take about as long: each hope is kept."""
     net = network_of(name, tmp_path)
-    asked = questions(net, GENERIC_CPU)
+    choices = choices_of(net, GENERIC_CPU)
 
-    def us(key: Key) -> float:
-        size = asked.tasks[key[0]].least_bytes
-        return size * (1e-3 if key in asked.copied else 1e-3 + 1e-6 * (hash_of(key) % 90))
+    def us(key: Measured) -> float:
+        size = choices.tasks[key[0]].least_bytes
+        return size * (1e-3 if key in choices.copies else 1e-3 + 1e-6 * (hash_of(key) % 90))
 
-    truth = {key: Answer(us(key), 1) for key in (*asked.kernels, *asked.copies)}
-    best = solve(asked.problem(truth).table)
-    known = {key: truth[key] for key in asked.rows}
+    truth = {key: KnownTime(us(key), 1) for key in (*choices.computing, *choices.copies)}
+    best, _ = problem_of(choices, truth).solved()
+    known = {key: truth[key] for key in choices.nhwc}
     while True:
-        problem = asked.problem(hoped(asked, known, ()))
-        choice = problem.choice(solve(problem.table).choice)
-        more = {
-            (place.task_key, place.lying(choice.ends.get(place.label, IN_ROWS)))
-            for place in problem.kernels
-        }
-        for value, kept in choice.kept.items():
-            key = transform_task(problem.types[value]).key
-            more |= {(key, Ends(kept.made, layout)) for layout in kept.copies}
+        problem = problem_of(choices, hoped(choices, known, ()))
+        layouts, _ = problem.solved()
+        more = {kernel.measured(layouts.of_kernel(kernel.label)) for kernel in choices.kernels}
+        for value, kept in layouts.activations.items():
+            more |= set(problem.copies(value, kept))
         if more <= known.keys():
             break
         known |= {key: truth[key] for key in more}
     assert len(known) < len(truth)
-    found = asked.problem(known)
-    plan = found.choice(solve(found.table).choice)
-    everything = asked.problem(truth)
-    assert total_us(everything, plan) == pytest.approx(
-        total_us(everything, everything.choice(best.choice))
-    )
+    plan, _ = problem_of(choices, known).solved()
+    everything = problem_of(choices, truth)
+    assert total_us(everything, plan) == pytest.approx(total_us(everything, best))
 
 
-def hash_of(key: Key) -> int:
+def hash_of(key: Measured) -> int:
     return crc32(repr(key).encode())
-
-
-def total_us(problem: LayoutProblem, choice: LayoutChoice) -> float:
-    return sum(problem.kernel_us(choice).values()) + sum(problem.copies_us(choice).values())
 
 
 def test_a_plan_may_choose_a_schedule_that_is_for_blocks(tmp_path: Path, store: Path):
@@ -418,31 +407,31 @@ def test_a_plan_may_choose_a_schedule_that_is_for_blocks(tmp_path: Path, store: 
         return succeeded([time], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
 
     written: set[str] = set()
-    for key, some in choices_of(net, GENERIC_CPU).ends.items():
+    for key, some in choices_of(net, GENERIC_CPU).of_tasks.items():
         for ends in some:
             task = net.tasks[key]
-            for candidate in written_candidates(task, ends, GENERIC_CPU, 4):
+            for candidate in blocked_candidates(task, ends, GENERIC_CPU, 4):
                 program = task.space(GENERIC_CPU).instantiate(candidate)
-                laid = view(program, storages_of(task, ends) or {})
+                laid = view(program, io_storages(task, ends) or {})
                 written.add(lower(laid, target_of(GENERIC_CPU)).text)
     runner, records = FakeRunner(outcome), RecordStore(store)
     session = Session(list(net.tasks.values()), runner, records, settings(trials=0))
     found = LayoutSearch(session, net).run(lambda _: True)
-    choice = found.problem.choice(found.solution.choice)
-    assert "NCHW16c" in {kept.made for kept in choice.kept.values()}
-    chosen = laid_candidates(net, choice, records, session.conditions, GENERIC_CPU)
-    ends_of = laid_ends(net, choice, GENERIC_CPU)
+    choice = found.layouts
+    assert "NCHW16c" in {kept.made for kept in choice.activations.values()}
+    chosen = best_in_layouts(net, choice, records, session.conditions, GENERIC_CPU)
+    ends_of = assigned_to_tasks(net, choice, GENERIC_CPU)
     templates = [key for key, (one, _) in chosen.items() if one.sketch.startswith("conv2d_nchwc_b")]
-    assert templates and all(ends != IN_ROWS for key in templates for ends in ends_of[key])
+    assert templates and all(ends != IOLayouts() for key in templates for ends in ends_of[key])
     for candidate, record in chosen.values():
         assert record.conditions is not None
-        assert (record.conditions.layout_in, record.conditions.layout_out) != (ROWS, ROWS)
+        assert (record.conditions.layout_in, record.conditions.layout_out) != (NHWC, NHWC)
         assert record.config_hash == candidate.key
 
 
 def test_all_in_blocks_is_measured_with_what_is_for_blocks(tmp_path: Path, store: Path):
     net = network_of("chain", tmp_path)
-    search, choice = LayoutSearch(opened(net, store), net), uniform(net, "NCHW16c")
+    search, choice = LayoutSearch(opened(net, store), net), uniform_layout(net, "NCHW16c")
     assert search.measure(choice, lambda count: count < 5) == 5
     assert search.measure(choice, lambda _: True) > 5
     rows = RecordStore(store).scan({"phase": "layout"})
@@ -454,7 +443,7 @@ def test_all_in_blocks_is_measured_with_what_is_for_blocks(tmp_path: Path, store
 
 @pytest.mark.parametrize(
     ("layout", "block"),
-    [(ROWS, 48), ("NCHW", 1), ("NCHW16c", 16), ("NCHW32c", None), ("rows+16", 48)],
+    [(NHWC, 48), ("NCHW", 1), ("NCHW16c", 16), ("NCHW32c", None), ("NHWC+16", 48)],
 )
 def test_blocks_of_layouts(layout: str, block: int | None):
     assert block_of(layout, 48) == block
@@ -462,12 +451,12 @@ def test_blocks_of_layouts(layout: str, block: int | None):
 
 def test_tasks_without_such_axes_stay_in_rows(tmp_path: Path):
     net = network_of("residual", tmp_path)
-    for key, some in choices_of(net, GENERIC_CPU).ends.items():
+    for key, some in choices_of(net, GENERIC_CPU).of_tasks.items():
         for ends in some:
-            found = storages_of(net.tasks[key], ends)
-            assert found is not None and (not found) == (ends == IN_ROWS)
-    assert isinstance(choices_of(net, GENERIC_CPU).copies[0][0], TensorType)
-    assert measuring_conditions(GENERIC_CPU, settings().options).layout_in == ROWS
+            found = io_storages(net.tasks[key], ends)
+            assert found is not None and (not found) == (ends == IOLayouts())
+    assert choices_of(net, GENERIC_CPU).copies
+    assert measuring_conditions(GENERIC_CPU, settings().options).layout_in == NHWC
 
 
 @partial(network, among=SMALL)
@@ -484,14 +473,14 @@ def along(n: Net) -> tuple[str, ...]:
 
 def test_what_goes_along_images_follows_any_layout_alike(tmp_path: Path):
     net = network_of("along", tmp_path)
-    (flat,) = (task for task in net.tasks.values() if goes_along(task))
+    (flat,) = (task for task in net.tasks.values() if is_elementwise(task))
     assert len(flat.inputs) == 2 and flat.dag.outputs[0].shape == (6 * 8 * 16,)
-    assert storages_of(flat, Ends("NCHW16c", "NCHW16c"))
-    assert storages_of(flat, Ends("NCHW16c", ROWS)) is None
-    assert storages_of(flat, Ends("rows+16", "rows+16")) is None  # there are gaps between rows
-    laid = uniform(net, "NCHW8c")
+    assert io_storages(flat, IOLayouts("NCHW16c", "NCHW16c"))
+    assert io_storages(flat, IOLayouts("NCHW16c", NHWC)) is None
+    assert io_storages(flat, IOLayouts("NHWC+16", "NHWC+16")) is None  # there are gaps between rows
+    laid = uniform_layout(net, "NCHW8c")
     (group,) = (p.group for p in net.groups if p.task_key == flat.key)
-    assert {laid.kept[value].made for value in (*group.inputs, *group.outputs)} == {"NCHW8c"}
+    assert {laid.activations[value].made for value in (*group.inputs, *group.outputs)} == {"NCHW8c"}
 
 
 @partial(network, among=SMALL)
@@ -507,14 +496,16 @@ def beside_rows(n: Net) -> tuple[str, ...]:
 
 def test_what_goes_along_images_keeps_all_in_rows_where_one_is(tmp_path: Path):
     net = network_of("beside_rows", tmp_path)
-    (flat,) = (task for task in net.tasks.values() if goes_along(task))
+    (flat,) = (task for task in net.tasks.values() if is_elementwise(task))
     (group,) = (p.group for p in net.groups if p.task_key == flat.key)
-    choice = uniform(net, "NCHW8c")
-    assert choice.kept and choice.kept.keys().isdisjoint((*group.inputs, *group.outputs))
-    build_plan(laid_out(net, choice), {}, GENERIC_CPU, model_key="", notes={})
-    mixed = replace(choice, kept={**choice.kept, group.outputs[0]: Kept("NCHW8c")})
+    choice = uniform_layout(net, "NCHW8c")
+    assert choice.activations
+    assert choice.activations.keys().isdisjoint((*group.inputs, *group.outputs))
+    build_plan(with_layouts(net, choice), {}, GENERIC_CPU, model_key="", notes={})
+    kept = {**choice.activations, group.outputs[0]: KeptLayouts("NCHW8c")}
+    mixed = replace(choice, activations=kept)
     with pytest.raises(InputError, match=f"group {group.name}: expected layouts in which"):
-        build_plan(laid_out(net, mixed), {}, GENERIC_CPU, model_key="", notes={})
+        build_plan(with_layouts(net, mixed), {}, GENERIC_CPU, model_key="", notes={})
 
 
 def both_ways(n: Net, *, images_first: bool) -> tuple[str, ...]:
@@ -545,47 +536,48 @@ def test_what_is_an_image_is_a_matter_of_the_group(images_first: bool):
     net = Net("both")
     made = both_ways(net, images_first=images_first)
     found = extract(optimise(import_model(net.model(*made))))
-    (flat,) = (t for t in found.tasks.values() if goes_along(t) and t.weight == 2)
+    (flat,) = (t for t in found.tasks.values() if is_elementwise(t) and t.weight == 2)
     choices, spec = choices_of(found, GENERIC_CPU), GENERIC_CPU
-    for place in choices.kernels:
-        if place.task_key == flat.key:
-            ranks = [len(found.graph.types[v].shape) for v in place.placed.group.inputs]
-            assert (place.read is None) == (ranks == [2, 2])
-    possible = choices.ends
+    inputs = {placed.group.name: placed.group.inputs for placed in found.groups}
+    for kernel in choices.kernels:
+        if kernel.task_key == flat.key:
+            ranks = [len(found.graph.types[v].shape) for v in inputs[kernel.label]]
+            assert (kernel.input is None) == (ranks == [2, 2])
 
-    def cost(key: str, ends: Ends) -> float | None:
-        return (2.0 if ends.by_rows else 1.0) if ends in possible[key] else None
+    def cost(measured: Measured) -> float | None:
+        if measured in choices.copies:
+            return 0.1
+        return (2.0 if measured[1].is_nhwc else 1.0) if measured in choices.computing else None
 
-    problem = layout_problem(choices, LayoutCosts(kernel=cost, copy=lambda *_: 0.1))
-    plan = problem.choice(solve(problem.table).choice)
-    for choice in (plan, uniform(found, "NCHW16c")):
-        assert choice.kept
-        laid = laid_out(found, choice)
+    plan, _ = LayoutProblem.of(choices, cost).solved()
+    for choice in (plan, uniform_layout(found, "NCHW16c")):
+        assert choice.activations
+        laid = with_layouts(found, choice)
         verify_plan(build_plan(laid, {}, spec, model_key="", notes={}))
 
 
 def test_images_of_bytes_are_not_put_into_blocks():
     """Products of bytes read four channels in a row."""
     shape = (1, 8, 8, 64)
-    assert layouts_for(GENERIC_CPU, TensorType(shape, UINT8)) == (ROWS,)
-    assert layouts_for(GENERIC_CPU, TensorType(shape, FLOAT32)) == (ROWS, "NCHW16c")
+    assert layouts_for(GENERIC_CPU, TensorType(shape, UINT8)) == (NHWC,)
+    assert layouts_for(GENERIC_CPU, TensorType(shape, FLOAT32)) == (NHWC, "NCHW16c")
 
 
 def test_gpus_have_planes_and_blocks_of_what_an_item_loads():
     shape = (1, 8, 8, 64)
-    assert layouts_for(GENERIC_GPU, TensorType(shape, FLOAT32)) == (ROWS, "NCHW4c", "NCHW")
-    assert layouts_for(GENERIC_GPU, TensorType(shape, UINT8)) == (ROWS,)
-    assert layouts_for(GENERIC_GPU, TensorType((1, 1, 1, 64), FLOAT32)) == (ROWS,)
+    assert layouts_for(GENERIC_GPU, TensorType(shape, FLOAT32)) == (NHWC, "NCHW4c", "NCHW")
+    assert layouts_for(GENERIC_GPU, TensorType(shape, UINT8)) == (NHWC,)
+    assert layouts_for(GENERIC_GPU, TensorType((1, 1, 1, 64), FLOAT32)) == (NHWC,)
 
 
 def test_what_a_gpu_may_be_asked_for_becomes_kernels(tmp_path: Path):
     net, target = network_of("residual", tmp_path), target_of(GENERIC_GPU)
-    for key, some in choices_of(net, GENERIC_GPU).ends.items():
+    for key, some in choices_of(net, GENERIC_GPU).of_tasks.items():
         task = net.tasks[key]
         program = default_program(task.space(GENERIC_GPU), GENERIC_GPU)
         texts = {
             "".join(
-                k.text for k in lower(view(program, storages_of(task, e) or {}), target).kernels
+                k.text for k in lower(view(program, io_storages(task, e) or {}), target).kernels
             )
             for e in some
         }

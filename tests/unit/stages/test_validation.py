@@ -14,12 +14,12 @@ import pytest
 
 from retune.bundle.verify.bench import Benchmark, BenchOptions, Ratio
 from retune.core.errors import DeviceError
+from retune.core.layouts import ALL_NHWC, KeptLayouts, LayoutAssignment, LayoutPlan
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import chain, validation
 from retune.pipeline import selection as selecting
 from retune.pipeline.calling import InProcess
 from retune.pipeline.finalists import InNetwork
-from retune.pipeline.layout_plan import LaidImage, LaidKernel, LayoutPlan
 from retune.pipeline.manifest import CompileManifest, Constraints, Selection, VerifyManifest
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
@@ -41,7 +41,7 @@ class World:
         self.tolerance = 1e-4
         self.deviation: Callable[[Selection], float] = self.deviates
         self.ratio: Callable[[Selection], float] = lambda selection: 0.9
-        self.rows_ratio = 0.9
+        self.nhwc_ratio = 0.9
         self.doubt = 0.01
         self.winners: Callable[[str], bool] = lambda task_key: True
         self.compared: list[Selection] = []
@@ -81,10 +81,10 @@ class World:
     ) -> Benchmark:
         untuned, tuned = (self.made[str(entrants[name].parent)] for name in ("untuned", "tuned"))
         assert baseline == "untuned" and options.precision < 0.01
-        in_rows = tuned.layouts.images and not untuned.layouts.images and untuned.best
-        assert in_rows or not untuned.best
+        in_nhwc = tuned.layouts.activations and not untuned.layouts.activations and untuned.best
+        assert in_nhwc or not untuned.best
         self.compared.append(tuned)
-        gain = 1 / (self.rows_ratio if in_rows else self.ratio(tuned))
+        gain = 1 / (self.nhwc_ratio if in_nhwc else self.ratio(tuned))
         ratio = Ratio(
             name="tuned", baseline=baseline, ratio=gain,
             low=gain - self.doubt, high=gain + self.doubt,
@@ -206,20 +206,20 @@ def test_nothing_selected_is_compared_with_nothing(request_: TuneRequest, world:
 def test_layouts_stay_where_the_bundle_is_faster_with_them(
     request_: TuneRequest, world: World, ratio: float
 ):
-    world.rows_ratio = ratio
-    plan = LayoutPlan(images=(LaidImage(image="no such image", made="NCHW16c"),))
+    world.nhwc_ratio = ratio
+    plan = LayoutAssignment(activations={"no such activation": KeptLayouts("NCHW16c")})
     done, constraints = validated(replace(request_, layout="auto"), Constraints(layouts=plan))
-    assert constraints.rows_ratio == pytest.approx(ratio)
-    assert done.layouts == constraints.layouts == (plan if ratio < 0.95 else LayoutPlan())
+    assert constraints.nhwc_ratio == pytest.approx(ratio)
+    assert done.layouts == constraints.layouts == (plan if ratio < 0.95 else ALL_NHWC)
     assert constraints.ratio == pytest.approx(0.9) and len(world.compared) == 2
 
 
 def test_the_place_of_a_time_is_the_network_and_its_layouts():
-    kernel = LaidKernel(group="conv", read="rows", made="rows", task_key="key", us=7.0)
-    plan = LayoutPlan(images=(LaidImage(image="image", made="NCHW16c", us=1.0),))
-    rows = network_place("model", LayoutPlan())
-    assert network_place("model", LayoutPlan(kernels=(kernel,))) == rows, "all images in rows"
-    assert network_place("model", plan) == network_place("model", plan.placement) != rows
+    layouts = LayoutAssignment(activations={"image": KeptLayouts("NCHW16c")})
+    plain, timed = LayoutPlan(kernels_us={"conv": 7.0}), LayoutPlan(layouts=layouts)
+    nhwc = network_place("model", ALL_NHWC)
+    assert network_place("model", plain.layouts) == nhwc, "all in NHWC"
+    assert network_place("model", timed.layouts) == network_place("model", layouts) != nhwc
 
 
 # -- exactness -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`retune plan`: where the images of a network should lie, by what was measured before."""
+"""`retune plan`: the cheapest layouts of a network's activations, by existing records."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from retune.core.files import check_folder
 from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
-    from retune.pipeline.layout_plan import LayoutPlan
+    from retune.core.layouts import LayoutPlan
 
 
 @takes_request("model", "device", "shapes", "records", "layout_solver")
@@ -25,24 +25,20 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     store, model = record_store(Path(request.records)), request.model
     from retune.api import import_network
     from retune.device.opening import spec_of
-    from retune.pipeline.layouts import plan_of, totals_of
+    from retune.pipeline.layouts import totals_of
     from retune.search.conditions import network_conditions
-    from retune.search.layout.search import FoundLayouts, recorded_problem
-    from retune.search.layout.solver import solve
+    from retune.search.layout.search import recorded_layouts
 
     spec = spec_of(request.device)
     network = import_network(model, dict(request.shapes), "NHWC", Path(request.work)).network
     where = network_conditions(spec, network.tasks.values())
-    problem = recorded_problem(network, spec, store, where)
-    if not problem.measured:
+    found = recorded_layouts(network, spec, store, where)
+    if found is None:
         raise InputError(
-            f"{store.root}: expected measurements of {model} in other layouts than rows on "
+            f"{store.root}: expected measurements of {model} in other layouts than NHWC on "
             f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"
         )
-    solution = solve(problem.table)
-    found = FoundLayouts(problem=problem, solution=solution, trials=0, unused=0)
-    chosen = plan_of(problem.choice(solution.choice), problem)
-    totals = totals_of(found, network)
+    chosen, totals = found.problem.plan(found.layouts), totals_of(found, network)
     if json:
         print_json({"plan": chosen, "totals": totals})
         return
@@ -50,25 +46,31 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     for total in totals:
         proven = ", proven optimal" if total.optimal else ""
         ratio = total.us / totals[0].us if totals[0].us else 1.0
-        copied = f"{total.copies} images copied"
+        copied = f"{total.copies} activations copied"
         print_line(f"{total.name:20} {total.us / 1e3:9.3f} ms  {ratio:.3f}x  {copied}{proven}")
 
 
 def _rows(chosen: "LayoutPlan") -> list[dict[str, object]]:
+    """The kernels, then the copies."""
+    layouts = chosen.layouts
     kernels: list[dict[str, object]] = [
         {
-            "kernel": k.group,
-            "reads": k.read,
-            "makes": k.made,
-            "us": round(k.us, 1) if k.us else None,
-            "us in rows": round(k.rows_us, 1) if k.rows_us else None,
+            "kernel": group,
+            "reads": layouts.of_kernel(group).input,
+            "makes": layouts.of_kernel(group).output,
+            "us": round(us, 1) if us else None,
+            "us in NHWC": round(chosen.nhwc_us[group], 1) if chosen.nhwc_us[group] else None,
         }
-        for k in chosen.kernels
+        for group, us in chosen.kernels_us.items()
     ]
     copies: list[dict[str, object]] = [
-        {"kernel": f"copy of {i.image}", "reads": i.made, "makes": ", ".join(i.copies),
-         "us": round(i.us, 1), "us in rows": None}
-        for i in chosen.images
-        if i.copies
-    ]  # fmt: skip
+        {
+            "kernel": f"copy of {value}",
+            "reads": layouts.activations[value].made,
+            "makes": ", ".join(layouts.activations[value].copies),
+            "us": round(us, 1),
+            "us in NHWC": None,
+        }
+        for value, us in chosen.copies_us.items()
+    ]
     return [*kernels, *copies]

@@ -27,8 +27,8 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
     found = extract_tasks(network)
     if (written := order_of(order)) != order:
         say(
-            f"retune: --layout {order}: tasks are written in {written}; how their images "
-            f"lie is measured by `retune tune --layout {order}`, and `retune plan` shows it"
+            f"retune: --layout {order}: tasks are written in {written}; their layouts "
+            f"are measured by `retune tune --layout {order}`, and `retune plan` shows them"
         )
     if json:
         print_json([task.to_json() for task in found])

@@ -1,21 +1,21 @@
-"""How the images between kernels may lie, by name: rows of pixels, planes, blocks of channels.
+"""Activation layouts of tasks: in which ones a kernel can find what it reads and makes.
 
-A layout is a storage map with a name. `Ends` says how a task finds its images and how it leaves
-them; no kernel is written for it: whoever reads or writes a buffer does so where it lies.
+A layout is a storage map with a name. No kernel is written for one: whatever reads or writes a
+buffer does so where the storage map says. Read `layout_storage`, then `io_storages`.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import FLOAT32, DType, TensorType
+from retune.core.dtypes import FLOAT32, TensorType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
-from retune.core.layouts import ROWS
+from retune.core.layouts import NHWC, ActivationLayout, IOLayouts
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import Workload
 from retune.graph.fuse import partition
@@ -38,53 +38,37 @@ GPU_BLOCK = 4
 IMAGE_RANK = 4
 """Batch, height, width, channels."""
 TRANSFORM = "layout_transform"
-"""Operator of the tasks that copy an image from one layout to another."""
+"""Operator of the tasks that copy an activation from one layout to another."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Of values of a network, by the names that a task has for them."""
 
-_BLOCKS = re.compile(r"NCHW([1-9]\d*)c")
-_LONGER = re.compile(r"rows\+([1-9]\d*)")
+_NAME = re.compile(r"(?P<nhwc>NHWC)(\+(?P<padding>[1-9]\d*))?|NCHW((?P<block>[1-9]\d*)c)?")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ends:
-    """How the images at a task's ends lie, by the names of layouts."""
-
-    read: str = ROWS
-    """Of its first image."""
-    made: str = ROWS
-    """Of what it makes, and of all other images that it reads: residual sums, say."""
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether both are rows, of any pitch."""
-        return all(layout.partition("+")[0] == ROWS for layout in (self.read, self.made))
-
-    def __str__(self) -> str:
-        return f"{self.read} -> {self.made}"
+@lru_cache(maxsize=256)
+def _parsed(layout: ActivationLayout) -> tuple[bool, int, int]:
+    """Whether channels are innermost, those behind each row, and those of a block; 0: none."""
+    match = _NAME.fullmatch(layout)
+    if match is None:
+        raise InputError(
+            f"layout {layout!r}: expected NHWC, NHWC+16, NCHW or blocks such as NCHW16c"
+        )
+    return match["nhwc"] is not None, int(match["padding"] or 0), int(match["block"] or 0)
 
 
-IN_ROWS = Ends()
+def layout_storage(layout: ActivationLayout, shape: tuple[int, ...]) -> Storage:
+    """Where the elements of an activation of shape [batch, height, width, channels] lie.
 
-
-def image_storage(layout: str, shape: tuple[int, ...]) -> Storage:
-    """How an image of shape [batch, height, width, channels] lies in a layout.
-
-    `rows`: all channels of a pixel side by side; `rows+16`: and room for 16 more behind them;
-    `NCHW`: planes of a channel; `NCHW16c`: planes of pixels of 16 channels, the last block filled
-    up. Raises: InputError for another name.
+    The last block is filled up. Raises: InputError for another name.
     """
-    rows = row_major(shape)
-    if layout == ROWS:
-        return rows
-    if layout == "NCHW":
-        return rows.ordered((0, 3, 1, 2))
-    if match := _BLOCKS.fullmatch(layout):
-        return rows.tiled(3, int(match[1])).ordered((0, 3, 1, 2, 4))
-    if match := _LONGER.fullmatch(layout):
-        return rows.within(3, 0, shape[3] + int(match[1]))
-    raise InputError(f"layout {layout!r}: expected rows, rows+16, NCHW or blocks such as NCHW16c")
+    nhwc, padding, block = _parsed(layout)
+    storage = row_major(shape)
+    if nhwc:
+        return storage.within(3, 0, shape[3] + padding) if padding else storage
+    if block:
+        return storage.tiled(3, block).ordered((0, 3, 1, 2, 4))
+    return storage.ordered((0, 3, 1, 2))
 
 
 def channels_of(storage: Storage, first: int, count: int) -> Storage | None:
@@ -95,49 +79,49 @@ def channels_of(storage: Storage, first: int, count: int) -> Storage | None:
         return None
 
 
-def least_channels(layout: str) -> int:
-    """Channels that an image has to have to fill one block."""
-    match = _BLOCKS.fullmatch(layout)
-    return int(match[1]) if match else 1
-
-
-def block_of(layout: str, channels: int) -> int | None:
-    """Channels that lie side by side in whole blocks: all of them in rows, one in planes.
+def block_of(layout: ActivationLayout, channels: int) -> int | None:
+    """Channels that lie side by side: all of them in NHWC, one in NCHW, those of a block.
 
     None where blocks are not whole.
     """
-    match = _BLOCKS.fullmatch(layout)
-    whole = 1 if layout == "NCHW" else channels
-    block = int(match[1]) if match else whole
-    return block if channels % block == 0 else None
+    nhwc, _, block = _parsed(layout)
+    side_by_side = channels if nhwc else block or 1
+    return None if channels % side_by_side else side_by_side
 
 
-def may_lie_in_blocks(dtype: DType) -> bool:
-    """Whether images of that type are put into blocks: floats alone.
+def may_be_blocked(kind: TensorType, layout: ActivationLayout = NHWC) -> bool:
+    """Whether an activation may have another layout than NHWC, and fills a block of this one.
 
-    Products of bytes read words of four channels in a row, which blocks may tear apart.
+    Floats alone: products of bytes read packed values of four channels, which blocks may tear
+    apart.
     """
-    return dtype == FLOAT32
+    return kind.dtype == FLOAT32 and kind.shape[-1] >= _parsed(layout)[2]
 
 
-def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[str, ...]:
-    """The layouts that are worth trying for an image on a device; rows come first.
+def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[ActivationLayout, ...]:
+    """The layouts that are worth trying for an activation on a device; NHWC comes first.
 
     On CPUs blocks have as many channels as a vector has floats, and rows that crowd a few sets of
     the first cache may be a cache line longer. On GPUs blocks have the channels that one item loads
-    at once, and neighbouring items may read neighbouring pixels of a plane. Images of one pixel, or
-    of fewer channels than a block has, have rows alone.
+    at once, and neighbouring items may read neighbouring pixels of NCHW. Activations of one pixel,
+    or of fewer channels than a block has, have NHWC alone.
     """
     _, height, width, channels = kind.shape
-    lanes = spec.lanes_f32 if spec.device_class == "cpu" else GPU_BLOCK
+    cpu = spec.device_class == "cpu"
+    lanes = spec.lanes_f32 if cpu else GPU_BLOCK
     if lanes == 1 or height * width == 1 or channels < lanes:
-        return (ROWS,)
-    found = [ROWS]
-    if may_lie_in_blocks(kind.dtype):
-        found += [f"NCHW{lanes}c"] if spec.device_class == "cpu" else [f"NCHW{lanes}c", "NCHW"]
-    if spec.device_class == "cpu" and channels * kind.dtype.itemsize % CROWDED_BYTES == 0:
-        found.append(f"{ROWS}+{spec.cache_line_bytes // kind.dtype.itemsize}")
-    return tuple(found)
+        return (NHWC,)
+    found = ["NHWC"]
+    if may_be_blocked(kind):
+        found += [f"NCHW{lanes}c"] if cpu else [f"NCHW{lanes}c", "NCHW"]
+    if cpu and channels * kind.dtype.itemsize % CROWDED_BYTES == 0:
+        found.append(padded(spec.cache_line_bytes // kind.dtype.itemsize))
+    return tuple(map(ActivationLayout, found))
+
+
+def padded(channels: int) -> ActivationLayout:
+    """NHWC with room for so many channels more behind those of each pixel."""
+    return ActivationLayout(f"NHWC+{channels}" if channels else NHWC)
 
 
 def bound_values(placed: PlacedGroup, task: Task) -> dict[str, str]:
@@ -165,8 +149,8 @@ def placed_shapes(placed: PlacedGroup, task: Task, graph: Graph) -> Shapes:
     return {name: graph.types[value].shape for name, value in bound}
 
 
-def images_of(task: Task, shapes: Shapes | None = None) -> dict[str, bool]:
-    """Names of the inputs and outputs of the task that are images, in its order: is it made?
+def activations_of(task: Task, shapes: Shapes | None = None) -> dict[str, bool]:
+    """The task's inputs and outputs that have a layout, by name, in its order: is it made?
 
     By its own shapes, or those of another group.
     """
@@ -176,35 +160,38 @@ def images_of(task: Task, shapes: Shapes | None = None) -> dict[str, bool]:
     return {name: name in task.outputs for name in images}
 
 
-def storages_of(task: Task, ends: Ends, shapes: Shapes | None = None) -> dict[str, Storage] | None:
-    """How the task's images lie, by the names of its inputs and outputs; those in rows are left
-    out.
+def io_storages(
+    task: Task, layouts: IOLayouts, shapes: Shapes | None = None
+) -> dict[str, Storage] | None:
+    """Where the task's activations lie, by the names of its inputs and outputs, but for NHWC.
 
-    None where the task cannot find them so. By its own shapes, or those of another group.
+    None where its kernels cannot find them there. By its own shapes, or those of another group.
     """
     shapes = own_shapes(task) if shapes is None else shapes
     found: dict[str, Storage] = {}
-    for number, (name, output) in enumerate(images_of(task, shapes).items()):
-        layout = ends.made if output or number else ends.read
-        if layout != ROWS:
-            found[name] = image_storage(layout, shapes[name])
-    return found_so(task, found)
+    for number, (name, output) in enumerate(activations_of(task, shapes).items()):
+        layout = layouts.output if output or number else layouts.input
+        if layout != NHWC:
+            found[name] = layout_storage(layout, shapes[name])
+    return task_storages(task, found)
 
 
-def may_have(task: Task, ends: Ends, shapes: Shapes) -> bool:
-    """Whether a group with these shapes finds its images so, and the task, which is measured for
-    it, has the same ones and finds them so, too."""
-    if images_of(task, shapes) != images_of(task):
-        return ends == IN_ROWS
-    found = storages_of(task, ends, shapes), storages_of(task, ends)
+def supports(task: Task, layouts: IOLayouts, shapes: Shapes) -> bool:
+    """Whether the kernels of a group with these shapes can have these layouts.
+
+    So can those of its task, which is measured for it: it has the same activations.
+    """
+    if activations_of(task, shapes) != activations_of(task):
+        return layouts == IOLayouts()
+    found = io_storages(task, layouts, shapes), io_storages(task, layouts)
     return all(storages is not None for storages in found)
 
 
-def found_so(task: Task, storages: Mapping[str, Storage]) -> dict[str, Storage] | None:
-    """How a task finds what lies so, by the names of its inputs and outputs; all else is in rows.
+def task_storages(task: Task, storages: Mapping[str, Storage]) -> dict[str, Storage] | None:
+    """The storage maps in the shapes that the task has; all else is row-major.
 
-    None where the task has axes that cut across those of one of them. What goes along everything as
-    one row does not care where elements lie, as long as all images are whole and lie alike.
+    None where the task has axes that cut across those of one of them. An element-wise task over one
+    axis does not care where elements lie, as long as all activations are whole and have one layout.
     """
     shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
     if all(storage.can_be(shapes[name]) for name, storage in storages.items()):
@@ -214,15 +201,15 @@ def found_so(task: Task, storages: Mapping[str, Storage]) -> dict[str, Storage] 
     alike = {storages.get(name) for name in moving}
     (storage,) = alike if len(alike) == 1 else (None,)
     whole = storage is not None and storage.elements == prod(storage.shape)
-    if not whole or not goes_along(task):
+    if not whole or not is_elementwise(task):
         return None
     return {name: row_major(shapes[name]) for name in storages}
 
 
-def goes_along(task: Task) -> bool:
-    """Whether each element that the task makes is of those at the same place in all that it reads.
+def is_elementwise(task: Task) -> bool:
+    """Whether the task has one axis, and each element depends on those of the same index.
 
-    All is a single row to it, but for single numbers; constants are such.
+    Single numbers may be read besides; constants are such.
     """
     tensors = (*task.dag.placeholders, *task.dag.stages)
     numbers = {tensor.buffer for tensor in tensors if prod(tensor.shape) == 1}
@@ -242,14 +229,14 @@ def goes_along(task: Task) -> bool:
     return True
 
 
-def laid_workload(workload: Workload, task: Task, ends: Ends) -> Workload:
-    """The task's workload in rows, with its images lying so.
+def workload_in(workload: Workload, task: Task, layouts: IOLayouts) -> Workload:
+    """The task's workload, its activations in these layouts.
 
-    Raises: InputError where they cannot.
+    Raises: InputError where the task cannot have them.
     """
-    storages = storages_of(task, ends)
+    storages = io_storages(task, layouts)
     if storages is None:
-        raise InputError(f"task {task.name}: its images cannot lie as {ends}")
+        raise InputError(f"task {task.name}: expected layouts that its axes allow; got {layouts}")
     inputs = {
         name: storages[name].pack(array) if name in storages else array
         for name, array in workload.inputs.items()
@@ -260,7 +247,7 @@ def laid_workload(workload: Workload, task: Task, ends: Ends) -> Workload:
         if name in storages
     }
     return Workload(
-        key=content_key(workload.key, str(ends)),
+        key=content_key(workload.key, str(layouts)),
         inputs=inputs,
         outputs=workload.outputs,
         places=places,
@@ -271,10 +258,10 @@ def laid_workload(workload: Workload, task: Task, ends: Ends) -> Workload:
 
 @lru_cache(maxsize=256)
 def transform_task(kind: TensorType) -> Task:
-    """The task that copies an image of that type; `Ends` say from which layout to which.
+    """The task that copies an activation of that type; `IOLayouts` say between which layouts.
 
-    Its axes are those of the image, as no layout keeps them all in one piece. The same task each
-    time: its space is made once.
+    Its axes are those of the activation, as no layout keeps them all in one piece. The same task
+    each time: its space is made once.
     """
     node = Node(op="identity", name="copy", inputs=("image",), outputs=("copy",))
     alone = Graph(

@@ -1,10 +1,10 @@
-"""The layouts of a network as a table of costs: what each image may lie in, and what that costs.
+"""The layouts of a network as a problem to solve: variables, their options, and what these cost.
 
-A variable is an image, its options are the layouts in which it is kept (`Kept`): where it is made,
-and what it is copied to. What a kernel takes follows from the image that it reads and the one that
-it makes, each in a layout that there is; what copies take is an image's own cost. A joint of images
-is a variable, too, of its layout, and costs nothing where all of them are there. Read
-`layout_problem`, then `LayoutProblem.choice`.
+A variable is an activation, its options are the layouts in which it is kept (`KeptLayouts`): that
+of its kernel, and those that it is copied to. A kernel's time follows from the activation that it
+reads and the one that it makes; what copies take is an activation's own cost. An alias group is a
+variable, too: it costs nothing where all of its activations have its layout. Read
+`LayoutProblem.of`, then `LayoutProblem.plan`.
 """
 
 from collections import defaultdict
@@ -15,242 +15,213 @@ from math import inf
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
-from retune.core.layouts import ROWS
-from retune.search.layout.joints import Joint
-from retune.search.layout.laying import Kept, LayoutChoice
-from retune.search.layout.layouts import IN_ROWS, Ends
-from retune.search.layout.options import Choices, ImageLayouts, KernelPlace
-from retune.search.layout.solver import CostTable
+from retune.core.layouts import (
+    NHWC,
+    ActivationLayout,
+    IOLayouts,
+    KeptLayouts,
+    LayoutAssignment,
+    LayoutPlan,
+)
+from retune.search.layout.choices import LayoutChoices, LayoutKernel, Layouts, Measured
+from retune.search.layout.layouts import transform_task
+from retune.search.layout.solver import CostTable, Solution, solve
 
-KernelCost = Callable[[str, Ends], float | None]
-"""Of a task, by its key, with its images lying so; None: it was not measured."""
-CopyCost = Callable[[TensorType, Ends], float | None]
-"""Of a copy of an image of that type from the one layout to the other; None: not measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutCosts:
-    """What is known of the time that layouts take, in microseconds."""
-
-    kernel: KernelCost
-    copy: CopyCost
-    doubt: float = 0.0
-    """Part of their time by which kernels whose images are not in rows count for slower."""
-
-    def in_rows(self, place: KernelPlace) -> float | None:
-        """Of the kernel with its images in rows, as they are in the network; else in rows alone."""
-        there = self.kernel(place.task_key, place.rows)
-        return self.kernel(place.task_key, IN_ROWS) if there is None else there
-
-    def of_kernel(self, place: KernelPlace, ends: Ends) -> float:
-        """What was not measured costs nothing in rows, and is impossible elsewhere."""
-        if ends == IN_ROWS:
-            return self.in_rows(place) or 0.0
-        if ends not in place.possible:
-            return inf
-        found = self.kernel(place.task_key, place.lying(ends))
-        return inf if found is None else found * (1.0 + self.doubt)
-
-    def of_copies(self, kind: TensorType, kept: Kept) -> float:
-        """Of all copies of an image; infinite where one was not measured."""
-        found = [self.copy(kind, Ends(kept.made, layout)) for layout in kept.copies]
-        return sum(inf if cost is None else cost for cost in found)
+Cost = Callable[[Measured], float | None]
+"""Microseconds that a task takes in these layouts, copies included; None: it was not measured."""
+Options = Mapping[str, tuple[KeptLayouts, ...]]
+"""Activation, or label of an alias group -> ways to keep it, NHWC first. Alias groups have no
+copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutProblem:
-    """A network whose images have a choice of layouts, and what every choice costs."""
+    """A network whose activations have a choice of layouts, and what every choice costs."""
 
-    kernels: tuple[KernelPlace, ...]
-    joints: Mapping[str, Joint]
-    """By their labels."""
-    options: Mapping[str, tuple[Kept, ...]]
-    """Image, or label of a joint -> ways to keep it: rows first; a single one where it has no
-    choice. Joints have no copies."""
-    types: Mapping[str, TensorType]
-    costs: LayoutCosts
+    choices: LayoutChoices
+    cost: Cost
+    doubt: float
+    """Part of their time by which kernels in other layouts than NHWC count for slower."""
+    options: Options
     table: CostTable
-    """Of the images and joints. A kernel without images is in no cost."""
+    """Of the activations and alias groups. A kernel without activations is in no cost."""
+
+    @classmethod
+    def of(cls, choices: LayoutChoices, cost: Cost, doubt: float = 0.0) -> "LayoutProblem":
+        """The choices that a network has on a device, at these costs.
+
+        An option needs a measurement: whatever was not measured in another layout stays NHWC.
+        """
+        options: dict[str, tuple[KeptLayouts, ...]] = {}
+        table = CostTable()
+        problem = cls(choices=choices, cost=cost, doubt=doubt, options=options, table=table)
+        for value, layouts in choices.made.items():
+            ways = {
+                kept: problem.copying_us(value, kept)
+                for kept in _ways(layouts, choices.read[value])
+                if value not in choices.read_as_nhwc or NHWC in kept.all
+            }
+            options[value] = tuple(kept for kept, us in ways.items() if us < inf)
+            table.variable(value, [ways[kept] for kept in options[value]])
+        for aliases, layouts in choices.aliases:
+            options[aliases.label] = tuple(map(KeptLayouts, layouts))
+            table.variable(aliases.label, np.zeros(len(layouts)))
+        for kernel in choices.kernels:
+            problem._add_kernel(kernel)
+        for aliases, _ in choices.aliases:
+            ways = options[aliases.label]
+            for value in aliases.made:
+                alike = [[0.0 if k.made == w.made else inf for w in ways] for k in options[value]]
+                table.add(alike, value, aliases.label)
+            for value in aliases.read:
+                table.add(_available(options[value], ways), value, aliases.label)
+        return problem
+
+    def _add_kernel(self, kernel: LayoutKernel) -> None:
+        """It reads its first activation in the best of the layouts that there are, all others in
+        that of what it makes."""
+        none = (KeptLayouts(),)
+        reads = self.options[kernel.input] if kernel.input else none
+        mades = self.options[kernel.output] if kernel.output else none
+        best = [
+            [min(self.kernel_us(kernel, IOLayouts(one, m.made)) for one in k.all) for m in mades]
+            for k in reads
+        ]
+        _add(self.table, best, kernel.input, kernel.output)
+        for value in kernel.others:
+            _add(self.table, _available(self.options[value], mades), value, kernel.output)
+
+    def nhwc_us(self, kernel: LayoutKernel) -> float | None:
+        """What the kernel takes in NHWC, of the row pitch that it has in the network; else without
+        one."""
+        there = self.cost((kernel.task_key, kernel.nhwc))
+        return self.cost((kernel.task_key, IOLayouts())) if there is None else there
+
+    def kernel_us(self, kernel: LayoutKernel, io: IOLayouts) -> float:
+        """What was not measured costs nothing in NHWC, and is impossible elsewhere."""
+        if io == IOLayouts():
+            return self.nhwc_us(kernel) or 0.0
+        found = self.cost(kernel.measured(io)) if io in kernel.possible else None
+        return inf if found is None else found * (1.0 + self.doubt)
+
+    def copying_us(self, value: str, kept: KeptLayouts) -> float:
+        """What all copies of an activation take; infinite where one was not measured."""
+        found = [self.cost(copy) for copy in self.copies(value, kept)]
+        return sum(inf if us is None else us for us in found)
+
+    def copies(self, value: str, kept: KeptLayouts) -> list[Measured]:
+        """The copies of an activation that is kept so."""
+        if not kept.copies:
+            return []
+        key = transform_task(self.choices.network.graph.types[value]).key
+        return [(key, IOLayouts(kept.made, layout)) for layout in kept.copies]
 
     @property
     def measured(self) -> bool:
-        """Whether of any kernel a time is known with an image in another layout than rows."""
+        """Whether of any kernel a time is known in another layout than NHWC."""
         return any(
-            self.costs.of_kernel(place, ends) < inf
-            for place in self.kernels
-            for ends in place.possible
-            if ends != IN_ROWS
+            self.kernel_us(kernel, io) < inf
+            for kernel in self.choices.kernels
+            for io in kernel.possible
+            if io != IOLayouts()
         )
 
-    def choice(self, chosen: Mapping[str, int]) -> LayoutChoice:
-        """What a solution of the table means; each kernel reads what it is the fastest with."""
+    def solved(self) -> tuple[LayoutAssignment, Solution]:
+        """The layouts that take the least time. Raises: InputError where there are none."""
+        solution = solve(self.table)
+        return self.assignment(solution.choice), solution
+
+    def assignment(self, chosen: Mapping[str, int]) -> LayoutAssignment:
+        """What a choice of options means; each kernel reads what it is the fastest with."""
         kept = {value: self.options[value][number] for value, number in chosen.items()}
-        ends = {place.label: cheapest_ends(place, kept, self.costs) for place in self.kernels}
-        for label, joint in self.joints.items():
-            alike = Ends(kept[label].made, kept.pop(label).made)
-            ends |= dict.fromkeys((placed.group.name for placed in joint.groups), alike)
-        return LayoutChoice(
-            kept={value: how for value, how in kept.items() if how != Kept()},
-            ends={label: found for label, found in ends.items() if found != IN_ROWS},
+        kernels: dict[str, IOLayouts] = {}
+        for kernel in self.choices.kernels:
+            output = kept[kernel.output].made if kernel.output else NHWC
+            there = kept[kernel.input].all if kernel.input else (NHWC,)
+            possible = (IOLayouts(one, output) for one in there)
+            kernels[kernel.label] = min(possible, key=lambda io: self.kernel_us(kernel, io))
+        for aliases, _ in self.choices.aliases:
+            layout = kept.pop(aliases.label).made
+            kernels |= {p.group.name: IOLayouts(layout, layout) for p in aliases.groups}
+        return LayoutAssignment(
+            activations={value: how for value, how in kept.items() if how != KeptLayouts()},
+            kernels={label: io for label, io in kernels.items() if io != IOLayouts()},
         )
 
-    def numbers(self, kept: Mapping[str, Kept]) -> dict[str, int]:
-        """The options of these ways to keep images; rows where one is none, or is not named."""
-        joined = {label: kept.get(joint.made[0], Kept()) for label, joint in self.joints.items()}
-        known = {**kept, **{label: Kept(how.made) for label, how in joined.items()}}
-        found: dict[str, int] = {}
-        for value, some in self.options.items():
-            one = known.get(value, Kept())
-            found[value] = some.index(one) if one in some else 0
-        return found
-
-    def each_alone(self) -> LayoutChoice:
-        """Every kernel with the ends that are the best for it, and all the copies that this takes:
-        what one gets who tunes kernels and not networks. Where a copy was not measured, rows.
-        """
-        made: dict[str, str] = {}
-        wanted: defaultdict[str, set[str]] = defaultdict(set)
-        for value in (value for joint in self.joints.values() for value in joint.read):
-            wanted[value].add(ROWS)
-        for place in self.kernels:
-            possible = _possible(place, self.options)
-            best = min(possible, key=lambda ends: self.costs.of_kernel(place, ends))
-            if place.made:
-                made[place.made] = best.made
-            for value in (place.read, *place.others):
-                if value:
-                    wanted[value].add(best.read if value == place.read else best.made)
-        kept: dict[str, Kept] = {}
+    def closest(self, kept: Mapping[str, KeptLayouts]) -> LayoutAssignment:
+        """The assignment that keeps activations so; NHWC where that is not an option."""
+        aliased = {
+            aliases.label: KeptLayouts(kept.get(aliases.made[0], KeptLayouts()).made)
+            for aliases, _ in self.choices.aliases
+        }
+        wanted = {**kept, **aliased}
+        chosen: dict[str, int] = {}
         for value, options in self.options.items():
-            needed = wanted[value] | {made.get(value, ROWS)}
-            fits = [k for k in options if k.made == made.get(value, ROWS)]
-            enough = (k for k in fits if needed <= set(k.layouts))
+            one = wanted.get(value, KeptLayouts())
+            chosen[value] = options.index(one) if one in options else 0
+        return self.assignment(chosen)
+
+    def each_alone(self) -> LayoutAssignment:
+        """Every kernel in the layouts that are the best for it, and all the copies that this takes:
+        what one gets who tunes kernels and not networks. Where a copy was not measured, NHWC.
+        """
+        made: dict[str, ActivationLayout] = {}
+        wanted: defaultdict[str, set[ActivationLayout]] = defaultdict(set)
+        for value in (value for aliases, _ in self.choices.aliases for value in aliases.read):
+            wanted[value].add(NHWC)
+        for kernel in self.choices.kernels:
+            reads = (
+                [one for k in self.options[kernel.input] for one in k.all]
+                if kernel.input
+                else [NHWC]
+            )
+            mades = [k.made for k in self.options[kernel.output]] if kernel.output else [NHWC]
+            possible = dict.fromkeys(IOLayouts(one, other) for one in reads for other in mades)
+            best = min(possible, key=lambda io: self.kernel_us(kernel, io))
+            if kernel.output:
+                made[kernel.output] = best.output
+            if kernel.input:
+                wanted[kernel.input].add(best.input)
+            for value in kernel.others:
+                wanted[value].add(best.output)
+        kept: dict[str, KeptLayouts] = {}
+        for value, options in self.options.items():
+            own = made.get(value, NHWC)
+            enough = (k for k in options if k.made == own and wanted[value] <= {*k.all})
             kept[value] = min(enough, key=lambda k: len(k.copies), default=options[0])
-        return self.choice(self.numbers(kept))
+        return self.closest(kept)
 
-    def kernel_us(self, choice: LayoutChoice) -> dict[str, float]:
-        """What each kernel takes, by its group; microseconds."""
-        return {
-            place.label: self.costs.of_kernel(place, choice.ends.get(place.label, IN_ROWS))
-            for place in self.kernels
-        }
-
-    def copies_us(self, choice: LayoutChoice) -> dict[str, float]:
-        """What the copies of each image that has some take; microseconds."""
-        return {
-            value: self.costs.of_copies(self.types[value], kept)
-            for value, kept in choice.kept.items()
-            if kept.copies
-        }
-
-
-def layout_problem(choices: Choices, costs: LayoutCosts) -> LayoutProblem:
-    """The choices that a network has on a device, at these costs.
-
-    An option needs a measurement: whatever was not measured otherwise than in rows stays there.
-    """
-    types, kernels, joined = choices.network.graph.types, choices.kernels, choices.joints
-    options = _options(choices.images, choices.in_rows, types, costs)
-    ways = {joint.label: tuple(map(Kept, layouts)) for joint, layouts in joined}
-    table = CostTable()
-    for value, some in options.items():
-        table.variable(value, [costs.of_copies(types[value], kept) for kept in some])
-    for label, some in ways.items():
-        table.variable(label, np.zeros(len(some)))
-    options |= ways
-    for place in kernels:
-        _add_kernel(table, place, options, costs)
-    for joint, _ in joined:
-        _add_joint(table, joint, options)
-    return LayoutProblem(
-        kernels=kernels,
-        joints={joint.label: joint for joint, _ in joined},
-        options=options,
-        types=types,
-        costs=costs,
-        table=table,
-    )
-
-
-def cheapest_ends(place: KernelPlace, kept: Mapping[str, Kept], costs: LayoutCosts) -> Ends:
-    """The ends with which the kernel takes the least, where images are kept so."""
-    made = kept[place.made].made if place.made else ROWS
-    there = kept[place.read].layouts if place.read else (ROWS,)
-    possible = (Ends(read, made) for read in there)
-    return min(possible, key=lambda ends: costs.of_kernel(place, ends))
-
-
-def _options(
-    layouts: ImageLayouts,
-    in_rows: frozenset[str],
-    types: Mapping[str, TensorType],
-    costs: LayoutCosts,
-) -> dict[str, tuple[Kept, ...]]:
-    return {
-        value: tuple(
-            kept
-            for kept in _ways(mades, layouts.read[value])
-            if (value not in in_rows or ROWS in kept.layouts)
-            and costs.of_copies(types[value], kept) < inf
+    def plan(self, layouts: LayoutAssignment) -> LayoutPlan:
+        """The assignment, with what kernels and copies take by their measurements."""
+        kernels = self.choices.kernels
+        return LayoutPlan(
+            layouts=layouts,
+            kernels_us={k.label: self.kernel_us(k, layouts.of_kernel(k.label)) for k in kernels},
+            nhwc_us={k.label: self.nhwc_us(k) or 0.0 for k in kernels},
+            copies_us={
+                value: self.copying_us(value, kept)
+                for value, kept in layouts.activations.items()
+                if kept.copies
+            },
         )
-        for value, mades in layouts.made.items()
-    }
 
 
-def _ways(mades: Sequence[str], readable: Sequence[str]) -> Iterator[Kept]:
-    """All ways to keep an image; rows alone first."""
+def _ways(mades: Layouts, readable: Layouts) -> Iterator[KeptLayouts]:
+    """All ways to keep an activation; NHWC alone first."""
     for made in mades:
         others = sorted(set(readable) - {made})
         for count in range(len(others) + 1):
             for copies in combinations(others, count):
-                yield Kept(made, copies)
+                yield KeptLayouts(made, copies)
 
 
-def _possible(place: KernelPlace, options: Mapping[str, Sequence[Kept]]) -> list[Ends]:
-    """The ends that the kernel may have, whatever others would like."""
-    reads = [way.layouts for way in options[place.read]] if place.read else [(ROWS,)]
-    mades = [way.made for way in options[place.made]] if place.made else [ROWS]
-    found = {Ends(read, made): None for some in reads for read in some for made in mades}
-    return list(found)
-
-
-def _add_kernel(
-    table: CostTable,
-    place: KernelPlace,
-    options: Mapping[str, tuple[Kept, ...]],
-    costs: LayoutCosts,
-) -> None:
-    """It reads its first image in the best of the layouts that there are, all others as what it
-    makes."""
-
-    def taken(kept: Kept, made: Kept) -> float:
-        return min(costs.of_kernel(place, Ends(r, made.made)) for r in kept.layouts)
-
-    reads = options[place.read] if place.read else (Kept(),)
-    mades = options[place.made] if place.made else (Kept(),)
-    _add(table, [[taken(k, m) for m in mades] for k in reads], place.read, place.made)
-    for value in place.others:
-        _add(table, _there(options[value], mades), value, place.made)
+def _available(kept: Sequence[KeptLayouts], wanted: Sequence[KeptLayouts]) -> np.ndarray:
+    """Nothing where an activation is kept in the layout that is wanted, else infinity."""
+    return np.array([[0.0 if w.made in k.all else inf for w in wanted] for k in kept])
 
 
 def _add(table: CostTable, costs: object, *values: str | None) -> None:
-    """Adds a cost [options of each]; no image has a single one."""
+    """Adds a cost [options of each]; no activation has a single one."""
     names = [value for value in values if value]
     if names:
         table.add(np.reshape(np.array(costs), [len(table.own[name]) for name in names]), *names)
-
-
-def _add_joint(table: CostTable, joint: Joint, options: Mapping[str, tuple[Kept, ...]]) -> None:
-    """It takes no time, in the layout that all of its images are made in, or copied to."""
-    layouts = options[joint.label]
-    for value in joint.made:
-        alike = [[0.0 if k.made == j.made else inf for j in layouts] for k in options[value]]
-        table.add(alike, value, joint.label)
-    for value in joint.read:
-        table.add(_there(options[value], layouts), value, joint.label)
-
-
-def _there(kept: Sequence[Kept], wanted: Sequence[Kept]) -> np.ndarray:
-    """Nothing where an image is kept in the layout that is wanted, else infinity."""
-    return np.array([[0.0 if w.made in k.layouts else inf for w in wanted] for k in kept])

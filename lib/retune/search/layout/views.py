@@ -180,7 +180,7 @@ class _Forest:
         graph, laid = self.network.graph, value in self.network.layouts
         if laid or value in self.parents or not self._may_lie_beside_others(value):
             return
-        rows, kind = own_name(f"{value}@rows", graph), graph.types[value]
+        rows, kind = own_name(f"{value}@padded", graph), graph.types[value]
         self.parents[value] = (rows, 0)
         self.wide[rows] = kind.shape[-1] + more_bytes // kind.dtype.itemsize
 
