@@ -24,7 +24,7 @@ from retune.cli.outputs import OUTPUTS, schema_of
 from retune.core.schema import from_plain, plain
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.remote.link import AboutBoard, Board, Boards
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import recorded_run
 from retune.pipeline.upkeep import stage_retrain
 from retune.search.extract import Network

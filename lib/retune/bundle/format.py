@@ -21,9 +21,9 @@ from typing import BinaryIO, cast
 from retune.bundle.archive import Parts, damaged, machine_bytes, open_parts
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import (
+    BundleManifest,
     Json,
     Malformed,
-    Manifest,
     from_manifest,
     read_manifest,
     to_manifest,
@@ -231,7 +231,7 @@ def _join_kernels(kernels: Mapping[str, str]) -> tuple[bytes, list[Json]]:
     return bytes(joined), pieces
 
 
-def _split_kernels(manifest: Manifest, joined: memoryview) -> dict[str, str]:
+def _split_kernels(manifest: BundleManifest, joined: memoryview) -> dict[str, str]:
     kernels: dict[str, str] = {}
     end = 0
     for piece in manifest.kernels:
@@ -268,7 +268,7 @@ def _read_values(parts: Parts) -> dict[str, Json]:
     return values
 
 
-def _read_part(parts: Parts, manifest: Manifest, name: str) -> memoryview:
+def _read_part(parts: Parts, manifest: BundleManifest, name: str) -> memoryview:
     """The part's bytes, with the size and hash that the manifest states."""
     if name not in manifest.files:
         raise damaged(parts.path, MANIFEST, f"facts of {name}", "none")

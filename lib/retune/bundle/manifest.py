@@ -1,7 +1,7 @@
 """module.json: a NetworkPlan without its kernel texts, weights and models of host steps.
 
-Read `Manifest`, `to_manifest` and `from_manifest`. Unknown fields are ignored, so that an older
-program reads what a newer one of the same format version wrote. This file opens no file.
+Read `BundleManifest`, `to_manifest` and `from_manifest`. Unknown fields are ignored, so that an
+older program reads what a newer one of the same format version wrote. This file opens no file.
 """
 
 import re
@@ -85,7 +85,7 @@ class _Properties:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class BundleManifest:
     """All fields of module.json but its format and its key."""
 
     name: str
@@ -134,13 +134,13 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
     return cast("dict[str, Json]", plain(stated))
 
 
-def read_manifest(values: Mapping[str, Json]) -> Manifest:
+def read_manifest(values: Mapping[str, Json]) -> BundleManifest:
     """The manifest of these JSON values. Raises: Malformed."""
-    return from_plain(Manifest, values, where="module.json", error=Malformed)
+    return from_plain(BundleManifest, values, where="module.json", error=Malformed)
 
 
 def from_manifest(
-    manifest: Manifest,
+    manifest: BundleManifest,
     texts: Mapping[str, str],
     weights: Mapping[str, np.ndarray],
     models: Sequence[bytes] = (),
@@ -228,7 +228,7 @@ def _host_entry(host: PlanHost) -> _HostEntry:
     )
 
 
-def _kernel(name: str, text: str, manifest: Manifest) -> KernelText:
+def _kernel(name: str, text: str, manifest: BundleManifest) -> KernelText:
     """The kernel with its properties."""
     stated = manifest.properties.get(name)
     if stated is None:

@@ -175,7 +175,7 @@ class _Rooflines(TypedDict):
     layers: list[_Roofline]
 
 
-class _Simulated(TypedDict):
+class _SimulatedModule(TypedDict):
     module: str
     config: str
     instructions: int
@@ -219,6 +219,6 @@ OUTPUTS: Mapping[str, Any] = {
     "verify of integers": extended(Verification, module=str, oracle=str, float_rel_range=float),
     "versions": list[_version],
     "vta roofline": _Rooflines,
-    "vta simulate": _Simulated,
+    "vta simulate": _SimulatedModule,
 }
 """Command -> type of what it prints with `--json`."""
