@@ -30,6 +30,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.codegen.network.resident import WAYS
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import ONE_BASE
+from retune.core.dtypes import INT8
 from retune.core.errors import RetuneError
 from retune.core.keys import content_key
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
@@ -65,9 +66,9 @@ PROFILES: Mapping[str, DeviceSpec] = {
     "mali": read_profile("mali-g76").spec,
     ACCELERATOR: described(ACCELERATOR, GENERIC_CPU),
 }
-FORMS = ("nchw", "int8", "vta")
+FORMS = ("nchw", INT8, "vta")
 """Channels first; in integers by random samples; in those of the accelerator, and packed for it."""
-ONLY_FOR: Mapping[str, Sequence[str]] = {"cpu-amx": ("int8",), ACCELERATOR: ("vta",)}
+ONLY_FOR: Mapping[str, Sequence[str]] = {"cpu-amx": (INT8,), ACCELERATOR: ("vta",)}
 """Profiles that not all forms have: that of `cpu-amx` is `cpu` for floats, and `vta` has its own.
 """
 _PARTS = 2
@@ -94,7 +95,7 @@ def network_of(model: str, spec: DeviceSpec) -> Network:
     """The model in its form, for the device, cut into tasks."""
     form, name = split_form(model)
     settings = None
-    if form == "int8":
+    if form == INT8:
         settings = fitted(QuantizeSettings(), spec)
     elif form == "vta":
         settings = replace(POWER2, weight_bits=8, bias_correction=False, skip_conv_layers=(0,))

@@ -13,6 +13,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import retune
+from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8
 from retune.ir.expr import Expr, cast
 from retune.ir.te import Tensor, compute, placeholder, reduce_axis
 
@@ -24,11 +25,11 @@ ROUNDS = 5
 def convolution(dtype: str) -> Tensor:
     """NHWC on data that is padded already; bytes are summed as int32."""
     whole = SIZE + WINDOW - 1
-    x = placeholder("x", (1, whole, whole, CHANNELS), "uint8" if dtype == "int8" else dtype)
+    x = placeholder("x", (1, whole, whole, CHANNELS), UINT8 if dtype == INT8 else dtype)
     w = placeholder("w", (WINDOW, WINDOW, CHANNELS, CHANNELS), dtype, constant=True)
     ry, rx = reduce_axis("ry", WINDOW), reduce_axis("rx", WINDOW)
     rc = reduce_axis("rc", CHANNELS)
-    result = "int32" if dtype == "int8" else dtype
+    result = INT32 if dtype == INT8 else dtype
 
     def product(n: Expr, yy: Expr, xx: Expr, ff: Expr) -> Expr:
         pixel = x[n, yy + ry.var, xx + rx.var, rc.var]
@@ -65,7 +66,7 @@ def tile(s: retune.Schedule, *, dots: bool) -> None:
 def main() -> None:
     """Measures both in turns and prints the rates."""
     operations = 2 * SIZE * SIZE * CHANNELS * CHANNELS * WINDOW * WINDOW
-    kinds = {"float32": False, "int8": True}
+    kinds = {FLOAT32: False, INT8: True}
     times: dict[str, list[float]] = {dtype: [] for dtype in kinds}
     with TemporaryDirectory() as folder:
         for _ in range(ROUNDS):

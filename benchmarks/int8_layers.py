@@ -26,6 +26,7 @@ from benchmarks.layers import graph_of
 from benchmarks.table import geometric_mean
 from retune.codegen.kernel import Function
 from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
+from retune.core.dtypes import INT8, INT32, UINT8
 from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.models import load_model
 from retune.graph.passes.pipeline import optimise
@@ -60,7 +61,7 @@ class Ceiling:
         on_gpu = spec.device_class == "gpu"
         on_tiles = entry.residence == "register tile"
         lanes = 1 if on_tiles else _GPU_LANES if on_gpu else spec.vector_lanes()
-        signature = Signature(("uint8", "int8"), lanes)
+        signature = Signature((UINT8, INT8), lanes)
         chosen = entry.implementation(signature, spec.instructions)
         if chosen is entry.implementations[-1]:
             return None
@@ -71,7 +72,7 @@ class Ceiling:
         groups *= spec.compute_units
         program = self.device.build("\n".join([*function_lines([function]), *body]))
         made = groups * items * (lanes if on_gpu else 256)
-        buffers = [self.device.random("int32", 1024), self.device.random("int32", made)]
+        buffers = [self.device.random(INT32, 1024), self.device.random(INT32, made)]
         sides = (groups * items, 1, 1), (items, 1, 1)
         launch = self.device.prepare(program, "ceiling", buffers, *sides)
         self.device.time([launch])

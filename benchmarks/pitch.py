@@ -22,7 +22,7 @@ from benchmarks.in_place import promising
 from benchmarks.table import geometric_mean
 from retune.api import import_network
 from retune.codegen.lower import lower
-from retune.core.dtypes import TensorType, itemsize
+from retune.core.dtypes import FLOAT32, TensorType, itemsize
 from retune.device.measure.workload import Workload, packed_weights
 from retune.device.opencl.jobs import BoundJob, build_jobs
 from retune.device.opencl.pool import ConstantPool
@@ -132,7 +132,7 @@ def bound_jobs(
         found.append(job.bind(buffers, plain | packed_weights(own, made)))
         found[-1].time()
         for name, expected in workload.outputs.items():
-            kind = TensorType(own.outputs[name].shape, "float32")
+            kind = TensorType(own.outputs[name].shape, FLOAT32)
             result = device.read(buffers[name], kind)
             if name in storages:
                 result = storages[name].unpack(result).reshape(expected.shape)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8
 from retune.ir.expr import (
     Expr,
     all_of,
@@ -51,7 +52,7 @@ def batched_product(batch: int, rows: int, inner: int, outer: int) -> Dag:
 
 
 def byte_product(
-    rows: int, inner: int, outer: int, *, first: str = "uint8", second: str = "int8"
+    rows: int, inner: int, outer: int, *, first: str = UINT8, second: str = INT8
 ) -> Dag:
     """`int32(x) @ int32(w).T` of bytes."""
     x = placeholder("x", (rows, inner), first)
@@ -64,7 +65,7 @@ def product_of_bytes(x: Tensor, w: Tensor) -> Dag:
     k = reduce_axis("k", w.shape[1])
 
     def product(i, j):
-        return cast(x[i, k], "int32") * cast(w[j, k], "int32")
+        return cast(x[i, k], INT32) * cast(w[j, k], INT32)
 
     shape = (x.shape[0], w.shape[0])
     return Dag((compute("y", shape, product, [x, w], reduce=(k,)),))
@@ -72,22 +73,22 @@ def product_of_bytes(x: Tensor, w: Tensor) -> Dag:
 
 def byte_conv2d(h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1) -> Dag:
     """NHWC convolution of uint8 with int8, a border of the zero point around, back to uint8."""
-    x = placeholder("x", (1, h, w, c), "uint8")
-    k = placeholder("k", (window, window, c, f), "int8", constant=True)
-    scale, pad = placeholder("s", (f,), "int32", constant=True), window // 2
+    x = placeholder("x", (1, h, w, c), UINT8)
+    k = placeholder("k", (window, window, c, f), INT8, constant=True)
+    scale, pad = placeholder("s", (f,), INT32, constant=True), window // 2
     source = padded(x, pad, 5.0) if pad else x
     ry, rx, rc = (reduce_axis(n, e) for n, e in (("ry", window), ("rx", window), ("rc", c)))
 
     def product(nn, yy, xx, ff):
         pixel = source[nn, yy * stride + ry.var, xx * stride + rx.var, rc.var]
-        return cast(pixel, "int32") * cast(k[ry.var, rx.var, rc.var, ff], "int32")
+        return cast(pixel, INT32) * cast(k[ry.var, rx.var, rc.var, ff], INT32)
 
     oh, ow = ((size + 2 * pad - window) // stride + 1 for size in (h, w))
     y = compute("conv", (1, oh, ow, f), product, [source, k], reduce=(ry, rx, rc))
 
     def code(nn, yy, xx, ff):
         scaled = binary("shr", y[nn, yy, xx, ff] * scale[ff], const(6))
-        return cast(minimum(maximum(scaled, const(0)), const(255)), "uint8")
+        return cast(minimum(maximum(scaled, const(0)), const(255)), UINT8)
 
     return Dag((compute("out", (1, oh, ow, f), code, [y, scale], axes=AXES),))
 
@@ -297,14 +298,14 @@ def elementwise(rows: int, columns: int) -> Dag:
 
 def integers(rows: int, columns: int) -> Dag:
     """int8 products summed in int32, a floor division of possibly negative data, and a cast."""
-    x = placeholder("x", (rows, columns), "int8")
-    w = placeholder("w", (columns,), "int8", constant=True)
+    x = placeholder("x", (rows, columns), INT8)
+    w = placeholder("w", (columns,), INT8, constant=True)
     k = reduce_axis("k", columns)
     y = compute(
-        "y", (rows,), lambda i: cast(x[i, k], "int32") * cast(w[k], "int32"), [x, w], reduce=(k,)
+        "y", (rows,), lambda i: cast(x[i, k], INT32) * cast(w[k], INT32), [x, w], reduce=(k,)
     )
     z = compute("z", (rows,), lambda i: (y[i] - 7) // 3 + (y[i] - 9) % 4, [y])
-    return Dag((compute("f", (rows,), lambda i: cast(z[i], "float32") * 0.5, [z]),))
+    return Dag((compute("f", (rows,), lambda i: cast(z[i], FLOAT32) * 0.5, [z]),))
 
 
 def transpose(a: int, b: int, c: int) -> Dag:
@@ -314,7 +315,7 @@ def transpose(a: int, b: int, c: int) -> Dag:
     return Dag((compute("z", (c, a, b), lambda i, j, k: y[i, j, k] * 2.0, [y]),))
 
 
-def interwoven(pixels: int, rows: int, length: int, dtype: str = "float32") -> Dag:
+def interwoven(pixels: int, rows: int, length: int, dtype: str = FLOAT32) -> Dag:
     """`x` [pixels, rows, length] with its last two axes exchanged."""
     x = placeholder("x", (pixels, rows, length), dtype)
     shape = (pixels, length, rows)
@@ -464,7 +465,7 @@ def random_dag(choose: Choose) -> Dag:
         lambda: flipped(small(), size()),
         lambda: masked_sum(size(), size()),
         lambda: byte_product(
-            size(), pick(choose, [4, 8, 12, 5]), size(), first=["int8", "uint8"][choose(2)]
+            size(), pick(choose, [4, 8, 12, 5]), size(), first=[INT8, UINT8][choose(2)]
         ),
     ]
     return kinds[choose(len(kinds))]()

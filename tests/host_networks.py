@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from retune.core.dtypes import UNKNOWN, TensorType
+from retune.core.dtypes import FLOAT32, INT64, UNKNOWN, TensorType
 from retune.frontend.onnx.cut import cut_out
 from retune.frontend.onnx.importer import import_model
 from retune.graph.graph import Graph, Node
@@ -89,8 +89,8 @@ def _detection(net: Net, boxes: str, scores: str) -> tuple[Step, list[str]]:
     which = net("Gather", chosen, net.stored(np.array(2, np.int64)), axis=1)
     picked = net("Gather", net("Squeeze", boxes, net.ints(0)), which)
     makes = {
-        chosen: TensorType((UNKNOWN, 3), "int64"),
-        picked: TensorType((UNKNOWN, 4), "float32"),
+        chosen: TensorType((UNKNOWN, 3), INT64),
+        picked: TensorType((UNKNOWN, 4), FLOAT32),
     }
     return Step((boxes, scores), makes), [chosen, picked]
 
@@ -99,7 +99,7 @@ def _ranking(net: Net, x: str) -> tuple[Step, str, str]:
     flat = net("Flatten", net.conv(x, 3, 4))
     values, places = f"values_{len(net.nodes)}", f"places_{len(net.nodes)}"
     net.nodes.append(helper.make_node("TopK", [flat, net.ints(8)], [values, places], "ranking"))
-    makes = {values: TensorType((1, 8), "float32"), places: TensorType((1, 8), "int64")}
+    makes = {values: TensorType((1, 8), FLOAT32), places: TensorType((1, 8), INT64)}
     return Step((flat,), makes), values, places
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from retune.codegen.lower import finished, lower
 from retune.codegen.source import ProgramSource
-from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
+from retune.core.dtypes import BOOL, INT7, INT8, UINT8, TensorType, numpy_dtype
 from retune.device.opencl.runtime import Device
 from retune.ir.interp import run_dag, run_program
 from retune.ir.items import run_items
@@ -29,8 +29,8 @@ def inputs_for(dag: Dag, seed: int = 0) -> Arrays:
     for tensor in dag.placeholders:
         if tensor.dtype.startswith("float"):
             values = rng.uniform(-1.0, 1.0, tensor.shape)
-        elif tensor.dtype in ("int7", "int8", "uint8"):
-            least, most = INTEGER_LIMITS[tensor.dtype]
+        elif tensor.dtype in (INT7, INT8, UINT8):
+            least, most = tensor.dtype.limits
             values = rng.integers(least, most + 1, tensor.shape)
         else:
             values = rng.integers(0, 5, tensor.shape)
@@ -106,5 +106,5 @@ def run_source(
 
 def poisoned(elements: int, dtype: str) -> np.ndarray:
     """Contents that show up in a result if they are read before they are written."""
-    value = np.nan if dtype.startswith("float") else 1 if dtype == "bool" else 127
+    value = np.nan if dtype.startswith("float") else 1 if dtype == BOOL else 127
     return np.full(max(1, elements), value, dtype)

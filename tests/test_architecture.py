@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from retune.core.dtypes import DTYPES
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("lib/retune", "flows", "tasks")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -33,6 +35,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "xgboost": ("lib/retune/search/model/cost_model.py",),
     "pyarrow": ("lib/retune/records/",),
     "pandas": ("lib/retune/records/",),
+    "ml_dtypes": ("lib/retune/core/dtypes.py",),
     "msgspec": ("lib/retune/core/schema.py",),
     "safetensors": ("lib/retune/bundle/", "lib/retune/device/remote/wire.py"),
     "distributed": ("lib/retune/device/remote/", "lib/retune/farm/"),
@@ -244,3 +247,48 @@ def test_documentation_lists_every_knob_and_package():
     packages = sorted(path.parent.name for path in (ROOT / "lib/retune").glob("*/__init__.py"))
     missing += [name for name in packages if f"`lib/retune/{name}/`" not in text]
     assert not missing
+
+
+TYPE_NAMES = {str(dtype) for dtype in DTYPES} | {"x4", "x8"}
+PREFIXES = {"float", "int", "uint", *TYPE_NAMES}
+
+
+def type_comparisons(source: str) -> list[int]:
+    """Lines that compare something with the name of an element type, or a part of it."""
+
+    def names(node: ast.expr) -> set[object]:
+        elements = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+        return {e.value for e in elements if isinstance(e, ast.Constant)}
+
+    found: list[int] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare(left=left, comparators=others):
+                compared = set[object]().union(*map(names, (left, *others))) & TYPE_NAMES
+            case ast.Call(func=ast.Attribute(attr="startswith" | "endswith"), args=args):
+                compared = set[object]().union(*map(names, args)) & PREFIXES
+            case ast.MatchValue(value=ast.Constant(value=value)):
+                compared = {value} & TYPE_NAMES
+            case _:
+                continue
+        if compared:
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['x.dtype == "float32"', 'd in ("int8", "uint8")', 'd.startswith("float")', 'd.endswith("x8")'],
+)
+def test_comparisons_of_types_with_strings_are_found(text: str):
+    assert type_comparisons(text) == [1]
+
+
+def test_types_are_not_compared_with_strings():
+    """What depends on a type is a property of its entry, see `core/dtypes.py`."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in SOURCES
+        for line in type_comparisons(path.read_text())
+    ]
+    assert not found

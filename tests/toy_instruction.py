@@ -5,6 +5,7 @@ float32, as units for bfloat16 do. Its text is plain C on private memory, so tha
 it. Importing this module registers it, in a process that probes too.
 """
 
+from retune.core.dtypes import FLOAT16, FLOAT32
 from retune.intrinsics import (
     Implementation,
     Intrinsic,
@@ -47,10 +48,10 @@ OUTER16 = register_intrinsic(
         k=_K,
         fewer=("m", "k"),
         operands=(
-            MatrixOperand("a", ("float16",), _PAIR),
-            MatrixOperand("b", ("float16",), _PAIR),
+            MatrixOperand("a", (FLOAT16,), _PAIR),
+            MatrixOperand("b", (FLOAT16,), _PAIR),
         ),
-        accumulator="float32",
+        accumulator=FLOAT32,
         residence="register tile",
         registers=6,
         implementations=(

@@ -11,6 +11,7 @@ from retune.bundle.runtime.module import BundleWarning, Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.compare import verify
 from retune.codegen.source import KernelLaunch, ProgramBuffer, Role
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.ceilings import Ceilings
@@ -158,7 +159,7 @@ def _plan(spec: DeviceSpec, scale: str = SCALE) -> NetworkPlan:
 
 
 def _value(name: str, role: Role, shape: tuple[int, ...] = (ELEMENTS,)) -> ProgramBuffer:
-    return ProgramBuffer(name=name, dtype="float32", elements=ELEMENTS, role=role, shape=shape)
+    return ProgramBuffer(name=name, dtype=FLOAT32, elements=ELEMENTS, role=role, shape=shape)
 
 
 def _launch(

@@ -7,7 +7,22 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import NUMPY_DTYPES, TensorType
+from retune.core.dtypes import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    NUMPY_DTYPES,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    TensorType,
+)
 from retune.core.target import GENERIC_CPU
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.expr import (
@@ -141,7 +156,7 @@ def test_rows_that_become_a_short_last_axis(device: Device, pixels: int, rows: i
     assert not any("x[" in line for line in lines), "all of it is read by vectors"
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("dtype", [INT8, UINT8])
 def test_rows_of_bytes_that_become_a_short_last_axis(device: Device, dtype: str):
     dag = merge_axes(interwoven(2, 3, 40, dtype))
     assert_device_agrees(device, dag, cpu_space(from_dag(dag), GENERIC_CPU).sketches[0].program)
@@ -186,28 +201,28 @@ def test_functions_as_scalars_and_as_vectors(device: Device, function: str):
     assert_both_ways(device, Dag((compute("y", (2, 16), body, [x]),)), "y.j")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_products_and_sums_in_one(device: Device, dtype: str):
     x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
     body = lambda i, j: call("fma", x[i, j], y[i, j], x[i, j] + 0.5)  # noqa: E731
     assert_both_ways(device, Dag((compute("z", (3, 16), body, [x, y]),)), "z.j")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_remainders_of_floats(device: Device, dtype: str):
     x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
     body = lambda i, j: call("fmod", x[i, j] * 9.0, y[i, j] + 1.5)  # noqa: E731
     assert_both_ways(device, Dag((compute("z", (3, 16), body, [x, y]),)), "z.j")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("function", ["isinf", "isnan"])
 def test_values_that_are_no_finite_numbers(device: Device, dtype: str, function: str):
     """Compilers may assume that all results are valid, and yet they are found."""
     special = np.array([1, np.nan, np.inf, -np.inf, -np.nan, 0, 3e38, 1e-45], dtype).reshape(1, 8)
     x = placeholder("x", (1, 8), dtype)
     body = lambda i, j: select(call(function, x[i, j]), 1.0, x[i, j])  # noqa: E731
-    dag = Dag((compute("y", (1, 8), lambda i, j: cast(body(i, j), "float32"), [x]),))
+    dag = Dag((compute("y", (1, 8), lambda i, j: cast(body(i, j), FLOAT32), [x]),))
     for vectorized in (False, True):
         s = Schedule(from_dag(dag))
         if vectorized:
@@ -233,7 +248,7 @@ def test_infinity_is_a_value_like_others(device: Device, ahead: int):
     assert_device_agrees(device, dag, s.program)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int16", "int8", "uint64", "uint32", "uint16", "uint8"])
+@pytest.mark.parametrize("dtype", [INT64, INT16, INT8, UINT64, UINT32, UINT16, UINT8])
 def test_bits_of_integers(device: Device, dtype: str):
     x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
 
@@ -247,7 +262,7 @@ def test_bits_of_integers(device: Device, dtype: str):
     assert_device_agrees(device, dag, from_dag(dag))
 
 
-@pytest.mark.parametrize("dtype", ["int16", "int8", "uint16", "uint8"])
+@pytest.mark.parametrize("dtype", [INT16, INT8, UINT16, UINT8])
 def test_narrow_integers_wrap_around_inside_an_expression(device: Device, dtype: str):
     x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
 
@@ -259,7 +274,7 @@ def test_narrow_integers_wrap_around_inside_an_expression(device: Device, dtype:
     assert_device_agrees(device, dag, from_dag(dag))
 
 
-@pytest.mark.parametrize(("own", "other"), [("float32", "uint32"), ("int8", "uint8")])
+@pytest.mark.parametrize(("own", "other"), [(FLOAT32, UINT32), (INT8, UINT8)])
 def test_bits_as_another_type(device: Device, own: str, other: str):
     x = placeholder("x", (2, 16), own)
     body = lambda i, j: bitcast(x[i, j] + 1, other)  # noqa: E731
@@ -279,7 +294,7 @@ def test_truth_of_lanes_and_of_all_of_them(device: Device):
     assert_both_ways(device, Dag((compute("z", (4, 16), body, [x, y]),)), "z.j")
 
 
-@pytest.mark.parametrize("dtype", sorted({*NUMPY_DTYPES} - {"float16", "bool"}))
+@pytest.mark.parametrize("dtype", sorted({*NUMPY_DTYPES} - {FLOAT16, BOOL}))
 def test_types_in_memory(device: Device, dtype: str):
     x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
     body = lambda i, j: select(x[i, j] < y[i, j], x[i, j] + y[i, j], x[i, j] * 2)  # noqa: E731
@@ -289,7 +304,7 @@ def test_types_in_memory(device: Device, dtype: str):
 def test_booleans(device: Device):
     x = placeholder("x", (37,))
     positive = compute("p", (37,), lambda i: x[i] > 0.0, [x])
-    number = compute("n", (37,), lambda i: cast(positive[i], "float32") * 3.0, [positive])
+    number = compute("n", (37,), lambda i: cast(positive[i], FLOAT32) * 3.0, [positive])
     same = compute("s", (37,), lambda i: equal(positive[i], x[i] <= 0.5), [positive, x])
     dag = Dag((positive, number, same))
     assert_device_agrees(device, dag, from_dag(dag))
@@ -297,13 +312,13 @@ def test_booleans(device: Device):
 
 def test_casts_truncate_toward_zero(device: Device):
     x = placeholder("x", (33,))
-    whole = compute("w", (33,), lambda i: cast(x[i] * 9.0, "int32"), [x])
-    dag = Dag((compute("y", (33,), lambda i: cast(whole[i], "float32"), [whole]),))
+    whole = compute("w", (33,), lambda i: cast(x[i] * 9.0, INT32), [x])
+    dag = Dag((compute("y", (33,), lambda i: cast(whole[i], FLOAT32), [whole]),))
     assert_device_agrees(device, dag, from_dag(dag))
 
 
 def test_division_and_remainder_round_down_for_negatives(device: Device):
-    x = placeholder("x", (21,), "int32")
+    x = placeholder("x", (21,), INT32)
     body = lambda i: (x[i] - 3) // 2 * 100 + (x[i] - 3) % 4 + (i - 10) // 3 + (i - 10) % 4  # noqa: E731
     dag = Dag((compute("y", (21,), body, [x]),))
     assert_device_agrees(device, dag, from_dag(dag))
@@ -311,7 +326,7 @@ def test_division_and_remainder_round_down_for_negatives(device: Device):
 
 def test_gathers_read_where_an_index_says(device: Device):
     table = placeholder("table", (7, 20))
-    index = placeholder("index", (9,), "int32")
+    index = placeholder("index", (9,), INT32)
     rows = compute("rows", (9, 20), lambda i, j: table[index[i], j], [table, index])
     dag = Dag((rows,))
     s = Schedule(from_dag(dag))
@@ -322,7 +337,7 @@ def test_gathers_read_where_an_index_says(device: Device):
 
 
 def test_an_index_that_is_computed_in_the_same_loop(device: Device):
-    table, x = placeholder("table", (7, 20)), placeholder("x", (9,), "int32")
+    table, x = placeholder("table", (7, 20)), placeholder("x", (9,), INT32)
     index = compute("index", (9,), lambda i: (x[i] * 3) % 7, [x])
     rows = compute("rows", (9, 20), lambda i, j: table[index[i], j] * 2.0, [table, index])
     dag = Dag((rows,))
@@ -336,7 +351,7 @@ def test_an_index_that_is_computed_in_the_same_loop(device: Device):
 
 
 def test_a_masked_gather_does_not_read_past_the_end(device: Device):
-    table, index = placeholder("table", (4,)), placeholder("index", (5,), "int32")
+    table, index = placeholder("table", (4,)), placeholder("index", (5,), INT32)
     body = lambda i: select(i < 5, table[index[i] % 4], -1.0)  # noqa: E731
     dag = Dag((compute("y", (9,), body, [table, index]),))
     assert_device_agrees(device, dag, from_dag(dag))
@@ -358,7 +373,7 @@ def test_work_groups_and_work_items(device: Device):
 
 def test_products_that_leave_32_bits_on_the_way_to_an_index(device: Device):
     rows, step = 1 << 18, 12289
-    x = placeholder("x", (step,), "int8")
+    x = placeholder("x", (step,), INT8)
     position = lambda i, j: (i * step + j) // rows  # noqa: E731
     value = lambda i, j: x[minimum(position(i, j), step - 1)] + x[step - 1 - position(i, j)]  # noqa: E731
     dag = Dag((compute("y", (rows, 2), value, [x]),))
@@ -400,7 +415,7 @@ def test_sums_keep_the_order_of_overlapping_tiles_apart(device: Device):
 
 def test_scalars_are_tensors_without_axes(device: Device):
     x = placeholder("x", ())
-    dag = Dag((compute("y", (), lambda: x[()] * const(2.0, "float32"), [x]),))
+    dag = Dag((compute("y", (), lambda: x[()] * const(2.0, FLOAT32), [x]),))
     assert_device_agrees(device, dag, from_dag(dag))
 
 
@@ -438,7 +453,7 @@ def test_a_dense_row_whose_reduction_is_spread_over_work_groups(device: Device):
     assert_device_agrees(device, dag, s.program)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int8"])
+@pytest.mark.parametrize("dtype", [FLOAT32, INT32, FLOAT64, INT8])
 def test_a_reduce_loop_as_lanes(device: Device, dtype: str):
     """Lanes of each step are combined; types without vectors run one by one."""
     k = reduce_axis("k", 32)

@@ -6,6 +6,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT7, INT8
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, placeholder
@@ -26,7 +27,7 @@ def device() -> Device:
 
 def squares() -> Dag:
     """A matrix of bytes times itself."""
-    x = placeholder("x", (6, 8), "int8")
+    x = placeholder("x", (6, 8), INT8)
     return product_of_bytes(x, x)
 
 
@@ -47,7 +48,7 @@ def by_items(s: Schedule) -> None:
 
 @pytest.mark.parametrize(
     "dag",
-    [byte_product(6, 12, 6), byte_product(6, 12, 6, second="int7"), squares()],
+    [byte_product(6, 12, 6), byte_product(6, 12, 6, second=INT7), squares()],
     ids=["product", "narrow", "squares"],
 )
 @pytest.mark.parametrize("shape", [virtual, guarded, by_items, None])

@@ -19,7 +19,7 @@ from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import Predict, numpy_peer, open_peer, open_reference
 from retune.cli.commands.bench import bench
 from retune.cli.commands.verify import verify as check
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT64, TensorType
 from retune.core.errors import InputError
 from retune.device.measure.ceilings import Ceilings
 from retune.device.opencl.runtime import Device, open_device
@@ -224,7 +224,7 @@ def test_the_device_s_part_is_raced(name: str, tmp_path: Path, device: Device):
 def test_a_network_of_host_steps_only(device: Device):
     build = GraphBuilder("net")
     build.input("x", TensorType((2, 3)))
-    found = TensorType((2, -1), "int64")
+    found = TensorType((2, -1), INT64)
     build.add(HOST, ["x"], host_attrs(model(NONZERO), [found]), outputs=["found"])
     graph = build.finish(["found"]).verify()
     plan = build_plan(extract(optimise(graph)), {}, device.spec, model_key="", notes={})

@@ -15,7 +15,7 @@ from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
 from retune.codegen.network.inline import NAME, inline_text
 from retune.codegen.network.persistent import Callee, Step
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.catalogue import list_devices
 from retune.device.opencl.runtime import Device, open_device
 from tests.conftest import Golden
@@ -82,7 +82,7 @@ def test_the_steps_asked_for_run_in_order(
     for _ in range(rounds):
         y = y + x * (first == 0)
         z = z + (y + GROUP) * (last == 2)
-    found = caller.read(buffers[1], TensorType((32,), "float32"))
+    found = caller.read(buffers[1], TensorType((32,), FLOAT32))
     np.testing.assert_array_equal(found[:15], y)
     np.testing.assert_array_equal(found[16:31], z)
 

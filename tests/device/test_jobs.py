@@ -7,7 +7,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramBuffer, ProgramSource
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, INT32, TensorType
 from retune.device.measure.workload import Workload, check_fits
 from retune.device.opencl.jobs import BuiltJob, build_jobs
 from retune.device.opencl.pool import ConstantPool, Window
@@ -57,7 +57,7 @@ def result(device: Device, built: BuiltJob, job: ProgramSource, workload: Worklo
     built.warm()
     built.bind(buffers, constants).time(3)
     (output,) = (spec for spec in job.buffers if spec.role == "output")
-    return device.read(buffers[output.name], TensorType((output.elements,), "float32"))
+    return device.read(buffers[output.name], TensorType((output.elements,), FLOAT32))
 
 
 def test_candidates_of_several_tasks_share_one_program(device: Device):
@@ -91,7 +91,7 @@ def test_spread_constants_change_the_later_runs_only(device: Device):
     (output,) = (spec for spec in job.buffers if spec.role == "output")
 
     def read() -> np.ndarray:
-        return device.read(buffers[output.name], TensorType((output.elements,), "float32"))
+        return device.read(buffers[output.name], TensorType((output.elements,), FLOAT32))
 
     bound = built.bind(buffers, constants, 2 * window.bytes)
     bound.time(2)
@@ -119,8 +119,8 @@ def test_windows_are_no_more_than_it_takes_to_leave_the_caches(device: Device):
 
 
 def test_constants_that_may_be_indices_do_not_move(device: Device):
-    numbers = ProgramBuffer(name="i", dtype="int32", elements=3, role="weight")
-    weights = replace(numbers, name="w", dtype="float32")
+    numbers = ProgramBuffer(name="i", dtype=INT32, elements=3, role="weight")
+    weights = replace(numbers, name="w", dtype=FLOAT32)
     job = ProgramSource(kernels=(), launches=(), buffers=(weights, numbers))
     window = Window.of(job)
     assert window == Window(offsets={"w": 0, "i": 512}, bytes=1024, movable=False)
@@ -128,7 +128,7 @@ def test_constants_that_may_be_indices_do_not_move(device: Device):
     buffer, windows = ConstantPool(device).place(window, arrays, 1 << 20)
     assert windows == 1
     np.testing.assert_array_equal(
-        device.read(device.part(buffer, 512, 12), TensorType((3,), "int32")), arrays["i"]
+        device.read(device.part(buffer, 512, 12), TensorType((3,), INT32)), arrays["i"]
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from retune.codegen.opencl.kernels import solitary_kernel
 from retune.codegen.source import KernelLaunch, Packing, ProgramBuffer, ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import InputError
 from retune.device.measure.local import LocalRunner, MeasureOptions, Workload
 from retune.device.measure.workload import measuring_conditions
@@ -86,9 +87,9 @@ def program(
         bytes=12 * N,
     )
     buffers = (
-        ProgramBuffer(name="x", dtype="float32", elements=N, role="input"),
-        ProgramBuffer(name="w", dtype="float32", elements=N, role="weight"),
-        ProgramBuffer(name="y", dtype="float32", elements=N, role="output"),
+        ProgramBuffer(name="x", dtype=FLOAT32, elements=N, role="input"),
+        ProgramBuffer(name="w", dtype=FLOAT32, elements=N, role="weight"),
+        ProgramBuffer(name="y", dtype=FLOAT32, elements=N, role="output"),
     )
     packings = {"w": Packing(pack=Reverse(), sources=("w",))} if reverse else {}
     return ProgramSource(

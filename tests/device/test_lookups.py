@@ -7,7 +7,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT8, UINT8, TensorType
 from retune.device.opencl.runtime import Device, open_device
 from tests.oracle import run_source
 from tests.unit.codegen.test_lookups import by_lanes, looked_up
@@ -21,8 +21,8 @@ def device() -> Device:
 
 
 @pytest.mark.parametrize("feature", ["__AVX512BW__", "ANOTHER"])
-@pytest.mark.parametrize("table", ["uint8", "int8"])
-@pytest.mark.parametrize("codes", ["uint8", "int8"])
+@pytest.mark.parametrize("table", [UINT8, INT8])
+@pytest.mark.parametrize("codes", [UINT8, INT8])
 def test_tables_of_bytes(device: Device, codes: str, table: str, feature: str):
     rng = np.random.default_rng(3)
     elements = rng.permutation(256).astype(np.uint8).view(table)
@@ -33,6 +33,6 @@ def test_tables_of_bytes(device: Device, codes: str, table: str, feature: str):
     assert "__AVX512BW__" in kernel.text
     text = kernel.text.replace("__AVX512BW__", feature)
     source = replace(source, kernels=(replace(kernel, text=text),))
-    made = {"y": TensorType((256,), "uint8" if table == "uint8" else "int8")}
+    made = {"y": TensorType((256,), UINT8 if table == UINT8 else INT8)}
     found = run_source(device, source, {"x": x, "t": elements}, made)["y"]
     np.testing.assert_array_equal(found, elements[x.astype(int) - least])

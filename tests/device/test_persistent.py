@@ -7,7 +7,7 @@ import pytest
 
 from retune.codegen.network import persistent
 from retune.codegen.network.persistent import Callee, Step, persistent_text
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.runtime import Device, DeviceMemory, open_device
 from tests.conftest import Golden
@@ -30,7 +30,7 @@ STEPS = [
     Step(kernel="add", args=(X, Z), waits=(), label="x into z"),
     Step(kernel="add", args=(Y, Z), waits=(1, 0), label="y into z"),
 ]
-FLOATS = TensorType((32,), "float32")
+FLOATS = TensorType((32,), FLOAT32)
 GROUP = 10.0 * (np.arange(15) // 5)
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from retune.core.dtypes import HALF, WIDE, TensorType
+from retune.core.dtypes import FLOAT16, FLOAT32, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes.half import widen_half
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.storage import in_compute_types
 from retune.search.extract import extract
 from tests.external.on_device import compile_network
 from tests.unit.graph.networks import random_network
@@ -23,16 +23,16 @@ def halved(graph: Graph) -> Graph:
     build = GraphBuilder(graph.name, reserved=graph.types)
 
     def narrow(dtype: str) -> str:
-        return HALF if dtype == WIDE else dtype
+        return FLOAT16 if dtype == FLOAT32 else dtype
 
     for name in graph.inputs:
         entry = graph.types[name]
         build.input(name, TensorType(entry.shape, narrow(entry.dtype)))
     for name, array in graph.constants.items():
         dtype = narrow(graph.types[name].dtype)
-        build.constant(name, array.astype(HALF) if dtype == HALF else array, dtype)
+        build.constant(name, array.astype(FLOAT16) if dtype == FLOAT16 else array, dtype)
     for node in graph.nodes:
-        attrs = {key: HALF if value == WIDE else value for key, value in node.attrs.items()}
+        attrs = {key: FLOAT16 if value == FLOAT32 else value for key, value in node.attrs.items()}
         build.add(node.op, node.inputs, attrs, outputs=node.outputs, name=node.name)
     return build.finish(graph.outputs).verify()
 
@@ -40,7 +40,7 @@ def halved(graph: Graph) -> Graph:
 def assert_agrees(seed: int) -> None:
     graph = halved(random_network(seed))
     inputs = random_inputs(graph, seed)
-    meant = run_graph(widen_half(graph), inputs)
+    meant = run_graph(in_compute_types(graph), inputs)
     for profile in PROFILES:
         network = extract(optimise(graph, half=True))
         found = compile_network(network, device=f"profile:{profile}@pocl").run(inputs)

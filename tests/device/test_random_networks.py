@@ -13,6 +13,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
 from retune.bundle.runtime.module import Module
 from retune.codegen.source import ProgramSource
+from retune.core.dtypes import INT8
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph
@@ -41,7 +42,7 @@ WAYS = ways()
 SETTINGS = (
     QuantizeSettings(),
     QuantizeSettings(weight_bits=7),
-    QuantizeSettings(activations="int8"),
+    QuantizeSettings(activations=INT8),
     POWER2,
 )
 MANY = range(1000, 1008)

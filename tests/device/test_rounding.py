@@ -5,6 +5,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import FLOAT32
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.functions import call
 from retune.ir.stmt import from_dag
@@ -38,5 +39,5 @@ def test_whole_numbers_of_all_sizes(device: Device, name: str, lanes: int):
     if lanes > 1:
         s.vectorize(s.split("y.i", [lanes])[1])
     source = lower(s.program, CPU)
-    found = run_source(device, source, {"x": VALUES}, {"y": TensorType(shape, "float32")})
+    found = run_source(device, source, {"x": VALUES}, {"y": TensorType(shape, FLOAT32)})
     np.testing.assert_array_equal(found["y"], EXPECTED[name](VALUES))

@@ -13,7 +13,7 @@ from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
 from retune.codegen.network.persistent import Callee, Step
 from retune.codegen.network.resident import WAYS, resident_text, shape_of
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, TensorType
 from retune.device.opencl import probe_child, staying
 from retune.device.opencl.resident import Resident
 from retune.device.opencl.runtime import BuildFailed, Device, open_device
@@ -59,7 +59,7 @@ STEPS = [
     Step(kernel="alone", args=(Y,), waits=(0,), label="to y"),
     Step(kernel="rows", args=(Y, X), waits=(1, 0), label="y into x"),
 ]
-NUMBERS = TensorType((48,), "int32")
+NUMBERS = TensorType((48,), INT32)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT8, UINT8
 from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.runtime import Device, open_device
 from retune.intrinsics import Signature
@@ -22,7 +23,7 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("first", ["uint8", "int8"])
+@pytest.mark.parametrize("first", [UINT8, INT8])
 @pytest.mark.parametrize(("rows", "columns", "high"), [(2, 2, 16), (3, 1, 16), (1, 2, 7)])
 def test_tiles(device: Device, first: str, rows: int, columns: int, high: int):
     dag = byte_product(2 * rows * high, 128, 32 * columns, first=first)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.core.dtypes import FLOAT16, FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.probing import offered
@@ -31,14 +32,14 @@ def device() -> Device:
     return open_device("pocl")
 
 
-def product(rows: int, inner: int, outer: int, dtype: str = "float16") -> Dag:
+def product(rows: int, inner: int, outer: int, dtype: str = FLOAT16) -> Dag:
     """`x @ w.T` of numbers of 16 bits, added up in float32."""
     x = placeholder("x", (rows, inner), dtype)
     w = placeholder("w", (outer, inner), dtype, constant=True)
     k = reduce_axis("k", inner)
 
     def element(i, j):
-        return cast(x[i, k], "float32") * cast(w[j, k], "float32")
+        return cast(x[i, k], FLOAT32) * cast(w[j, k], FLOAT32)
 
     return Dag((compute("y", (rows, outer), element, [x, w], reduce=(k,)),))
 

@@ -17,7 +17,7 @@ from retune.graph.graph import Graph
 from retune.proto.file import OLDEST_OPSET
 
 DOMAINS = {"", "ai.onnx"}
-_HALF_RTOL = 2e-3
+_NARROW_RTOL = {"float16": 2e-3, "bfloat16": 2.0**-7}
 """Two units in the last place: rounding to float16 after each step differs from once at the end."""
 
 
@@ -63,7 +63,7 @@ def check(name: str, execute: Execute) -> None:
             made, wanted = results[output.name], np.asarray(_value(reference))
             assert made.shape == wanted.shape
             assert made.dtype == wanted.dtype
-            rtol = max(case.rtol, _HALF_RTOL if wanted.dtype == np.float16 else 0)
+            rtol = max(case.rtol, _NARROW_RTOL.get(str(wanted.dtype), 0))
             np.testing.assert_allclose(made, wanted, rtol=rtol, atol=max(case.atol, 1e-6))
 
 

@@ -27,16 +27,16 @@ from retune.codegen.source import (
     ProgramSource,
     Run,
 )
-from retune.core.dtypes import HALF
+from retune.core.dtypes import FLOAT16, DType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph
-from retune.graph.passes.half import moves_half
 from retune.graph.passes.indices import index_counts
 from retune.graph.passes.joins import inclusions_of
+from retune.graph.passes.storage import only_moves
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.ir.views import view
@@ -152,7 +152,11 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
         for value in filter(None, (*node.inputs, *node.outputs)):
             kind = graph.types[value]
             extension = spec.lacking(kind.dtype)
-            if extension and kind.elements and not (kind.dtype == HALF and moves_half(node, graph)):
+            if (
+                extension
+                and kind.elements
+                and not (kind.dtype == FLOAT16 and only_moves(node, graph))
+            ):
                 raise InputError(
                     f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
                     f"computes with, and it has no {extension}; convert the model to float32, or "
@@ -390,7 +394,7 @@ class _Parts:
         )
         return value
 
-    def _rows(self, place: View, dtype: str) -> str:
+    def _rows(self, place: View, dtype: DType) -> str:
         """What it is a view of: a value, or memory that is there for it alone."""
         if place.of in self.graph.types:
             return self._value(place.of)

@@ -17,6 +17,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from retune.bundle.manifest import Malformed
+from retune.core.dtypes import BFLOAT16
 from retune.core.schema import Count, from_plain
 
 _NUMPY: dict[str, str] = {
@@ -24,6 +25,7 @@ _NUMPY: dict[str, str] = {
     "F32": "<f4",
     "F16": "<f2",
     "I64": "<i8",
+    "BF16": "bfloat16",
     "I32": "<i4",
     "I16": "<i2",
     "I8": "|i1",
@@ -114,7 +116,7 @@ def view_weights(data: memoryview) -> dict[str, np.ndarray]:
 def _view(data: memoryview, name: str, entry: _Entry) -> np.ndarray:
     if entry.dtype not in _NUMPY:
         raise Malformed(f"weight {name}: expected one of {', '.join(_NUMPY)}; got {entry.dtype}")
-    dtype = np.dtype(_NUMPY[entry.dtype])
+    dtype = BFLOAT16.numpy if entry.dtype == "BF16" else np.dtype(_NUMPY[entry.dtype])
     shape, (first, last) = entry.shape, entry.data_offsets
     if not (first <= last <= len(data) and last - first == prod(shape) * dtype.itemsize):
         raise Malformed(f"weight {name}: expected {shape} of {dtype}; got bytes {first} to {last}")

@@ -17,7 +17,6 @@ from types import MappingProxyType
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.expressions import Expressions
 from retune.codegen.frame import Frame, Scope
-from retune.codegen.halves import in_floats
 from retune.codegen.kernel import (
     VECTOR_LANES,
     Array,
@@ -31,9 +30,9 @@ from retune.codegen.kernel import (
     Prefetch,
     Registers,
     Statement,
-    Tile,
     Value,
     Wait,
+    tile_type,
 )
 from retune.codegen.names import Identifiers, identifier
 from retune.codegen.passes import gathers, streams
@@ -76,7 +75,6 @@ class KernelBody:
         `reserved` are the words that no name may be; `images` says which constants are images, and
         of how many texels and rows.
         """
-        nest, halves = in_floats(nest)
         self.nest = nest
         self._packed = packed
         self._loops: list[For] = []
@@ -100,7 +98,6 @@ class KernelBody:
             flat=flat,
             registers={b: register_lanes(nest, b, lanes, flat) for b in sorted(local, key=str)},
             images=images,
-            halves=halves,
         )
         self._scopes = self.frame.scopes
         self._established: list[Expr] = []
@@ -337,7 +334,9 @@ class KernelBody:
     def _name_read(self, printer: Expressions, read: Place) -> Statement:
         """The declaration of a variable that holds the read from now on."""
         name = Name(
-            self.frame.names.fresh(identifier(read.buffer.name)), read.buffer.dtype, read.lanes
+            self.frame.names.fresh(identifier(read.buffer.name)),
+            read.buffer.dtype.compute,
+            read.lanes,
         )
         printer.named[read] = name
         return Declare(name, printer.load(read))
@@ -345,7 +344,7 @@ class KernelBody:
     def _ahead(self, read: Place) -> Iterator[Statement]:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
-        streamed = streamed and not Tile.parse(read.buffer.dtype)
+        streamed = streamed and not tile_type(read.buffer.dtype)
         reducing = any(loop.reduce for loop in self._loops)
         if not (streamed and self.frame.groups.prefetch and reducing):
             return

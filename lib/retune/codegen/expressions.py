@@ -11,7 +11,6 @@ from retune.codegen.addresses import Addresses, Instance, Place
 from retune.codegen.frame import Frame
 from retune.codegen.intrinsics import called, signature_of
 from retune.codegen.kernel import (
-    NARROW_TYPES,
     Assign,
     At,
     Declare,
@@ -29,7 +28,7 @@ from retune.codegen.lookups import is_lookup, looked_up, lookups, place_of
 from retune.codegen.passes import gathers
 from retune.codegen.passes.sharing import shared_values
 from retune.codegen.widths import integer_type, sum_type
-from retune.core.dtypes import is_unsigned
+from retune.core.dtypes import BOOL, FLOAT32, INT32, INT64, DType
 from retune.core.errors import CodegenError
 from retune.intrinsics import Intrinsic
 from retune.ir.expr import (
@@ -185,20 +184,20 @@ class Expressions:
 
     def _assigned(self, instance: Instance, lanes: int) -> Value:
         """What a block without a reducer stores."""
-        value, dtype = self.value(instance.block.value, instance), instance.block.buffer.dtype
-        if instance.block.value.dtype == "bool":
-            one, zero = Literal(True, "bool"), Literal(False, "bool")
-            value = Operation("choose", (value, one, zero), "bool", value.lanes)
+        value, dtype = self.value(instance.block.value, instance), instance.block.value.dtype
+        if dtype == BOOL:
+            one, zero = Literal(True, BOOL), Literal(False, BOOL)
+            value = Operation("choose", (value, one, zero), BOOL, value.lanes)
         return _splat(value, dtype, lanes)
 
     def _updated(self, instance: Instance, old: Value, lanes: int) -> Value:
         block, value = instance.block, instance.block.value
         if block.reducer is None:
             return self._assigned(instance, lanes)
-        if block.reducer == "sum" and _is_product(value) and block.buffer.dtype == "float32":
+        if block.reducer == "sum" and _is_product(value) and value.dtype == FLOAT32:
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
-            return Operation("fma", (a, b, old), "float32", lanes)
+            return Operation("fma", (a, b, old), FLOAT32, lanes)
         if entry := called(value):
             words = (self._wide(word, instance, lanes) for word in value.children)
             return Operation(entry.name, (*words, old), value.dtype, lanes)
@@ -207,13 +206,13 @@ class Expressions:
     def _combined(self, block: Block, a: Value, b: Value, lanes: int) -> Value:
         """Two values of a reduction as one."""
         assert block.reducer is not None
-        return Operation(_REDUCER[block.reducer], (a, b), block.buffer.dtype, lanes)
+        return Operation(_REDUCER[block.reducer], (a, b), block.value.dtype, lanes)
 
     def _across_lanes(
         self, instance: Instance, old: Value, lanes: int, made: list[Statement]
     ) -> Value:
         """The lanes of the value combined by halves, and with `old`; `made` gets the halves."""
-        block, dtype = instance.block, instance.block.buffer.dtype
+        block, dtype = instance.block, instance.block.value.dtype
         value = self._wide(block.value, instance, lanes)
         while lanes > 1:
             name = Name(self._frame.names.fresh("lanes"), dtype, lanes)
@@ -262,7 +261,7 @@ class Expressions:
 
     def load(self, read: Place) -> Value:
         """What is read from memory."""
-        return Read(self._at(read), read.buffer.dtype)
+        return Read(self._at(read), read.buffer.dtype.compute)
 
     def _at(self, place: Place) -> At:
         """The place in memory; vectors are accessed whole where that helps the target."""
@@ -295,7 +294,7 @@ class Expressions:
                 return self._load(expr, instance)
             case Var():
                 return self._integer(expr, instance)
-            case Binary() if expr.dtype == "int32" and not loads(expr):
+            case Binary() if expr.dtype == INT32 and not loads(expr):
                 return self._integer(expr, instance)
             case Binary():
                 return self._binary(expr, instance)
@@ -305,7 +304,7 @@ class Expressions:
                 return self._cast(expr, instance)
             case Call() if called(expr):
                 words = self._alike(expr.args, instance)
-                zero = _splat(Literal(0, "int32"), expr.dtype, words[0].lanes)
+                zero = _splat(Literal(0, INT32), expr.dtype, words[0].lanes)
                 return Operation(expr.function, (*words, zero), expr.dtype, zero.lanes)
             case Call():
                 return self._function(expr.function, expr.args, expr.dtype, instance)
@@ -314,8 +313,8 @@ class Expressions:
 
     def _cast(self, cast: Cast, instance: Instance) -> Value:
         value = self.value(cast.value, instance)
-        if cast.dtype == "bool":
-            return Operation("ne", (value, Literal(0, "int32")), "bool", value.lanes)
+        if cast.dtype == BOOL:
+            return Operation("ne", (value, Literal(0, INT32)), BOOL, value.lanes)
         return Operation("convert", (value,), cast.dtype, value.lanes)
 
     def _wide(self, expr: Expr, instance: Instance, lanes: int) -> Value:
@@ -327,7 +326,9 @@ class Expressions:
         lanes = max(least, *(v.lanes for v in values))
         return [_splat(v, e.dtype, lanes) for e, v in zip(exprs, values, strict=True)]
 
-    def _function(self, name: str, exprs: Sequence[Expr], dtype: str, instance: Instance) -> Value:
+    def _function(
+        self, name: str, exprs: Sequence[Expr], dtype: DType, instance: Instance
+    ) -> Value:
         values = self._alike(exprs, instance)
         exact = tuple(_exact(e, v) for e, v in zip(exprs, values, strict=True))
         return Operation(name, exact, dtype, values[0].lanes)
@@ -360,14 +361,14 @@ class Expressions:
             return self._function(expr.op, (expr.a, expr.b), expr.dtype, instance)
         left, right = self.value(expr.a, instance), self.value(expr.b, instance)
         lanes = max(left.lanes, right.lanes)
-        if expr.op in ("eq", "ne") and expr.a.dtype == "bool" and left.lanes != right.lanes:
+        if expr.op in ("eq", "ne") and expr.a.dtype == BOOL and left.lanes != right.lanes:
             # what is true is 1 alone, and -1 in each lane of a vector
             left, right = (
-                Operation("neg", (v,), "bool") if v.lanes == 1 else v for v in (left, right)
+                Operation("neg", (v,), BOOL) if v.lanes == 1 else v for v in (left, right)
             )
-        op = _TRUNCATING.get(expr.op, expr.op) if is_unsigned(expr.dtype) else expr.op
+        op = _TRUNCATING.get(expr.op, expr.op) if expr.dtype.is_unsigned else expr.op
         value = Operation(op, (left, right), expr.dtype, lanes)
-        return Operation("wrap", (value,), expr.dtype) if expr.dtype in NARROW_TYPES else value
+        return Operation("wrap", (value,), expr.dtype) if expr.dtype.is_narrow else value
 
     def _select(self, expr: Select, instance: Instance) -> Value:
         """A selection; what the ranges of the loops prove of a test over indices is left out."""
@@ -387,7 +388,7 @@ class Expressions:
         if not any(isinstance(self._test(term, instance), bool) for term in terms):
             return self.value(condition, instance)
         tests = self.condition(terms, instance)
-        return Operation("all", tests, "bool") if tests else tests is not None
+        return Operation("all", tests, BOOL) if tests else tests is not None
 
     def _integer(self, expr: Expr, instance: Instance) -> Value:
         """An integer expression without reads, with its parts hoisted."""
@@ -398,35 +399,35 @@ class Expressions:
     def _sum(self, terms: Polynomial) -> Value:
         offset = terms.pop((), 0)
         if not terms:
-            return Literal(offset, "int32")
+            return Literal(offset, INT32)
         base = self._frame.hoist(terms, "i")
         kind = sum_type([*terms.items(), ((), offset)], self._frame.ranges)
-        if kind == "int64":
+        if kind == INT64:
             base = Operation("long", (base,), kind)
-        return Operation("add", (base, Literal(offset, "int32")), kind) if offset else base
+        return Operation("add", (base, Literal(offset, INT32)), kind) if offset else base
 
     def integer(self, expr: Expr) -> Value:
         """A division, minimum, selection or read that an address needs, over hoisted parts."""
         match expr:
             case Binary(op, a, b) if op in ("min", "max"):
                 left, right = self._part(a), self._part(b)
-                kind = "int32"
-                if "int64" in {integer_type(part, self._frame.ranges) for part in (a, b)}:
-                    kind = "int64"
+                kind = INT32
+                if INT64 in {integer_type(part, self._frame.ranges) for part in (a, b)}:
+                    kind = INT64
                     left, right = (Operation("long", (v,), kind) for v in (left, right))
                 return Operation(op, (left, right), kind)
             case Binary("floordiv" | "mod" as op, a, b):
                 low = bounds(a, self._frame.ranges)
                 positive = low is not None and low.low >= 0
                 op = _TRUNCATING[op] if positive else op
-                return Operation(op, (self._part(a), self._part(b)), "int32")
+                return Operation(op, (self._part(a), self._part(b)), INT32)
             case Binary(op, a, b) if op in COMPARISONS | BITWISE:
                 return Operation(op, (self._part(a), self._part(b)), expr.dtype)
             case _:
                 return self.value(expr, Instance(_NOWHERE, {}, None))
 
     def _part(self, expr: Expr) -> Value:
-        if expr.dtype == "bool":
+        if expr.dtype == BOOL:
             return self.integer(expr)
         return self._sum(polynomial(expr))
 
@@ -437,14 +438,14 @@ _TRUNCATING = {"floordiv": "div", "mod": "rem"}
 """What does the same where nothing is negative."""
 
 
-def _splat(value: Value, dtype: str, lanes: int) -> Value:
+def _splat(value: Value, dtype: DType, lanes: int) -> Value:
     """The value, in every lane if it is a scalar."""
     return Operation("splat", (value,), dtype, lanes) if value.lanes < lanes else value
 
 
 def _exact(expr: Expr, value: Value) -> Value:
     """The value as an argument of a function that is chosen by its arguments' types."""
-    plain = expr.dtype not in NARROW_TYPES or isinstance(expr, Load | Cast)
+    plain = not expr.dtype.is_narrow or isinstance(expr, Load | Cast)
     return value if plain else Operation("wrap", (value,), expr.dtype, value.lanes)
 
 

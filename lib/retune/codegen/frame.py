@@ -26,14 +26,13 @@ from retune.codegen.kernel import (
     Name,
     Operation,
     Statement,
-    Tile,
     Value,
-    element_of,
+    tile_type,
 )
 from retune.codegen.names import Identifiers
 from retune.codegen.target import Groups
 from retune.codegen.widths import integer_type, sum_type
-from retune.core.dtypes import HALF
+from retune.core.dtypes import INT32, INT64, DType
 from retune.ir.expr import Buffer, Expr, Var, loads, variables
 from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Monomial, Polynomial, Range
@@ -64,8 +63,6 @@ class Frame:
     """Lanes of each register or private buffer; 0 for an array."""
     images: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Which constants are images, and of how many texels and rows."""
-    halves: frozenset[str] = frozenset()
-    """Names of the buffers that are of float16 in memory, and of float32 here."""
     ranges: dict[Var, Range] = field(default_factory=dict[Var, Range])
     """Of the loop variables met so far."""
     settled: dict[object, Expr] = field(default_factory=dict[object, Expr])
@@ -83,7 +80,7 @@ class Frame:
 
     def variable(self, var: Var) -> Name:
         """The name of a loop variable."""
-        return Name(self.names.of(var.name), "int32")
+        return Name(self.names.of(var.name), INT32)
 
     def register(self, buffer: Buffer, part: int) -> Name:
         """One of the registers of a buffer."""
@@ -91,7 +88,7 @@ class Frame:
         known = self._parts.get(key)
         if known is None:
             name = self.names.of(buffer.name, part)
-            known = self._parts[key] = Name(name, buffer.dtype, self.registers[buffer])
+            known = self._parts[key] = Name(name, buffer.dtype.compute, self.registers[buffer])
         return known
 
     def memory(self, buffer: Buffer) -> Memory:
@@ -103,9 +100,9 @@ class Frame:
         return known
 
     def _memory_of(self, buffer: Buffer) -> Memory:
-        dtype = HALF if buffer.name in self.halves else buffer.dtype
-        if buffer.scope == "local" or Tile.parse(dtype):  # others touch element after element
-            dtype = element_of(dtype)
+        dtype = buffer.dtype.compute if buffer.scope == "private" else buffer.dtype
+        if buffer.scope == "local" or tile_type(dtype):  # others touch element after element
+            dtype = dtype.element
         image = self.images.get(buffer.name) if buffer.scope == "constant" else None
         return Memory(self.names.of(buffer.name), dtype, buffer.scope, image)
 
@@ -137,7 +134,7 @@ class Frame:
             partial = known[key]
         if partial is not None and not read:
             return partial
-        return Operation("sum", tuple([partial, *read] if partial else read), "int32")
+        return Operation("sum", tuple([partial, *read] if partial else read), INT32)
 
     def _order(self, term: tuple[Monomial, int]) -> str:
         """The text of its monomial: sums are the same in every run."""
@@ -146,18 +143,18 @@ class Frame:
             self._texts[monomial] = str(monomial)
         return self._texts[monomial]
 
-    def _name(self, level: int, stem: str, kind: str, value: Value) -> Name:
+    def _name(self, level: int, stem: str, kind: DType, value: Value) -> Name:
         name = Name(self.names.fresh(stem), kind)
         self.scopes[level].statements.append(Declare(name, value))
         return name
 
-    def _term(self, monomial: Monomial, coefficient: int, kind: str = "int32") -> Value:
+    def _term(self, monomial: Monomial, coefficient: int, kind: DType = INT32) -> Value:
         """The product in a sum of that type: an int64 is one from its first factor on."""
         factors = [self._atom(atom) for atom in monomial]
-        if kind == "int64":
+        if kind == INT64:
             factors[0] = Operation("long", (factors[0],), kind)
         if coefficient != 1:
-            factors.append(Literal(coefficient, "int32"))
+            factors.append(Literal(coefficient, INT32))
         return factors[0] if len(factors) == 1 else Operation("product", tuple(factors), kind)
 
     def _atom(self, expr: Expr) -> Value:

@@ -45,11 +45,11 @@ from retune.codegen.kernel import (
     TileConfiguration,
     TileStep,
     Value,
-    element_of,
     parts,
+    tile_type,
 )
 from retune.codegen.kernel import Load as Read
-from retune.core.dtypes import itemsize
+from retune.core.dtypes import INT32, DType, packed
 from retune.core.errors import CodegenError
 from retune.intrinsics import (
     FIRST,
@@ -127,7 +127,7 @@ def _replaced(nest: Stmt, loop: For, new: Stmt) -> Stmt:
     return rewrite(nest, lambda node: new if node is loop else None)
 
 
-def _read_as(load: Load, dtype: str, index: Expr, width: int = 1) -> Load:
+def _read_as(load: Load, dtype: DType, index: Expr, width: int = 1) -> Load:
     """What lies there by values of another type, of so many elements each."""
     size = const(-(-elements(load.buffer) // width))
     return Load(Buffer(load.buffer.name, (size,), dtype, load.buffer.scope), (index,))
@@ -180,7 +180,7 @@ def required_implementations(functions: Iterable[Function]) -> tuple[str, ...]:
 
 def signature_of(packs: Sequence[Expr | Value], lanes: int = 1) -> Signature:
     """The signature of the function over these packs, of which the first two tell the types."""
-    return Signature(tuple(element_of(pack.dtype) for pack in packs[:2]), lanes)
+    return Signature(tuple(pack.dtype.element for pack in packs[:2]), lanes)
 
 
 # -- vector lanes and warps ----------------------------------------------------------------------
@@ -191,7 +191,7 @@ def _lane_call(found: Match) -> Block:
     for number, (load, operand) in enumerate(zip(found.reads, found.entry.operands, strict=True)):
         index = found.pack(number)
         assert index is not None, "`mismatch` has asked"
-        packs.append(_read_as(load, f"{load.dtype}x{operand.pack}", index, operand.pack))
+        packs.append(_read_as(load, packed(load.dtype, operand.pack), index, operand.pack))
     return replace(
         found.block, value=Call(found.entry.name, tuple(packs), found.block.buffer.dtype)
     )
@@ -228,7 +228,7 @@ def _shares(found: Match, items: tuple[Var, Var], number: int) -> Iterable[Expr]
     """What an item reads of an operand, pack by pack; those of columns are lanes."""
     load, place, entry = found.reads[number], found.tile(number), found.entry
     operand, axis = entry.operands[number], found.loops[entry.op.axes[number].var]
-    fragment, dtype = operand.fragment, f"{load.dtype}x{operand.pack}"
+    fragment, dtype = operand.fragment, packed(load.dtype, operand.pack)
     assert place is not None and fragment is not None, "`mismatch` has asked"
     places: dict[Var, Expr] = {FIRST: items[0], SECOND: items[1]}
     theirs: dict[Var, Expr] = {}
@@ -256,7 +256,7 @@ def with_exchange(
     exchanged = intrinsic(function.op).implementation_named(function.implementation).exchanged
     if not exchanged:
         return tuple(statements)
-    return (Array(Memory(EXCHANGE, "int32", "local"), exchanged * items), *statements)
+    return (Array(Memory(EXCHANGE, INT32, "local"), exchanged * items), *statements)
 
 
 # -- register tiles ------------------------------------------------------------------------------
@@ -282,9 +282,9 @@ class _TileCalls:
         zero: dict[Var, Expr] = dict.fromkeys(own.values(), const(0))
         self._first = tuple(simplify(substitute(i, zero)) for i in block.indices)
         self._number = tuple(map(_divided, self._first, units))
-        self._held = Buffer(f"{block.buffer.name}.tile", shape, str(kind), "register")
+        self._held = Buffer(f"{block.buffer.name}.tile", shape, kind, "register")
 
-    def _tile(self, dtype: str, indices: Sequence[Expr], place: TileIndex) -> Tile:
+    def _tile(self, dtype: DType, indices: Sequence[Expr], place: TileIndex) -> Tile:
         """The type of a tile that the pattern accesses so."""
         row, along = indices
         steps = polynomial(along).items()
@@ -332,7 +332,7 @@ class _TileCalls:
             place = self._found.tile(number)
             assert place is not None, "`mismatch` has asked"
             kind = self._tile(load.dtype, self._found.wanted(number).indices, place)
-            yield _read_as(load, str(kind), place.origin)
+            yield _read_as(load, kind, place.origin)
 
 
 def _nested(loops: Sequence[For], block: Block, suffix: str) -> Stmt:
@@ -374,7 +374,7 @@ class _Allocation:
         last = {n: i for i, s in enumerate(statements) for n in _tile_names(s)}
         own: dict[str, int] = {}
         for i, statement in enumerate(statements):
-            if isinstance(statement, Declare) and Tile.parse(statement.name.dtype):
+            if isinstance(statement, Declare) and tile_type(statement.name.dtype):
                 own[statement.name.name] = last[statement.name.name]
             yield from self._one(statement)
             for name in [n for n, end in own.items() if end == i]:
@@ -383,17 +383,17 @@ class _Allocation:
 
     def _one(self, statement: Statement) -> Iterable[Statement]:
         match statement:
-            case Registers(names) if Tile.parse(names[0].dtype):
+            case Registers(names) if tile_type(names[0].dtype):
                 for name in names:
                     self._hold(name.name, name.dtype)
-            case Declare(name, Read() as read) if Tile.parse(name.dtype):
+            case Declare(name, Read() as read) if tile_type(name.dtype):
                 yield self._load(name.name, read)
-            case Assign(targets, Literal()) if Tile.parse(targets[0].dtype):
+            case Assign(targets, Literal()) if tile_type(targets[0].dtype):
                 for name in targets:
                     yield TileStep(self.function, "ZERO", (self._held[name.name],))
-            case Assign((target,), Operation(args=args)) if kind := Tile.parse(target.dtype):
+            case Assign((target,), Operation(args=args)) if kind := tile_type(target.dtype):
                 yield from self._product(target, kind, args)
-            case Store(at, Name(dtype=dtype) as name) if kind := Tile.parse(dtype):
+            case Store(at, Name(dtype=dtype) as name) if kind := tile_type(dtype):
                 sizes = (kind.pitch, kind.rows)
                 yield TileStep(self.function, "STORE", (self._held[name.name],), at, sizes)
             case Loop(name, extent, unroll, notes, body):
@@ -416,18 +416,18 @@ class _Allocation:
         self._free += [self._held.pop(name) for name in dict.fromkeys(unnamed)]
 
     def _load(self, name: str, read: Read) -> Statement:
-        kind = Tile.parse(read.dtype)
+        kind = tile_type(read.dtype)
         assert kind is not None, "its register holds a tile"
         register = self._hold(name, read.dtype)
         return TileStep(
             self.function, "LOAD", (register,), read.at, (kind.pitch, *self.shapes[register])
         )
 
-    def _hold(self, name: str, dtype: str) -> int:
+    def _hold(self, name: str, dtype: DType) -> int:
         """A register for a tile of that type, from now on under that name."""
-        kind, most = Tile.parse(dtype), intrinsic(self.function.op).registers
+        kind, most = tile_type(dtype), intrinsic(self.function.op).registers
         assert kind is not None, "the caller has looked"
-        shape = kind.rows, kind.columns * itemsize(kind.dtype)
+        shape = kind.rows, kind.columns * kind.itemsize
         if len(self.shapes) < most:
             self.shapes.append(shape)
             register = len(self.shapes) - 1
@@ -442,4 +442,4 @@ class _Allocation:
 
 def _tile_names(statement: Statement) -> set[str]:
     """The tiles that a statement touches."""
-    return {p.name for p in parts(statement) if isinstance(p, Name) and Tile.parse(p.dtype)}
+    return {p.name for p in parts(statement) if isinstance(p, Name) and tile_type(p.dtype)}

@@ -6,13 +6,11 @@ Values compare by content. Integers narrower than 32 bits calculate as int32; `w
 one of them of the result. Read `Operation`, then `Kernel`.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
-from retune.core.dtypes import itemsize
+from retune.core.dtypes import FLOAT32, INT7, INT8, INT32, UINT8, DType
 from retune.intrinsics import Signature
 from retune.ir.nodes import Node, node
 
@@ -22,51 +20,37 @@ CHANNELS = 4
 """Floats of a texel, which is what an image is read by."""
 TABLE_BYTES, TABLE_LANES = 256, 16
 """Of a table that is read at several places at once, and these places."""
-VECTOR_TYPES = frozenset(
-    {"float32", "int32", "int8", "int7", "uint8", "int8x4", "int7x4", "uint8x4"}
-    | {"int8x8", "uint8x8"}
-)
-"""Element types whose blocks are vectorized; bytes for dot products are read as words of four.
+VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8})
+"""Types of elements, or of what is packed in words, whose blocks are vectorized.
 Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
-NARROW_TYPES = frozenset({"int16", "int8", "int7", "uint16", "uint8"})
-"""Element types that arithmetic calculates with as int32."""
 
 
-_TILE = re.compile(r"(\w+)\[(\d+)x(\d+)/(\d+)\]")
+class Tile(DType):
+    """The type of what a matrix register holds: rows of adjacent elements."""
 
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The type of what a matrix register holds: rows of adjacent elements.
-
-    As text it is an element type, of registers and of what they are loaded from.
-    """
-
-    dtype: str
+    __slots__ = ("columns", "pitch", "rows")
     rows: int
     columns: int
     pitch: int
     """Elements from a row to the next where it is loaded or stored."""
 
-    def __str__(self) -> str:
-        return f"{self.dtype}[{self.rows}x{self.columns}/{self.pitch}]"
+    def __new__(cls, element: DType, rows: int, columns: int, pitch: int) -> Self:
+        tile = cls.like(element, f"{element}[{rows}x{columns}/{pitch}]")
+        tile.rows, tile.columns, tile.pitch = rows, columns, pitch
+        return tile
 
-    @staticmethod
-    @lru_cache(maxsize=64)
-    def parse(dtype: str) -> "Tile | None":
-        """The type of that text; None for one of elements."""
-        found = _TILE.fullmatch(dtype)
-        return found and Tile(found[1], int(found[2]), int(found[3]), int(found[4]))
+    def __reduce__(self) -> tuple[type[DType], tuple[Any, ...]]:
+        return Tile, (self.element, self.rows, self.columns, self.pitch)
 
 
-def element_of(dtype: str) -> str:
-    """The type of the elements of words or tiles, or that of an element."""
-    return dtype.partition("[")[0].partition("x")[0]
+def vectorizes(dtype: DType) -> bool:
+    """Whether vectors hold elements of the type, or words of them."""
+    return tile_type(dtype) is None and dtype.compute.element in VECTOR_TYPES
 
 
-def element_bytes(dtype: str) -> int:
-    """Size of an element in memory; a word of bytes has four, or eight."""
-    return int(dtype[-1]) if dtype.endswith(("x4", "x8")) else itemsize(element_of(dtype))
+def tile_type(dtype: DType) -> Tile | None:
+    """The type if it is one of tiles; None for one of elements or words."""
+    return dtype if isinstance(dtype, Tile) else None
 
 
 _SYMBOLS: Mapping[str, str] = {
@@ -83,7 +67,7 @@ class Literal(Node):
     """A number."""
 
     value: float | bool
-    dtype: str
+    dtype: DType
     lanes: ClassVar[int] = 1
 
     def __str__(self) -> str:
@@ -95,7 +79,7 @@ class Name(Node):
     """A variable or a register; no two of a kernel have one name."""
 
     name: str
-    dtype: str = field(compare=False)
+    dtype: DType = field(compare=False)
     lanes: int = field(default=1, compare=False)
 
     def __str__(self) -> str:
@@ -107,7 +91,7 @@ class Memory(Node):
     """An array: an argument of the kernel, memory of its work-group, or its own."""
 
     name: str
-    dtype: str = field(compare=False)
+    dtype: DType = field(compare=False)
     scope: str = field(compare=False)
     image: tuple[int, int] | None = field(default=None, compare=False)
     """Texels of a row, and rows, of an image that is read in place of an array."""
@@ -134,7 +118,7 @@ class Load(Node):
     """What lies there; float16 may be read as float32."""
 
     at: At
-    dtype: str
+    dtype: DType
 
     @property
     def lanes(self) -> int:
@@ -151,7 +135,7 @@ class LookedUp(Node):
 
     memory: Memory
     places: "Value"
-    dtype: str
+    dtype: DType
 
     @property
     def lanes(self) -> int:
@@ -180,7 +164,7 @@ class Operation(Node):
 
     op: str
     args: "tuple[Value, ...]"
-    dtype: str
+    dtype: DType
     lanes: int = 1
 
     def __str__(self) -> str:
@@ -196,7 +180,7 @@ class Lanes(Node):
 
     value: "Value"
     numbers: tuple[int, ...]
-    dtype: str
+    dtype: DType
 
     @property
     def lanes(self) -> int:

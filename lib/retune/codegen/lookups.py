@@ -19,7 +19,7 @@ from retune.codegen.kernel import (
     Operation,
     Value,
 )
-from retune.core.dtypes import itemsize
+from retune.core.dtypes import INT32
 from retune.ir.expr import Buffer, Expr, Var, loads, variables
 from retune.ir.expr import Load as LoadExpr
 from retune.ir.flat import elements, flat_terms
@@ -53,7 +53,7 @@ def looked_up(load: LoadExpr, memory: Memory, places: Value) -> Value:
     """What the lookup reads at one place or several: then `places` is a name."""
     if places.lanes == 1:
         return Load(At(memory, places, 0), load.dtype)
-    whole = places.lanes == TABLE_LANES and places.dtype == "int32" and memory.image is None
+    whole = places.lanes == TABLE_LANES and places.dtype == INT32 and memory.image is None
     if whole and _is_table(load.buffer):
         return LookedUp(memory, places, load.dtype)
     ones = [Lanes(places, (number,), places.dtype) for number in range(places.lanes)]
@@ -63,7 +63,7 @@ def looked_up(load: LoadExpr, memory: Memory, places: Value) -> Value:
 
 def _is_table(buffer: Buffer) -> bool:
     """Whether it has an element of a byte for each byte, as functions of codes do."""
-    bytes_of_all = elements(buffer) * itemsize(buffer.dtype) == elements(buffer) == TABLE_BYTES
+    bytes_of_all = elements(buffer) * buffer.dtype.itemsize == elements(buffer) == TABLE_BYTES
     return bytes_of_all and buffer.scope == "constant"
 
 

@@ -38,7 +38,6 @@ from retune.codegen.source import (
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
-from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
@@ -257,7 +256,7 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
         global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
         local_size=three(local),
         flops=_flops(nest.root),
-        bytes=sum(elements(b) * itemsize(b.dtype) for b in _touched(nest.root)),
+        bytes=sum(elements(b) * b.dtype.itemsize for b in _touched(nest.root)),
     )
 
 

@@ -6,7 +6,7 @@ each of its vectors is a named variable. One that some serial loop indexes is a 
 
 from collections.abc import Iterator
 
-from retune.codegen.kernel import NARROW_TYPES, VECTOR_TYPES
+from retune.codegen.kernel import vectorizes
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
     Binary,
@@ -34,9 +34,9 @@ def vectorizable(block: Block, var: Var, flat: FlatIndices, *, reduce: bool) -> 
 
     Lanes of a `reduce` loop all go to one element instead, so its index must not change.
     """
-    if block.buffer.dtype not in VECTOR_TYPES:
+    if not vectorizes(block.buffer.dtype):
         return False
-    if any(load.dtype not in VECTOR_TYPES for load in loads(block.value)):
+    if not all(vectorizes(load.dtype) for load in loads(block.value)):
         return False
     form = affine_terms(flat(block.buffer, block.indices), [var])
     if form is None or form[0].get(var) != (None if reduce else const(1)):
@@ -45,7 +45,7 @@ def vectorizable(block: Block, var: Var, flat: FlatIndices, *, reduce: bool) -> 
         return False
     if block.guard is not None and var in variables(block.guard):
         return False
-    if block.buffer.dtype in NARROW_TYPES and block.reducer not in (None, *_EXTREMES):
+    if block.value.dtype.is_narrow and block.reducer not in (None, *_EXTREMES):
         return False
     return _lanes_only_in_loads(block.value, var)
 
@@ -59,11 +59,11 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
         case Select(condition, _, _) if var in variables(condition) and not loads(condition):
             return False  # a mask over indices guards its reads: lanes must be apart
         case Cast(value, dtype):
-            plain = value.dtype in VECTOR_TYPES and dtype in VECTOR_TYPES
+            plain = vectorizes(value.dtype) and vectorizes(dtype)
             return plain and _lanes_only_in_loads(value, var)
-        case Binary(op, a, _) if a.dtype in NARROW_TYPES and op not in _EXTREMES:
+        case Binary(op, a, _) if a.dtype.is_narrow and op not in _EXTREMES:
             return False
-        case Select(condition, then, _) if then.dtype in NARROW_TYPES and loads(condition):
+        case Select(condition, then, _) if then.dtype.is_narrow and loads(condition):
             return False  # a test of numbers has lanes of their size
         case _:
             return all(_lanes_only_in_loads(child, var) for child in expr.children)

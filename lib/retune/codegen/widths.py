@@ -7,6 +7,7 @@ on the way to an index may be larger than the index, and is an int64 then: `sum_
 from collections.abc import Iterable
 from math import prod
 
+from retune.core.dtypes import INT32, INT64, DType
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr
@@ -38,12 +39,12 @@ def check_sizes(kernel: str, nest: Stmt) -> None:
             )
 
 
-def integer_type(expr: Expr, ranges: Ranges) -> str:
+def integer_type(expr: Expr, ranges: Ranges) -> DType:
     """`int32`, or `int64` for an expression that may leave it."""
     return _type_of(bounds(expr, ranges))
 
 
-def sum_type(terms: Iterable[tuple[Monomial, int]], ranges: Ranges) -> str:
+def sum_type(terms: Iterable[tuple[Monomial, int]], ranges: Ranges) -> DType:
     """`int32`, or `int64` for a sum that may leave it on the way, added up in this order."""
     low = high = 0
     for monomial, coefficient in terms:
@@ -51,14 +52,14 @@ def sum_type(terms: Iterable[tuple[Monomial, int]], ranges: Ranges) -> str:
         ends = {coefficient}
         for factor in factors:
             if factor is None:
-                return "int32"  # read from memory: an index into a buffer of known size
+                return INT32  # read from memory: an index into a buffer of known size
             ends = {end * f for end in ends for f in (factor.low, factor.high)}
         low, high = low + min(ends), high + max(ends)
-        if "int64" in (_type_of(Range(low, high)), _type_of(Range(min(ends), max(ends)))):
-            return "int64"
-    return "int32"
+        if INT64 in (_type_of(Range(low, high)), _type_of(Range(min(ends), max(ends)))):
+            return INT64
+    return INT32
 
 
-def _type_of(values: Range | None) -> str:
+def _type_of(values: Range | None) -> DType:
     fits = values is None or -INT_MAX <= values.low <= values.high <= INT_MAX
-    return "int32" if fits else "int64"
+    return INT32 if fits else INT64

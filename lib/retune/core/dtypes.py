@@ -1,48 +1,190 @@
-"""Element types and tensor types, with their numpy counterparts."""
+"""Element types, one entry each, and the types of tensors.
 
-from collections.abc import Mapping
+Read `DType`: all that depends on a type is a property of its entry, and nothing else compares its
+name. An entry is what a new type needs here, and each renderer's table holds its text.
+"""
+
 from dataclasses import dataclass
+from functools import cache
 from math import prod
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
+Kind = Literal["float", "int", "uint", "bool"]
 
-DType = Literal[
-    "float32", "float64", "float16",
-    "int64", "int32", "int16", "int8", "int7",
-    "uint64", "uint32", "uint16", "uint8",
-    "bool",
-]  # fmt: skip
-"""Element types that a value of a graph may have.
+_DEFAULT_TOLERANCE = 1e-4
+"""Allowed deviation relative to the reference's range: the order of additions differs."""
 
-An int7 is an int8 in memory, of -64 to 64, which is what quantizers to seven bits make. Only
-constants have that type; some instructions for products of bytes ask for it.
-"""
 
-DTYPES: tuple[str, ...] = get_args(DType)
+class DType(str):
+    """An element type: an entry of the table below, interned, which prints and stores as its name.
 
-HALF, WIDE = "float16", "float32"
-"""What may lie in memory, and what is computed with in its place."""
+    Memory holds values of any type. What is computed with has a compute type, which is the type
+    itself or a wider one: loads convert to it, and stores convert back.
+    """
 
-NUMPY_DTYPES: tuple[str, ...] = tuple(dtype for dtype in DTYPES if dtype != "int7")
+    __slots__ = ("bits", "compute", "element", "elements", "kind", "tolerance")
+    kind: Kind
+    bits: int
+    """Of the values; in memory an element takes whole bytes, see `itemsize`."""
+    tolerance: float
+    """Allowed deviation of results that are stored so, relative to the reference's range."""
+    element: "DType"
+    """The type of what is packed in it; itself unless it is a word of several."""
+    elements: int
+    """Elements in one word."""
+    compute: "DType"
+    """The type of expressions that read such elements."""
+
+    def __new__(cls, name: str) -> "DType":  # noqa: PYI034  # an entry of the table
+        """The entry of that name. Raises: ValueError if there is none."""
+        found = _ENTRIES.get(name)
+        if found is None:
+            raise ValueError(f"expected an element type among {', '.join(DTYPES)}, got {name!r}")
+        return found
+
+    @classmethod
+    def like(cls, element: "DType", name: str) -> Self:
+        """A type of several such elements, which has that name and no entry."""
+        made = str.__new__(cls, name)
+        made.kind, made.bits, made.tolerance = element.kind, element.bits, element.tolerance
+        made.element, made.elements, made.compute = element, 1, made
+        return made
+
+    def __reduce__(self) -> tuple[type["DType"], tuple[Any, ...]]:
+        return DType, (str(self),)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a floating-point type."""
+        return self.kind == "float"
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether it is an integer without a sign; a bool is not."""
+        return self.kind == "uint"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is an integer; a bool is not."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it is an integer that arithmetic promotes to int32, as C does."""
+        return self.is_integer and self.elements == 1 and self.bits < 32
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element, or of one word of several."""
+        return self.elements * self.numpy.itemsize
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer or a bool."""
+        assert not self.is_float, f"{self} has no limits as integers"
+        if self.kind == "int":
+            top = 1 << (self.bits - 1)
+            return (-top, top if self is INT7 else top - 1)
+        return (0, (1 << self.bits) - 1)
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The type of arrays that hold such elements."""
+        return _numpy(self.element)
+
+
+_ENTRIES: dict[str, DType] = {}
+
+
+def _entry(
+    name: str,
+    kind: Kind,
+    bits: int,
+    *,
+    compute: DType | None = None,
+    tolerance: float = _DEFAULT_TOLERANCE,
+) -> DType:
+    entry = str.__new__(DType, name)
+    entry.kind, entry.bits, entry.tolerance = kind, bits, tolerance
+    entry.element, entry.elements = entry, 1
+    entry.compute = compute or entry
+    return _ENTRIES.setdefault(name, entry)
+
+
+FLOAT32 = _entry("float32", "float", 32)
+FLOAT64 = _entry("float64", "float", 64)
+FLOAT16 = _entry("float16", "float", 16, compute=FLOAT32, tolerance=2e-3)
+BFLOAT16 = _entry("bfloat16", "float", 16, compute=FLOAT32, tolerance=1.6e-2)
+FLOAT8_E4M3FN = _entry("float8_e4m3fn", "float", 8, compute=FLOAT32, tolerance=1.25e-1)
+FLOAT8_E5M2 = _entry("float8_e5m2", "float", 8, compute=FLOAT32, tolerance=2.5e-1)
+INT64 = _entry("int64", "int", 64)
+INT32 = _entry("int32", "int", 32)
+INT16 = _entry("int16", "int", 16)
+INT8 = _entry("int8", "int", 8)
+INT7 = _entry("int7", "int", 7)
+"""An int8 in memory, of -64 to 64, which is what quantizers to seven bits make. Only constants
+have that type; some instructions for products of bytes ask for it."""
+INT4 = _entry("int4", "int", 4, compute=INT8)
+UINT64 = _entry("uint64", "uint", 64)
+UINT32 = _entry("uint32", "uint", 32)
+UINT16 = _entry("uint16", "uint", 16)
+UINT8 = _entry("uint8", "uint", 8)
+UINT4 = _entry("uint4", "uint", 4, compute=UINT8)
+BOOL = _entry("bool", "bool", 1)
+"""One byte in memory, 0 or 1."""
+
+_KERNELS_ONLY = (FLOAT8_E4M3FN, FLOAT8_E5M2, INT4, UINT4)
+DTYPES = tuple(dtype for dtype in _ENTRIES.values() if dtype not in _KERNELS_ONLY)
+"""Element types that a value of a graph may have: files of weights hold them all."""
+NUMPY_DTYPES = tuple(dtype for dtype in DTYPES if dtype is not INT7)
 """Those that arrays have."""
 
-INTEGER_LIMITS: Mapping[str, tuple[int, int]] = {
-    "int7": (-(1 << 6), 1 << 6),
-    "int8": (-(1 << 7), (1 << 7) - 1),
-    "uint8": (0, (1 << 8) - 1),
-    "int16": (-(1 << 15), (1 << 15) - 1),
-    "uint16": (0, (1 << 16) - 1),
-    "int32": (-(1 << 31), (1 << 31) - 1),
-    "uint32": (0, (1 << 32) - 1),
-    "int64": (-(1 << 63), (1 << 63) - 1),
-    "uint64": (0, (1 << 64) - 1),
-    "bool": (0, 1),
-}
-"""The least and the greatest value of a type."""
+
+def packed(element: DType, count: int) -> DType:
+    """The type of words of so many integers, `int8x4`, which instructions on bytes read."""
+    name = f"{element}x{count}"
+    if name not in _ENTRIES:
+        word = _ENTRIES[name] = DType.like(element, name)
+        word.bits, word.elements = 8 * element.itemsize * count, count
+    return _ENTRIES[name]
+
+
+@cache
+def _numpy(dtype: DType) -> np.dtype[Any]:
+    if dtype is INT7:
+        return np.dtype(np.int8)
+    try:
+        return np.dtype(str(dtype))
+    except TypeError:
+        import ml_dtypes
+
+        found: Any = getattr(ml_dtypes, dtype)
+        return np.dtype(found)
+
+
+def dtype_of(array: Array | np.generic) -> DType:
+    """The type of an array's elements. Raises: ValueError if it is not one of ours."""
+    return DType(array.dtype.name)
+
+
+def as_dtype(dtype: DType | str) -> DType:
+    """The type itself, or that of the name. Raises: ValueError if there is none."""
+    return dtype if isinstance(dtype, DType) else DType(dtype)
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The type of arrays that hold elements of the type of that name."""
+    return DType(dtype).numpy
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element of the type of that name."""
+    return DType(dtype).itemsize
+
 
 UNKNOWN = -1
 """An extent that depends on the data: known when the value is made, not before."""
@@ -56,7 +198,10 @@ class TensorType:
     """
 
     shape: tuple[int, ...]
-    dtype: DType = "float32"
+    dtype: DType = FLOAT32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))  # of files and of users: a name
 
     @property
     def known(self) -> bool:
@@ -72,28 +217,8 @@ class TensorType:
     @property
     def bytes(self) -> int:
         """Size in bytes, without padding."""
-        return self.elements * itemsize(self.dtype)
+        return self.elements * self.dtype.itemsize
 
     def __str__(self) -> str:
         extents = ("?" if extent == UNKNOWN else str(extent) for extent in self.shape)
         return f"{self.dtype}[{', '.join(extents)}]"
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """The type of arrays that hold such elements."""
-    return np.dtype("int8" if dtype == "int7" else dtype)
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes of one element; `bool` takes one."""
-    return numpy_dtype(dtype).itemsize
-
-
-def is_float(dtype: str) -> bool:
-    """True for the floating-point types."""
-    return dtype.startswith("float")
-
-
-def is_unsigned(dtype: str) -> bool:
-    """True for the integers without a sign; a bool is none of them."""
-    return dtype.startswith("uint")

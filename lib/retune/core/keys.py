@@ -46,7 +46,8 @@ def _canonical(value: object) -> Iterator[bytes]:
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, enum.Enum):
             text = repr(value).encode()
-            yield b"%s%d:" % (type(value).__name__[0].encode(), len(text))
+            kind = str if isinstance(value, str) else type(value)  # an element type is its name
+            yield b"%s%d:" % (kind.__name__[0].encode(), len(text))
             yield text
         case bytes():
             yield b"y%d:" % len(value)

@@ -204,6 +204,8 @@ _ARRAY_KINDS = "biufV"
 
 
 def _packed_array(value: object) -> object:
+    if isinstance(value, str):
+        return str(value)
     import numpy as np
 
     if isinstance(value, np.generic):
@@ -239,7 +241,7 @@ def _plainer(value: object) -> object:
     import numpy as np
 
     match value:
-        case Path() | datetime():  # pandas has moments of its own
+        case str() | Path() | datetime():  # a DType is a text; pandas has moments of its own
             return str(value)
         case np.generic():
             return value.item()

@@ -14,7 +14,7 @@ from typing import cast
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT7, INT8, TensorType
 from retune.core.errors import InputError
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import Array, Attrs
@@ -219,7 +219,7 @@ class _Packer:
         if node.op not in _LAYERS or node.inputs[1] not in graph.constants:
             return False
         data, weight = (graph.types[value] for value in node.inputs)
-        bytes_only = data.dtype == "int8" and weight.dtype in ("int8", "int7")
+        bytes_only = data.dtype == INT8 and weight.dtype in (INT8, INT7)
         fits = data.shape[0] % self._options.batch == 0
         if node.op == "dense":
             return bytes_only and fits and len(data.shape) == len(weight.shape) == 2
@@ -239,7 +239,7 @@ class _Packer:
         if len(node.inputs) > 3 or any(v not in self._graph.constants for v in node.inputs[1:]):
             return None
         pre, offset = (self._graph.constants[value].reshape(-1) for value in node.inputs[1:])
-        if pre.size != 1 or offset.size != 1 or node.attrs["to"] != "int8":
+        if pre.size != 1 or offset.size != 1 or node.attrs["to"] != INT8:
             return None
         before, added, shift = int(pre[0]), int(offset[0]), integer(node.attrs, "shift")
         low, high = (-LIMIT + added) >> shift, (LIMIT - 1 + added) >> shift
@@ -274,7 +274,7 @@ class _Packer:
         if any(value not in graph.constants for value in operands) or not own or a == b:
             return None
         factors = [graph.constants[value].reshape(-1) for value in operands]
-        if any(factor.size != 1 for factor in factors) or node.attrs["to"] != "int8":
+        if any(factor.size != 1 for factor in factors) or node.attrs["to"] != INT8:
             return None
         left, right, offset = (int(factor[0]) for factor in factors)
         if left & (left - 1) or right & (right - 1) or min(left, right) < 1:

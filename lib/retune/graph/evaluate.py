@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from retune.core.dtypes import numpy_dtype
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts
@@ -64,11 +63,11 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     made: dict[str, Array] = {}
     for name in graph.inputs:
         entry = graph.types[name]
-        if entry.dtype.startswith("float"):
+        if entry.dtype.is_float:
             made[name] = generator.standard_normal(entry.shape, np.float32).astype(entry.dtype)
         else:
             made[name] = generator.integers(0, counts.get(name, 2), entry.shape).astype(
-                numpy_dtype(entry.dtype)
+                entry.dtype.numpy
             )
     return made
 
@@ -81,7 +80,7 @@ def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
             f"got {', '.join(inputs) or 'none'}"
         )
     array = np.asarray(inputs[name])
-    if array.shape != expected.shape or array.dtype != numpy_dtype(expected.dtype):
+    if array.shape != expected.shape or array.dtype != expected.dtype.numpy:
         raise InputError(
             f"running {graph.name}: input '{name}' should be {expected}; "
             f"got {array.dtype}{list(array.shape)}"

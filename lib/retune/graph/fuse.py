@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
 from retune.ops import lookup
@@ -226,7 +227,7 @@ def _computes(
         return None
     value = nodes[-1].outputs[0]
     readers = uses.get(value, ())
-    if value in graph.outputs or len(readers) != 1 or graph.types[value].dtype != "float32":
+    if value in graph.outputs or len(readers) != 1 or graph.types[value].dtype != FLOAT32:
         return None
     (reader,) = readers
     places = [place for place, read in enumerate(reader.inputs) if read == value]

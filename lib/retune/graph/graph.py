@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from retune.core.dtypes import INTEGER_LIMITS, NUMPY_DTYPES, TensorType, numpy_dtype
+from retune.core.dtypes import NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
 from retune.ops.registry import Array, Attrs, AttrValue, lookup
@@ -174,19 +174,19 @@ def type_of(types: Types, value: str) -> TensorType | None:
     return types[value] if value else None
 
 
-def array_type(array: Array, dtype: str = "") -> TensorType:
+def array_type(array: Array, dtype: DType | None = None) -> TensorType:
     """The tensor type of a numpy array: its own, or `dtype` if the array's elements have that type.
 
     Raises: ModelError for a type that a graph cannot hold.
     """
-    own = str(array.dtype)
-    if own not in NUMPY_DTYPES:
+    if array.dtype.name not in NUMPY_DTYPES:
         expected = ", ".join(NUMPY_DTYPES)
-        raise ModelError(f"element type {own} is not supported; expected one of {expected}")
-    if dtype and dtype != own and array.dtype == numpy_dtype(dtype):
-        least, most = INTEGER_LIMITS[dtype]
+        raise ModelError(f"element type {array.dtype} is not supported; expected one of {expected}")
+    own = dtype_of(array)
+    if dtype and dtype != own and array.dtype == dtype.numpy:
+        least, most = dtype.limits
         own = dtype if np.all((least <= array) & (array <= most)) else own
-    return TensorType(tuple(array.shape), own)  # pyright: ignore[reportArgumentType]
+    return TensorType(tuple(array.shape), own)
 
 
 class GraphBuilder:
@@ -210,7 +210,7 @@ class GraphBuilder:
         self._inputs.append(self._claim(name, tensor_type))
         return name
 
-    def constant(self, name: str, array: Array, dtype: str = "") -> str:
+    def constant(self, name: str, array: Array, dtype: DType | None = None) -> str:
         """A constant's name: `name`, or `name.1`, ... if that is taken.
 
         Its type is that of the array, or `dtype` if the array's elements have that type.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph
-from retune.ir.te import Dag, Tensor, placeholder
+from retune.ir.te import Dag, Tensor, placeholder, stored
 from retune.ops.registry import Names, OpCall, expression_of
 
 _ROLES: Mapping[str, str] = {
@@ -52,7 +52,7 @@ def group_tensors(graph: Graph, params: Collection[str] = ()) -> GroupTensors:
     inputs = dict(values)
     for node in graph.nodes:
         output = node.outputs[0]
-        values[output] = expression_of(node.op)(
+        made = expression_of(node.op)(
             OpCall(
                 op=node.op,
                 inputs=[values[value] for value in node.inputs],
@@ -61,7 +61,21 @@ def group_tensors(graph: Graph, params: Collection[str] = ()) -> GroupTensors:
                 name=names,
             )
         )
+        loaded = values[node.inputs[0]] if node.op == "cast" else made
+        read = _converts_when_read(graph, output, loaded)
+        values[output] = loaded if read else stored(made, graph.types[output].dtype)
     return GroupTensors(inputs=inputs, outputs={v: values[v] for v in graph.outputs})
+
+
+def _converts_when_read(graph: Graph, cast: str, source: Tensor) -> bool:
+    """Whether it is a cast of an input to its compute type: all who read the input do that."""
+    converted = source.op is None and source.dtype.compute is graph.types[cast].dtype
+    joined = any(node.op == "concat" for node in graph.consumers(cast))
+    return (
+        converted
+        and source.dtype.compute is not source.dtype
+        and not (joined or cast in graph.outputs)
+    )
 
 
 def _role(graph: Graph, value: str) -> str:

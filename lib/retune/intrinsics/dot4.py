@@ -6,6 +6,7 @@
 exact.
 """
 
+from retune.core.dtypes import INT7, INT8, UINT8
 from retune.intrinsics.intrinsic import (
     Implementation,
     Intrinsic,
@@ -22,7 +23,7 @@ _MOST_CALLS = 4
 
 
 def _unsigned(signature: Signature) -> bool:
-    return signature.dtypes[0] == "uint8"
+    return signature.dtypes[0] == UINT8
 
 
 def _vector(kind: str, lanes: int) -> str:
@@ -144,8 +145,8 @@ DOT4 = register_intrinsic(
         name="dot4",
         k=PACK,
         operands=(
-            MatrixOperand("a", ("uint8", "int8"), PACK),
-            MatrixOperand("b", ("int8", "int7"), PACK),
+            MatrixOperand("a", (UINT8, INT8), PACK),
+            MatrixOperand("b", (INT8, INT7), PACK),
         ),
         implementations=(
             Implementation(
@@ -153,7 +154,7 @@ DOT4 = register_intrinsic(
             ),
             Implementation(
                 "avx2_narrow",
-                lambda s: s.dtypes == ("uint8", "int7") and s.lanes == 8,
+                lambda s: s.dtypes == (UINT8, INT7) and s.lanes == 8,
                 {"OpenCL C": _avx2_narrow},
                 slots=2.0,
             ),

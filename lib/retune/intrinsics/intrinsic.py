@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
 from typing import Literal
 
+from retune.core.dtypes import INT7, INT8, INT32, UINT8, DType
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Expr, Var, cast
 from retune.ir.te import Axis, Compute, Tensor, compute, placeholder, reduce_axis
@@ -28,7 +29,7 @@ two dimensions; or spread over the registers of the work-items of a warp."""
 FIRST, SECOND = Var("item.first"), Var("item.second")
 """The number of a work-item among those of its warp along local.0, and along local.1."""
 
-_LETTER = {"uint8": "u", "int8": "s", "int7": "n"}
+_LETTER = {UINT8: "u", INT8: "s", INT7: "n"}
 """Type -> its letter in a function's name: unsigned, signed, narrow. Others have their names."""
 _LANES = (1, 2, 4, 8, 16)
 
@@ -57,7 +58,7 @@ class MatrixOperand:
     """
 
     name: str
-    dtypes: tuple[str, ...]
+    dtypes: tuple[DType, ...]
     """The types that it may have in memory."""
     pack: int
     """Elements of a pack, or of several packs that are read as one."""
@@ -69,7 +70,7 @@ class MatrixOperand:
 class Signature:
     """One function of an intrinsic: the types of its operands, and its vector lanes."""
 
-    dtypes: tuple[str, ...]
+    dtypes: tuple[DType, ...]
     lanes: int
 
     def __str__(self) -> str:
@@ -128,7 +129,7 @@ class Warp:
         return self.first * self.second
 
 
-def _product(a: Expr, b: Expr, accumulator: str) -> Expr:
+def _product(a: Expr, b: Expr, accumulator: DType) -> Expr:
     return cast(a, accumulator) * cast(b, accumulator)
 
 
@@ -144,7 +145,7 @@ class Intrinsic:
     n: int = 1
     k: int
     operands: tuple[MatrixOperand, ...]
-    accumulator: str = "int32"
+    accumulator: DType = INT32
     """Type of the results."""
     residence: Residence = "vector lane"
     implementations: tuple[Implementation, ...]
@@ -159,7 +160,7 @@ class Intrinsic:
     configuration."""
     warp: Warp | None = None
     """The work-items of an instruction of warps."""
-    combine: Callable[[Expr, Expr, str], Expr] = _product
+    combine: Callable[[Expr, Expr, DType], Expr] = _product
     """What an element of each operand contributes to a result of the accumulator's type."""
 
     @property
@@ -224,7 +225,7 @@ class Intrinsic:
 
     def signatures(self, implementation: Implementation) -> list[Signature]:
         """All that an implementation takes, of any types that the operands may have."""
-        kinds: list[tuple[str, ...]] = [()]
+        kinds: list[tuple[DType, ...]] = [()]
         for operand in self.operands:
             kinds = [(*kind, dtype) for kind in kinds for dtype in operand.dtypes]
         every = (Signature(kind, lanes) for kind in kinds for lanes in _LANES)

@@ -9,6 +9,7 @@ is one macro for each step, see `intrinsic.TILE_STEPS`; numbers of registers com
 
 from collections.abc import Sequence
 
+from retune.core.dtypes import INT7, INT8, UINT8
 from retune.intrinsics.intrinsic import (
     Implementation,
     Intrinsic,
@@ -35,7 +36,7 @@ def _amx(signature: Signature) -> list[str]:
 
     Source: Intel's Instruction Set Reference, LDTILECFG, TILELOADD, TDPBUSD, TILESTORED.
     """
-    dot = "tdpbusd" if signature.dtypes[0] == "uint8" else "tdpbssd"
+    dot = "tdpbusd" if signature.dtypes[0] == UINT8 else "tdpbssd"
     rows = ':: "r"({}), "r"((long)({})) : "memory"'
     return [
         "REGISTER(n)",
@@ -53,7 +54,7 @@ def _amx(signature: Signature) -> list[str]:
 
 def _plain(signature: Signature) -> list[str]:
     """Registers as arrays."""
-    a = "uchar" if signature.dtypes[0] == "uint8" else "char"
+    a = "uchar" if signature.dtypes[0] == UINT8 else "char"
     each = "for (int r = 0; r < rows; ++r)"
     sum_ = f"(({a}*)tile##a)[r * {_ROW_BYTES} + i] * ((char*)tile##b)[i / 4 * {_ROW_BYTES} + "
     return [
@@ -87,8 +88,8 @@ TILE8 = register_intrinsic(
         k=_ROW_BYTES,
         fewer=("m", "k"),
         operands=(
-            MatrixOperand("a", ("uint8", "int8"), PACK),
-            MatrixOperand("b", ("int8", "int7"), PACK),
+            MatrixOperand("a", (UINT8, INT8), PACK),
+            MatrixOperand("b", (INT8, INT7), PACK),
         ),
         residence="register tile",
         registers=8,

@@ -14,6 +14,7 @@ function of the item's results (`y0`, `y1`: a pointer to four channels of each p
 of `a` (two packed int8x4), and of `b` (`b0`, `b1`: four channels of each).
 """
 
+from retune.core.dtypes import INT7, INT8, UINT8
 from retune.intrinsics.intrinsic import (
     FIRST,
     SECOND,
@@ -45,7 +46,7 @@ def _mma(signature: Signature) -> list[str]:
 
     Source: PTX ISA, Warp Level Matrix Instructions: mma.sync.m16n8k32, fragments of 8-bit types.
     """
-    kind = "u8" if signature.dtypes[0] == "uint8" else "s8"
+    kind = "u8" if signature.dtypes[0] == UINT8 else "s8"
     lines = ["int4 first = *y0, second = *y1;"]
     for low, high in ("xy", "zw"):
         sums = ", ".join(f'"+r"({name}.{part})' for part in (low, high) for name in _RESULTS)
@@ -67,7 +68,7 @@ def _exchange(signature: Signature) -> list[str]:
 
     For devices without warps: it shows that the others' shares are where they are looked for.
     """
-    kind = "uchar" if signature.dtypes[0] == "uint8" else "char"
+    kind = "uchar" if signature.dtypes[0] == UINT8 else "char"
     return [
         f"__local int* own = all + {_EXCHANGED} * item;",
         "barrier(CLK_LOCAL_MEM_FENCE);",
@@ -102,13 +103,13 @@ WARP8 = register_intrinsic(
         operands=(
             MatrixOperand(
                 "a",
-                ("uint8", "int8"),
+                (UINT8, INT8),
                 SHARE * PACK,
                 Fragment((FIRST * SHARE,), row=SECOND % ROWS, owner=SECOND // ROWS),
             ),
             MatrixOperand(
                 "b",
-                ("int8", "int7"),
+                (INT8, INT7),
                 PACK,
                 Fragment((FIRST * SHARE, FIRST * SHARE + 1)),
             ),

@@ -14,15 +14,14 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from retune.core.dtypes import FLOAT64, INT32
 from retune.ir.expr import Binary, Cast, Const, Expr, Load, Var, substitute, walk
 from retune.ir.simplify import Range, affine, simplify
 
 _LIMIT = 1 << 24
 """Elements that the view of one operand may have: products copy it."""
-_WORKING = {"float32": "float32", "float64": "float64", "float16": "float32"}
-"""Type of the factors -> type that is computed with."""
-_BYTES = ("int8", "uint8")
-"""Their products are exact as float64, and so are sums of fewer than 2**37 of them."""
+_BYTES = 8
+"""Bits of integers whose products, and sums of fewer than 2**37 of them, float64 holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def contract(
     if {axis for view in views for axis in view.axes} != {*out, *over}:
         return None
     sums = _summed(views, list(out), out).reshape(shape)
-    if body.dtype == "int32":
+    if body.dtype == INT32:
         return (sums * scale).astype(np.int64).astype(np.int32)
     return sums * sums.dtype.type(scale)
 
@@ -130,12 +129,14 @@ def _view(
     if not isinstance(load, Load):
         return None
     array = arrays[load.buffer.name]
-    working = _WORKING.get(str(array.dtype))
     if isinstance(factor, Cast):
-        working = "float64" if str(array.dtype) in _BYTES and factor.dtype == "int32" else None
+        exact = load.dtype.is_integer and load.dtype.bits <= _BYTES and factor.dtype is INT32
+        working = FLOAT64 if exact else None
+    else:
+        working = load.dtype if load.dtype.is_float else None
     if working is None:
         return None
-    array = array.astype(working, copy=False)
+    array = array.astype(working.numpy, copy=False)
     steps: dict[Var, int] = {}
     start: list[slice] = []
     for index, extent, stride in zip(load.indices, array.shape, array.strides, strict=True):

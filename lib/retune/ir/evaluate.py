@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from retune.core.dtypes import numpy_dtype
+from retune.core.dtypes import BOOL, INT32, dtype_of
 from retune.ir.expr import BITCAST, Binary, Call, Cast, Const, Expr, Load, Select, Var, cast
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 from retune.ir.operators import OPERATORS
@@ -33,7 +33,7 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
         case Var():
             return values[expr]
         case Const(value, dtype):
-            return value if dtype in ("int32", "bool") else numpy_dtype(dtype).type(value)
+            return value if dtype in (INT32, BOOL) else dtype.numpy.type(value)
         case Binary(op, a, b):
             return OPERATORS[op].numpy(evaluate(a, values, fetch), evaluate(b, values, fetch))
         case Select(condition, then, otherwise):
@@ -46,14 +46,16 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
                 np.asarray(evaluate(otherwise, values, fetch)),
             )
         case Cast(value, dtype):
-            return np.asarray(evaluate(value, values, fetch)).astype(numpy_dtype(dtype))
+            return np.asarray(evaluate(value, values, fetch)).astype(dtype.numpy)
         case Call(function, (value,), dtype) if function == BITCAST:
             return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
         case Call(function, args, _):
             arrays = (np.asarray(evaluate(a, values, fetch)) for a in args)
             return apply(FUNCTIONS[function], *arrays)
         case Load(_, indices):
-            return fetch(expr, tuple(evaluate(i, values, fetch) for i in indices))
+            read = fetch(expr, tuple(evaluate(i, values, fetch) for i in indices))
+            stored = expr.buffer.dtype is not expr.dtype
+            return np.asarray(read).astype(expr.dtype.numpy) if stored else read
         case _:
             raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
 
@@ -65,11 +67,12 @@ def apply(function: ScalarFunction, *arrays: np.ndarray, **attributes: float) ->
     if function.numpy is not None:
         return np.asarray(function.numpy(*arrays, **given)).astype(result, copy=False)
     assert function.expression is not None
-    operands = [Var(str(i), str(array.dtype)) for i, array in enumerate(arrays)]
+    operands = [Var(str(i), dtype_of(array).compute) for i, array in enumerate(arrays)]
+    held = [array.astype(o.dtype.numpy) for o, array in zip(operands, arrays, strict=True)]
     first, *others = operands
     alike = [other if function.mixed else cast(other, first.dtype) for other in others]
     body = function.expression(first, *alike, **given)
-    value = evaluate(body, dict(zip(operands, arrays, strict=True)))
+    value = evaluate(body, dict(zip(operands, held, strict=True)))
     return np.asarray(value).astype(result, copy=False)
 
 

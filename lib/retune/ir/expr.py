@@ -11,6 +11,7 @@ from itertools import chain
 from operator import is_not
 from typing import Literal
 
+from retune.core.dtypes import BOOL, FLOAT32, INT32, DType, as_dtype
 from retune.ir.nodes import Node, node
 from retune.ir.operators import COMPARISONS, OPERATORS, TIGHT, BinaryOp, folded
 from retune.ir.storage import Storage
@@ -18,14 +19,12 @@ from retune.ir.storage import Storage
 Scope = Literal["global", "constant", "local", "private", "register"]
 """Where a buffer lives. `constant` is global memory whose contents are known at compile time."""
 
-INT = "int32"
-
 
 class Expr(Node):
     """Base of all expressions; operators build larger ones and fold constants."""
 
     __slots__ = ("_loads", "_variables")
-    dtype: str
+    dtype: DType
     _loads: "tuple[Load, ...]"
     _variables: "frozenset[Var]"
 
@@ -96,7 +95,7 @@ class Var(Expr):
     """A named integer: a loop variable, an axis, or a tile-size symbol."""
 
     name: str
-    dtype: str = INT
+    dtype: DType = INT32
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -110,10 +109,10 @@ class Const(Expr):
     """A literal of a given type."""
 
     value: int | float | bool
-    dtype: str = INT
+    dtype: DType = INT32
 
     def __str__(self) -> str:
-        return str(bool(self.value)) if self.dtype == "bool" else repr(self.value)
+        return str(bool(self.value)) if self.dtype == BOOL else repr(self.value)
 
 
 @node
@@ -123,10 +122,10 @@ class Binary(Expr):
     op: BinaryOp
     a: Expr
     b: Expr
-    dtype: str = field(init=False, compare=False)
+    dtype: DType = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", "bool" if self.op in COMPARISONS else self.a.dtype)
+        object.__setattr__(self, "dtype", BOOL if self.op in COMPARISONS else self.a.dtype)
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -156,7 +155,7 @@ class Call(Expr):
 
     function: str
     args: tuple[Expr, ...]
-    dtype: str = "float32"
+    dtype: DType = FLOAT32
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -174,7 +173,7 @@ class Cast(Expr):
     """The value converted to another type; float to int truncates toward zero."""
 
     value: Expr
-    dtype: str
+    dtype: DType
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -194,7 +193,7 @@ class Select(Expr):
     condition: Expr
     then: Expr
     otherwise: Expr
-    dtype: str = field(init=False, compare=False)
+    dtype: DType = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", self.then.dtype)
@@ -216,7 +215,7 @@ class Buffer(Node):
 
     name: str
     shape: tuple[Expr, ...]
-    dtype: str = "float32"
+    dtype: DType = FLOAT32
     scope: Scope = "global"
     storage: Storage | None = None
 
@@ -229,14 +228,14 @@ class Buffer(Node):
 
 @node
 class Load(Expr):
-    """`buffer[indices]`, one index for each dimension."""
+    """`buffer[indices]` in the compute type, one index for each dimension."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
-    dtype: str = field(init=False, compare=False)
+    dtype: DType = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", self.buffer.dtype)
+        object.__setattr__(self, "dtype", self.buffer.dtype.compute)
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -253,20 +252,21 @@ BITCAST = "bitcast"
 """The function of a Call that `bitcast` makes: its type is not that of its argument."""
 
 
-def const(value: float | bool, dtype: str = INT) -> Const:
-    """A literal; integers and booleans are stored as such, whatever number they came as."""
-    if dtype == INT and 0 <= value < len(_SMALL):
+def const(value: float | bool, dtype: DType | str = INT32) -> Const:
+    """A literal of the compute type; integers and booleans are held as such."""
+    kind = as_dtype(dtype).compute
+    if kind is INT32 and 0 <= value < len(_SMALL):
         return _SMALL[int(value)]
-    if dtype == "bool":
-        return Const(bool(value), dtype)
-    return Const(float(value) if dtype.startswith("float") else int(value), dtype)
+    if kind is BOOL:
+        return Const(bool(value), kind)
+    return Const(float(value) if kind.is_float else int(value), kind)
 
 
 _SMALL = tuple(Const(value) for value in range(1024))
 """Nearly all literals of index expressions; made once, since lowering asks for many."""
 
 
-def as_expr(value: Operand, dtype: str = INT) -> Expr:
+def as_expr(value: Operand, dtype: DType | str = INT32) -> Expr:
     """The value itself if it is an expression, otherwise a literal of the given type."""
     return value if isinstance(value, Expr) else const(value, dtype)
 
@@ -278,7 +278,7 @@ def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     differ, or one is neither an expression nor a number.
     """
     try:
-        left = a if isinstance(a, Expr) else const(a, b.dtype if isinstance(b, Expr) else INT)
+        left = a if isinstance(a, Expr) else const(a, b.dtype if isinstance(b, Expr) else INT32)
         right = b if isinstance(b, Expr) else const(b, left.dtype)
     except TypeError as error:
         raise TypeError(f"{op}: expected expressions or numbers; of an Axis `.var`") from error
@@ -286,10 +286,10 @@ def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
         raise TypeError(f"{op}: operands are {left.dtype} and {right.dtype}; cast one of them")
     if isinstance(left, Const):
         if isinstance(right, Const):
-            floating = left.dtype.startswith("float")
+            floating = left.dtype.is_float
             number = folded(op, left.value, right.value, floating=floating)
             if number is not None:
-                return const(number, "bool" if op in COMPARISONS else left.dtype)
+                return const(number, BOOL if op in COMPARISONS else left.dtype)
     elif not isinstance(right, Const) and op not in ("min", "max"):
         return Binary(op, left, right)
     simpler = _neutral(op, left, right)
@@ -300,7 +300,7 @@ def _neutral(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
     """`x + 0 -> x`, `x * 1 -> x`, `x * 0 -> 0` (integers), `x // 1 -> x`, `x % 1 -> 0`, ..."""
     left = a.value if isinstance(a, Const) else None
     right = b.value if isinstance(b, Const) else None
-    integer = not a.dtype.startswith("float")
+    integer = not a.dtype.is_float
     match op:
         case "add" if integer and left == 0:
             return b
@@ -319,7 +319,7 @@ def _neutral(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
         case "or" if left is False or right is False:
             return b if left is False else a
         case "and" if left is False or right is False:
-            return const(False, "bool")
+            return const(False, BOOL)
         case "min" | "max" if a == b:
             return a
         case _:
@@ -348,7 +348,7 @@ def equal(a: Operand, b: Operand) -> Expr:
 
 def all_of(*conditions: Expr) -> Expr:
     """True where every condition holds; True for none."""
-    result: Expr = const(True, "bool")
+    result: Expr = const(True, BOOL)
     for condition in conditions:
         result = binary("and", result, condition)
     return result
@@ -365,25 +365,30 @@ def conjuncts(condition: Expr | None) -> list[Expr]:
 
 def select(condition: Operand, then: Operand, otherwise: Operand) -> Expr:
     """`then` where `condition` holds, else `otherwise`; a literal takes the other side's type."""
-    test = as_expr(condition, "bool")
+    test = as_expr(condition, BOOL)
     model = then if isinstance(then, Expr) else otherwise
-    dtype = model.dtype if isinstance(model, Expr) else "float32"
+    dtype = model.dtype if isinstance(model, Expr) else FLOAT32
     left, right = as_expr(then, dtype), as_expr(otherwise, dtype)
     if isinstance(test, Const):
         return left if test.value else right
     return Select(test, left, right)
 
 
-def cast(value: Expr, dtype: str) -> Expr:
-    """The value as another type; the value itself where it has that type already."""
-    if value.dtype == dtype:
+def cast(value: Expr, dtype: DType | str) -> Expr:
+    """The value as another type, or as the compute type of one that is only stored.
+
+    The value itself where it has that type already.
+    """
+    kind = as_dtype(dtype).compute
+    if value.dtype is kind:
         return value
-    return const(value.value, dtype) if isinstance(value, Const) else Cast(value, dtype)
+    return const(value.value, kind) if isinstance(value, Const) else Cast(value, kind)
 
 
-def bitcast(value: Expr, dtype: str) -> Expr:
+def bitcast(value: Expr, dtype: DType | str) -> Expr:
     """The bits of a number as one of another type of the same size."""
-    return value if value.dtype == dtype else Call(BITCAST, (value,), dtype)
+    kind = as_dtype(dtype)
+    return value if value.dtype is kind else Call(BITCAST, (value,), kind)
 
 
 def ceildiv(a: Operand, b: Operand) -> Expr:
@@ -459,6 +464,24 @@ class Redirection(Rewriter):
 def redirect(expr: Expr, change: Callable[[Load], Expr | None]) -> Expr:
     """`Redirection` of one expression."""
     return Redirection(change)(expr)
+
+
+def converted(value: Expr, stored: Buffer) -> Expr:
+    """The value with the conversions of its loads, and of its store in that buffer, stated.
+
+    Those between memory of one type are left out: they change nothing.
+    """
+    own = stored.dtype
+    if own is not own.compute:
+        read = [load.buffer.dtype for load in loads(value) if load.dtype is value.dtype]
+        if any(dtype is not own for dtype in read):
+            return Cast(value, own)
+
+    def convert(load: Load) -> Expr | None:
+        plain = load.buffer.dtype in (load.dtype, own)
+        return None if plain else Cast(load, load.dtype)
+
+    return redirect(value, convert)
 
 
 def variables(expr: Expr) -> frozenset[Var]:

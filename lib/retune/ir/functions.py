@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from retune.core.dtypes import is_float, is_unsigned, itemsize
+from retune.core.dtypes import BOOL, FLOAT64, INT32
 from retune.ir.expr import (
     Call,
     Expr,
@@ -98,7 +98,7 @@ def call(name: str, *args: Expr, **attributes: float) -> Expr:
     entry = FUNCTIONS[name]
     if entry.expression is not None:
         return entry.expression(*args, **{**entry.attributes, **attributes})
-    return Call(name, args, "bool" if entry.predicate else args[0].dtype)
+    return Call(name, args, BOOL if entry.predicate else args[0].dtype)
 
 
 # -- functions that renderers write ------------------------------------------------------------
@@ -107,9 +107,9 @@ _erf = np.vectorize(erf, otypes=[np.float64])
 
 
 def _absolute(x: Expr) -> Expr:
-    if is_float(x.dtype):
+    if x.dtype.is_float:
         return Call("abs", (x,), x.dtype)
-    if is_unsigned(x.dtype):
+    if x.dtype.is_unsigned:
         return x
     wide = _at_least_32_bits(x)
     return cast(maximum(wide, -wide), x.dtype)
@@ -117,7 +117,7 @@ def _absolute(x: Expr) -> Expr:
 
 def _at_least_32_bits(x: Expr) -> Expr:
     """Narrow integers as int32, so that their arithmetic has one type in C too."""
-    return x if itemsize(x.dtype) >= 4 else cast(x, "int32")
+    return x if x.dtype.itemsize >= 4 else cast(x, INT32)
 
 
 function("exp", numpy=np.exp, opencl="exp", onnx="Exp")
@@ -196,12 +196,12 @@ def _gelu_tanh(x: Expr) -> Expr:
 
 
 def _sign(x: Expr) -> Expr:
-    negative = x if is_unsigned(x.dtype) else select(x < 0, -1, x)
+    negative = x if x.dtype.is_unsigned else select(x < 0, -1, x)
     return select(x > 0, 1, negative)
 
 
 def _bitwise_not(x: Expr) -> Expr:
-    ones = 2 ** (8 * itemsize(x.dtype)) - 1 if is_unsigned(x.dtype) else -1
+    ones = 2 ** (8 * x.dtype.itemsize) - 1 if x.dtype.is_unsigned else -1
     return binary("bitxor", x, ones)
 
 
@@ -250,9 +250,9 @@ function("logical_not", lambda x: equal(x, False), predicate=True, onnx="Not")
 
 def _divide(a: Expr, b: Expr) -> Expr:
     """Floats divide; integers divide toward zero, from the floor division of magnitudes."""
-    if is_float(a.dtype):
+    if a.dtype.is_float:
         return a / b
-    if is_unsigned(a.dtype):
+    if a.dtype.is_unsigned:
         return a // b
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
     quotient = maximum(left, -left) // maximum(right, -right)
@@ -276,7 +276,7 @@ def _quotient(a: Expr, b: Expr) -> Expr:
 
 def _mod(a: Expr, b: Expr) -> Expr:
     """The remainder with the divisor's sign."""
-    if not is_float(a.dtype):
+    if not a.dtype.is_float:
         return cast(_at_least_32_bits(a) % _at_least_32_bits(b), a.dtype)
     rest = Call("fmod", (a, b), a.dtype)
     other_side = all_of(binary("ne", rest, 0), binary("ne", rest < 0, b < 0))
@@ -285,9 +285,9 @@ def _mod(a: Expr, b: Expr) -> Expr:
 
 def _fmod(a: Expr, b: Expr) -> Expr:
     """The remainder with the dividend's sign, for integers from that of magnitudes."""
-    if is_float(a.dtype):
+    if a.dtype.is_float:
         return Call("fmod", (a, b), a.dtype)
-    if is_unsigned(a.dtype):
+    if a.dtype.is_unsigned:
         return a % b
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
     rest = maximum(left, -left) % maximum(right, -right)
@@ -296,8 +296,8 @@ def _fmod(a: Expr, b: Expr) -> Expr:
 
 def _shift(op: Literal["shl", "shr"], a: Expr, b: Expr) -> Expr:
     """A shift by less than nothing or by more than all bits leaves the sign, or nothing."""
-    inside, far = b < 8 * itemsize(a.dtype), const(0, a.dtype)
-    if not is_unsigned(a.dtype):
+    inside, far = b < 8 * a.dtype.itemsize, const(0, a.dtype)
+    if not a.dtype.is_unsigned:
         inside = all_of(b >= 0, inside)
         far = select(a < 0, -1, far) if op == "shr" else far
     return select(inside, binary(op, a, b), far)
@@ -305,10 +305,10 @@ def _shift(op: Literal["shl", "shr"], a: Expr, b: Expr) -> Expr:
 
 def _power(a: Expr, b: Expr) -> Expr:
     """Integer bases are raised as float64, which holds their powers exactly below 2**53."""
-    if is_float(a.dtype):
+    if a.dtype.is_float:
         return power(a, cast(b, a.dtype))
-    value = power(cast(a, "float64"), cast(b, "float64"))
-    whole = not is_float(b.dtype)
+    value = power(cast(a, FLOAT64), cast(b, FLOAT64))
+    whole = not b.dtype.is_float
     return cast(call("round", value) if whole else value, a.dtype)
 
 

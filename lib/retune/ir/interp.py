@@ -14,7 +14,6 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from retune.core.dtypes import numpy_dtype
 from retune.core.errors import VerifyError
 from retune.ir.contract import contract
 from retune.ir.evaluate import Value, evaluate, evaluate_int
@@ -69,7 +68,7 @@ def _run_stage(stage: Tensor, values: Arrays) -> np.ndarray:
 
 def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     memory = _Memory(values, tuple(axis.var for axis in op.axes), stage.shape)
-    dtype = numpy_dtype(stage.dtype)
+    dtype, wide = stage.dtype.numpy, stage.dtype.compute.numpy
     if op.reducer is None:
         result = np.asarray(evaluate(op.body, _grid(op.axes), memory.fetch), dtype)
         if result.shape == stage.shape and result.flags.owndata and result.flags.c_contiguous:
@@ -80,14 +79,13 @@ def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     if op.reducer == "sum" and not (few and _element_by_element(op)):
         sums = contract(op.body, {a.var: a.extent for a in op.axes}, extents, values)
         if sums is not None:
-            return np.asarray(sums, dtype)
+            return np.asarray(sums).astype(dtype, copy=False)
     inner = list(() if few else op.reduce_axes)
     while prod(stage.shape) * prod(a.extent for a in inner) > _GRID_LIMIT and inner:
         inner.pop(0)
     outer = op.reduce_axes[: len(op.reduce_axes) - len(inner)]
     shape = (*stage.shape, *(a.extent for a in inner))
     env, over = _grid((*op.axes, *inner)), tuple(range(len(op.axes), len(shape)))
-    wide = np.dtype(np.float32) if dtype == np.float16 else dtype
     out = np.full(stage.shape, identity(op.reducer, stage.dtype).value, wide)
     combine = COMBINE[op.reducer]
     for point in product(*(range(a.extent) for a in outer)):
@@ -197,9 +195,9 @@ def run_program(
 def poisoned(buffer: Buffer) -> np.ndarray:
     """An array for the buffer that shows where it is read before it is written."""
     shape = tuple(evaluate_int(e) for e in buffer.shape)
-    dtype = numpy_dtype(buffer.dtype)
-    poison = np.nan if dtype.kind == "f" else (dtype.kind != "b" and np.iinfo(dtype.name).max)
-    return np.full(shape, poison, dtype)
+    dtype = buffer.dtype
+    poison = np.nan if dtype.is_float else (dtype.is_integer and dtype.limits[1])
+    return np.full(shape, poison, dtype.numpy)
 
 
 class Runner:

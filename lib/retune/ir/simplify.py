@@ -9,6 +9,7 @@ proves that a guard always holds or that a minimum is decided.
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 
+from retune.core.dtypes import BOOL, INT32
 from retune.ir.expr import (
     Binary,
     Cast,
@@ -54,10 +55,10 @@ class Simplifying(Rewriter):
         self._ranges = ranges
 
     def rewritten(self, expr: Expr) -> Expr:
-        if isinstance(expr, Binary) and expr.op in _RING and expr.dtype == "int32":
+        if isinstance(expr, Binary) and expr.op in _RING and expr.dtype == INT32:
             return from_polynomial(rejoined(polynomial(expr, self)))
         expr = super().rewritten(expr)
-        if isinstance(expr, Binary) and expr.a.dtype == "int32":
+        if isinstance(expr, Binary) and expr.a.dtype == INT32:
             settled = _decide(expr, self._ranges)
             return expr if settled is None else settled
         if isinstance(expr, Select) and isinstance(expr.condition, Const):
@@ -72,7 +73,7 @@ def polynomial(expr: Expr, atoms: Callable[[Expr], Expr] | None = None) -> Polyn
     """The expression as a polynomial over its atoms, each of them first changed by `atoms`."""
     if isinstance(expr, Var):
         return {(expr,): 1}
-    if isinstance(expr, Const) and expr.dtype == "int32":
+    if isinstance(expr, Const) and expr.dtype == INT32:
         return {(): int(expr.value)} if expr.value else {}
     if isinstance(expr, Binary):
         if expr.op in ("add", "sub"):
@@ -220,7 +221,7 @@ def bounds(expr: Expr, ranges: Ranges) -> Range | None:
             if left is None or right is None:
                 return None
             return Range(min(left.low, right.low), max(left.high, right.high))
-        case Cast(value, "int32") if value.dtype == "bool":
+        case Cast(value, dtype) if dtype == INT32 and value.dtype == BOOL:
             return Range(0, 1)
         case _:
             return None
@@ -267,13 +268,13 @@ def _settle(node: Binary, gap: Range) -> Expr | None:
         case "min" | "max" if gap.high <= 0 or gap.low >= 0:
             return node.a if (gap.high <= 0) == (node.op == "min") else node.b
         case "lt" if gap.high < 0 or gap.low >= 0:
-            return const(gap.high < 0, "bool")
+            return const(gap.high < 0, BOOL)
         case "le" if gap.high <= 0 or gap.low > 0:
-            return const(gap.high <= 0, "bool")
+            return const(gap.high <= 0, BOOL)
         case "eq" | "ne" if gap.low > 0 or gap.high < 0:
-            return const(node.op == "ne", "bool")
+            return const(node.op == "ne", BOOL)
         case "eq" | "ne" if gap.low == gap.high == 0:
-            return const(node.op == "eq", "bool")
+            return const(node.op == "eq", BOOL)
         case _:
             return None
 

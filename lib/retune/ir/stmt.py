@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Literal
 
-from retune.core.dtypes import INTEGER_LIMITS
+from retune.core.dtypes import BOOL, DType
 from retune.ir.expr import (
     Buffer,
     Const,
@@ -21,6 +21,7 @@ from retune.ir.expr import (
     Substitution,
     Var,
     const,
+    converted,
     loads,
     substitute,
     variables,
@@ -70,11 +71,11 @@ IDENTITY: Mapping[Reducer, float] = {
 """The value that changes nothing when combined; what a reduction starts from."""
 
 
-def identity(reducer: Reducer, dtype: str) -> Const:
+def identity(reducer: Reducer, dtype: DType) -> Const:
     """The start value of a reduction in a type; integers have no infinities, so their limits."""
     value = IDENTITY[reducer]
-    if dtype in INTEGER_LIMITS and reducer in ("max", "min"):
-        value = INTEGER_LIMITS[dtype][0 if reducer == "max" else 1]
+    if not dtype.is_float and reducer in ("max", "min"):
+        value = dtype.limits[0 if reducer == "max" else 1]
     return const(value, dtype)
 
 
@@ -351,7 +352,7 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     return stmt if new is None else new
 
 
-_HOLDS = const(True, "bool")
+_HOLDS = const(True, BOOL)
 
 
 def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
@@ -455,6 +456,6 @@ def show_stmt(stmt: Stmt, depth: int = 0) -> list[str]:
             sign = {None: "=", "sum": "+=", "prod": "*="}.get(stmt.reducer, f"{stmt.reducer}=")
             target = f"{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}]"
             guard = f"  # where {stmt.guard}" if stmt.guard is not None else ""
-            return [f"{pad}{target} {sign} {stmt.value}{guard}"]
+            return [f"{pad}{target} {sign} {converted(stmt.value, stmt.buffer)}{guard}"]
         case Barrier():
             return [f"{pad}barrier"]

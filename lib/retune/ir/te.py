@@ -17,10 +17,11 @@ known here.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
+from retune.core.dtypes import FLOAT32, DType, as_dtype
 from retune.core.keys import content_key
 from retune.ir.expr import (
     Binary,
@@ -35,6 +36,7 @@ from retune.ir.expr import (
     Var,
     as_expr,
     const,
+    converted,
     loads,
     substitute,
     walk,
@@ -70,7 +72,7 @@ class Tensor:
         return tuple(_extent(e) for e in self.buffer.shape)
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Element type."""
         return self.buffer.dtype
 
@@ -103,14 +105,21 @@ class Concat:
 
 
 def placeholder(
-    name: str, shape: Sequence[int], dtype: str = "float32", *, constant: bool = False
+    name: str, shape: Sequence[int], dtype: DType | str = FLOAT32, *, constant: bool = False
 ) -> Tensor:
     """An input: an array of that shape (integers) and element type that the caller provides.
 
     A constant one is known at compile time: schedules may pack it, or compute from it beforehand.
     """
     scope = "constant" if constant else "global"
-    return Tensor(Buffer(name, tuple(const(e) for e in shape), dtype, scope))
+    return Tensor(Buffer(name, tuple(const(e) for e in shape), as_dtype(dtype), scope))
+
+
+def stored(tensor: Tensor, dtype: DType) -> Tensor:
+    """The tensor with its elements in memory as that type, if they have its compute type."""
+    if dtype.compute is not tensor.dtype or dtype is tensor.dtype:
+        return tensor
+    return Tensor(replace(tensor.buffer, dtype=dtype), tensor.op)
 
 
 def reduce_axis(name: str, extent: int) -> Axis:
@@ -243,7 +252,7 @@ def body_flops(body: Expr) -> int:
     count = 0
     for node in walk(body):
         match node:
-            case Binary() if node.dtype.startswith("float"):
+            case Binary() if node.dtype.is_float:
                 count += 1
             case Call():
                 count += 1
@@ -280,7 +289,7 @@ def _line(tensor: Tensor, names: dict[Buffer, Buffer], canonical: bool) -> str:
         case Compute() as op:
             axes = (*op.axes, *op.reduce_axes)
             renamed = {a.var: Var(f"i{p}") if canonical else a.var for p, a in enumerate(axes)}
-            body = _rename(substitute(op.body, dict(renamed)), names)
+            body = converted(_rename(substitute(op.body, dict(renamed)), names), own)
             left = f"{own.name}({', '.join(renamed[a.var].name for a in op.axes)})"
             sign = {None: "=", "sum": "+="}.get(op.reducer, f"{op.reducer}=")
             over = f" over {[a.extent for a in op.reduce_axes]}" if canonical else ""

@@ -7,6 +7,7 @@ schedules or OpenCL.
 
 from collections.abc import Callable, Iterator, Mapping
 
+from retune.core.dtypes import BOOL, INT32
 from retune.core.errors import VerifyError
 from retune.ir.expr import Binary, Buffer, Const, Expr, Var, loads, variables
 from retune.ir.selections import certain_loads
@@ -93,11 +94,11 @@ def check_ranks(program: Program) -> Iterator[str]:
 def check_types(program: Program) -> Iterator[str]:
     """Values have the type of their buffer, indices are int32, guards are bool."""
     for block in blocks(program.body):
-        if block.value.dtype != block.buffer.dtype:
+        if block.value.dtype is not block.buffer.dtype.compute:
             yield f"{block.name}: {block.value.dtype} stored in {block.buffer.dtype}"
-        if any(i.dtype != "int32" for i in block.indices):
+        if any(i.dtype != INT32 for i in block.indices):
             yield f"{block.name}: an index is not int32"
-        if block.guard is not None and block.guard.dtype != "bool":
+        if block.guard is not None and block.guard.dtype != BOOL:
             yield f"{block.name}: its guard is {block.guard.dtype}"
 
 

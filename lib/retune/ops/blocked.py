@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retune.core.dtypes import Array, TensorType
+from retune.core.dtypes import INT8, INT32, Array, TensorType
 from retune.ir.expr import Expr, const, select
 from retune.ir.te import Tensor
 from retune.ops.convolution import data_index, split_axes, transposed_extents
@@ -128,7 +128,7 @@ def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
         len(data.shape) == len(weight.shape) == 6
         and weight.shape[1] == data.shape[1]
         and weight.shape[4] == weight.shape[5] == data.shape[5]
-        and (data.dtype, weight.dtype, bias.dtype) == ("int8", "int8", "int32")
+        and (data.dtype, weight.dtype, bias.dtype) == (INT8, INT8, INT32)
         and bias.shape
         == (weight.shape[0], *(data.shape[4:] if data.shape[4] > 1 else data.shape[5:])),
         lambda: (
@@ -137,7 +137,7 @@ def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
         ),
     )
     extents = _extents(data.shape[2:4], weight.shape[2:4], attrs)
-    made = TensorType((data.shape[0], weight.shape[0], *extents, *data.shape[4:]), "int8")
+    made = TensorType((data.shape[0], weight.shape[0], *extents, *data.shape[4:]), INT8)
     require(
         min(extents) > 0 and all(other == made for other in rest),
         lambda: (

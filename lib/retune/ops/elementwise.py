@@ -7,13 +7,16 @@ is here besides is not one function of numbers: a choice, and conversions.
 from collections.abc import Sequence
 from typing import cast as cast_type
 
-from retune.core.dtypes import DType, TensorType, itemsize
+import numpy as np
+
+from retune.core.dtypes import BOOL, DType, TensorType, numpy_dtype
 from retune.ir.expr import Expr, as_expr, binary, bitcast, cast, const, select
 from retune.ir.functions import FUNCTIONS, ScalarFunction, call
 from retune.ir.te import Tensor
 from retune.ops.registry import (
     OPS,
     SOURCES,
+    Array,
     Attrs,
     OnnxForm,
     OpCall,
@@ -53,7 +56,7 @@ def operator_of(entry: ScalarFunction) -> OpDef:
 def _infer_logic(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     for entry in types:
         require(
-            entry is not None and entry.dtype == "bool",
+            entry is not None and entry.dtype == BOOL,
             lambda entry=entry: f"a logical operator: expected values of type bool, got {entry}",
         )
     return compare_type(types, attrs)
@@ -73,7 +76,7 @@ SOURCES.append(_register_functions)
 def _infer_where(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
     condition, then = present(types), present(types, 1)
     require(
-        condition.dtype == "bool",
+        condition.dtype == BOOL,
         lambda: f"where: expected a condition of type bool, got {condition}",
     )
     return (TensorType(common_shape(types), then.dtype),)
@@ -97,9 +100,9 @@ def cast_elements(c: OpCall) -> Tensor:
 
     def body(*i: Expr) -> Expr:
         value = c.read(x, i)
-        if to == "bool" and x.dtype != "bool":
+        if to == BOOL and x.dtype != BOOL:
             return binary("ne", value, as_expr(0, x.dtype))
-        if x.dtype == "bool" and to != "bool":
+        if x.dtype == BOOL and to != BOOL:
             return select(value, const(1, to), const(0, to))
         return cast(value, to)
 
@@ -110,14 +113,18 @@ def _infer_bitcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
     (data,), (made,) = types, _infer_to(types, attrs)
     require(
         data is not None
-        and itemsize(data.dtype) == itemsize(made.dtype)
-        and "bool" not in (data.dtype, made.dtype),
+        and data.dtype.itemsize == made.dtype.itemsize
+        and BOOL not in (data.dtype, made.dtype),
         lambda: f"bitcast of {data} to {made.dtype}: expected numbers of the same size",
     )
     return (made,)
 
 
-@op("bitcast", kind="elementwise", infer=_infer_bitcast)
+def _bits(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    return (np.array(present(arrays)).view(numpy_dtype(str(attrs["to"]))),)
+
+
+@op("bitcast", kind="elementwise", infer=_infer_bitcast, numpy=_bits)
 def bitcast_elements(c: OpCall) -> Tensor:
     """The elements' bits as elements of another type (`to`) of the same size."""
     return c.stage(lambda *i: bitcast(c.read(c.inputs[0], i), c.output.dtype))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, TensorType
 from retune.ir.expr import Expr, Load, const, maximum, minimum, select
 from retune.ir.te import Tensor, reduce_axis
 from retune.ops.convolution import data_axes, data_index, split_axes
@@ -109,7 +109,7 @@ def _infer_resample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[T
 
 
 def _check_tables(data: TensorType, places: TensorType, weights: TensorType) -> None:
-    fits = places.dtype == "int32" and weights.dtype == data.dtype
+    fits = places.dtype == INT32 and weights.dtype == data.dtype
     require(
         fits and places.shape == weights.shape,
         lambda: (

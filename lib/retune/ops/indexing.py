@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from retune.core.dtypes import Array, TensorType
+from retune.core.dtypes import INT32, INT64, Array, TensorType
 from retune.ir.expr import Expr, cast, const, equal, maximum, minimum, select
 from retune.ir.te import Reducer, Tensor, reduce_axis
 from retune.ops import host_numpy
 from retune.ops.registry import Attrs, OpCall, integer, op, present
 from retune.ops.shapes import require, same_type
 
-INDEX_TYPES = ("int32", "int64")
+INDEX_TYPES = (INT32, INT64)
 
 
 def _infer_elements(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -48,7 +48,7 @@ def gather_elements(c: OpCall) -> Tensor:
     axis = integer(c.attrs, "axis")
 
     def body(*i: Expr) -> Expr:
-        which = cast(indices[i], "int32")
+        which = cast(indices[i], INT32)
         place = select(which < 0, which + x.shape[axis], which)
         return x[(*i[:axis], place, *i[axis + 1 :])]
 
@@ -61,7 +61,7 @@ def _infer_writers(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
         len(positions.shape) == 2 and positions.dtype in INDEX_TYPES,
         lambda: f"last_writers: expected integer positions [batch, updates], got {positions}",
     )
-    return (TensorType((positions.shape[0], integer(attrs, "places")), "int32"),)
+    return (TensorType((positions.shape[0], integer(attrs, "places")), INT32),)
 
 
 def _last_writers(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
@@ -79,7 +79,7 @@ def last_writers(c: OpCall) -> Tensor:
     u = reduce_axis("u", positions.shape[1])
 
     def body(b: Expr, p: Expr) -> Expr:
-        return select(equal(cast(positions[b, u], "int32"), p), u.var, -1)
+        return select(equal(cast(positions[b, u], INT32), p), u.var, -1)
 
     return c.stage(body, reduce=[u], reducer="max")
 
@@ -149,7 +149,7 @@ def fold_rows(c: OpCall) -> Tensor:
 
     def step(b: Expr, p: Expr, r: Expr) -> Expr:
         neutral = {"sum": const(0, x.dtype), "prod": const(1, x.dtype)}.get(reducer, x[b, p, r])
-        meant = equal(cast(positions[b, u], "int32"), p)
+        meant = equal(cast(positions[b, u], INT32), p)
         return select(meant, updates[b, u, r], neutral)
 
     made = c.stage(step, stem="T_fold_updates", reduce=[u], reducer=reducer)

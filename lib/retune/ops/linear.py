@@ -5,13 +5,13 @@ Products of bytes, each operand uint8 or int8, are summed in int32.
 
 from collections.abc import Sequence
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import INT7, INT8, INT32, UINT8, DType, TensorType
 from retune.ir.expr import Expr, Load, cast, const
 from retune.ir.te import Tensor, reduce_axis
 from retune.ops.registry import Attrs, OpCall, op, present
 from retune.ops.shapes import common_shape, require
 
-BYTES = ("uint8", "int8", "int7")
+BYTES = (UINT8, INT8, INT7)
 
 
 def sum_type(left: TensorType, right: TensorType) -> DType:
@@ -20,7 +20,7 @@ def sum_type(left: TensorType, right: TensorType) -> DType:
         left.dtype == right.dtype or (left.dtype in BYTES and right.dtype in BYTES),
         lambda: f"products of {left} and {right}: expected one element type, or bytes in both",
     )
-    return "int32" if left.dtype in BYTES and right.dtype in BYTES else left.dtype
+    return INT32 if left.dtype in BYTES and right.dtype in BYTES else left.dtype
 
 
 def product(a: Load, b: Load, c: OpCall) -> Expr:

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import Array, TensorType
+from retune.core.dtypes import INT32, INT64, Array, TensorType
 from retune.ir import te
 from retune.ir.expr import Expr, cast, const, select
 from retune.ir.te import Tensor
@@ -161,7 +161,7 @@ def strided_slice(c: OpCall) -> Tensor:
 def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, indices, axis = present(types), present(types, 1), integer(attrs, "axis")
     require(
-        indices.dtype in ("int32", "int64") and axis < len(data.shape),
+        indices.dtype in (INT32, INT64) and axis < len(data.shape),
         lambda: f"gather from {data} along {axis}: expected integer indices, got {indices}",
     )
     shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
@@ -180,7 +180,7 @@ def gather(c: OpCall) -> Tensor:
     extent = x.shape[axis]
 
     def body(*i: Expr) -> Expr:
-        which = cast(indices[i[axis : axis + rank]], "int32")
+        which = cast(indices[i[axis : axis + rank]], INT32)
         place = select(which < 0, which + extent, which)
         return x[(*i[:axis], place, *i[axis + rank :])]
 

@@ -8,7 +8,7 @@ the padding counts as elements of a window (all zeros: the divisor is the data i
 from collections.abc import Callable, Sequence
 from math import prod
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, TensorType
 from retune.ir.expr import Expr, all_of, cast, ceildiv, const, equal, maximum, minimum, select
 from retune.ir.stmt import identity
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
@@ -127,7 +127,7 @@ def _infer_index(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
         pooled == top,
         lambda: f"positions of the maxima of {present(types)}: expected {pooled}, got {top}",
     )
-    return (TensorType(pooled.shape, "int32"),)
+    return (TensorType(pooled.shape, INT32),)
 
 
 @op("max_pool2d_index", "max_pool3d_index", kind="reduction", infer=_infer_index)

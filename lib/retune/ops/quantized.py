@@ -21,7 +21,7 @@ A function of bytes is a table of 256 elements: that of the lowest code first.
 from collections.abc import Sequence
 from typing import cast as cast_type
 
-from retune.core.dtypes import INTEGER_LIMITS, DType, TensorType
+from retune.core.dtypes import INT32, DType, TensorType
 from retune.ir.expr import Expr, binary, cast, const, maximum, minimum
 from retune.ir.te import Tensor
 from retune.ops.linear import BYTES
@@ -36,7 +36,7 @@ LIMIT = 2**15
 
 def _infer_requantize(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     require(
-        3 <= len(types) <= 4 and all(t is not None and t.dtype == "int32" for t in types),
+        3 <= len(types) <= 4 and all(t is not None and t.dtype == INT32 for t in types),
         lambda: f"requantize of {', '.join(map(str, types))}: expected three or four of int32",
     )
     data = present(types)
@@ -77,8 +77,8 @@ def add_codes(c: OpCall) -> Tensor:
     def body(*i: Expr) -> Expr:
         a, b, of_a, of_b, offset = (c.read(tensor, i) for tensor in c.inputs)
         # In this order each product and sum is one multiply-add of 16-bit integers, where there is.
-        first = cast(a, "int32") * _short(of_a, c) + offset
-        return _shifted(cast(b, "int32") * _short(of_b, c) + first, c)
+        first = cast(a, INT32) * _short(of_a, c) + offset
+        return _shifted(cast(b, INT32) * _short(of_b, c) + first, c)
 
     return c.stage(body)
 
@@ -96,10 +96,10 @@ def _infer_lookup(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorT
 def lookup_codes(c: OpCall) -> Tensor:
     """T_lookup_codes(i...) = table[codes(i...) - least]."""
     codes, table = c.inputs
-    least = INTEGER_LIMITS[codes.dtype][0]
+    least = codes.dtype.limits[0]
 
     def body(*i: Expr) -> Expr:
-        place = cast(codes[i], "int32")
+        place = cast(codes[i], INT32)
         return table[(place - least if least else place,)]
 
     return c.stage(body)
@@ -109,15 +109,15 @@ def _short(multiplier: Expr, c: OpCall) -> Expr:
     """The multiplier, of which compilers see how few bits it has."""
     if "bits" not in c.attrs:
         return multiplier
-    return binary("bitand", multiplier, const((1 << integer(c.attrs, "bits")) - 1, "int32"))
+    return binary("bitand", multiplier, const((1 << integer(c.attrs, "bits")) - 1, INT32))
 
 
 def _shifted(value: Expr, c: OpCall) -> Expr:
     """The end of both: shifted, limited, and as a byte."""
-    whole = binary("shr", value, const(integer(c.attrs, "shift"), "int32"))
+    whole = binary("shr", value, const(integer(c.attrs, "shift"), INT32))
     low, high = integer(c.attrs, "min"), integer(c.attrs, "max")
     return cast(_limited(whole, low, high), c.output.dtype)
 
 
 def _limited(value: Expr, low: int, high: int) -> Expr:
-    return minimum(maximum(value, const(low, "int32")), const(high, "int32"))
+    return minimum(maximum(value, const(low, INT32)), const(high, INT32))

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import Array, TensorType
+from retune.core.dtypes import BOOL, INT32, INT64, Array, TensorType
 from retune.ir.expr import Expr, binary, cast, const, equal, select
 from retune.ir.functions import call
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
@@ -39,16 +39,16 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
 
 def _infer_sum(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     (made,) = _infer(types, attrs)
-    return (TensorType(made.shape, "int32" if made.dtype in BYTES else made.dtype),)
+    return (TensorType(made.shape, INT32 if made.dtype in BYTES else made.dtype),)
 
 
 def reduce(c: OpCall) -> Tensor:
     """T_reduce(i...) combines x over the axes; a mean divides afterwards, truth is 0 or 1."""
     (data,) = c.inputs
-    mean, truth = c.op == "reduce_mean", data.dtype == "bool"
+    mean, truth = c.op == "reduce_mean", data.dtype == BOOL
     over = ints(c.attrs, "axes")
     stem = "reduce_total" if mean or truth else f"T_{c.op}"
-    number = "int32" if truth else c.output.dtype
+    number = INT32 if truth else c.output.dtype
     total = _over(c, stem, data, over, _REDUCERS[c.op], lambda x, _k, _i: cast(x, number))
     if not mean and not truth:
         return total
@@ -57,7 +57,7 @@ def reduce(c: OpCall) -> Tensor:
     def body(*i: Expr) -> Expr:
         if truth:
             return binary("ne", total[i], 0)
-        whole = not data.dtype.startswith("float")
+        whole = not data.dtype.is_float
         return (
             call("divide", total[i], const(count, data.dtype))
             if whole
@@ -119,7 +119,7 @@ def _infer_extreme(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
         lambda: f"index of the largest or smallest of {data}: dimension {axis} has no elements",
     )
     kept = (1,) if attrs["keepdims"] else ()
-    return (TensorType((*data.shape[:axis], *kept, *data.shape[axis + 1 :]), "int64"),)
+    return (TensorType((*data.shape[:axis], *kept, *data.shape[axis + 1 :]), INT64),)
 
 
 @op("argmax", "argmin", kind="reduction", infer=_infer_extreme)
@@ -143,7 +143,7 @@ def extreme(c: OpCall) -> Tensor:
         lambda x, k, i: select(equal(x, best[i]), k, elsewhere),
         [best],
     )
-    return c.stage(lambda *i: cast(place[i], "int64"), [place])
+    return c.stage(lambda *i: cast(place[i], INT64), [place])
 
 
 def _infer_top(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -152,7 +152,7 @@ def _infer_top(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
         1 <= count <= data.shape[axis],
         lambda: f"the first {count} of {data} along dimension {axis}: there are not so many",
     )
-    return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), "int64"),)
+    return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), INT64),)
 
 
 def _top_indices(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
@@ -174,7 +174,7 @@ def top_indices(c: OpCall) -> Tensor:
         own, rival = data[i], data[_at(i, axis, other.var)]
         better = own < rival if largest else rival < own
         as_good = own <= rival if largest else rival <= own
-        return cast(select(other.var < i[axis], as_good, better), "int32")
+        return cast(select(other.var < i[axis], as_good, better), INT32)
 
     rank = c.stage(before, [data], stem="T_rank", shape=data.shape, reduce=[other])
 
@@ -182,7 +182,7 @@ def top_indices(c: OpCall) -> Tensor:
         return select(equal(rank[_at(i, axis, element.var)], i[axis]), element.var, 0)
 
     place = c.stage(holder, [rank], stem="T_place", reduce=[element], reducer="max")
-    return c.stage(lambda *i: cast(place[i], "int64"), [place])
+    return c.stage(lambda *i: cast(place[i], INT64), [place])
 
 
 def _at(i: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:

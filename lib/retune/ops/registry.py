@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from retune.core.dtypes import Array, DType, TensorType
+from retune.core.dtypes import Array, TensorType, dtype_of
 from retune.core.errors import LookupFailed, ModelError
 from retune.ir.expr import Expr, Load, const
 from retune.ir.interp import run_dag
-from retune.ir.te import Axis, Dag, Reducer, Tensor, compute, placeholder
+from retune.ir.te import Axis, Dag, Reducer, Tensor, compute, placeholder, stored
 
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
 Attrs: TypeAlias = Mapping[str, AttrValue]
@@ -123,7 +123,7 @@ class OpDef:
         if self.numpy is not None:
             return self.numpy(arrays, attrs)
         given = [np.asarray(present(arrays, index)) for index in range(len(arrays))]
-        types = tuple(TensorType(a.shape, cast("DType", a.dtype.name)) for a in given)
+        types = tuple(TensorType(a.shape, dtype_of(a)) for a in given)
         program = _program(self, types, tuple(sorted(attrs.items())))
         values = run_dag(program, {f"in{i}": array for i, array in enumerate(given)})
         return (values[program.outputs[0].name],)
@@ -138,7 +138,7 @@ def _program(
     inputs = [placeholder(f"in{i}", t.shape, t.dtype) for i, t in enumerate(types)]
     (output,) = definition.infer(types, dict(attrs))
     call = OpCall(op=definition.name, inputs=inputs, attrs=dict(attrs), output=output, name=Names())
-    return Dag((definition.expression(call),))
+    return Dag((stored(definition.expression(call), output.dtype),))
 
 
 OPS: dict[str, OpDef] = {}

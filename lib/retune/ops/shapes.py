@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import BOOL, TensorType
 from retune.core.errors import ModelError
 from retune.ops.registry import Attrs, present
 
@@ -25,7 +25,7 @@ def broadcast_type(types: Sequence[TensorType | None], _: Attrs) -> tuple[Tensor
 
 def compare_type(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
     """As `broadcast_type`, with truth values."""
-    return (TensorType(common_shape(types), "bool"),)
+    return (TensorType(common_shape(types), BOOL),)
 
 
 def common_shape(types: Sequence[TensorType | None]) -> tuple[int, ...]:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, helper, numpy_helper
 
-from retune.core.dtypes import DTYPES, UNKNOWN, Array, DType, TensorType
+from retune.core.dtypes import DTYPES, INT8, UINT8, UNKNOWN, Array, DType, TensorType
 from retune.core.errors import ModelError
 from retune.proto.scope import bodies_of
 
@@ -26,7 +26,7 @@ OLDEST_OPSET = 7
 class Narrow:
     """Integers of fewer than eight bits."""
 
-    dtype: str
+    dtype: DType
     """What holds them."""
     least: int
     most: int
@@ -38,10 +38,10 @@ class Narrow:
 
 
 NARROW: dict[int, Narrow] = {
-    onnx.TensorProto.INT4: Narrow("int8", -8, 7),
-    onnx.TensorProto.UINT4: Narrow("uint8", 0, 15),
-    onnx.TensorProto.INT2: Narrow("int8", -2, 1),
-    onnx.TensorProto.UINT2: Narrow("uint8", 0, 3),
+    onnx.TensorProto.INT4: Narrow(INT8, -8, 7),
+    onnx.TensorProto.UINT4: Narrow(UINT8, 0, 15),
+    onnx.TensorProto.INT2: Narrow(INT8, -2, 1),
+    onnx.TensorProto.UINT2: Narrow(UINT8, 0, 3),
 }
 """By ONNX's number of the element type."""
 
@@ -182,20 +182,15 @@ def initializer_names(graph: onnx.GraphProto) -> set[str]:
 def tensor_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
     """The tensor's contents in its own shape and type; `folder` holds what lies outside the file.
 
-    bfloat16 comes as float32, which has each of its values, and so do integers of fewer than eight
-    bits as those of eight.
+    Integers of fewer than eight bits come as those of eight.
     Raises: ModelError naming `where` for data that are damaged, unsafe to open, or of unknown type.
     """
     if tensor.data_type in NARROW:
         return _narrow_array(tensor, folder, where)
-    brief = tensor.data_type == onnx.TensorProto.BFLOAT16
-    dtype = "bfloat16" if brief else element_type(tensor.data_type, where)
+    dtype = element_type(tensor.data_type, where)
     if external_data_helper.uses_external_data(tensor):
-        # the upper half of a float32 is a bfloat16
-        array = _external_array(tensor, folder, where, np.dtype("<u2" if brief else dtype))
-        return (array.astype(np.uint32) << 16).view(np.float32) if brief else array
-    array = _own_array(tensor, where)
-    return array.astype(np.float32) if brief else array
+        return _external_array(tensor, folder, where, dtype.numpy)
+    return _own_array(tensor, where)
 
 
 def _own_array(tensor: onnx.TensorProto, where: str) -> Array:
@@ -240,7 +235,7 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: Path, where: str) -> Ar
     return dense.reshape(shape)
 
 
-def element_type(number: int, where: str) -> str:
+def element_type(number: int, where: str) -> DType:
     """Our name of an ONNX element type. Raises: ModelError if there is none."""
     try:
         known = onnx.TensorProto.DataType.Name(number).lower()
@@ -252,7 +247,7 @@ def element_type(number: int, where: str) -> str:
             f"{where}: element type {known} is not supported; expected one of {', '.join(DTYPES)}; "
             "convert the model"
         )
-    return name
+    return DType(name)
 
 
 def external_path(tensor: onnx.TensorProto, folder: Path, where: str) -> Path:
@@ -320,7 +315,7 @@ def stated_tensor(entry: onnx.ValueInfoProto, where: str) -> TensorType | None:
     if not entry.type.HasField("tensor_type") or not tensor.HasField("shape"):
         return None
     dims = [d.dim_value if d.HasField("dim_value") else UNKNOWN for d in tensor.shape.dim]
-    return TensorType(tuple(dims), cast("DType", element_type(tensor.elem_type, where)))
+    return TensorType(tuple(dims), element_type(tensor.elem_type, where))
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:

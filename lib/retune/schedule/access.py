@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Const, Expr, Load, Scope, Var, const, loads, variables, walk
 from retune.ir.reduction import path_to
@@ -32,7 +31,7 @@ class AffineAccess:
     @cached_property
     def item_bytes(self) -> int:
         """Bytes of an element."""
-        return itemsize(self.load.buffer.dtype)
+        return self.load.buffer.dtype.itemsize
 
     @cached_property
     def moving(self) -> frozenset[Var]:

@@ -51,7 +51,7 @@ def cache_write(program: Program, name: str) -> Program:
     """See Schedule.cache_write."""
     root, block, path = root_nest(program, name)
     require_kernel(f"cache_write({name})", root)
-    cache = Buffer(f"{block.buffer.name}.acc", block.buffer.shape, block.buffer.dtype)
+    cache = Buffer(f"{block.buffer.name}.acc", block.buffer.shape, block.buffer.dtype.compute)
     if any(b.name == f"{name}.out" or b.buffer.name == cache.name for b in blocks(program.body)):
         raise ScheduleError(f"cache_write({name}): it has a cache already")
     spatial = [loop for loop in path if not loop.reduce]

@@ -83,7 +83,7 @@ class _PackedOperand:
         others = [n for d, n in enumerate(extents) if d not in (row, column)]
         shape = (*others, extents[row] // size, extents[column] * size)
         name = f"{block.name}.{load.buffer.name}"
-        made = Buffer(name, tuple(const(e) for e in shape), load.dtype)
+        made = Buffer(name, tuple(const(e) for e in shape), load.buffer.dtype)
         return _PackedOperand(load, row, column, size, made)
 
     def nest(self) -> Stmt:

@@ -53,7 +53,7 @@ def rfactor(program: Program, name: str, loop_name: str, axis: int) -> Program:
     shape, indices = list(block.buffer.shape), list(block.indices)
     shape.insert(place, factored.extent)
     indices.insert(place, factored.var)
-    buffer = Buffer(f"{block.buffer.name}.part", tuple(shape), block.buffer.dtype)
+    buffer = Buffer(f"{block.buffer.name}.part", tuple(shape), block.buffer.dtype.compute)
     load = Load(buffer, tuple(indices))
     partial = _partial(part, block, path, factored, load)
     whole = _whole(block, path, factored, load)

@@ -5,6 +5,7 @@ Program -> program, meaning kept, ScheduleError where that is impossible; `Sched
 
 from dataclasses import replace
 
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Expr, Load, Redirection, Var, loads, substitute
 from retune.ir.reduction import path_to, reads
@@ -140,7 +141,7 @@ def pack(program: Program, name: str) -> Program:
 def read_as_image(program: Program, name: str, texels: int) -> Program:
     """See Schedule.read_as_image."""
     buffer = _constant(program, name, "read_as_image")
-    if buffer.dtype != "float32":
+    if buffer.dtype != FLOAT32:
         raise ScheduleError(f"read_as_image({name}): expected float32, got {buffer.dtype}")
     if texels < 1 or texels & (texels - 1):
         raise ScheduleError(f"read_as_image({name}): expected a power of two, got {texels}")

@@ -9,7 +9,6 @@ replaces it by plain stages, which primitives then place and tile.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from retune.core.dtypes import is_float
 from retune.core.errors import ScheduleError
 from retune.ir.expr import (
     Binary,
@@ -111,7 +110,7 @@ def find_convolution(program: Program, name: str) -> WinogradConvolution:
     )
     if block.reducer != "sum" or not isinstance(value, Binary) or value.op != "mul":
         raise refused
-    if not is_float(value.dtype):
+    if not value.dtype.is_float:
         raise ScheduleError(f"winograd({name}): expected floats, got {value.dtype}")
     pair = [load for load in (value.a, value.b) if isinstance(load, Load)]
     constant = [load for load in pair if load.buffer.scope == "constant"]

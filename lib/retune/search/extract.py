@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
-from retune.graph.passes.half import computed_wide
 from retune.graph.passes.joins import inclusions, inclusions_of
-from retune.ir.halves import widened_as_read
+from retune.graph.passes.storage import computed_wide
 from retune.ir.merge import merge_axes
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
@@ -88,9 +87,7 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
     moves = inclusions_of(group, graph)
     batches = [tensor.buffer for tensor in ends.values() if moves and tensor.shape[0] > 1]
-    merged = merge_axes(
-        split_patches(made_as_read(widened_as_read(tensors.dag))), rows=rows, batches=batches
-    )
+    merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
     strides = group.anchor.attrs.get("strides")
     return Task(
         key=merged.key,

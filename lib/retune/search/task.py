@@ -9,7 +9,7 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
-from retune.core.dtypes import DTYPES, DType, TensorType, is_float
+from retune.core.dtypes import FLOAT16, DType, TensorType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -145,7 +145,7 @@ class Task:
             for i, (name, kind) in enumerate(zip(self.inputs, self._input_types(), strict=True))
         }
         outputs = self._reference(arrays)
-        half = any(array.dtype == "float16" for array in outputs.values())
+        half = any(array.dtype == FLOAT16 for array in outputs.values())
         allowed = _TOLERANCE_OF_HALF if half else _TOLERANCE
         return Workload(
             key=self.workload_key(seed), inputs=arrays, outputs=outputs, rtol=allowed, atol=allowed
@@ -215,7 +215,7 @@ def _known_space(task: Task, spec: DeviceSpec) -> Space:
 def _random(kind: TensorType, low: float, seed: int, count: int | None) -> np.ndarray:
     if count is not None:
         return random_array(kind, low=0, high=count - 1, seed=seed)
-    if is_float(kind.dtype):
+    if kind.dtype.is_float:
         return random_array(kind, low=low, high=low + 1.0 if low > 0 else 1.0, seed=seed)
     return random_array(kind, seed=seed)
 
@@ -252,6 +252,7 @@ def _heaviest(dag: Dag) -> str:
 
 
 def _dtype(name: str) -> DType:
-    if name not in DTYPES:
-        raise InputError(f"expected an element type among {', '.join(DTYPES)}, got {name!r}")
-    return name  # pyright: ignore[reportReturnType]
+    try:
+        return DType(name)
+    except ValueError as error:
+        raise InputError(str(error)) from None

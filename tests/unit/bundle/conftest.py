@@ -10,6 +10,7 @@ import pytest
 from retune.bundle.format import write_bundle
 from retune.bundle.plan import Alias, NetworkPlan
 from retune.codegen.source import KernelLaunch, ProgramBuffer, Role
+from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from tests.programs import kernels_of
 
@@ -98,7 +99,7 @@ def with_buffer() -> Callable[..., NetworkPlan]:
 
 
 def _value(name: str, role: Role, shape: tuple[int, ...]) -> ProgramBuffer:
-    return ProgramBuffer(name=name, dtype="float32", elements=32, role=role, shape=shape)
+    return ProgramBuffer(name=name, dtype=FLOAT32, elements=32, role=role, shape=shape)
 
 
 def _launch(kernel: str, *args: str) -> KernelLaunch:

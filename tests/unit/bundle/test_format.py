@@ -64,7 +64,7 @@ def test_the_manifest_states_the_memory(folder: Path) -> None:
     assert (memory["peak_bytes"], memory["arena_bytes"]) == (1024, 512)
 
 
-@pytest.mark.parametrize("dtype", sorted({*NUMPY_DTYPES} - {"float32"}))
+@pytest.mark.parametrize("dtype", [d for d in NUMPY_DTYPES[1:] if d.numpy.isbuiltin == 1])
 def test_weights_of_every_type_come_back(plan: NetworkPlan, tmp_path: Path, dtype: str) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)
     extra = ProgramBuffer(name="w", dtype=dtype, elements=6, role="weight", shape=(3, 2))

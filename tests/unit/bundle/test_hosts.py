@@ -16,7 +16,7 @@ from retune.bundle.memory import plan_memory, temp_blocks
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.placement import ARENA, INTERFACE, lay_out
 from retune.codegen.source import KernelLaunch
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT64, INT64, TensorType
 from retune.core.errors import RecordError, VerifyError
 from retune.core.target import GENERIC_CPU
 from retune.graph.graph import GraphBuilder
@@ -119,7 +119,7 @@ def _model(text: str, *types: TensorType) -> bytes:
     ("fields", "message"),
     [
         ({"model": b"junk"}, "expected a model that is a host step; got .*no ONNX model"),
-        ({"model": _model(NONZERO, TensorType((2, -1), "int64"))}, "expected 1 outputs: y; got"),
+        ({"model": _model(NONZERO, TensorType((2, -1), INT64))}, "expected 1 outputs: y; got"),
         ({"model": _model(SPLIT, *[TensorType((1, 2))] * 2)}, "expected 2 inputs: x, z; got"),
         ({"inputs": ("nowhere",)}, "expected names of buffers of the plan; got nowhere"),
         ({"after": 99}, "expected a place from 0 to .*; got 99"),
@@ -178,9 +178,9 @@ def test_a_step_may_read_inputs_and_constants():
 
 def test_types_of_the_host_need_no_arithmetic_of_the_device():
     build = GraphBuilder("net")
-    build.input("x", TensorType((2, 3), "float64"))
+    build.input("x", TensorType((2, 3), FLOAT64))
     text = NONZERO.replace("float", "double")
-    found = TensorType((2, -1), "int64")
+    found = TensorType((2, -1), INT64)
     build.add(HOST, ["x"], host_attrs(model(text), [found]), outputs=["found"])
     network = extract(build.finish(["found"]))
     verify_plan(build_plan(network, {}, GENERIC_CPU, model_key="", notes={}))

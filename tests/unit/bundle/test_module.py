@@ -14,7 +14,7 @@ from retune.bundle.runtime.module import BundleWarning, Module, random_inputs
 from retune.codegen.kernel import Function
 from retune.codegen.opencl.intrinsics import function_lines
 from retune.codegen.source import KernelLaunch, ProgramBuffer
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import BOOL, FLOAT32, INT8, INT64, UINT8, TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.intrinsics import Signature
@@ -179,7 +179,7 @@ def test_an_output_may_be_an_input(plan: NetworkPlan, device: FakeDevice, x: np.
         plan,
         buffers=(
             *plan.buffers,
-            ProgramBuffer(name="echo", dtype="float32", elements=32, role="output", shape=(2, 16)),
+            ProgramBuffer(name="echo", dtype=FLOAT32, elements=32, role="output", shape=(2, 16)),
         ),
         outputs=("echo", *plan.outputs),
         aliases=(*plan.aliases, Alias(value="echo", of="x")),
@@ -279,7 +279,7 @@ def test_a_device_with_smaller_work_groups_is_refused(
 
 def test_a_device_without_an_instruction_of_the_kernels_is_refused(plan: NetworkPlan) -> None:
     """It would end the process at the first launch."""
-    shape = Signature(("uint8", "int8"), 1)
+    shape = Signature((UINT8, INT8), 1)
     defined = "\n".join(function_lines([Function("tile8", shape, "amx")]))
     kernels = kernels_of({name: f"{defined}\n{t}" for name, t in texts_of(plan).items()})
     spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))
@@ -296,7 +296,7 @@ def test_an_invalid_plan_is_refused(plan: NetworkPlan, device: FakeDevice) -> No
 
 
 def test_random_inputs_repeat_by_seed_and_differ_by_name() -> None:
-    types = {"a": TensorType((64,)), "b": TensorType((64,)), "i": TensorType((64,), "int64")}
+    types = {"a": TensorType((64,)), "b": TensorType((64,)), "i": TensorType((64,), INT64)}
     first, again, other = (random_inputs(types, seed) for seed in (1, 1, 2))
     assert all(np.array_equal(first[name], again[name]) for name in types)
     assert not np.array_equal(first["a"], first["b"])
@@ -305,7 +305,7 @@ def test_random_inputs_repeat_by_seed_and_differ_by_name() -> None:
 
 
 def test_random_indices_reach_all_that_is_valid_and_no_more() -> None:
-    types = {"ids": TensorType((4000,), "int64"), "flag": TensorType((64,), "bool")}
+    types = {"ids": TensorType((4000,), INT64), "flag": TensorType((64,), BOOL)}
     found = random_inputs(types, counts={"ids": 1000, "flag": 2})
     assert (found["ids"].min(), found["ids"].max() > 900) == (0, True)
     assert found["ids"].max() < 1000

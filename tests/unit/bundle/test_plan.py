@@ -15,6 +15,7 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.codegen.source import ProgramBuffer
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import VerifyError
 from tests.programs import kernels_of, texts_of
 
@@ -33,9 +34,7 @@ def test_aliases_share_the_memory_of_their_root(plan: NetworkPlan) -> None:
 def test_long_chains_of_aliases_are_followed_once(plan: NetworkPlan) -> None:
     """Somebody's bundle may have one of any length: step by step from each name takes hours."""
     names = [f"link {number}" for number in range(20_000)]
-    links = [
-        ProgramBuffer(name=n, dtype="float32", elements=1, role="temp", shape=()) for n in names
-    ]
+    links = [ProgramBuffer(name=n, dtype=FLOAT32, elements=1, role="temp", shape=()) for n in names]
     aliases = [Alias(value=a, of=b) for a, b in pairwise(names)]
     chained = replace(plan, buffers=tuple(links), aliases=tuple(aliases))
     assert storage_roots(chained) == dict.fromkeys(names, names[-1])
@@ -48,7 +47,7 @@ def test_memory_with_an_output_alias_is_an_output(plan: NetworkPlan) -> None:
 
 
 def test_an_output_may_be_an_alias_of_an_input(plan: NetworkPlan) -> None:
-    same = ProgramBuffer(name="same", dtype="float32", elements=32, role="output", shape=(32,))
+    same = ProgramBuffer(name="same", dtype=FLOAT32, elements=32, role="output", shape=(32,))
     echo = replace(
         plan,
         buffers=(*plan.buffers, same),

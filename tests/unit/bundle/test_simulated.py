@@ -17,6 +17,7 @@ from retune.bundle.runtime.simulated import (
 )
 from retune.bundle.verify.compare import verify
 from retune.codegen.source import ProgramBuffer, ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, Workload
 from retune.device.simulated.runner import SimulatedRunner
@@ -34,7 +35,7 @@ def candidate(plan: NetworkPlan, position: int) -> ProgramSource:
     )
     buffers = tuple(
         ProgramBuffer(
-            name=n, dtype="float32", elements=32, role="input" if n != names[-1] else "output"
+            name=n, dtype=FLOAT32, elements=32, role="input" if n != names[-1] else "output"
         )
         for n in names
     )

@@ -6,6 +6,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
@@ -43,12 +44,12 @@ def test_lanes_of_dot_products(golden):
 
 
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16])
-@pytest.mark.parametrize("first", ["int8", "uint8"])
+@pytest.mark.parametrize("first", [INT8, UINT8])
 def test_dot_products_keep_the_meaning(lanes: int, first: str):
     dag = byte_product(6, 12, 16, first=first)
     s = tiled(dag, lanes)
     assert_same_meaning(dag, s.program)
-    kind = "us" if first == "uint8" else "ss"
+    kind = "us" if first == UINT8 else "ss"
     assert f" = dot4_{kind}_{lanes}(" in lower(s.program, CPU).text
 
 
@@ -56,9 +57,9 @@ def test_products_that_cannot_saturate_take_half_as_many_instructions():
     """Two products of uint8 and int7 fit 16 bits; those of int8 do not."""
     avx2 = replace(CPU, offers=("dot4.avx2_narrow", "dot4.avx2"))
     for first, second, name, way in (
-        ("uint8", "int7", "un", "avx2_narrow"),
-        ("uint8", "int8", "us", "avx2"),
-        ("int8", "int7", "sn", "avx2"),
+        (UINT8, INT7, "un", "avx2_narrow"),
+        (UINT8, INT8, "us", "avx2"),
+        (INT8, INT7, "sn", "avx2"),
     ):
         s = tiled(byte_product(6, 12, 16, first=first, second=second), 8)
         assert_same_meaning(byte_product(6, 12, 16, first=first, second=second), s.program)
@@ -69,7 +70,7 @@ def test_products_that_cannot_saturate_take_half_as_many_instructions():
 def test_the_instructions_of_arm(golden):
     """Signed and unsigned bytes have each their own, of which a processor may lack one."""
     found: list[str] = []
-    for first, way, other in (("int8", "sdot", "usdot"), ("uint8", "usdot", "sdot")):
+    for first, way, other in ((INT8, "sdot", "usdot"), (UINT8, "usdot", "sdot")):
         s = tiled(byte_product(6, 12, 16, first=first), 4)
         text = lower(s.program, replace(CPU, offers=("dot4.usdot", "dot4.sdot"))).text
         found.append(text[: text.index("#endif")])
@@ -117,14 +118,14 @@ def test_a_constant_that_is_never_packed_is_an_error_where_its_bytes_lie_apart()
 
 def across(rows: int, inner: int, columns: int) -> Dag:
     """`int32(x) @ int32(w)`: the second operand is read down its columns."""
-    x, k = placeholder("x", (rows, inner), "uint8"), reduce_axis("k", inner)
-    w = placeholder("w", (inner, columns), "int8", constant=True)
-    product = lambda i, j: cast(x[i, k], "int32") * cast(w[k, j], "int32")  # noqa: E731
+    x, k = placeholder("x", (rows, inner), UINT8), reduce_axis("k", inner)
+    w = placeholder("w", (inner, columns), INT8, constant=True)
+    product = lambda i, j: cast(x[i, k], INT32) * cast(w[k, j], INT32)  # noqa: E731
     return Dag((compute("y", (rows, columns), product, [x, w], reduce=(k,), axes=("i", "j")),))
 
 
 def test_bytes_that_the_nest_makes_are_refused():
-    x, w = placeholder("x", (4, 8), "int8"), placeholder("w", (5, 8), "int8", constant=True)
+    x, w = placeholder("x", (4, 8), INT8), placeholder("w", (5, 8), INT8, constant=True)
     turned = compute("turned", (4, 8), lambda i, j: x[i, 7 - j], [x])
     s = Schedule(from_dag(product_of_bytes(turned, w), "net"))
     s.compute_at("turned", "y.i", "private")
@@ -133,7 +134,7 @@ def test_bytes_that_the_nest_makes_are_refused():
 
 
 def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():
-    x, w = placeholder("x", (3, 8), "int8"), placeholder("w", (5, 8), "uint8")
+    x, w = placeholder("x", (3, 8), INT8), placeholder("w", (5, 8), UINT8)
     dag = product_of_bytes(x, w)
     s = Schedule(from_dag(dag, "net"))
     s.tensorize(s.split("y.k", [4])[1], "dot4")
@@ -169,7 +170,7 @@ def test_what_is_no_dot_product_is_refused(dag: Dag, factor: int, intrinsic: str
 
 
 def test_rows_that_start_inside_a_word_are_refused():
-    x, w = placeholder("x", (4, 6), "uint8"), placeholder("w", (5, 4), "int8", constant=True)
+    x, w = placeholder("x", (4, 6), UINT8), placeholder("w", (5, 4), INT8, constant=True)
     s = Schedule(from_dag(product_of_bytes(x, w), "net"))
     with pytest.raises(ScheduleError, match=r"4 elements of x\[y.i, y.k\] must lie side by side"):
         s.tensorize("y.k", "dot4")

@@ -9,6 +9,7 @@ from retune.codegen.kernel import Name, Value
 from retune.codegen.opencl.renderer import OPENCL
 from retune.codegen.passes.gathers import Lane, shuffled, vectors_of
 from retune.codegen.printing import Printer
+from retune.core.dtypes import FLOAT16, FLOAT32, INT16, INT32, UINT8
 from retune.ir.expr import Buffer, const
 from tests.properties import quick
 
@@ -16,7 +17,7 @@ X, Y = (Buffer(name, (const(256),)) for name in "xy")
 PLACES = st.builds(
     lambda buffer, base, offset: Place(buffer, base, offset, 1),
     st.sampled_from([X, Y]),
-    st.sampled_from([None, Name("at", "int32")]),
+    st.sampled_from([None, Name("at", INT32)]),
     st.integers(0, 40),
 )
 
@@ -45,18 +46,16 @@ def test_vectors_hold_what_was_asked_for_and_nothing_else(scattered: list[Place]
 
 
 def test_short_sources_are_joined_and_shuffled_once():
-    lanes = [Lane(Name(name, "float32", 4), i) for i in range(4) for name in "abcd"]
-    assert text(shuffled(lanes, "float32")) == "((float16)(a, b, c, d)).s048c159d26ae37bf"
+    lanes = [Lane(Name(name, FLOAT32, 4), i) for i in range(4) for name in "abcd"]
+    assert text(shuffled(lanes, FLOAT32)) == "((float16)(a, b, c, d)).s048c159d26ae37bf"
 
 
 def test_one_source_is_only_shuffled():
-    assert (
-        text(shuffled([Lane(Name("a", "int32", 4), i) for i in (3, 2, 1, 0)], "int32")) == "a.s3210"
-    )
+    assert text(shuffled([Lane(Name("a", INT32, 4), i) for i in (3, 2, 1, 0)], INT32)) == "a.s3210"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mask"), [("float32", "int16"), ("uint8", "char16"), ("float16", "short16")]
+    ("dtype", "mask"), [(FLOAT32, INT16), (UINT8, "char16"), (FLOAT16, "short16")]
 )
 def test_wide_sources_are_shuffled_and_chosen_from(dtype: str, mask: str):
     lanes = [Lane(Name("ab"[i % 2], dtype, 16), i // 2) for i in range(16)]
@@ -68,6 +67,6 @@ def test_wide_sources_are_shuffled_and_chosen_from(dtype: str, mask: str):
 @pytest.mark.parametrize("widths", [(4, 8), (4, 4, 4)])
 def test_other_sources_are_taken_lane_by_lane(widths: tuple[int, ...]):
     lanes = [
-        Lane(Name(f"v{n}", "float32", width), i) for n, width in enumerate(widths) for i in range(4)
+        Lane(Name(f"v{n}", FLOAT32, width), i) for n, width in enumerate(widths) for i in range(4)
     ]
-    assert shuffled(lanes, "float32") is None
+    assert shuffled(lanes, FLOAT32) is None

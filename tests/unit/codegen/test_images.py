@@ -11,6 +11,7 @@ from retune.codegen.network.resident import WAYS
 from retune.codegen.passes.images import ImagePack, fits_image
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import GPU, ONE_BASE, Target
+from retune.core.dtypes import FLOAT16, FLOAT32
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
@@ -112,11 +113,11 @@ def test_what_one_kernel_cannot_read_so_no_kernel_reads_so():
 @pytest.mark.parametrize(
     ("elements", "dtype", "row", "fits"),
     [
-        (64, "float32", 8, True),
-        (64, "float32", 3, False),
-        (64, "float16", 8, False),
-        (0, "float32", 8, False),
-        (64, "float32", -8, False),
+        (64, FLOAT32, 8, True),
+        (64, FLOAT32, 3, False),
+        (64, FLOAT16, 8, False),
+        (0, FLOAT32, 8, False),
+        (64, FLOAT32, -8, False),
     ],
 )
 def test_what_fits_an_image(elements: int, dtype: str, row: int, fits: bool):

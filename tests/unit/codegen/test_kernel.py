@@ -8,6 +8,7 @@ from retune.codegen.kernel import Literal, Loop, Name, Value
 from retune.codegen.lower import finished
 from retune.codegen.names import Identifiers
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT32
 from retune.ir.expr import Expr, Var, minimum
 from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Range, polynomial
@@ -33,7 +34,7 @@ def hoisted(build: Callable[[Frame], list[Value]]) -> str:
     outer, *loops = frame.scopes
     for scope, var, extent in reversed(list(zip(loops, (ROW, COLUMN), (4, 8), strict=True))):
         around = frame.scopes[frame.scopes.index(scope) - 1]
-        loop = Loop(Name(var.name, "int32"), extent, 1, (), tuple(scope.statements))
+        loop = Loop(Name(var.name, INT32), extent, 1, (), tuple(scope.statements))
         around.statements.append(loop)
     return "\n".join([shown(outer.statements), *map(str, values)])
 

@@ -4,6 +4,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT8, INT32, UINT8
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
@@ -12,13 +13,13 @@ from tests.oracle import assert_items_agree
 
 
 def looked_up(
-    codes: str = "uint8", table: str = "uint8", *, count: int = 32, constant: bool = True
+    codes: str = UINT8, table: str = UINT8, *, count: int = 32, constant: bool = True
 ) -> Dag:
     """What a table has for codes, that of the lowest code first."""
     x = placeholder("x", (count,), codes)
     t = placeholder("t", (256,), table, constant=constant)
-    least = 0 if codes == "uint8" else 128
-    return Dag((compute("y", (count,), lambda i: t[cast(x[i], "int32") + least], [x, t]),))
+    least = 0 if codes == UINT8 else 128
+    return Dag((compute("y", (count,), lambda i: t[cast(x[i], INT32) + least], [x, t]),))
 
 
 def by_lanes(dag: Dag, lanes: int) -> Schedule:
@@ -31,20 +32,20 @@ def test_text(golden: object):
     assert lower(by_lanes(looked_up(), 16).program, CPU).text == golden
 
 
-@pytest.mark.parametrize("codes", ["uint8", "int8"])
-@pytest.mark.parametrize("table", ["uint8", "int8"])
+@pytest.mark.parametrize("codes", [UINT8, INT8])
+@pytest.mark.parametrize("table", [UINT8, INT8])
 def test_tables_of_bytes(codes: str, table: str):
     dag = looked_up(codes, table)
     s = by_lanes(dag, 16)
     text = lower(s.program, CPU).text
     assert text.count("static uchar16 lookup_16(") == 1
-    assert ("as_char16(lookup_16((__global const uchar*)t, " in text) == (table == "int8")
+    assert ("as_char16(lookup_16((__global const uchar*)t, " in text) == (table == INT8)
     assert_items_agree(dag, s.program)
 
 
 def test_other_tables_are_read_lane_by_lane():
     """Of another type, in fewer lanes, or that a kernel wrote, whose bytes may lie anywhere."""
-    others = [(looked_up(table="int32"), 16), (looked_up(), 8), (looked_up(constant=False), 16)]
+    others = [(looked_up(table=INT32), 16), (looked_up(), 8), (looked_up(constant=False), 16)]
     for dag, lanes in others:
         s = by_lanes(dag, lanes)
         assert "lookup_16" not in lower(s.program, CPU).text

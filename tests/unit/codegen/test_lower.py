@@ -11,6 +11,7 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import CPU
+from retune.core.dtypes import FLOAT32, INT32, UINT8
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, cast, maximum, select
@@ -39,7 +40,7 @@ from tests.dags import (
 class Strange(Expr):
     """An expression that the printer does not know."""
 
-    dtype: str = "float32"
+    dtype: str = FLOAT32
 
 
 def flat(dag: Dag) -> ProgramSource:
@@ -394,7 +395,7 @@ def test_what_32_bits_cannot_number_is_refused():
     with pytest.raises(CodegenError, match=r"_y: x has 2147483648 elements; expected at most"):
         lower(from_dag(large), CPU)
     j = reduce_axis("j", 1 << 31)
-    value = lambda i: x[i] + cast(j.var, "float32")  # noqa: E731
+    value = lambda i: x[i] + cast(j.var, FLOAT32)  # noqa: E731
     many = compute("y", (1,), value, [x := placeholder("x", (1,))], reduce=[j])
     with pytest.raises(CodegenError, match=r"_y: loop y.j has 2147483648 iterations"):
         lower(from_dag(Dag((many,))), CPU)
@@ -409,14 +410,14 @@ def test_what_32_bits_cannot_number_is_refused():
 
 def test_places_that_registers_say_are_one_vector(golden):
     """An element of a table follows each sum: places are computed together, reads are apart."""
-    x, w = placeholder("x", (4, 8), "int32"), placeholder("w", (8, 32), "int32")
-    entries = placeholder("entries", (256,), "uint8")
+    x, w = placeholder("x", (4, 8), INT32), placeholder("w", (8, 32), INT32)
+    entries = placeholder("entries", (256,), UINT8)
     k = reduce_axis("k", 8)
     total = compute("total", (4, 32), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,))
     looked_up = compute(
         "out",
         (4, 32),
-        lambda i, j: entries[(cast(cast(total[i, j], "uint8"), "int32"),)],
+        lambda i, j: entries[(cast(cast(total[i, j], UINT8), INT32),)],
         [total, entries],
     )
     s = Schedule(from_dag(Dag((looked_up,)), "net"))

@@ -7,6 +7,7 @@ from retune.codegen.names import Identifiers
 from retune.codegen.opencl import renderer as opencl
 from retune.codegen.passes.sharing import shared_values
 from retune.codegen.registers import register_lanes
+from retune.core.dtypes import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, UINT64
 from retune.ir.expr import Var, select
 from retune.ir.flat import FlatIndices, elements, flat_index
 from retune.ir.functions import call
@@ -24,15 +25,15 @@ VI, VJ = Var("i"), Var("j")
 @pytest.mark.parametrize(
     ("value", "dtype", "text"),
     [
-        (0.1, "float32", "0.1f"), (1.0, "float32", "1.0f"), (-2.5, "float32", "(-2.5f)"),
-        (1e-10, "float32", "1e-10f"), (3e38, "float32", "3e+38f"), (1 / 3, "float64",
-        "0.3333333333333333"), (float("inf"), "float32", "INFINITY"),
-        (float("-inf"), "float32", "-INFINITY"), (float("nan"), "float32", "NAN"),
-        (float("inf"), "float64", "(double)INFINITY"), (-0.0, "float64", "(-0.0)"),
-        (float("nan"), "float64", "(double)NAN"),
-        (True, "bool", "1"), (7, "int32", "7"), (-(2**31), "int32", "INT_MIN"),
-        (-(2**63), "int64", "LONG_MIN"), (5, "int64", "5L"), (200, "uint8", "200"),
-        (5, "uint32", "5u"), (2**64 - 1, "uint64", "18446744073709551615UL"),
+        (0.1, FLOAT32, "0.1f"), (1.0, FLOAT32, "1.0f"), (-2.5, FLOAT32, "(-2.5f)"),
+        (1e-10, FLOAT32, "1e-10f"), (3e38, FLOAT32, "3e+38f"), (1 / 3, FLOAT64,
+        "0.3333333333333333"), (float("inf"), FLOAT32, "INFINITY"),
+        (float("-inf"), FLOAT32, "-INFINITY"), (float("nan"), FLOAT32, "NAN"),
+        (float("inf"), FLOAT64, "(double)INFINITY"), (-0.0, FLOAT64, "(-0.0)"),
+        (float("nan"), FLOAT64, "(double)NAN"),
+        (True, BOOL, "1"), (7, INT32, "7"), (-(2**31), INT32, "INT_MIN"),
+        (-(2**63), INT64, "LONG_MIN"), (5, INT64, "5L"), (200, UINT8, "200"),
+        (5, UINT32, "5u"), (2**64 - 1, UINT64, "18446744073709551615UL"),
     ],
 )  # fmt: skip
 def test_literals(value: float, dtype: str, text: str):
@@ -41,7 +42,7 @@ def test_literals(value: float, dtype: str, text: str):
 
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-38, 123456789.0, 3.4028235e38])
 def test_float_literals_read_back_exactly(value: float):
-    text = opencl.literal(value, "float32").strip("()").removesuffix("f")
+    text = opencl.literal(value, FLOAT32).strip("()").removesuffix("f")
     assert np.float32(text) == np.float32(value)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from retune.codegen.lower import finished, lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT32, UINT8
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, binary, cast, const, equal, loads, maximum, minimum, select
 from retune.ir.stmt import Program, blocks, from_dag
@@ -29,11 +30,11 @@ def biased(added: Added, *, shape: tuple[int, ...] = (20,), constant: bool = Tru
 
 def codes_of(y: Tensor, added: Added, *, shape: tuple[int, ...], constant: bool = True) -> Dag:
     """Codes of what `added` makes of sums and a `b` of that shape."""
-    b = placeholder("b", shape, "int32", constant=constant)
+    b = placeholder("b", shape, INT32, constant=constant)
 
     def code(i: Expr, j: Expr) -> Expr:
         scaled = binary("shr", added(y, b, i, j), const(9))
-        return cast(minimum(maximum(scaled, const(0)), const(255)), "uint8")
+        return cast(minimum(maximum(scaled, const(0)), const(255)), UINT8)
 
     return Dag((compute("z", y.shape, code, [y, b]),))
 
@@ -134,8 +135,8 @@ def test_floats_would_be_rounded_otherwise():
 
 
 def test_two_sums_of_one_reader_start_each_at_its_own():
-    x = placeholder("x", (4, 8), "int32")
-    b, c = (placeholder(name, (4,), "int32", constant=True) for name in "bc")
+    x = placeholder("x", (4, 8), INT32)
+    b, c = (placeholder(name, (4,), INT32, constant=True) for name in "bc")
     k = reduce_axis("k", 8)
     sums = compute("sums", (4,), lambda i: x[i, k], [x], reduce=(k,))
     squares = compute("squares", (4,), lambda i: x[i, k] * x[i, k], [x], reduce=(k,))

@@ -10,6 +10,7 @@ from retune.codegen.kernel import Name
 from retune.codegen.lower import lower
 from retune.codegen.passes.streams import AHEAD_BYTES, share_of_next
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT32
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, Seq, from_dag
@@ -52,7 +53,7 @@ def strips(passes: int, chunks: int, steps: int, vectors: int) -> tuple[list[For
     terms = (((strip,), chunks * steps * width), ((chunk,), steps * width), ((step,), width))
     buffer = Buffer("k", (const(3 * chunks * steps * width),))
     return loops, [
-        Place(buffer, Name("k_at", "int32"), v * LINE, LINE, terms=terms) for v in range(vectors)
+        Place(buffer, Name("k_at", INT32), v * LINE, LINE, terms=terms) for v in range(vectors)
     ]
 
 

@@ -29,6 +29,7 @@ from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
 from retune.codegen.target import GPU
+from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_GPU
 from retune.ir.stmt import from_dag
@@ -38,10 +39,10 @@ from tests.conftest import Golden
 from tests.dags import conv2d
 from tests.kernel_text import shown
 
-X = Memory("x", "float32", "global")
-S = Memory("s", "float32", "local")
-NUMBER, T, A = Name("i", "int32"), Name("t", "float32"), Name("a", "int32")
-ZERO = Literal(0.0, "float32")
+X = Memory("x", FLOAT32, "global")
+S = Memory("s", FLOAT32, "local")
+NUMBER, T, A = Name("i", INT32), Name("t", FLOAT32), Name("a", INT32)
+ZERO = Literal(0.0, FLOAT32)
 
 
 def kernel_of(*body: object) -> Kernel:
@@ -59,16 +60,16 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def test_statements_between_barriers_are_guarded_together() -> None:
-    value = Load(At(X, NUMBER, 0), "float32")
+    value = Load(At(X, NUMBER, 0), FLOAT32)
     made, arena = tile_function(
         kernel_of(
             Array(S, 20),
             Number(NUMBER, "local", 0, 4, False),
-            Declare(A, Operation("mul", (NUMBER, NUMBER), "int32")),
+            Declare(A, Operation("mul", (NUMBER, NUMBER), INT32)),
             Declare(T, value),
             Store(At(S, A, 0), T),
             Wait(),
-            Store(At(X, A, 0), Load(At(S, NUMBER, 1), "float32")),
+            Store(At(X, A, 0), Load(At(S, NUMBER, 1), FLOAT32)),
         )
     )
     assert arena == 128, "80 bytes, to the next multiple of 64"
@@ -87,7 +88,7 @@ def test_statements_between_barriers_are_guarded_together() -> None:
 
 
 def test_loops_that_wait_stay_outside_of_guards_and_others_go_in() -> None:
-    inner = Loop(Name("j", "int32"), 2, 1, (), (Number(NUMBER, "local", 2, 2, False),))
+    inner = Loop(Name("j", INT32), 2, 1, (), (Number(NUMBER, "local", 2, 2, False),))
     made, _ = tile_function(
         kernel_of(Registers((T,)), Loop(A, 5, 1, (), (inner, Wait(), Assign((T,), ZERO))))
     )
@@ -106,15 +107,15 @@ def test_loops_that_wait_stay_outside_of_guards_and_others_go_in() -> None:
 def test_what_depends_on_guarded_values_is_guarded() -> None:
     made, _ = tile_function(
         kernel_of(
-            Declare(A, Load(At(X, None, 0), "int32")),
-            Declare(NUMBER, Operation("neg", (A,), "int32")),
+            Declare(A, Load(At(X, None, 0), INT32)),
+            Declare(NUMBER, Operation("neg", (A,), INT32)),
         )
     )
     assert [type(s) for s in made.body] == [Registers, Registers, If]
 
 
 def test_local_arrays_follow_one_another() -> None:
-    other = Memory("r", "int8", "local")
+    other = Memory("r", INT8, "local")
     made, arena = tile_function(kernel_of(Array(S, 3), Array(other, 65)))
     assert made.body == (Part(S, 0), Part(other, 64))
     assert arena == 64 + 128
@@ -122,7 +123,7 @@ def test_local_arrays_follow_one_another() -> None:
 
 def test_a_barrier_behind_a_test_is_refused() -> None:
     with pytest.raises(CodegenError, match="k: a barrier behind a test"):
-        tile_function(kernel_of(If((Literal(True, "bool"),), (Wait(),))))
+        tile_function(kernel_of(If((Literal(True, BOOL),), (Wait(),))))
 
 
 def test_the_text(golden: Golden) -> None:

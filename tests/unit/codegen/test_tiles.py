@@ -7,6 +7,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT7, INT8, UINT8
 from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
@@ -51,7 +52,7 @@ def test_a_block_of_tiles(golden):
     ("rows", "columns", "words", "high"),
     [(2, 2, 16, 16), (1, 4, 16, 16), (3, 1, 8, 16), (2, 1, 16, 7), (1, 1, 2, 2)],
 )
-@pytest.mark.parametrize(("first", "second"), [("uint8", "int8"), ("int8", "int7")])
+@pytest.mark.parametrize(("first", "second"), [(UINT8, INT8), (INT8, INT7)])
 def test_tiles_keep_the_meaning(
     rows: int, columns: int, words: int, high: int, first: str, second: str
 ):
@@ -59,7 +60,7 @@ def test_tiles_keep_the_meaning(
     s = tiled(dag, rows, columns, words=words, high=high)
     assert_same_meaning(dag, s.program)
     text = lower(s.program, AMX).text
-    assert ("tdpbusd" if first == "uint8" else "tdpbssd") in text
+    assert ("tdpbusd" if first == UINT8 else "tdpbssd") in text
     assert text.count("_DOT(") == 1 + rows * columns
     assert text.count("_LOAD(") == 1 + rows + columns, "neighbours share what they read"
 

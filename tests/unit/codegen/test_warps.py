@@ -6,6 +6,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
+from retune.core.dtypes import INT7, INT8, UINT8
 from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
@@ -58,7 +59,7 @@ def test_a_warp_multiplies(golden):
 
 
 @pytest.mark.parametrize(("pixels", "vectors"), [(2, 1), (4, 2), (8, 1)])
-@pytest.mark.parametrize(("first", "second"), [("uint8", "int8"), ("int8", "int7")])
+@pytest.mark.parametrize(("first", "second"), [(UINT8, INT8), (INT8, INT7)])
 def test_items_keep_the_meaning(pixels: int, vectors: int, first: str, second: str):
     dag = byte_product(8 * pixels, 64, 64 * vectors, first=first, second=second)
     s = by_warps(dag, pixels=pixels, vectors=vectors)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.messages import Build, Refused, Reply, Request, Warm
@@ -30,7 +31,7 @@ def job(name: str, *, alone: bool = True, options: tuple[str, ...] = ()) -> Prog
         kernels=(KernelText(name="k", text=name, single_item=alone),),
         options=options,
         launches=(launch,),
-        buffers=(ProgramBuffer(name="y", dtype="float32", elements=1, role="output"),),
+        buffers=(ProgramBuffer(name="y", dtype=FLOAT32, elements=1, role="output"),),
     )
 
 

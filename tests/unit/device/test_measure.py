@@ -14,6 +14,7 @@ from retune.codegen.source import (
     ProgramBuffer,
     ProgramSource,
 )
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import InputError, LookupFailed
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
@@ -63,9 +64,9 @@ def program(
         kernels=(KernelText(name=name, text=text or f"// {name}", single_item=single_item),),
         launches=(launch,),
         buffers=(
-            ProgramBuffer(name="x", dtype="float32", elements=elements, role="input"),
-            ProgramBuffer(name="w", dtype="float32", elements=4, role="weight"),
-            ProgramBuffer(name="y", dtype="float32", elements=4, role="output"),
+            ProgramBuffer(name="x", dtype=FLOAT32, elements=elements, role="input"),
+            ProgramBuffer(name="w", dtype=FLOAT32, elements=4, role="weight"),
+            ProgramBuffer(name="y", dtype=FLOAT32, elements=4, role="output"),
         ),
         packings={"w": Packing(pack=Reverse(), sources=("w",))},
     )

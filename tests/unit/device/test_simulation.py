@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from retune.codegen.lower import lower
 from retune.codegen.source import Run
 from retune.codegen.target import CPU
+from retune.core.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8, UINT64
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.timing import deviation
 from retune.device.simulated.simulation import (
@@ -105,9 +106,7 @@ def test_fractions_lie_between_nought_and_one(values: list[int]):
     assert 0 <= fraction(*values) < 1
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float16", "float64", "int64", "int8", "uint8", "uint64", "bool"]
-)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, FLOAT64, INT64, INT8, UINT8, UINT64, BOOL])
 @given(data=st.data())
 @quick(30)
 def test_a_spoiled_result_is_beyond_every_tolerance(dtype: str, data: st.DataObject):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, without_dead
@@ -39,8 +40,8 @@ def samples(graph: Graph, count: int = 8) -> Samples:
 
 def integer_ends(graph: Graph) -> Graph:
     """The network up to the last integers that it computes: all behind is floats, and not exact."""
-    whole = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype == "int32"]
-    codes = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype in ("uint8", "int8")]
+    whole = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype == INT32]
+    codes = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype in (UINT8, INT8)]
     ends = tuple(node.outputs[0] for node in (codes[-1], whole[-1]))
     return without_dead(replace(graph, outputs=ends))
 
@@ -52,8 +53,8 @@ def exact_part(graph: Graph, seed: int) -> tuple[Graph, dict[str, Array]]:
     what is rounded is an output: all integers have to be the same then, and floats nearly.
     """
     inputs = random_inputs(graph, seed)
-    casts = (n for n in graph.nodes if n.op == "cast" and n.attrs["to"] in ("int8", "uint8"))
-    codes = [node for node in casts if graph.types[node.inputs[0]].dtype == "float32"]
+    casts = (n for n in graph.nodes if n.op == "cast" and n.attrs["to"] in (INT8, UINT8))
+    codes = [node for node in casts if graph.types[node.inputs[0]].dtype == FLOAT32]
     coded = {node.outputs[0] for node in codes}
     quotients = [n.inputs[0] for n in graph.nodes if n.op == "quotient"]
     rounded = [value for value in quotients if graph.types[value].elements > 1]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retune.core.dtypes import INT8
 from retune.core.errors import InputError
 from retune.frontend.onnx.importer import import_model
 from retune.graph.blocks import PackOptions, pack
@@ -151,7 +152,7 @@ def test_what_the_accelerator_does_not_take_stays():
 
 def test_a_network_whose_scales_are_no_powers_of_two_is_refused():
     with pytest.raises(InputError, match="quantize it with power2"):
-        pack(small(residual, **_fields(QuantizeSettings(activations="int8", weights="tensor"))))
+        pack(small(residual, **_fields(QuantizeSettings(activations=INT8, weights="tensor"))))
 
 
 def _fields(settings: QuantizeSettings) -> dict[str, object]:
@@ -169,7 +170,7 @@ def test_maxima_of_codes_are_codes_of_maxima():
         quantize(graph, data, replace(SETTINGS, pools_of_codes=whole)) for whole in (True, False)
     )
     pooled = next(node for node in of_codes.nodes if node.op == "max_pool2d")
-    assert of_codes.types[pooled.outputs[0]].dtype == "int8"
+    assert of_codes.types[pooled.outputs[0]].dtype == INT8
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (of_floats, of_codes))
     np.testing.assert_array_equal(found, expected)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT7, INT8, UINT8, TensorType
 from retune.core.errors import InputError, LookupFailed, ModelError
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder, Node
@@ -85,14 +85,14 @@ def test_a_folding_builder_computes_constants():
 def test_a_narrow_type_is_kept_only_where_the_values_have_it():
     """As passes move and fold a constant: its transpose is as narrow."""
     build = GraphBuilder("net", fold=True)
-    x = build.input("x", TensorType((2, 3), "uint8"))
+    x = build.input("x", TensorType((2, 3), UINT8))
     weight = np.asarray([[64, -64, 0], [1, 2, 3]], np.int8)
-    narrow, wide = (build.constant("w", weight + more, "int7") for more in (np.int8(0), np.int8(1)))
-    assert [build.types[name].dtype for name in (narrow, wide)] == ["int7", "int8"]
+    narrow, wide = (build.constant("w", weight + more, INT7) for more in (np.int8(0), np.int8(1)))
+    assert [build.types[name].dtype for name in (narrow, wide)] == [INT7, INT8]
     turned = build.add("transpose", (narrow,), {"perm": (1, 0)})
-    assert build.types[turned] == TensorType((3, 2), "int7")
+    assert build.types[turned] == TensorType((3, 2), INT7)
     graph = build.finish([build.add("dense", (x, narrow))]).verify()
-    stated = {**graph.types, "w": TensorType((2, 3), "int7")}
+    stated = {**graph.types, "w": TensorType((2, 3), INT7)}
     broken = dataclasses.replace(graph, types=stated, constants={"w": weight + np.int8(1)})
     with pytest.raises(ModelError, match="constant 'w' holds int8"):
         broken.verify()

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper, parser
 
-from retune.core.dtypes import UNKNOWN, TensorType
+from retune.core.dtypes import FLOAT32, INT32, INT64, UNKNOWN, TensorType
 from retune.core.errors import ModelError
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import partition
@@ -29,7 +29,7 @@ SPLIT = """
 split (float[1, 4] x, float[1, 4] z) => (float[1, 2] low, float[1, 2] high)
 { s = Add (x, z) low, high = Split <axis = 1> (s) }
 """
-FOUND = TensorType((2, UNKNOWN), "int64")
+FOUND = TensorType((2, UNKNOWN), INT64)
 HALF = TensorType((1, 2))
 
 
@@ -79,7 +79,7 @@ def test_a_step_of_constants_is_folded():
     stored = build.constant("stored", np.array([[0, 2, 0], [1, 0, 0]], np.float32))
     build.add(HOST, [stored], host_attrs(model(NONZERO), [FOUND]), outputs=["found"])
     graph = build.finish(["found"]).verify()
-    assert not graph.nodes and graph.types["found"] == TensorType((2, 2), "int64")
+    assert not graph.nodes and graph.types["found"] == TensorType((2, 2), INT64)
 
 
 def test_the_network_s_key_covers_the_model():
@@ -97,7 +97,7 @@ def test_a_graph_prints_the_size_of_the_model():
 def test_nobody_reads_a_value_of_unknown_extents():
     build = found_places()
     with pytest.raises(ModelError, match=r"'cast' \(cast\) reads 'found', which is int64\[2, \?\]"):
-        build.add("cast", ["found"], {"to": "float32"})
+        build.add("cast", ["found"], {"to": FLOAT32})
 
 
 def test_only_host_steps_make_values_of_unknown_extents():
@@ -145,7 +145,7 @@ def test_a_step_holds_all_of_its_data():
 def test_inputs_have_to_be_those_of_the_model():
     attrs = _attrs(NONZERO, FOUND)
     build = GraphBuilder("net")
-    build.input("x", TensorType((2, 3), "int32"))
+    build.input("x", TensorType((2, 3), INT32))
     with pytest.raises(ModelError, match=r"input 'x': expected float32; got int32\[2, 3\]"):
         build.add(HOST, ["x"], attrs)
     with pytest.raises(ModelError, match="expected the inputs x; got none"):
@@ -153,7 +153,7 @@ def test_inputs_have_to_be_those_of_the_model():
 
 
 def test_a_step_that_makes_something_else_says_so():
-    step = step_of(_attrs(NONZERO, TensorType((2, 1), "int64")))
+    step = step_of(_attrs(NONZERO, TensorType((2, 1), INT64)))
     with pytest.raises(ModelError, match=r"output 'y': expected int64\[2, 1\]; got \(2, 6\)"):
         step.run([np.ones((2, 3), np.float32)])
 
@@ -174,7 +174,7 @@ def test_omitted_outputs_are_not_taken_for_omitted_inputs():
     top = onnx.numpy_helper.from_array(np.array(3, np.float32), "top")
     graph = helper.make_graph(nodes, "net", [x], made, [top])
     given = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    attrs = host_attrs(given, [TensorType((UNKNOWN,), "int64"), TensorType((4,))])
+    attrs = host_attrs(given, [TensorType((UNKNOWN,), INT64), TensorType((4,))])
     counts, clipped = step_of(attrs).run([np.array([-2, 5, 5, 1], np.float32)])
     assert counts.tolist() == [1, 1, 2] and clipped.tolist() == [-2, 3, 3, 1]
 

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from retune.core.dtypes import UNKNOWN, TensorType
+from retune.core.dtypes import FLOAT32, INT64, UINT8, UNKNOWN, TensorType
 from retune.ops.host import host_attrs, step_of
 
 Arrays = list[np.ndarray | None]
@@ -81,7 +81,7 @@ def test_unique(axis: int | None, in_order: int, outputs: int, rng):
     assert_like_onnxruntime("Unique", [x], outputs, sorted=in_order, **attrs)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", [FLOAT32, INT64, UINT8])
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("axis", [0, -1])
 def test_top_k(axis: int, largest: int, dtype: str, rng):

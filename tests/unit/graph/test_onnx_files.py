@@ -13,6 +13,7 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
+from retune.graph.passes.storage import in_compute_types
 from retune.proto.file import external_files, read_onnx
 from tests.unit.graph.networks import model, node
 
@@ -207,12 +208,27 @@ def test_a_sparse_weight_that_does_not_fit_is_named(places: np.ndarray):
         import_model(made)
 
 
-def test_weights_of_bfloat16_are_read_as_float32():
+def test_weights_of_bfloat16_keep_their_type():
     values = np.array([1, -2.5, 3e38, 1e-30], ml_dtypes.bfloat16)
     nodes = [node("Cast", ["w"], ["wide"], to=TensorProto.FLOAT), node("Add", ["x", "wide"], ["y"])]
     made = model(nodes, {"x": [4]}, weights={"w": values})
     found = result(made, x=np.zeros(4, np.float32))
     np.testing.assert_array_equal(found, values.astype(np.float32))
+
+
+def test_a_network_of_bfloat16_is_imported_and_computed_in_float32():
+    nodes = [node("Mul", ["x", "w"], ["t"]), node("Relu", ["t"], ["y"])]
+    weights = {"w": np.array([2, -3], ml_dtypes.bfloat16)}
+    made = model(nodes, {"x": [2]}, weights=weights, element=TensorProto.BFLOAT16)
+    graph = import_model(made)
+    assert {entry.dtype for entry in graph.types.values()} == {"bfloat16"}
+    x = np.array([1.5, -0.5], ml_dtypes.bfloat16)
+    found = run_graph(graph, {"x": x})["y"]
+    assert (found.dtype, found.tolist()) == (ml_dtypes.bfloat16, [3, 1.5])
+    wide = in_compute_types(graph).verify()
+    inner = {wide.types[value].dtype for n in wide.nodes[:-1] for value in n.outputs}
+    assert inner == {"float32"}
+    assert run_graph(wide, {"x": x})["y"].tolist() == [3, 1.5]
 
 
 def test_computing_in_bfloat16_is_done_in_float32():
@@ -252,7 +268,7 @@ def test_external_weights_without_elements_are_read(tmp_path: Path):
     assert result(load_file(path), x=ONES).tolist() == [1, 1]
 
 
-def test_external_bfloat16_is_read_as_float32(tmp_path: Path):
+def test_external_bfloat16_is_read(tmp_path: Path):
     values = np.array([1, -2.5], ml_dtypes.bfloat16)
     (tmp_path / "w.bin").write_bytes(values.tobytes())
     tensor = external("w", "w.bin", [2], TensorProto.BFLOAT16)

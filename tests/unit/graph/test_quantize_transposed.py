@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnxruntime.quantization import QuantType
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8, TensorType
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
@@ -21,7 +21,7 @@ from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import samples, upwards
 from tests.unit.graph.test_onnx_pairs import float_ops, inputs_of, last_scale, peer, quantized
 
-SETTINGS = [QuantizeSettings(), QuantizeSettings(activations="int8"), POWER2]
+SETTINGS = [QuantizeSettings(), QuantizeSettings(activations=INT8), POWER2]
 LAYERS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 4, 5, 4), (6, 4, 4, 4), {"strides": (2, 2), "pads": (1,) * 4, "groups": 1}),
     ((2, 4, 5, 4), (6, 2, 3, 3), {"strides": (2, 3), "pads": (1, 0, 0, 2), "groups": 2}),
@@ -46,7 +46,7 @@ def layer(
     data = rng.integers(0, 256, shape).astype(np.uint8)
     weight = rng.integers(-127, 128, kernel).astype(np.int8)
     build = GraphBuilder("layer")
-    inputs = build.input("x", TensorType(shape, "uint8")), build.constant("w", weight)
+    inputs = build.input("x", TensorType(shape, UINT8)), build.constant("w", weight)
     made = build.add("conv_transpose", inputs, {**attrs, **({"border": zero} if zero else {})})
     return build.finish([made]), data, weight, attrs
 
@@ -73,7 +73,7 @@ def test_a_network_upwards_is_one_of_integers_and_close_to_the_float_network(set
     made = quantize(graph, data, settings)
     heavy = [node for node in made.nodes if node.op in ("conv2d", "conv_transpose")]
     assert len(heavy) == 7
-    assert {made.types[node.outputs[0]].dtype for node in heavy} == {"int32"}
+    assert {made.types[node.outputs[0]].dtype for node in heavy} == {INT32}
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
     bound = 0.3 if settings.scheme == "power2" else 0.06
@@ -88,7 +88,7 @@ def test_codes_are_moved_and_not_sums():
     graph, data = upwards()
     made = optimise(quantize(graph, data, QuantizeSettings()), "NHWC")
     moved = [made.types[n.inputs[0]].dtype for n in made.nodes if n.op == "depth_to_space"]
-    assert moved == ["uint8"] * 5
+    assert moved == [UINT8] * 5
     makers = {value: node for node in made.nodes for value in node.outputs}
     rescaled = [n for n in made.nodes if n.op == "requantize"]
     assert {makers[n.inputs[0]].op for n in rescaled} == {"add"}  # and never two
@@ -118,7 +118,7 @@ def test_a_network_that_onnxruntime_quantized_stays_in_integers(
     model = quantized(small(groups), tmp_path, **options)
     graph = import_model(model)
     heavy = [n for n in graph.nodes if n.op in ("conv2d", "conv_transpose")]
-    assert [graph.types[n.outputs[0]].dtype for n in heavy] == ["int32"] * 4
+    assert [graph.types[n.outputs[0]].dtype for n in heavy] == [INT32] * 4
     assert [op for op in float_ops(graph) if op != "identity"] == [
         *("quotient", "round", "add", "clip"),
         *("cast", "multiply"),
@@ -159,7 +159,7 @@ def test_groups_share_the_scales_of_their_channels(groups: int) -> None:
     model = pairs_in_groups(groups)
     graph = import_model(model)
     (layer,) = (n for n in graph.nodes if n.op == "conv_transpose")
-    assert graph.types[layer.outputs[0]].dtype == "int32"
+    assert graph.types[layer.outputs[0]].dtype == INT32
     inputs = inputs_of(model, 3)
     found = run_graph(graph, inputs)[graph.outputs[0]]
     assert np.abs(found - peer(model, inputs)).max() <= 1.001 * 0.02
@@ -182,7 +182,7 @@ def test_scales_along_the_input_channels_leave_the_layer_in_floats(tmp_path: Pat
     axis.i = 0
     graph = import_model(model)
     heavy = [n for n in graph.nodes if n.op in ("conv2d", "conv_transpose")]
-    assert [graph.types[n.outputs[0]].dtype for n in heavy] == ["int32", "float32", *["int32"] * 2]
+    assert [graph.types[n.outputs[0]].dtype for n in heavy] == [INT32, FLOAT32, *[INT32] * 2]
     inputs = inputs_of(model, 9)
     found = run_graph(graph, inputs)[graph.outputs[0]]
     assert np.abs(found - peer(model, inputs)).max() <= 2.001 * last_scale(model)

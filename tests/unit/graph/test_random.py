@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from retune.core.dtypes import INT8, UINT8
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import partition
@@ -39,9 +40,7 @@ def check(seed: int, make: Callable[[int], onnx.ModelProto] = random_model) -> N
     inputs = random_inputs(graph, seed)
     meaning = run_graph(graph, inputs)
     assert_alike(meaning, as_onnxruntime(model, inputs), f"import of seed {seed}")
-    settings = (
-        POWER2 if seed % 3 == 0 else QuantizeSettings(activations=("uint8", "int8")[seed % 2])
-    )
+    settings = POWER2 if seed % 3 == 0 else QuantizeSettings(activations=(UINT8, INT8)[seed % 2])
     whole = quantize(graph, random_samples(graph, 2, seed), settings)
     for network, given in ((graph, inputs), exact_part(whole, seed)):
         before = run_graph(network.verify(), given)

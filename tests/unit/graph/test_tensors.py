@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32, UINT8, UINT32, TensorType
 from retune.frontend.models import load_model
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import group_graph, partition
@@ -245,9 +245,9 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
         },
     ),
     ("where", [np.array([[True], [False]]), (2, 3), (1, 3)], {}),
-    ("cast", [(2, 3)], {"to": "int32"}),
-    ("cast", [np.array([0, 2], np.int32)], {"to": "bool"}),
-    ("cast", [np.array([True, False])], {"to": "float32"}),
+    ("cast", [(2, 3)], {"to": INT32}),
+    ("cast", [np.array([0, 2], np.int32)], {"to": BOOL}),
+    ("cast", [np.array([True, False])], {"to": FLOAT32}),
     ("log", ["positive:2,3"], {}),
     ("sqrt", ["positive:2,3"], {}),
     ("power", ["positive:2,3", (2, 3)], {}),
@@ -265,8 +265,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("sign", [SPECIAL], {}),
     ("sign", [np.array([7, 0], np.uint32)], {}),
     ("abs", [np.array([7, 0], np.uint16)], {}),
-    ("bitcast", [SPECIAL], {"to": "uint32"}),
-    ("bitcast", [np.array([200, 3], np.uint8)], {"to": "int8"}),
+    ("bitcast", [SPECIAL], {"to": UINT32}),
+    ("bitcast", [np.array([200, 3], np.uint8)], {"to": INT8}),
     ("logical_not", [np.array([True, False])], {}),
     *((op, [TRUTH, TRUTH[:, 1:]], {}) for op in ("logical_and", "logical_or", "logical_xor")),
     *(
@@ -309,7 +309,7 @@ _CODES = np.random.default_rng(4).integers(0, 256, (1, 4, 6, 5), np.uint8)
 _TAPS = np.random.default_rng(5).integers(-128, 128, (8, 4, 3, 3), np.int8)
 _SUMS = np.random.default_rng(6).integers(-(2**31), 2**31, (2, 3, 4), np.int32)
 _NEAR = (_SUMS >> np.arange(8, 32).reshape(2, 3, 4)).astype(np.int32)
-_LIMITED: dict[str, Any] = {"shift": 7, "min": 3, "max": 250, "to": "uint8"}
+_LIMITED: dict[str, Any] = {"shift": 7, "min": 3, "max": 250, "to": UINT8}
 BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
     (
         "conv2d",
@@ -342,7 +342,7 @@ BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
             np.array([[2**20], [-(2**30)], [2**30]], np.int32),
             np.array([[0], [2**15 - 1], [2**14]], np.int32),
         ],
-        _LIMITED | {"shift": 21, "to": "int8", "min": -128, "max": 127, "bits": 15},
+        _LIMITED | {"shift": 21, "to": INT8, "min": -128, "max": 127, "bits": 15},
     ),
     ("requantize", [_NEAR, np.array(3, np.int32), np.array(64, np.int32)], _LIMITED),
     (
@@ -354,7 +354,7 @@ BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
             np.array(77, np.int32),
             np.array(-(2**28), np.int32),
         ],
-        _LIMITED | {"shift": 20, "to": "int8", "min": -128, "max": 127},
+        _LIMITED | {"shift": 20, "to": INT8, "min": -128, "max": 127},
     ),
     (
         "add_codes",

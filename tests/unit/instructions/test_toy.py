@@ -6,6 +6,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import INT8, INT32, UINT8
 from retune.core.errors import ScheduleError
 from retune.intrinsics import (
     Implementation,
@@ -22,7 +23,7 @@ from retune.schedule.schedule import Schedule
 from tests.oracle import assert_same_meaning
 
 
-def differences(rows: int, inner: int, outer: int, dtype: str = "uint8") -> Dag:
+def differences(rows: int, inner: int, outer: int, dtype: str = UINT8) -> Dag:
     """Sums of absolute differences of bytes of `x` and `w`."""
     x = placeholder("x", (rows, inner), dtype)
     w = placeholder("w", (outer, inner), dtype, constant=True)
@@ -35,7 +36,7 @@ def differences(rows: int, inner: int, outer: int, dtype: str = "uint8") -> Dag:
 
 
 def _distance(a, b):
-    return cast(maximum(a, b), "int32") - cast(minimum(a, b), "int32")
+    return cast(maximum(a, b), INT32) - cast(minimum(a, b), INT32)
 
 
 def _text(signature: Signature) -> list[str]:
@@ -50,7 +51,7 @@ def _text(signature: Signature) -> list[str]:
 @pytest.fixture
 def toy() -> Iterator[Intrinsic]:
     plain = Implementation(name="plain", takes=lambda _: True, text={"OpenCL C": _text})
-    operands = (MatrixOperand("a", ("uint8",), 4), MatrixOperand("b", ("uint8",), 4))
+    operands = (MatrixOperand("a", (UINT8,), 4), MatrixOperand("b", (UINT8,), 4))
     yield register_intrinsic(
         Intrinsic(
             name="sad4",
@@ -81,7 +82,7 @@ def test_a_toy_intrinsic_keeps_the_meaning_and_is_called(toy: Intrinsic):
 
 def test_what_it_does_not_take_is_refused(toy: Intrinsic):
     with pytest.raises(ScheduleError, match=r"with a of uint8, b of uint8; got sum of"):
-        scheduled(differences(3, 8, 5, "int8"))
+        scheduled(differences(3, 8, 5, INT8))
 
 
 def test_names_are_unique(toy: Intrinsic):
@@ -97,8 +98,8 @@ def test_it_is_not_known_without_its_entry():
 def test_a_device_uses_the_best_way_that_it_offers():
     from retune.intrinsics.dot4 import DOT4
 
-    us = Signature(("uint8", "int8"), 8)
+    us = Signature((UINT8, INT8), 8)
     assert DOT4.implementation(us, ("dot4.avx2", "dot4.vnni")).name == "vnni"
     assert DOT4.implementation(us, ("dot4.avx2",)).name == "avx2"
     assert DOT4.implementation(us, ()).name == "plain"
-    assert DOT4.implementation(Signature(("int8", "int8"), 8), ("dot4.vnni",)).name == "plain"
+    assert DOT4.implementation(Signature((INT8, INT8), 8), ("dot4.vnni",)).name == "plain"

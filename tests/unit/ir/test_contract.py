@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from retune.core.dtypes import INT8, INT32, UINT8
 from retune.ir import contract as module
 from retune.ir.contract import contract
 from retune.ir.expr import Expr, Var, cast, select
@@ -49,7 +50,7 @@ def test_it_gives_what_the_loops_give(name: str, limit: int, monkeypatch: pytest
 
 
 def test_what_it_does_not_cover():
-    x, n = placeholder("x", (8,)), placeholder("n", (8,), "int32")
+    x, n = placeholder("x", (8,)), placeholder("n", (8,), INT32)
     k = reduce_axis("k", 4)
     bodies = {
         "a mask": lambda i: select(k.var < 2, x[i + k.var], x[i]),
@@ -82,11 +83,11 @@ def test_an_operand_may_be_read_backwards():
 
 def test_groups_and_bytes_are_covered():
     """Channels that an index divides are two axes; products of bytes are added up exactly."""
-    x, w = placeholder("x", (2, 6), "int8"), placeholder("w", (4, 3), "uint8")
+    x, w = placeholder("x", (2, 6), INT8), placeholder("w", (4, 3), UINT8)
     k = reduce_axis("k", 3)
 
     def body(b: Var, c: Var) -> Expr:
-        return cast(x[b, c // 2 * 3 + k.var], "int32") * cast(w[c, k.var], "int32")
+        return cast(x[b, c // 2 * 3 + k.var], INT32) * cast(w[c, k.var], INT32)
 
     dag = Dag((compute("y", (2, 4), body, [x, w], reduce=[k]),))
     assert len(contracted(dag)) == 1

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32
 from retune.ir.evaluate import Formulas, evaluate, evaluate_each, evaluate_int
 from retune.ir.expr import (
     Const,
@@ -59,7 +60,7 @@ def test_one_evaluation_serves_many_points(expr: Expr):
 @given(exprs=st.lists(integer_expressions(), max_size=4))
 def test_formulas_are_evaluated_as_each_of_them(exprs: list[Expr]):
     values = {VI: np.arange(7), VJ: np.arange(7) - 5, VK: np.full(7, 3)}
-    exprs = [*exprs, cast(VI < VJ, "int32"), call("sqrt", cast(VI, "float32"))]
+    exprs = [*exprs, cast(VI < VJ, INT32), call("sqrt", cast(VI, FLOAT32))]
     formulas = Formulas(exprs)
     together = formulas(values, 7)
     assert together.shape == (len(set(exprs)), 7) and together.dtype == np.float64
@@ -103,16 +104,16 @@ def test_literals_fold_and_neutral_elements_vanish():
 def test_floating_point_literals_are_not_folded():
     x = placeholder("x", (4,))
     assert str(x[VI] * 0.0) == "x[i]*0.0"
-    assert str(const(1.0, "float32") + const(2.0, "float32")) == "1.0 + 2.0"
+    assert str(const(1.0, FLOAT32) + const(2.0, FLOAT32)) == "1.0 + 2.0"
 
 
 def test_types_follow_the_operands():
-    x = placeholder("x", (4,), "int8")
-    assert (x[VI] * 2).dtype == "int8"
-    assert (x[VI] < 2).dtype == "bool"
-    assert cast(x[VI], "float32").dtype == "float32"
-    assert cast(x[VI], "int8") == x[VI]
-    assert cast(const(2.9, "float32"), "int32") == const(2)
+    x = placeholder("x", (4,), INT8)
+    assert (x[VI] * 2).dtype == INT8
+    assert (x[VI] < 2).dtype == BOOL
+    assert cast(x[VI], FLOAT32).dtype == FLOAT32
+    assert cast(x[VI], INT8) == x[VI]
+    assert cast(const(2.9, FLOAT32), INT32) == const(2)
 
 
 def test_mixed_types_are_refused():
@@ -136,7 +137,7 @@ def test_an_expression_has_no_truth_value():
 
 def test_unknown_functions_are_refused():
     with pytest.raises(ValueError, match="'gamma' is not one of abs, add, arccos"):
-        call("gamma", const(1.0, "float32"))
+        call("gamma", const(1.0, FLOAT32))
 
 
 def test_equal_trees_are_equal_values():

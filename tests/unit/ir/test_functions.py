@@ -7,13 +7,14 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dtypes import BOOL, FLOAT32, INT32
 from retune.ir.evaluate import apply
 from retune.ir.expr import Expr, Var, maximum, minimum
 from retune.ir.functions import FUNCTIONS, call, function
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 
-X = Var("x", "float32")
+X = Var("x", FLOAT32)
 
 
 @pytest.fixture
@@ -82,6 +83,6 @@ def test_every_onnx_operator_has_one_function():
 
 def test_every_expression_takes_its_arity_and_attributes():
     for entry in FUNCTIONS.values():
-        arguments = [Var(name, "bool" if entry.logical else "int32") for name in "abc"]
+        arguments = [Var(name, BOOL if entry.logical else INT32) for name in "abc"]
         if entry.expression is not None and not entry.attributes:
             assert isinstance(call(entry.name, *arguments[: entry.arity]), Expr)

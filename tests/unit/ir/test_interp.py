@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import VerifyError
 from retune.ir.expr import Buffer, Load, Var, const
 from retune.ir.interp import run_program
@@ -46,7 +47,7 @@ def test_scratch_read_before_it_is_written_is_nan():
 
 
 def test_stores_outside_a_buffer_are_errors():
-    past = For(VI, const(5), Block("y", Y, (VI,), const(0.0, "float32")))
+    past = For(VI, const(5), Block("y", Y, (VI,), const(0.0, FLOAT32)))
     with pytest.raises(VerifyError, match=r"y: stores outside y\(4,\)"):
         run_program(program(past), {"x": np.ones(4, np.float32)})
 
@@ -61,7 +62,7 @@ def test_decomposed_programs_have_loops_of_their_own():
 
 def test_a_reduction_inside_another_one_starts_afresh():
     """`p` is computed in each iteration of the loop that `y` reduces over."""
-    p, q = Buffer("p", (const(1),), "float32", "register"), Var("q")
+    p, q = Buffer("p", (const(1),), FLOAT32, "register"), Var("q")
     inner = For(q, const(3), Block("p", p, (const(0),), Load(X, (VI,)), "sum"), reduce=True)
     outer = Block("y", Y, (VI,), Load(p, (const(0),)), "sum")
     nest = For(VI, const(4), For(VK, const(2), Seq((inner, outer)), reduce=True))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.core.dtypes import FLOAT32
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.te import Dag, compute, placeholder
@@ -61,5 +62,5 @@ def test_merging_does_not_touch_the_elements():
     dag = Dag((compute("y", (2, 3, 4), lambda i, j, k: x[i, j, k] + 1.0, [x]),))
     merged = assert_merged_agrees(dag)
     assert merged.placeholders[0].shape == (24,)
-    ramp = np.arange(24, dtype="float32")
+    ramp = np.arange(24, dtype=FLOAT32)
     assert np.array_equal(run_dag(merged, {"x": ramp})["y"], ramp + 1)

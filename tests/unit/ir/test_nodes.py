@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 
+from retune.core.dtypes import FLOAT32
 from retune.ir.expr import Buffer, Load, Substitution, Var, cast, const, loads, redirect, variables
 from retune.ir.nodes import Node, node
 from retune.ir.stmt import Block, For, Seq, blocks, inside, loops
@@ -34,7 +35,7 @@ def test_a_node_of_another_process_hashes_as_here():
 
 def test_an_expression_knows_its_reads_and_variables():
     inner = Load(X, (VI,))
-    outer = Load(Y, (inner,)) * cast(VJ + 1, "float32")
+    outer = Load(Y, (inner,)) * cast(VJ + 1, FLOAT32)
     for _ in range(2):  # the second time from memory
         assert loads(outer) == (Load(Y, (inner,)), inner)
         assert variables(outer) == {VI, VJ}
@@ -56,7 +57,7 @@ def test_what_reads_nothing_stays_where_loads_are_redirected():
 
 
 def test_a_statement_knows_what_is_inside():
-    first = Block("a", X, (VI,), const(0.0, "float32"))
+    first = Block("a", X, (VI,), const(0.0, FLOAT32))
     second = Block("b", Y, (VJ,), Load(X, (VJ,)))
     inner = For(VJ, const(8), second)
     body = Seq((For(VI, const(8), first), inner))

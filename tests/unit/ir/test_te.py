@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from retune.core.dtypes import FLOAT32, FLOAT64
 from retune.ir.expr import Var
 from retune.ir.interp import run_dag
 from retune.ir.te import Dag, compute, concat, placeholder, reduce_axis, show
@@ -12,7 +13,7 @@ from tests.dags import conv2d, dense, softmax, total
 from tests.oracle import inputs_for
 
 
-def _dense(names: str, rows: int = 4, inner: int = 8, dtype: str = "float32") -> Dag:
+def _dense(names: str, rows: int = 4, inner: int = 8, dtype: str = FLOAT32) -> Dag:
     """A product whose tensors and axes are named by the letters of `names`."""
     a, b, c, i, j, k = names
     x, w = placeholder(a, (rows, inner), dtype), placeholder(b, (3, inner), dtype, constant=True)
@@ -26,7 +27,7 @@ def test_keys_do_not_depend_on_names():
 
 
 @pytest.mark.parametrize(
-    "other", [_dense("xwyijk", 5), _dense("xwyijk", 4, 9), _dense("xwyijk", dtype="float64")]
+    "other", [_dense("xwyijk", 5), _dense("xwyijk", 4, 9), _dense("xwyijk", dtype=FLOAT64)]
 )
 def test_keys_depend_on_shapes_and_types(other: Dag):
     assert _dense("xwyijk").key != other.key

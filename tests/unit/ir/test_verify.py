@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import VerifyError
 from retune.ir.expr import Buffer, Load, Var, const, select
 from retune.ir.stmt import Block, For, Program, Seq, Stmt, from_dag
@@ -43,7 +44,7 @@ BROKEN = {
     r"copy: 2 indices for y\[8\]": program(loop(replace(copy(), indices=(VI, VI)))),
     "copy: int32 stored in float32": program(loop(replace(copy(), value=VI))),
     "copy: an index is not int32": program(
-        loop(replace(copy(), indices=(const(0.0, "float32"),)))
+        loop(replace(copy(), indices=(const(0.0, FLOAT32),)))
     ),
     "copy: its guard is int32": program(loop(replace(copy(), guard=VI))),
     "loop i has extent 0": program(loop(copy(), extent=0)),

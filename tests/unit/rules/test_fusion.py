@@ -1,5 +1,6 @@
 """What runs together with what: an image on its way into a network."""
 
+from retune.core.dtypes import FLOAT32, UINT8
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.expr import cast, const, loads, maximum, minimum, select, variables
 from retune.ir.stmt import Program, blocks, from_dag
@@ -15,12 +16,12 @@ def image() -> Dag:
 
     def code(n, c, i, j):
         return cast(
-            minimum(maximum(x[n, c, i, j] * 9.0, const(0.0, "float32")), const(255.0, "float32")),
-            "uint8",
+            minimum(maximum(x[n, c, i, j] * 9.0, const(0.0, FLOAT32)), const(255.0, FLOAT32)),
+            UINT8,
         )
 
     def inside(n, c, i, j):
-        return select(c < 3, codes[n, c, i, j], const(0, "uint8"))
+        return select(c < 3, codes[n, c, i, j], const(0, UINT8))
 
     codes = compute("codes", (1, 3, 8, 40), code, [x])
     wide = compute("wide", (1, 4, 8, 40), inside, [codes])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.core.dtypes import INT8, INT32
 from retune.core.target import GENERIC_GPU
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
@@ -26,7 +27,7 @@ SHAPES: dict[str, Dag] = {
     "strided window": byte_conv2d(9, 9, 64, 32, stride=2),
     "one tap": byte_conv2d(6, 6, 128, 64, window=1),
     "matrix": byte_product(9, 64, 64),
-    "signed": byte_product(11, 128, 32, first="int8"),
+    "signed": byte_product(11, 128, 32, first=INT8),
 }
 
 
@@ -75,7 +76,7 @@ def test_what_fits_no_warp_goes_by_words(dag: Dag, sketches: list[str]):
 def test_data_that_the_epilogue_reads_by_bytes_go_by_words():
     (y,) = byte_product(16, 64, 64).outputs
     x = next(t for t in Dag((y,)).placeholders if t.name == "x")
-    dag = Dag((compute("z", y.shape, lambda i, j: y[i, j] + cast(x[i, j], "int32"), [y, x]),))
+    dag = Dag((compute("z", y.shape, lambda i, j: y[i, j] + cast(x[i, j], INT32), [y, x]),))
     found = {sketch.name for sketch in gpu_space(from_dag(dag), NVIDIA).sketches}
     assert found and all(name.endswith(".words") for name in found)
     assert names(dag) == []

@@ -7,10 +7,11 @@ from math import prod
 import numpy as np
 import pytest
 
+from retune.core.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import For, from_dag
-from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.te import Dag, compute, placeholder, reduce_axis, stored
 from retune.schedule.access import AffineAccess
 from retune.schedule.space import Sketch
 from retune.schedule.stages import loops_of
@@ -23,9 +24,7 @@ from retune.targets.tiling import GROUP, ITEM
 from tests.dags import byte_conv2d, conv2d
 
 SPECS = pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])
-SIZES = pytest.mark.parametrize(
-    ("dtype", "share"), [("int8", 0.25), ("float16", 0.5), ("float64", 2.0)]
-)
+SIZES = pytest.mark.parametrize(("dtype", "share"), [(INT8, 0.25), (FLOAT16, 0.5), (FLOAT64, 2.0)])
 
 
 def sketches(dag: Dag, spec: DeviceSpec) -> list[Sketch]:
@@ -35,12 +34,13 @@ def sketches(dag: Dag, spec: DeviceSpec) -> list[Sketch]:
 def multiplied(dtype: str) -> Dag:
     x, w = placeholder("x", (96, 448), dtype), placeholder("w", (448, 512), dtype, constant=True)
     k = reduce_axis("k", 448)
-    return Dag((compute("y", (96, 512), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,)),))
+    y = compute("y", (96, 512), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,))
+    return Dag((stored(y, x.dtype),))
 
 
 def twins(dtype: str, spec: DeviceSpec) -> list[tuple[Sketch, Sketch]]:
     """The sketches of a product of floats, and of the same product of another type."""
-    floats, others = (sketches(multiplied(d), spec) for d in ("float32", dtype))
+    floats, others = (sketches(multiplied(d), spec) for d in (FLOAT32, dtype))
     return list(zip(floats, others, strict=True))
 
 

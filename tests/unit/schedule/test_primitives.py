@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from retune.core.dtypes import BOOL, FLOAT32, INT32
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Var, cast, const
 from retune.ir.stmt import from_dag
@@ -217,8 +218,8 @@ def test_read_as_image(golden):
 )
 def test_refused_images(buffer: str, texels: int, sentence: str):
     x, w = placeholder("x", (8,)), placeholder("w", (8,), constant=True)
-    b, i = placeholder("b", (8,), constant=True), placeholder("i", (8,), "int32", constant=True)
-    y = compute("y", (8,), lambda j: x[j] * w[j] + b[j] + cast(i[j], "float32"), [x, w, b, i])
+    b, i = placeholder("b", (8,), constant=True), placeholder("i", (8,), INT32, constant=True)
+    y = compute("y", (8,), lambda j: x[j] * w[j] + b[j] + cast(i[j], FLOAT32), [x, w, b, i])
     s = Schedule(from_dag(Dag((y,))))
     s.read_as_image("b", 64)
     with pytest.raises(ScheduleError, match=sentence):
@@ -412,7 +413,7 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
         dense(4, 3, 4),
         lambda s: (s.split("y.i", s.sample_perfect_tile("y.i", 2)), s.sample_tile("y.i.1", 2))),
     "program: too small": (
-        dense(2, 3, 4), lambda s: s.require(const(False, "bool"), "too small")),
+        dense(2, 3, 4), lambda s: s.require(const(False, BOOL), "too small")),
 }  # fmt: skip
 
 

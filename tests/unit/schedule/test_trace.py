@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import RecordError, ScheduleError
 from retune.ir.expr import const
 from retune.ir.stmt import from_dag
@@ -152,7 +153,7 @@ def test_an_argument_that_is_no_data_is_refused():
     s = Schedule(from_dag(dense(12, 8, 34)))
     s.unroll("z.i", s.sample_categorical("hint", [1, 2]))
     step = s.trace.steps[-1]
-    broken = type(step)(step.primitive, (("loop", -const(1.0, "float32")),), ())
+    broken = type(step)(step.primitive, (("loop", -const(1.0, FLOAT32)),), ())
     with pytest.raises(RecordError, match="cannot be an argument of a step"):
         Trace((type(step)("unroll", (("count", _call()),), ()),)).to_json()
     assert str(broken).startswith("s.unroll(loop=")
@@ -161,4 +162,4 @@ def test_an_argument_that_is_no_data_is_refused():
 def _call():
     from retune.ir.functions import call
 
-    return call("exp", const(1.0, "float32"))
+    return call("exp", const(1.0, FLOAT32))

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate
 from retune.ir.expr import Binary, Const, Var, walk
@@ -97,7 +98,7 @@ OPERATIONS = {(2, "b_t"): 4, (4, "b_t"): 20, (2, "a_t"): 4, (4, "a_t"): 16}
 @pytest.mark.parametrize("name", ["a_t", "g", "b_t"])
 def test_products_are_right_and_short(m: int, name: str):
     matrix: Matrix = getattr(matrices(m, 3), name)
-    symbols = [Var(f"d{i}", "float32") for i in range(len(matrix[0]))]
+    symbols = [Var(f"d{i}", FLOAT32) for i in range(len(matrix[0]))]
     forms = products(matrix, symbols)
     values = np.random.default_rng(0).uniform(-1, 1, len(symbols))
     given = dict(zip(symbols, values, strict=True))

@@ -14,7 +14,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, UINT8, TensorType
 from retune.core.errors import InputError
 from retune.core.layouts import NHWC, IOLayouts, KeptLayouts, LayoutAssignment
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
@@ -559,15 +559,15 @@ def test_what_is_an_image_is_a_matter_of_the_group(images_first: bool):
 def test_images_of_bytes_are_not_put_into_blocks():
     """Products of bytes read four channels in a row."""
     shape = (1, 8, 8, 64)
-    assert layouts_for(GENERIC_CPU, TensorType(shape, "uint8")) == (NHWC,)
-    assert layouts_for(GENERIC_CPU, TensorType(shape, "float32")) == (NHWC, "NCHW16c")
+    assert layouts_for(GENERIC_CPU, TensorType(shape, UINT8)) == (NHWC,)
+    assert layouts_for(GENERIC_CPU, TensorType(shape, FLOAT32)) == (NHWC, "NCHW16c")
 
 
 def test_gpus_have_planes_and_blocks_of_what_an_item_loads():
     shape = (1, 8, 8, 64)
-    assert layouts_for(GENERIC_GPU, TensorType(shape, "float32")) == (NHWC, "NCHW4c", "NCHW")
-    assert layouts_for(GENERIC_GPU, TensorType(shape, "uint8")) == (NHWC,)
-    assert layouts_for(GENERIC_GPU, TensorType((1, 1, 1, 64), "float32")) == (NHWC,)
+    assert layouts_for(GENERIC_GPU, TensorType(shape, FLOAT32)) == (NHWC, "NCHW4c", "NCHW")
+    assert layouts_for(GENERIC_GPU, TensorType(shape, UINT8)) == (NHWC,)
+    assert layouts_for(GENERIC_GPU, TensorType((1, 1, 1, 64), FLOAT32)) == (NHWC,)
 
 
 def test_what_a_gpu_may_be_asked_for_becomes_kernels(tmp_path: Path):

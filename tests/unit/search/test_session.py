@@ -9,6 +9,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions
@@ -317,7 +318,7 @@ def test_a_record_says_what_was_measured_and_who_proposed_it(store: Path):
         assert (row.tuner, row.seed, row.op) == ("grid", 3, dense.op)
         assert (row.flops, row.bytes) == (2 * 8 * 32 * 64, 4 * (8 * 32 + 32 * 64 + 8 * 64))
         assert (row.input_shapes, row.output_shape) == (dense.input_shapes, (8, 64))
-        assert row.dtypes == ("float32",) * 3
+        assert row.dtypes == (FLOAT32,) * 3
         assert row.decisions == tuple(v for _, values in row.knobs for v in values)
         assert row.strategy.startswith("cpu.loops.") and ".v16." in row.sketch
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import BOOL, INT32, INT64, UINT8, DType, TensorType
 from retune.core.target import GENERIC_CPU
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, GraphBuilder
@@ -67,12 +67,12 @@ def test_a_workload_has_no_undefined_results(op: str):
     assert all(array.min() > 0 for array in work.inputs.values())
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", [INT64, INT32, UINT8, BOOL])
 def test_a_workload_has_the_types_of_the_group(dtype: DType):
     (task,) = extract(one_op("equal", *[TensorType((6,), dtype)] * 2)).tasks.values()
     work = task.workload()
     assert [str(array.dtype) for array in work.inputs.values()] == [dtype] * 2
-    assert [str(array.dtype) for array in work.outputs.values()] == ["bool"]
+    assert [str(array.dtype) for array in work.outputs.values()] == [BOOL]
 
 
 def test_a_workload_is_what_the_merged_expression_computes():

@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 
+from retune.core.dtypes import INT8
 from retune.core.errors import InputError
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.workload import (
@@ -35,7 +36,7 @@ WHOLE = Convolution(
     c=2, h=6, w=4, o=4, kernel=(3, 3), padding=(1, 1, 1, 1),
     operands=(
         Operand(name="bias", reach="channel"),
-        Operand(name="shortcut", reach="image", dtype="int8"),
+        Operand(name="shortcut", reach="image", dtype=INT8),
     ),
     steps=(
         Step(op="add", operand="bias"),
@@ -53,7 +54,7 @@ def arrays_of(
     """Every input, of all values of its type but for large ones of int32."""
     found: dict[str, np.ndarray] = {}
     for name, (shape, dtype) in work.shapes(config).items():
-        most = 128 if dtype == "int8" else 5000
+        most = 128 if dtype == INT8 else 5000
         if name != OUTPUT:
             found[name] = rng.integers(-most, most, shape).astype(dtype)
     return found

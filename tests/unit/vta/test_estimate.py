@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retune.core.dtypes import INT8
 from retune.core.target import GENERIC_CPU
 from retune.schedule.space import Space
 from retune.targets.cost.estimate import default_candidate, estimate
@@ -16,7 +17,7 @@ from retune.targets.vta.timing import simulate
 from retune.targets.vta.workload import Convolution, Operand, Step, dense, requantized
 
 CONFIG = VtaConfig()
-BIAS, OTHER = Operand(name="bias", reach="channel"), Operand(name="o", reach="image", dtype="int8")
+BIAS, OTHER = Operand(name="bias", reach="channel"), Operand(name="o", reach="image", dtype=INT8)
 STEPS = (Step(op="add", operand="bias"), *requantized(8))
 LAYER = Convolution(
     c=8, h=28, w=28, o=8, kernel=(3, 3), padding=(1, 1, 1, 1), steps=STEPS, operands=(BIAS,)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from statistics import median
-from typing import cast
 
 import numpy as np
 
@@ -360,4 +359,4 @@ def _profile(
 
 
 def _type(dtype: str, shape: tuple[int, ...]) -> TensorType:
-    return TensorType(shape, cast("DType", dtype))
+    return TensorType(shape, DType(dtype))

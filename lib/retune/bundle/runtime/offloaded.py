@@ -8,11 +8,10 @@ and follows from the module alone, whatever time its simulation takes here.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import cast
 
 import numpy as np
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, ModelError, RecordError
 from retune.targets.vta.functional import execute
 from retune.targets.vta.module import DramBuffer, VtaModule
@@ -96,4 +95,4 @@ def open_offloaded(content: bytes) -> OffloadedStep:
 
 
 def _type(buffer: DramBuffer) -> TensorType:
-    return TensorType(buffer.shape, cast("DType", buffer.dtype))
+    return TensorType(buffer.shape, buffer.dtype)

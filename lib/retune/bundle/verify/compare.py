@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retune.core.dtypes import is_float
+from retune.core.dtypes import FLOAT16, dtype_of
 from retune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Verification:
 def tolerance_of(plan: "NetworkPlan") -> float:
     """The largest deviation of that network that may be published."""
     inside = (b for b in plan.buffers if b.role not in ("input", "output"))
-    return TOLERANCE_OF_HALF if any(b.dtype == "float16" for b in inside) else TOLERANCE
+    return TOLERANCE_OF_HALF if any(b.dtype == FLOAT16 for b in inside) else TOLERANCE
 
 
 def verify(
@@ -123,7 +123,7 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
         return _incomparable(name, f"expected shape {expected.shape}; got {got.shape}")
     if got.dtype != expected.dtype:
         return _incomparable(name, f"expected {expected.dtype}; got {got.dtype}")
-    if not is_float(str(expected.dtype)):
+    if not dtype_of(expected).is_float:
         return _compare_exactly(name, got, expected)
     ours, theirs = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(theirs)

@@ -22,8 +22,8 @@ from retune.device.opening import open_device
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.onnx.importer import load_file
 from retune.graph.graph import Graph
-from retune.graph.passes.half import widen_half
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.storage import in_compute_types
 from retune.graph.quantize.recipe import quantized
 from retune.search.packed import packed_network
 
@@ -98,7 +98,7 @@ def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[P
     if network.recipe is not None:
         graph = quantized(graph, network.recipe)
     if not spec.keeps_half:
-        graph = widen_half(graph)
+        graph = in_compute_types(graph)
     if _is_coded(plan, network):
         return numpy_peer(graph), graph
     return open_reference(network.onnx, graph, shapes=network.shapes), graph

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import FLOAT32, FLOAT64, NUMPY_DTYPES, DType, TensorType
 from retune.core.errors import InputError, ModelError
 from retune.device.opencl.host import available_cores
 from retune.graph.evaluate import run_graph
@@ -28,19 +28,10 @@ Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-_ELEMENT_TYPES: dict[str, DType] = {
-    "float": "float32",
-    "double": "float64",
-    "float16": "float16",
-    "int64": "int64",
-    "int32": "int32",
-    "int16": "int16",
-    "int8": "int8",
-    "uint64": "uint64",
-    "uint32": "uint32",
-    "uint16": "uint16",
-    "uint8": "uint8",
-    "bool": "bool",
+_ELEMENT_TYPES: Mapping[str, DType] = {
+    "float": FLOAT32,
+    "double": FLOAT64,
+    **{dtype: dtype for dtype in NUMPY_DTYPES},
 }
 """ONNX's names of the element types that retune knows."""
 

@@ -8,6 +8,7 @@ import typer
 from retune.cli.commands.farm import Certs, print_boards
 from retune.cli.console import print_json, print_table, say
 from retune.cli.options import Json
+from retune.core.dtypes import FLOAT16, FLOAT32, FLOAT64
 from retune.core.errors import InputError
 
 Scheduler = Annotated[
@@ -82,7 +83,7 @@ def _print_profiles() -> None:
             "units": spec.compute_units,
             "work-items": spec.max_work_group,
             "local KiB": spec.local_memory_bytes / 1024,
-            "types": ", ".join(("float32", *(t for t in _TYPES if not spec.lacking(t)))),
+            "types": ", ".join((FLOAT32, *(t for t in _TYPES if not spec.lacking(t)))),
             "OpenCL": spec.opencl.split()[-1],
         }
         for spec in specs
@@ -90,7 +91,7 @@ def _print_profiles() -> None:
     print_table(rows, "profiles: bundles are compiled for them with --trials 0")
 
 
-_TYPES = ("float16", "float64")
+_TYPES = (FLOAT16, FLOAT64)
 """Types that a device need not have."""
 
 

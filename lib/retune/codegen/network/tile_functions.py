@@ -27,14 +27,14 @@ from retune.codegen.kernel import (
     Statement,
     Value,
     Wait,
-    element_bytes,
     parts,
 )
+from retune.core.dtypes import BOOL, INT32
 from retune.core.errors import CodegenError
 
-ITEM = Name("item", "int32")
+ITEM = Name("item", INT32)
 """Number of the item in its group; negative where it is not an item of the group at all."""
-_WORKS = Operation("le", (Literal(0, "int32"), ITEM), "bool")
+_WORKS = Operation("le", (Literal(0, INT32), ITEM), BOOL)
 _ALIGN_BYTES = 64
 
 
@@ -53,7 +53,7 @@ def tile_function(kernel: Kernel) -> tuple[Kernel, int]:
     for statement in kernel.body:
         if isinstance(statement, Array) and statement.memory.scope == "local":
             arrays[statement] = arena
-            size = statement.elements * element_bytes(statement.memory.dtype)
+            size = statement.elements * statement.memory.dtype.itemsize
             arena += -(-size // _ALIGN_BYTES) * _ALIGN_BYTES
     body = _Guarding(kernel, arrays).guarded(kernel.body)
     return replace(kernel, body=body, called=True), arena
@@ -129,9 +129,9 @@ class _Guarding:
         before = prod(self._sizes[:axis])
         number: Value = ITEM
         if before > 1:
-            number = Operation("div", (number, Literal(before, "int32")), "int32")
+            number = Operation("div", (number, Literal(before, INT32)), INT32)
         if any(size > 1 for size in self._sizes[axis + 1 :]):
-            number = Operation("rem", (number, Literal(self._sizes[axis], "int32")), "int32")
+            number = Operation("rem", (number, Literal(self._sizes[axis], INT32)), INT32)
         return number
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from retune.codegen.intrinsics import EXCHANGE
 from retune.codegen.kernel import Function
 from retune.codegen.opencl.types import type_name
+from retune.core.dtypes import DType, packed
 from retune.intrinsics import TILE_STEPS, Intrinsic, MatrixOperand, Signature, intrinsic, intrinsics
 
 LANGUAGE = "OpenCL C"
@@ -64,9 +65,9 @@ def _definition(f: Function) -> list[str]:
             return [f"#ifndef {name.upper()}", full, head, *body, macro, "#endif"]
 
 
-def _packs(operand: MatrixOperand, dtype: str, lanes: int) -> str:
+def _packs(operand: MatrixOperand, dtype: DType, lanes: int) -> str:
     """The type of packs of an operand in so many lanes."""
-    return type_name(f"{dtype}x{operand.pack}", lanes)
+    return type_name(packed(dtype, operand.pack), lanes)
 
 
 def _warp_arguments(f: Function, entry: Intrinsic, *, exchanged: bool) -> tuple[str, str, str]:

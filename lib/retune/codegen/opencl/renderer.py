@@ -5,6 +5,7 @@ Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite, isinf, isnan
 from textwrap import wrap
 
@@ -37,6 +38,7 @@ from retune.codegen.kernel import (
     Together,
     Value,
     Wait,
+    parts,
 )
 from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl.kernels import kernel_lines
@@ -44,6 +46,19 @@ from retune.codegen.opencl.lookups import LOOKUP, lookup_lines
 from retune.codegen.opencl.rounding import macro_of, rounding_lines
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
+from retune.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT4,
+    INT32,
+    INT64,
+    UINT8,
+    UINT32,
+    DType,
+)
 from retune.intrinsics import intrinsic
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 from retune.ir.operators import OPERATORS
@@ -74,8 +89,8 @@ _NAMED: Mapping[str, str] = {
 """Operators that are functions in OpenCL C."""
 
 _BITS: Mapping[str, tuple[str, str, str]] = {
-    "float64": ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
-    "float32": ("uint", "0x7fffffffu", "0x7f800000u"),
+    FLOAT64: ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
+    FLOAT32: ("uint", "0x7fffffffu", "0x7f800000u"),
 }
 """Floats as bits: their type, the mask of all but the sign, and infinity."""
 
@@ -100,19 +115,19 @@ RESERVED = frozenset(
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
 
-def literal(value: float | bool, dtype: str) -> str:
+def literal(value: float | bool, dtype: DType) -> str:
     """A literal that reads back as exactly the same value."""
-    if dtype == "bool":
+    if dtype == BOOL:
         return "1" if value else "0"
-    if dtype.endswith("x8"):
+    if dtype.elements > 4:
         return f"(uint2)({int(value)}u)"
-    if not dtype.startswith("float"):
-        if dtype == "int64":
+    if not dtype.is_float:
+        if dtype == INT64:
             return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
-        if dtype in ("uint32", "uint64"):
-            return f"{int(value)}{'u' if dtype == 'uint32' else 'UL'}"
-        return "INT_MIN" if value == -(2**31) and dtype == "int32" else str(int(value))
-    if dtype == "float32":
+        if dtype.is_unsigned and not dtype.is_narrow:
+            return f"{int(value)}{'u' if dtype == UINT32 else 'UL'}"
+        return "INT_MIN" if value == -(2**31) and dtype == INT32 else str(int(value))
+    if dtype == FLOAT32:
         return _float(value)
     if not isfinite(value):  # functions take arguments of one type alone
         return f"({type_name(dtype)}){_float(value)}"
@@ -172,7 +187,7 @@ def _pointer(at: At, to: Printer) -> str:
     return at.memory.name if index == "0" else f"{at.memory.name} + {index}"
 
 
-def _vector(memory: Memory, dtype: str, lanes: int = 1) -> str:
+def _vector(memory: Memory, dtype: DType, lanes: int = 1) -> str:
     """The type of a value, or of an aligned vector, in that memory."""
     return f"{_SPACE[memory.scope]} {type_name(dtype, lanes)}"
 
@@ -181,16 +196,19 @@ def _load(value: Load, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
-    if at.memory.dtype == "float16" and value.dtype == "float32":
-        if at.lanes == 1:
-            return f"vload_half({_index(at, to)}, {at.memory.name})"
-        return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
+    if (conversion := CONVERSIONS.get(at.memory.dtype)) is not None:
+        return conversion.load(at, to)
+    return _read(at, value.dtype, to)
+
+
+def _read(at: At, dtype: DType, to: Printer) -> str:
+    """Elements, or words of them, as they lie in memory."""
     array, pointer = at.memory.name, _pointer(at, to)
-    if value.dtype != at.memory.dtype:  # a word, which starts on a multiple of its size
-        array = f"((const {_vector(at.memory, value.dtype)}*){array})"
+    if dtype.elements > 1 and dtype != at.memory.dtype:  # a word starts on a multiple of its size
+        array = f"((const {_vector(at.memory, dtype)}*){array})"
         pointer = f"{array} + {_index(at, to)}"
     if at.aligned:
-        return f"*(const {_vector(at.memory, value.dtype, at.lanes)}*)({pointer})"
+        return f"*(const {_vector(at.memory, dtype, at.lanes)}*)({pointer})"
     return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else f"{array}[{_index(at, to)}]"
 
 
@@ -214,7 +232,7 @@ def _grouped(at: At, to: Printer) -> str:
 
 def _looked_up(value: LookedUp, to: Printer) -> str:
     places, table = to.text(value.places), value.memory.name
-    if value.dtype == "uint8":
+    if value.dtype == UINT8:
         return f"{LOOKUP}({table}, {places})"
     return f"as_char16({LOOKUP}((__global const uchar*){table}, {places}))"
 
@@ -274,13 +292,13 @@ _FLOOR = macro_of(FUNCTIONS["floor"])
 
 def _floordiv(value: Operation, a: str, b: str) -> str:
     """Rounding toward negative infinity, as numpy's does."""
-    if value.dtype.startswith("float"):
+    if value.dtype.is_float:
         return f"{_FLOOR}({a} / {b})"
     return f"(({a} - {_mod(value, a, b)}) / ({b}))"
 
 
 def _mod(value: Operation, a: str, b: str) -> str:
-    if value.dtype.startswith("float"):
+    if value.dtype.is_float:
         return f"({a} - {_FLOOR}({a} / {b}) * {b})"
     return f"((({a}) % ({b}) + ({b})) % ({b}))"
 
@@ -341,7 +359,7 @@ def _array(s: Array, _to: Printer) -> list[str]:
     space = f"{_SPACE[s.memory.scope]} " if s.memory.scope in _SPACE else ""
     size = f"{s.memory.name}[{s.elements}]"
     kind, aligned = type_name(s.memory.dtype), f"__attribute__((aligned({_ALIGNMENT})))"
-    if s.memory.dtype == "float16":  # only pointers to them are of every device
+    if s.memory.dtype == FLOAT16:  # only pointers to them are of every device
         name = s.memory.name
         bits = f"{space}ushort {name}_bits[{s.elements}] {aligned};"
         return [bits, f"{space}{kind}* {name} = ({space}{kind}*){name}_bits;"]
@@ -366,10 +384,13 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 def _store(s: Store, to: Printer) -> list[str]:
     at, value = s.at, _bare(s.value, to)
-    if s.value.dtype == "float32" and at.memory.dtype == "float16":
-        if at.lanes == 1:
-            return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
-        return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
+    if (conversion := CONVERSIONS.get(at.memory.dtype)) is not None:
+        return conversion.store(at, value, to)
+    return _written(at, value, to)
+
+
+def _written(at: At, value: str, to: Printer) -> list[str]:
+    """Elements set to a value of the type that lies in memory."""
     if at.aligned:
         vector = _vector(at.memory, at.memory.dtype, at.lanes)
         return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
@@ -442,6 +463,86 @@ def _if(s: If, to: Printer) -> list[str]:
     return [f"if ({tests}) {{", *to.inside(s.then), "}", *otherwise]
 
 
+# -- types that are only stored ----------------------------------------------------------------
+
+
+def _load_half(at: At, to: Printer) -> str:
+    if at.lanes == 1:
+        return f"vload_half({_index(at, to)}, {at.memory.name})"
+    return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
+
+
+def _store_half(at: At, value: str, to: Printer) -> list[str]:
+    if at.lanes == 1:
+        return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+    return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
+
+
+def _load_bfloat16(at: At, to: Printer) -> str:
+    """The upper half of a float32."""
+    lanes = str(at.lanes) if at.lanes > 1 else ""
+    return f"as_float{lanes}(convert_uint{lanes}({_read(at, at.memory.dtype, to)}) << 16)"
+
+
+def _store_bfloat16(at: At, value: str, to: Printer) -> list[str]:
+    return _written(at, f"TO_BFLOAT16_{at.lanes}({value})", to)
+
+
+def _bfloat16_lines(lanes: int) -> list[str]:
+    """A float32 as bfloat16, to the nearest, halves to even; a NaN stays one."""
+    name, n = f"TO_BFLOAT16_{lanes}", str(lanes) if lanes > 1 else ""
+    return [
+        f"#ifndef {name}",
+        f"#define {name} to_bfloat16_{lanes}",
+        f"static ushort{n} {name}(const float{n} value) {{",
+        f"  const uint{n} bits = as_uint{n}(value);",
+        f"  const uint{n} rounded = bits + 0x7fffu + ((bits >> 16) & 1u);",
+        f"  const uint{n} nan = bits | 0x400000u;",
+        f"  return convert_ushort{n}(((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded) >> 16);",
+        "}",
+        "#endif",
+        "",
+    ]
+
+
+def _load_int4(at: At, to: Printer) -> str:
+    """The lower half of a byte with its sign; numpy leaves the upper half empty."""
+    read = f"({_read(at, at.memory.dtype, to)} << 4)"
+    return f"({read if at.lanes > 1 else f'(char){read}'} >> 4)"
+
+
+def _store_int4(at: At, value: str, to: Printer) -> list[str]:
+    return _written(at, f"({value}) & {'(char)' * (at.lanes > 1)}15", to)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How what lies in memory is converted to the compute type and back."""
+
+    load: Callable[[At, Printer], str]
+    """Elements as values of the compute type."""
+    store: Callable[[At, str, Printer], list[str]]
+    """Elements set to the text of such a value."""
+    lines: Callable[[int], list[str]] | None = None
+    """What stands before kernels that store vectors of so many lanes."""
+
+
+CONVERSIONS: Mapping[DType, Conversion] = {
+    FLOAT16: Conversion(_load_half, _store_half),
+    BFLOAT16: Conversion(_load_bfloat16, _store_bfloat16, _bfloat16_lines),
+    INT4: Conversion(_load_int4, _store_int4),
+}
+"""The others lie in memory as they are computed with."""
+
+
+def _storage_lines(kernel: Kernel) -> list[str]:
+    """The conversions that the kernel's stores need."""
+    stores = [part.at for part in parts(kernel.body) if isinstance(part, Store)]
+    used = dict.fromkeys((at.memory.dtype, at.lanes) for at in stores)
+    makers = [(CONVERSIONS[dtype].lines, lanes) for dtype, lanes in used if dtype in CONVERSIONS]
+    return [line for lines, lanes in makers if lines is not None for line in lines(lanes)]
+
+
 # -- kernels -----------------------------------------------------------------------------------
 
 _AHEAD = "AHEAD"
@@ -465,7 +566,12 @@ _FETCHES = (
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
     fetches = _FETCHES if kernel.fetches else ()
-    functions = [*rounding_lines(body), *lookup_lines(body), *function_lines(kernel.functions)]
+    functions = [
+        *_storage_lines(kernel),
+        *rounding_lines(body),
+        *lookup_lines(body),
+        *function_lines(kernel.functions),
+    ]
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
     return [*fetches, *functions, *comment, *kernel_lines(kernel, body)]
 

@@ -13,7 +13,7 @@ from itertools import accumulate, groupby
 
 from retune.codegen.addresses import Place
 from retune.codegen.kernel import VECTOR_LANES, Lanes, Literal, Name, Operation, Value
-from retune.core.dtypes import itemsize
+from retune.core.dtypes import DType
 
 _LEAST = 4
 """Shorter runs are read element by element."""
@@ -59,7 +59,7 @@ def _run(numbered: tuple[int, Place]) -> tuple[object, ...]:
     return place.buffer, place.base, place.divisor, place.offset - number
 
 
-def shuffled(lanes: Sequence[Lane], dtype: str) -> Value | None:
+def shuffled(lanes: Sequence[Lane], dtype: DType) -> Value | None:
     """The vector of these lanes, where its sources are as wide or fill a vector."""
     count = len(lanes)
     vectors = list(dict.fromkeys(lane.vector for lane in lanes))
@@ -70,7 +70,7 @@ def shuffled(lanes: Sequence[Lane], dtype: str) -> Value | None:
     return None
 
 
-def _of_one(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: str) -> Value:
+def _of_one(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: DType) -> Value:
     """All sources side by side, and one shuffle."""
     *starts, total = accumulate((vector.lanes for vector in vectors), initial=0)
     first = dict(zip(vectors, starts, strict=True))
@@ -79,7 +79,7 @@ def _of_one(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: str) -> Value
     return Lanes(whole, tuple(first[n.vector] + n.number for n in lanes), dtype)
 
 
-def _chosen(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: str) -> Value:
+def _chosen(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: DType) -> Value:
     """A shuffle of each source, and between two of them a choice for each lane."""
     value: Value | None = None
     for vector in vectors:
@@ -88,7 +88,9 @@ def _chosen(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: str) -> Value
             n.number if mine else i for i, (n, mine) in enumerate(zip(lanes, own, strict=True))
         )
         part = Lanes(vector, tuple(picks), dtype)
-        kind = f"int{8 * itemsize(dtype)}"  # a mask has elements of the size of what it chooses
+        kind = DType(
+            f"int{8 * dtype.itemsize}"
+        )  # a mask has elements of the size of what it chooses
         bits = tuple(Literal(-1 if mine else 0, kind) for mine in own)
         mask = Operation("vector", bits, kind, len(lanes))
         if value is None:

@@ -14,6 +14,7 @@ from retune.codegen.kernel import CHANNELS, At, Load, Statement, parts
 from retune.codegen.network.resident import WAYS
 from retune.codegen.source import Pack
 from retune.codegen.target import ONE_BASE, Groups, Target
+from retune.core.dtypes import FLOAT32
 from retune.ir.expr import Buffer
 from retune.ir.flat import elements
 
@@ -50,7 +51,7 @@ def image_of(buffer: Buffer, texels: int) -> Image | None:
     What fits into one row of `texels` has a row as long as it is.
     """
     size, rest = divmod(elements(buffer), CHANNELS)
-    if rest or not size or buffer.dtype != "float32":
+    if rest or not size or buffer.dtype != FLOAT32:
         return None
     row = min(size, texels)
     return row, -(-size // row)
@@ -58,7 +59,7 @@ def image_of(buffer: Buffer, texels: int) -> Image | None:
 
 def fits_image(elements: int, dtype: str, row: int) -> bool:
     """Whether so many elements are whole rows of so many texels."""
-    return dtype == "float32" and row > 0 and elements > 0 and not elements % (CHANNELS * row)
+    return dtype == FLOAT32 and row > 0 and elements > 0 and not elements % (CHANNELS * row)
 
 
 def takes_images(target: Target, groups: Groups) -> bool:

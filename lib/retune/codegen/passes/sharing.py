@@ -4,6 +4,7 @@ Inlined stages leave the same sub-expression in several places; naming it once k
 short as the tensor expression was.
 """
 
+from retune.core.dtypes import BOOL
 from retune.ir.expr import Expr, Load, loads
 from retune.ir.selections import certain_loads
 
@@ -26,5 +27,5 @@ def shared_values(value: Expr) -> list[Expr]:
     return [
         node
         for node, count in counts.items()
-        if count > 1 and node.dtype != "bool" and loads(node) and certain.issuperset(loads(node))
+        if count > 1 and node.dtype != BOOL and loads(node) and certain.issuperset(loads(node))
     ]

@@ -8,13 +8,14 @@ Sums of floats stay as they are: they would be rounded otherwise. Read `starts_a
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from retune.core.dtypes import INT32
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Buffer, Expr, Load, Rewriter, Var, const, loads, variables
 from retune.ir.simplify import Range, bounds, simplify
 from retune.ir.stmt import Block, For, Program, Stmt, blocks, paths, rewrite, with_body
 
-_EXACT = "int32"
+_EXACT = INT32
 """The type of such sums."""
 
 _Path = tuple[For, ...]

@@ -20,7 +20,7 @@ items. Reads past the end of a buffer are asked for too, which is harmless: a pr
 from collections.abc import Sequence
 
 from retune.codegen.addresses import Place
-from retune.codegen.kernel import At, Memory, Prefetch, element_bytes
+from retune.codegen.kernel import At, Memory, Prefetch
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Var, variables
 from retune.ir.flat import elements
@@ -38,12 +38,12 @@ _LEAST_STRIP_BYTES = 1 << 15
 
 def is_stream(buffer: Buffer) -> bool:
     """Whether a packed constant is worth fetching ahead of its use."""
-    return elements(buffer) * element_bytes(buffer.dtype) >= _LEAST_BYTES
+    return elements(buffer) * buffer.dtype.itemsize >= _LEAST_BYTES
 
 
 def fetch(read: Place, memory: Memory) -> Prefetch | None:
     """What lies ahead of a read; None where its line was asked for."""
-    size = element_bytes(read.buffer.dtype)
+    size = read.buffer.dtype.itemsize
     if read.offset * size % _LINE_BYTES:
         return None
     return Prefetch(At(memory, read.base, read.offset), AHEAD_BYTES // size, later=False)
@@ -62,7 +62,7 @@ def share_of_next(read: Place, loops: Sequence[For]) -> Polynomial | None:
     inside = loops[repeating[-1] + 1 :] if repeating else ()
     if not inside or any(loop.var not in steps for loop in inside):
         return None
-    again, size = loops[repeating[-1]].var, element_bytes(read.buffer.dtype)
+    again, size = loops[repeating[-1]].var, read.buffer.dtype.itemsize
     passes = evaluate_int(loops[repeating[-1]].extent)
     strip = max(steps[loop.var] * evaluate_int(loop.extent) for loop in inside)
     if not _LEAST_STRIP_BYTES <= strip * size < elements(read.buffer) * size:

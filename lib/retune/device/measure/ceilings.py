@@ -8,6 +8,7 @@ import statistics
 from functools import cached_property
 from typing import Protocol
 
+from retune.core.dtypes import FLOAT32
 from retune.device.measure.reference import Reference
 from retune.device.opencl.runtime import Device, PreparedKernel
 
@@ -79,7 +80,7 @@ class Ceilings:
         device = self._device
         bytes_each = 4 * _LANES * items * each
         program = device.build(_text(each, group > 1, rounds))
-        x, y = device.random("float32", bytes_each // 4), device.allocate(bytes_each)
+        x, y = device.random(FLOAT32, bytes_each // 4), device.allocate(bytes_each)
         return device.prepare(program, "copy", [x, y], (items, 1, 1), (group, 1, 1))
 
 

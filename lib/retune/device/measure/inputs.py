@@ -6,21 +6,21 @@ measurement touches is filled from here.
 
 import numpy as np
 
-from retune.core.dtypes import INTEGER_LIMITS, TensorType, is_float, numpy_dtype
+from retune.core.dtypes import BOOL, FLOAT64, INT7, INT8, UINT8, DType, TensorType
 
-_BYTES = ("int7", "int8", "uint8", "bool")
+_BYTES = (INT7, INT8, UINT8, BOOL)
 """Types whose data take any value."""
 _INDEX_RANGE = (0, 15)
 """Wider integers are mostly indices or shapes: values that are small and never negative."""
 
 
-def default_range(dtype: str) -> tuple[float, float]:
+def default_range(dtype: DType) -> tuple[float, float]:
     """Least and greatest value of random data of that type, both included."""
-    return (-1.0, 1.0) if is_float(dtype) else _integers(dtype)
+    return (-1.0, 1.0) if dtype.is_float else _integers(dtype)
 
 
-def _integers(dtype: str) -> tuple[int, int]:
-    return INTEGER_LIMITS[dtype] if dtype in _BYTES else _INDEX_RANGE
+def _integers(dtype: DType) -> tuple[int, int]:
+    return dtype.limits if dtype in _BYTES else _INDEX_RANGE
 
 
 def random_array(
@@ -38,10 +38,10 @@ def random_array(
     least = least if low is None else low
     greatest = greatest if high is None else high
     rng = np.random.default_rng(seed)
-    if not is_float(type.dtype):
+    if not type.dtype.is_float:
         wide = rng.integers(int(least), int(greatest), type.shape, np.int64, endpoint=True)
-        return wide.astype(numpy_dtype(type.dtype))
-    draw = np.float64 if type.dtype == "float64" else np.float32
+        return wide.astype(type.dtype.numpy)
+    draw = np.float64 if type.dtype == FLOAT64 else np.float32
     values = rng.random(type.shape, draw) * draw(greatest - least) + draw(least)
     return _without_denormals(np.asarray(values, type.dtype))
 

@@ -7,6 +7,7 @@ hours apart are comparable after division by it.
 import statistics
 from dataclasses import dataclass
 
+from retune.core.dtypes import FLOAT32
 from retune.device.opencl.runtime import Device
 
 _CHAINS = 12
@@ -37,8 +38,8 @@ class Reference:
         groups = shape.groups_a_unit * max(1, device.spec.compute_units)
         items = shape.group * groups
         program = device.build(_text(shape), options=("-cl-fast-relaxed-math",))
-        data = device.random("float32", shape.lanes * (_CHAINS + 2))
-        out = device.random("float32", shape.lanes * items)
+        data = device.random(FLOAT32, shape.lanes * (_CHAINS + 2))
+        out = device.random(FLOAT32, shape.lanes * items)
         self.flops = 2 * shape.lanes * _CHAINS * shape.iterations * items
         self._device = device
         self._launch = device.prepare(

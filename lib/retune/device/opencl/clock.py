@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from retune.codegen.network.in_network import CLOCK
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT64, TensorType
 from retune.device.opencl.runtime import (
     BuildFailed,
     Device,
@@ -54,4 +54,4 @@ def _reading(
     device.enqueue([launch])
     device.finish()
     after = time.perf_counter()
-    return before, float(device.read(buffer, TensorType((1,), "int64"))[0]), after
+    return before, float(device.read(buffer, TensorType((1,), INT64))[0]), after

@@ -18,13 +18,13 @@ from typing import Self
 import numpy as np
 
 from retune.codegen.source import ProgramSource
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.measure.inputs import random_array
 from retune.device.opencl.runtime import Device, DeviceMemory, aligned
 
 _CACHES = 4
 """A pool this many times the last cache is out of it, however that chooses what to keep."""
-_FILLING = TensorType((1 << 18,), "float32")
+_FILLING = TensorType((1 << 18,), FLOAT32)
 """Random numbers that the pool holds over and over."""
 
 

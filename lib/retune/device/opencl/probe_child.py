@@ -4,13 +4,12 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 import numpy as np
 
 from retune.codegen.network.resident import WAYS
 from retune.codegen.target import ONE_BASE
-from retune.core.dtypes import INTEGER_LIMITS, DType, TensorType, numpy_dtype
+from retune.core.dtypes import INT32, DType, TensorType
 from retune.core.errors import DeviceError
 from retune.device.opencl import catalogue
 from retune.device.opencl.probing import BASED_PROGRAM, implementations, probe_of
@@ -53,7 +52,7 @@ def has_one_base(device: Device) -> bool:
     found: list[np.ndarray] = []
     for order in (buffers, [buffers[1], buffers[0], buffers[2]]):  # whichever is the lowest
         device.enqueue([device.prepare(program, "probe", order, (_WORDS, 1, 1), (1, 1, 1))])
-        found.append(device.read(buffers[2], TensorType((_WORDS,), "int32")))
+        found.append(device.read(buffers[2], TensorType((_WORDS,), INT32)))
     return bool(np.array_equal(found, [x - y, y - x]))
 
 
@@ -69,8 +68,8 @@ def is_right(
     probe = probe_of(entry, implementation, signature)
     (made,) = probe.dag.outputs
     inputs = {t.name: _random(t.dtype, t.shape, rng) for t in probe.dag.placeholders}
-    result = TensorType(made.shape, cast("DType", made.dtype))
-    arrays = {**inputs, made.name: np.zeros(made.shape, numpy_dtype(made.dtype))}
+    result = TensorType(made.shape, made.dtype)
+    arrays = {**inputs, made.name: np.zeros(made.shape, made.dtype.numpy)}
     buffers = {name: device.upload(array) for name, array in arrays.items()}
     kernel, launch = probe.run
     program = device.build(kernel.text, options=implementation.options)
@@ -82,11 +81,11 @@ def is_right(
     return bool(error.max() <= implementation.tolerance * np.abs(expected).max())
 
 
-def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """Random values; of integers, every second one is the least or the largest of its type."""
-    if dtype not in INTEGER_LIMITS:
-        return rng.standard_normal(shape).astype(numpy_dtype(dtype))
-    least, most = INTEGER_LIMITS[dtype]
-    found = rng.integers(least, most, shape, numpy_dtype(dtype), endpoint=True)
-    ends = rng.choice(np.asarray([least, most], numpy_dtype(dtype)), shape)
+    if dtype.is_float:
+        return rng.standard_normal(shape).astype(dtype.numpy)
+    least, most = dtype.limits
+    found = rng.integers(least, most, shape, dtype.numpy, endpoint=True)
+    ends = rng.choice(np.asarray([least, most], dtype.numpy), shape)
     return np.where(rng.random(shape) < 0.5, ends, found)

@@ -18,7 +18,7 @@ import numpy as np
 
 from retune.codegen.source import KernelLaunch
 from retune.codegen.target import LEAST_BASED
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import DType, TensorType
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
@@ -178,7 +178,7 @@ class Device:
 
     def random(self, dtype: str, elements: int, seed: int = 0) -> DeviceMemory:
         """A buffer of that many elements with random contents by type (no NaN, no denormals)."""
-        return self.upload(random_array(TensorType((max(1, elements),), dtype), seed=seed))  # pyright: ignore[reportArgumentType]
+        return self.upload(random_array(TensorType((max(1, elements),), DType(dtype)), seed=seed))
 
     def allocate(self, size_bytes: int) -> DeviceMemory:
         """A buffer of zeros; a CPU has large ones in large pages."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from retune.codegen.network.persistent import Callee, Step
 from retune.codegen.network.resident import WAYS
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, TensorType
 from retune.device.opencl.resident import GROUPS_A_UNIT, Resident
 from retune.device.opencl.runtime import Device
 
@@ -71,5 +71,5 @@ def groups_stay(device: Device, way: str, options: Sequence[str] = ()) -> bool:
     for name in names * _LAUNCHES:
         rows = x[(np.arange(count) * 7 + 5) % count].reshape(-1, _SIZES[name])
         x = (3 * np.roll(rows, -1, axis=1) + 1).reshape(-1).astype(np.int32)
-    found = device.read(buffers[_STEPS % _BUFFERS], TensorType((count,), "int32"))
+    found = device.read(buffers[_STEPS % _BUFFERS], TensorType((count,), INT32))
     return bool(np.array_equal(found, x))

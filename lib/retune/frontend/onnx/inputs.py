@@ -6,7 +6,6 @@ of one input may bind dimensions of others. What is left open is asked for once,
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from typing import cast
 
 import onnx
 
@@ -68,7 +67,7 @@ def _element_type(entry: onnx.ValueInfoProto, side: str) -> DType:
     where = f"{side} '{entry.name}'"
     if not entry.type.HasField("tensor_type"):
         raise ModelError(f"{where}: expected a tensor; sequences, maps and optionals are not read")
-    return cast("DType", element_type(entry.type.tensor_type.elem_type, where))
+    return element_type(entry.type.tensor_type.elem_type, where)
 
 
 def _dims(entry: onnx.ValueInfoProto) -> list[int | str]:

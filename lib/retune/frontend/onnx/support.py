@@ -15,7 +15,7 @@ from onnx import defs, helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeImplementationError
 
-from retune.core.dtypes import DTYPES
+from retune.core.dtypes import DTYPES, FLOAT32, FLOAT64
 from retune.core.errors import LookupFailed
 from retune.frontend.onnx.functions import schema_function
 from retune.frontend.onnx.ops.registry import CLAIMS, Claim, versions_of
@@ -31,7 +31,7 @@ _Schema: TypeAlias = Any
 _VALUES: dict[str, Any] = {"STRING": "", "STRINGS": [""], "INTS": [1], "FLOATS": [1.0]}
 """Some value of an attribute, by its type; 1 for numbers."""
 
-_NAMES = {"float": "float32", "double": "float64"}
+_NAMES = {"float": FLOAT32, "double": FLOAT64}
 """ONNX's names of element types where they are not ours."""
 
 

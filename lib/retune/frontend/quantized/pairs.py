@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from retune.core.dtypes import INT8, INT32, UINT8, DType, dtype_of
 from retune.graph.quantize.arithmetic import Codes, signed_bytes
 from retune.graph.quantize.given import GivenCodes, GivenWeights
 from retune.ops import Array
@@ -24,7 +25,7 @@ from retune.proto.file import initializer_names, initializers
 from retune.proto.scope import bodies_of
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-_BYTES = ("uint8", "int8")
+_BYTES = (UINT8, INT8)
 _LEAST_READ = 2
 """Data and a scale."""
 _UINT8 = np.dtype(np.uint8)
@@ -41,7 +42,7 @@ class Pairs:
     weights: GivenWeights
     sources: Mapping[str, str]
     """Value of the model -> the integers, of a type of their own, that it is made of."""
-    outputs: Mapping[str, tuple[str, str]]
+    outputs: Mapping[str, tuple[str, DType]]
     """Output of the model, in floats here -> the output that is its codes, and its type."""
 
     @property
@@ -81,7 +82,7 @@ class _Taking:
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     """What a node read -> what it reads instead."""
     sources: dict[str, str] = field(default_factory=dict[str, str])
-    coded: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    coded: dict[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
     """Value whose codes are an output -> that output, and its type."""
     gone: set[str] = field(default_factory=set[str])
     """Outputs of nodes that are not there any more."""
@@ -140,7 +141,7 @@ class _Taking:
     def constant(self, node: onnx.NodeProto, codes: Array) -> None:
         """The node's output becomes a constant of floats."""
         scale, zero = self.scale_of(node)
-        if scale is None or codes.dtype.name not in (*_BYTES, "int32"):
+        if scale is None or codes.dtype.name not in (*_BYTES, INT32):
             return
         if zero.size not in (1, scale.size):
             return
@@ -199,7 +200,7 @@ class _Taking:
             return True
         if value in self.coded or value not in self.computed:
             return False
-        self.coded[value] = made, self.scale_of(quantizer)[1].dtype.name
+        self.coded[value] = made, dtype_of(self.scale_of(quantizer)[1])
         return True
 
     def type_of(self, quantizer: onnx.NodeProto) -> np.dtype[Any] | None:
@@ -223,7 +224,7 @@ class _Taking:
         if zero.dtype.name not in _BYTES or not 0 < float(scale.flat[0]) < inf:
             return None
         shift = 128 if zero.dtype == np.int8 else 0
-        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype="uint8")
+        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype=UINT8)
 
     def scale_of(
         self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8

@@ -56,7 +56,7 @@ def _merged_sum(r: GraphRewriter, node: Node) -> str | None:
     if node.op not in ("add", "subtract"):
         return None
     types = [r.types[value] for value in node.inputs]
-    if types[0] != types[1] or not types[0].dtype.startswith("float") or len(types[0].shape) < 3:
+    if types[0] != types[1] or not types[0].dtype.is_float or len(types[0].shape) < 3:
         return None
     left, right = (_branch(r, value) for value in node.inputs)
     if left.source != right.source:

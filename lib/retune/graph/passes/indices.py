@@ -6,7 +6,7 @@ of a user do. What is no index may have any value.
 
 from collections.abc import Mapping
 
-from retune.core.dtypes import INTEGER_LIMITS, is_float
+from retune.core.dtypes import DType
 from retune.graph.graph import Graph, Node
 from retune.ops.registry import integer, lookup
 
@@ -41,13 +41,13 @@ def index_counts(graph: Graph) -> dict[str, int]:
     return {
         name: min(counts[name], _values(dtype))
         for name, dtype in dtypes.items()
-        if not is_float(dtype)
+        if not dtype.is_float
     }
 
 
-def _values(dtype: str) -> int:
+def _values(dtype: DType) -> int:
     """How many values from 0 on the type has."""
-    return INTEGER_LIMITS[dtype][1] + 1
+    return dtype.limits[1] + 1
 
 
 def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[str, int]]:

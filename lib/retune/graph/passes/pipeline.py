@@ -11,7 +11,6 @@ from retune.graph.passes.channels_last import channels_last
 from retune.graph.passes.empty import fold_empty
 from retune.graph.passes.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.passes.groups import groups_of_channels
-from retune.graph.passes.half import widen_half
 from retune.graph.passes.products import free_products
 from retune.graph.passes.rows import rows_as_images
 from retune.graph.passes.simplify import (
@@ -24,6 +23,7 @@ from retune.graph.passes.simplify import (
     remove_identities,
 )
 from retune.graph.passes.sink import sink_reshapes
+from retune.graph.passes.storage import in_compute_types
 from retune.graph.passes.transposed import lower_transposed
 
 Layout = Literal["NCHW", "NHWC"]
@@ -45,7 +45,7 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass(name="widen-half", run=widen_half, half=False),
+    Pass(name="widen-half", run=in_compute_types, half=False),
     Pass(name="fold-empty", run=fold_empty),
     Pass(name="fold-constants", run=fold_constants),
     Pass(name="lower-batch-norm", run=lower_batch_norm),

@@ -30,7 +30,7 @@ def free_products(graph: Graph) -> Graph:
 def _scale_behind(r: GraphRewriter, node: Node) -> str | None:
     """matmul(move(x * c), y) -> matmul(move(x), y) * c for a number c."""
     made = r.old.types[node.outputs[0]]
-    if node.op != "matmul" or not made.dtype.startswith("float"):
+    if node.op != "matmul" or not made.dtype.is_float:
         return None
     for place, value in enumerate(node.inputs):
         scale = _scale_of(r, value)

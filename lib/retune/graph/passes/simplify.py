@@ -253,7 +253,7 @@ def power_to_products(r: GraphRewriter, node: Node) -> str | None:
 
 
 def _floats(r: GraphRewriter, node: Node) -> bool:
-    return r.types[node.inputs[0]].dtype.startswith("float")
+    return r.types[node.inputs[0]].dtype.is_float
 
 
 def _out(node: Node) -> str:

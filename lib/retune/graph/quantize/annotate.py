@@ -9,6 +9,7 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.quantize.arithmetic import whole_weights
 from retune.graph.quantize.functions import Finder
@@ -153,7 +154,7 @@ def _pools_for(
     graph: Graph, uses: Mapping[str, tuple[Node, ...]], node: Node, skipped: Container[str]
 ) -> bool:
     """Whether the node takes maxima of floats for a layer that will read their codes."""
-    if node.op != "max_pool2d" or graph.types[node.outputs[0]].dtype != "float32":
+    if node.op != "max_pool2d" or graph.types[node.outputs[0]].dtype != FLOAT32:
         return False
     readers = uses.get(node.outputs[0], ())
     return any(r.outputs[0] not in skipped and _kind(graph, r, set()) == "layer" for r in readers)
@@ -184,7 +185,7 @@ def _skipped(graph: Graph, settings: QuantizeSettings) -> set[str]:
 
 
 def _kind(graph: Graph, node: Node, integers: set[str]) -> Kind | None:
-    if graph.types[node.outputs[0]].dtype != "float32":
+    if graph.types[node.outputs[0]].dtype != FLOAT32:
         return None
     if node.op in LAYERS:
         first = str(node.attrs.get("layout", "NC")).startswith("NC")

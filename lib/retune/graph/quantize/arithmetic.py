@@ -13,6 +13,7 @@ from math import frexp, ldexp
 
 import numpy as np
 
+from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8, DType
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
 from retune.graph.quantize.calibrate import ValueRange
@@ -42,7 +43,7 @@ class Codes:
 
     scale: float
     zero: int
-    dtype: str
+    dtype: DType
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -86,11 +87,11 @@ def codes_of(entry: ValueRange, settings: QuantizeSettings) -> Codes:
     """Codes of the range in the settings' type and scheme."""
     magnitude = entry.magnitude or 1.0
     if settings.scheme == "power2":
-        return Codes(scale=float(_power2(np.asarray(magnitude))), zero=0, dtype="int8")
-    if settings.activations == "int8":
-        return Codes(scale=magnitude / 127, zero=0, dtype="int8")
+        return Codes(scale=float(_power2(np.asarray(magnitude))), zero=0, dtype=INT8)
+    if settings.activations == INT8:
+        return Codes(scale=magnitude / 127, zero=0, dtype=INT8)
     scale = (entry.high - entry.low or 1.0) / 255
-    return Codes(scale=scale, zero=int(np.rint(-entry.low / scale)), dtype="uint8")
+    return Codes(scale=scale, zero=int(np.rint(-entry.low / scale)), dtype=UINT8)
 
 
 def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> CodedWeight:
@@ -138,20 +139,20 @@ def quantized(build: GraphBuilder, value: str, codes: Codes) -> str:
 
 def centred(build: GraphBuilder, value: str, codes: Codes) -> str:
     """The codes less their zero point, as int32."""
-    wide = build.add("cast", (value,), {"to": "int32"})
+    wide = build.add("cast", (value,), {"to": INT32})
     if not codes.zero:
         return wide
     zero = build.constant(f"{value}.zero", np.asarray(codes.zero, np.int32))
     return build.add("subtract", (wide, zero))
 
 
-def retyped(build: GraphBuilder, value: str, dtype: str) -> str:
+def retyped(build: GraphBuilder, value: str, dtype: DType) -> str:
     """Codes of eight bits as those of the other type, each at the same distance from the least."""
     own = build.types[value].dtype
     if own == dtype:
         return value
     shift = int(np.iinfo(dtype).min) - int(np.iinfo(own).min)
-    wide = build.add("cast", (value,), {"to": "int32"})
+    wide = build.add("cast", (value,), {"to": INT32})
     less = build.constant(f"{value}.shift", np.asarray(shift, np.int32))
     return build.add("cast", (build.add("add", (wide, less)),), {"to": dtype})
 
@@ -159,7 +160,7 @@ def retyped(build: GraphBuilder, value: str, dtype: str) -> str:
 def dequantized(build: GraphBuilder, value: str, scale: Array) -> str:
     """The numbers that integers without a zero point stand for, as float32."""
     factor = build.constant(f"{value}.scale", np.asarray(scale, np.float32))
-    return build.add("multiply", (build.add("cast", (value,), {"to": "float32"}), factor))
+    return build.add("multiply", (build.add("cast", (value,), {"to": FLOAT32}), factor))
 
 
 def rescaled(

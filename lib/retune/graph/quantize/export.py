@@ -8,6 +8,7 @@ are stored as integers, each behind a DequantizeLinear. Read `qdq_model`. What i
 import numpy as np
 import onnx
 
+from retune.core.dtypes import INT8, UINT8
 from retune.graph.graph import Graph, Node
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.quantize.annotate import Annotation, QuantizedRegion
@@ -15,7 +16,7 @@ from retune.graph.quantize.arithmetic import CodedWeight, Codes, bias_codes
 from retune.graph.quantize.realize import Coding
 from retune.ops import Array
 
-_LEAST = {"uint8": np.uint8, "int8": np.int8}
+_LEAST = {UINT8: np.uint8, INT8: np.int8}
 
 
 def qdq_model(graph: Graph, annotation: Annotation, coding: Coding) -> onnx.ModelProto:

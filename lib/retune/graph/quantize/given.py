@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from retune.core.dtypes import DType
 from retune.core.keys import content_key
 from retune.graph.graph import Graph
 from retune.graph.passes.simplify import absorb_names
@@ -76,7 +77,7 @@ class GivenCodes:
     weights: GivenWeights
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """Value -> integers that are its codes, but for the type that they have."""
-    outputs: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    outputs: Mapping[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
     """Output that is wanted as its codes -> their name and type."""
 
 

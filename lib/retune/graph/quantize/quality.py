@@ -84,7 +84,7 @@ def outputs_over(graph: Graph, data: Mapping[str, Array]) -> dict[str, Array]:
 
     Raises: InputError for data of no whole part.
     """
-    names = [name for name in graph.outputs if graph.types[name].dtype.startswith("float")]
+    names = [name for name in graph.outputs if graph.types[name].dtype.is_float]
     runs = [run_graph(graph, inputs) for inputs in parts_of(graph, data)]
     return {name: np.stack([run[name] for run in runs]).astype(np.float64) for name in names}
 

@@ -10,6 +10,7 @@ from math import inf, prod
 
 import numpy as np
 
+from retune.core.dtypes import INT7, DType
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.quantize.annotate import Annotation, QuantizedRegion
@@ -53,7 +54,7 @@ class Coding:
     """Whether everybody reads a value with codes as they have it; else only integers do."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """Value with codes -> the value that is these codes, in its own type of eight bits."""
-    outputs: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    outputs: Mapping[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
     """Output with codes -> the name and the type of eight bits of these, which take its place."""
 
     def layer(self, graph: Graph, region: QuantizedRegion) -> tuple[CodedWeight, Array]:
@@ -402,7 +403,7 @@ class _Realizer:
         )
         if codes.zero and surrounded:
             attrs["border"] = codes.zero
-        stored = self.build.constant(f"{node.inputs[1]}.codes", weight, "int7")
+        stored = self.build.constant(f"{node.inputs[1]}.codes", weight, INT7)
         return self.build.add(node.op, (value, stored), attrs, name=node.name)
 
 

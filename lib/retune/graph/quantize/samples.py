@@ -42,7 +42,7 @@ def random_samples(graph: Graph, parts: int, seed: int = 0) -> dict[str, Array]:
     made: dict[str, Array] = {}
     for name in graph.inputs:
         entry = graph.types[name]
-        if not entry.dtype.startswith("float"):
+        if not entry.dtype.is_float:
             raise InputError(
                 f"random samples for {graph.name}: expected inputs of floats, got '{name}' of "
                 f"{entry.dtype}; {_recipe(graph)}"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, get_args
 
+from retune.core.dtypes import INT8
 from retune.core.errors import InputError
 
 Method = Literal["minmax", "percentile", "kl", "mse", "global_scale"]
@@ -54,7 +55,7 @@ class QuantizeSettings:
             if value is not None and value not in known:
                 expected = ", ".join(map(str, known))
                 raise InputError(f"{what} '{value}' is not known; expected {expected}")
-        if self.scheme == "power2" and (self.weights, self.activations) != ("tensor", "int8"):
+        if self.scheme == "power2" and (self.weights, self.activations) != ("tensor", INT8):
             raise InputError(
                 "scheme power2 rescales by one shift: expected weights 'tensor' and activations "
                 f"'int8'; got '{self.weights}' and '{self.activations}'"

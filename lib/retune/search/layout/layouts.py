@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import TensorType, itemsize
+from retune.core.dtypes import FLOAT32, TensorType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.layouts import NHWC, ActivationLayout, IOLayouts
@@ -95,7 +95,7 @@ def may_be_blocked(kind: TensorType, layout: ActivationLayout = NHWC) -> bool:
     Floats alone: products of bytes read packed values of four channels, which blocks may tear
     apart.
     """
-    return kind.dtype == "float32" and kind.shape[-1] >= _parsed(layout)[2]
+    return kind.dtype == FLOAT32 and kind.shape[-1] >= _parsed(layout)[2]
 
 
 def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[ActivationLayout, ...]:
@@ -114,8 +114,8 @@ def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[ActivationLayout, .
     found = ["NHWC"]
     if may_be_blocked(kind):
         found += [f"NCHW{lanes}c"] if cpu else [f"NCHW{lanes}c", "NCHW"]
-    if cpu and channels * itemsize(kind.dtype) % CROWDED_BYTES == 0:
-        found.append(padded(spec.cache_line_bytes // itemsize(kind.dtype)))
+    if cpu and channels * kind.dtype.itemsize % CROWDED_BYTES == 0:
+        found.append(padded(spec.cache_line_bytes // kind.dtype.itemsize))
     return tuple(map(ActivationLayout, found))
 
 

@@ -10,7 +10,6 @@ sets of a processor's cache are columns of longer ones, whose rest is never touc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from retune.core.dtypes import itemsize
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
@@ -116,7 +115,7 @@ def _crowded(network: Network) -> Iterator[str]:
             continue
         for value in (*placed.group.inputs, *placed.group.outputs):
             kind = network.graph.types[value]
-            row = kind.shape[-1] * itemsize(kind.dtype) if kind.shape else 0
+            row = kind.shape[-1] * kind.dtype.itemsize if kind.shape else 0
             if row and row % CROWDED_BYTES == 0 and kind.elements > kind.shape[-1]:
                 yield value
 
@@ -183,7 +182,7 @@ class _Forest:
             return
         rows, kind = own_name(f"{value}@padded", graph), graph.types[value]
         self.parents[value] = (rows, 0)
-        self.wide[rows] = kind.shape[-1] + more_bytes // itemsize(kind.dtype)
+        self.wide[rows] = kind.shape[-1] + more_bytes // kind.dtype.itemsize
 
     def _copied_within(self, root: str, place: tuple[str, str, int]) -> bool:
         """Whether a concatenation would copy a part to there from elsewhere in the same memory.

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from retune.core.dtypes import itemsize
+from retune.core.dtypes import FLOAT32, itemsize
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Select, loads
 from retune.ir.te import body_flops
@@ -78,7 +78,7 @@ def _map_cycles(kernel: Kernel, spec: DeviceSpec, core: Core) -> Array:
     cycles = 0.0 * kernel[0].one
     for nest, operand in maps.values():
         size = nest.buffer_bytes(operand)
-        vectors = size / (spec.lanes_f32 * itemsize("float32"))
+        vectors = size / (spec.lanes_f32 * itemsize(FLOAT32))
         cycles = cycles + (size > spec.l2_bytes * spec.compute_units) * core.map * vectors
     return cycles
 

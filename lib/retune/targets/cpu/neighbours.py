@@ -8,7 +8,6 @@ its own. Rules: `padded_neighbours` says where it is done, `schedule_neighbours`
 
 from dataclasses import dataclass
 
-from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import const
 from retune.ir.stmt import PEEL, Block, Program
@@ -55,7 +54,7 @@ def padded_neighbours(program: Program, block: Block, lanes: int) -> Block | Non
     if not made or block.value != operand.load or not _slides(stage, operand):
         return None
     read, results = (evaluate_int(b.shape[-1]) for b in (operand.load.buffer, block.buffer))
-    size = itemsize(operand.load.dtype) * read
+    size = operand.load.buffer.dtype.itemsize * read
     few = 0 < read - results < _MOST_NEIGHBOURS and size <= _MOST_BYTES
     return made[0] if few and lanes >= _LEAST_LANES and results % lanes == 0 else None
 

@@ -10,6 +10,7 @@ lie side by side. Rules: `row_structure` says where it pays, `schedule_rows` doe
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
@@ -73,12 +74,10 @@ def row_structure(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
 
 def _is_plain(stage: Accesses) -> bool:
     """True for an unscheduled float32 stage with axes of its own, read element by element."""
-    types = {stage.block.buffer.dtype, *(operand.load.dtype for operand in stage.operands)}
+    types = {stage.block.buffer.dtype, *(operand.load.buffer.dtype for operand in stage.operands)}
     adjacent = all(operand.adjacent for operand in stage.operands)
     serial = all(loop.kind == "serial" for loop in stage.loops)
-    return (
-        stage.plain and bool(stage.block.indices) and types == {"float32"} and adjacent and serial
-    )
+    return stage.plain and bool(stage.block.indices) and types == {FLOAT32} and adjacent and serial
 
 
 def schedule_rows(

@@ -8,6 +8,7 @@ Midgard, `CanUseSubBufferForImage2d`). Read `may_be_images`.
 
 from math import prod
 
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
@@ -62,7 +63,7 @@ def image_elements(program: Program, name: str) -> Expr:
 def _constants(stage: Accesses) -> list[AffineAccess]:
     """One read of each."""
     found = {o.load.buffer: o for o in stage.operands if o.constant}
-    return [o for buffer, o in found.items() if buffer.dtype == "float32"]
+    return [o for buffer, o in found.items() if buffer.dtype == FLOAT32]
 
 
 def _lies_in_texels(stage: Accesses, operand: AffineAccess) -> bool:

@@ -5,7 +5,6 @@ Read `keep_to_limits`.
 
 from math import prod
 
-from retune.core.dtypes import itemsize
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import Stmt, blocks, is_compile_time, loops
@@ -48,6 +47,6 @@ def _local_bytes(root: Stmt) -> Expr:
     """Local memory of a group that runs the nest."""
     held: Expr = const(0)
     for buffer in dict.fromkeys(b.buffer for b in blocks(root) if b.buffer.scope == "local"):
-        size = prod(buffer.shape, start=const(itemsize(buffer.dtype)))
+        size = prod(buffer.shape, start=const(buffer.dtype.itemsize))
         held = held + (size + (_LINE_BYTES - 1)) // _LINE_BYTES * _LINE_BYTES
     return held

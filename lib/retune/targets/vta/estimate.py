@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dtypes import INT8
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.template import KNOBS, ORDERS, input_size
 from retune.targets.vta.timing import (
@@ -170,7 +171,7 @@ class _Estimate:
         return _Copy(rows, long * self.config.wgt_bytes, np.ones_like(rows))
 
     def _image(self, operand: Operand) -> _Copy:
-        narrow = operand.dtype == "int8"
+        narrow = operand.dtype == INT8
         return self._output(self.config.inp_bytes if narrow else self.config.acc_bytes)
 
     def _output(self, size: int) -> _Copy:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from retune.core.dtypes import INT8, INT32
 from retune.ir.expr import Const, Expr, Load, all_of, binary, cast, const, equal, select
 from retune.ir.te import Axis, Dag, Tensor, compute, placeholder, reduce_axis
 from retune.targets.vta.config import VtaConfig
@@ -67,7 +68,7 @@ def _taps(work: Convolution) -> tuple[Axis, Axis]:
 
 
 def _product(a: Load, b: Load) -> Expr:
-    return cast(a, "int32") * cast(b, "int32")
+    return cast(a, INT32) * cast(b, INT32)
 
 
 def _padded(
@@ -104,11 +105,11 @@ def _steps(work: Convolution, total: Tensor, read: dict[str, Tensor]) -> Callabl
         for operand in work.operands:
             vector = (i[1], i[5]) if len(read[operand.name].shape) == 2 else (i[1], i[4], i[5])
             at = i if operand.reach == "image" else vector
-            values[operand.name] = cast(read[operand.name][at], "int32")
+            values[operand.name] = cast(read[operand.name][at], INT32)
         for step in work.steps:
             by = const(step.imm) if step.imm is not None else values[step.operand]
             values[step.to] = _alu(step.op, values[step.to], by)
-        return cast(values[None], "int8")
+        return cast(values[None], INT8)
 
     return body
 

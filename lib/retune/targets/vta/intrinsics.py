@@ -6,6 +6,7 @@ in each of `block` lanes, which read rows of the weights; `a` is the same for al
 an entry for each size of a block, as a template gives loops to it by extent.
 """
 
+from retune.core.dtypes import INT8
 from retune.intrinsics import (
     Implementation,
     Intrinsic,
@@ -32,7 +33,7 @@ def _entry(block: int) -> Intrinsic:
     return Intrinsic(
         name=f"vta.gemm{block}",
         k=block,
-        operands=(MatrixOperand("a", ("int8",), block), MatrixOperand("b", ("int8",), block)),
+        operands=(MatrixOperand("a", (INT8,), block), MatrixOperand("b", (INT8,), block)),
         implementations=(Implementation("core", lambda s: s.lanes == block, {"VTA": _text}),),
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
+from retune.core.dtypes import INT8
 from retune.core.errors import InputError, ScheduleError
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.folding import Folded, Loop, fold, unrolled
@@ -51,7 +52,7 @@ def _buffers(work: Convolution, config: VtaConfig) -> tuple[DramBuffer, ...]:
     """The layer's arrays, and behind them the micro-ops, which are not known yet."""
     memories: dict[str, Memory] = {DATA: "inp", WEIGHT: "wgt", OUTPUT: "out"}
     for operand in work.operands:
-        memories[operand.name] = "acc8" if operand.dtype == "int8" else "acc"
+        memories[operand.name] = "acc8" if operand.dtype == INT8 else "acc"
     arrays: dict[str, tuple[Memory, tuple[int, ...]]] = {
         name: (memories[name], shape) for name, (shape, _) in work.shapes(config).items()
     }
@@ -336,7 +337,7 @@ class _Lowering:
     def _load_image(
         self, thread: _Thread, operand: Operand, loops: Sequence[tuple[int, int]]
     ) -> Piece:
-        memory = ACC8 if operand.dtype == "int8" else ACC
+        memory = ACC8 if operand.dtype == INT8 else ACC
         return self.stream.copies(LOAD, memory, self._operand_at(operand.name, thread), loops)
 
     def _epilogue(self, thread: _Thread, place: _Place) -> Piece:

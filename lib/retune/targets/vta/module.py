@@ -16,6 +16,7 @@ from typing import Literal, cast
 
 import numpy as np
 
+from retune.core.dtypes import INT8, INT32, UINT32, DType
 from retune.core.errors import InputError, RecordError
 from retune.core.files import check_file
 from retune.core.keys import content_key
@@ -35,8 +36,8 @@ ALIGNMENT = 4096
 UOPS = "uops"
 """Name of the buffer of micro-ops."""
 
-_DTYPES: Mapping[str, str] = {
-    "uop": "uint32", "wgt": "int8", "inp": "int8", "acc": "int32", "out": "int8", "acc8": "int8",
+_DTYPES: Mapping[str, DType] = {
+    "uop": UINT32, "wgt": INT8, "inp": INT8, "acc": INT32, "out": INT8, "acc8": INT8,
 }  # fmt: skip
 _MAGIC = b"PK"
 """What an .npz begins with; numpy takes other files for something else, and says so."""
@@ -73,7 +74,7 @@ class DramBuffer:
     """Of the array, in numbers."""
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Type of its numbers."""
         return _DTYPES[self.memory]
 

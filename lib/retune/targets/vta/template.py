@@ -14,6 +14,7 @@ from itertools import product as pairs
 from operator import mul
 from typing import TypeVar
 
+from retune.core.dtypes import BOOL
 from retune.ir.expr import Expr, Operand, as_expr, binary, ceildiv, const, equal, maximum, select
 from retune.schedule.schedule import Schedule
 from retune.targets.vta.config import ITER_BITS, VtaConfig
@@ -146,7 +147,7 @@ def limits(
 def unmet(work: Convolution, config: VtaConfig, tiles: Mapping[str, int]) -> str:
     """Why tiles of these sizes, by knob and each 1 at least, do not fit; empty if they do."""
     found = limits(work, config, tiles)
-    return next((why for condition, why in found if condition != const(True, "bool")), "")
+    return next((why for condition, why in found if condition != const(True, BOOL)), "")
 
 
 def input_size(work: Convolution, h: Extent, w: Extent) -> tuple[Extent, Extent]:

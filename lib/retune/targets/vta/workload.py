@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from retune.core.dtypes import INT8, INT32
 from retune.core.errors import InputError
 from retune.targets.vta.config import PAD_BITS, VtaConfig
 
@@ -130,14 +131,14 @@ class Convolution:
         b, c = config.batch, config.block
         out = (self.n, self.o, *self.out_size, b, c)
         found: dict[str, tuple[tuple[int, ...], str]] = {
-            DATA: ((self.n, self.c, self.h, self.w, b, c), "int8"),
-            WEIGHT: ((self.o, self.c, *self.kernel, c, c), "int8"),
+            DATA: ((self.n, self.c, self.h, self.w, b, c), INT8),
+            WEIGHT: ((self.o, self.c, *self.kernel, c, c), INT8),
         }
         for operand in self.operands:
             rows = (b,) if b > 1 else ()
             shape = out if operand.reach == "image" else (self.o, *rows, c)
             found[operand.name] = (shape, operand.dtype)
-        return {**found, OUTPUT: (out, "int8")}
+        return {**found, OUTPUT: (out, INT8)}
 
 
 def dense(*, n: int = 1, c: int, o: int, name: str = "dense", **rest: object) -> Convolution:
@@ -264,7 +265,7 @@ def check(work: Convolution) -> None:
     if len({DATA, WEIGHT, OUTPUT, *names}) != 3 + len(names):
         raise _refused(work, f"operands of different names, got {names}")
     for operand in work.operands:
-        if operand.reach == "channel" and operand.dtype != "int32":
+        if operand.reach == "channel" and operand.dtype != INT32:
             raise _refused(work, f"operand {operand.name!r} by channel to be int32")
     for step in work.steps:
         _check_step(work, step)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.frontend.onnx.ops.linear import dense_rows
 from retune.frontend.onnx.ops.registry import Emitter
 from retune.frontend.onnx.ops.windows import Call
@@ -23,7 +24,7 @@ from retune.intrinsics.dot4 import PACK
 from retune.ops import Array, lookup
 from retune.ops.registry import ints
 
-_BYTES = ("uint8", "int8")
+_BYTES = (UINT8, INT8)
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ def byte_product(
     """
     rows, zero = data
     turned = _in_words(weight.codes.T)
-    stored = emit.stored("codes", turned, "int7")
+    stored = emit.stored("codes", turned, INT7)
     shape = emit.shape(rows)
     wide = rows
     if missing := turned.shape[1] - shape[-1]:
@@ -104,10 +105,10 @@ def byte_convolution(
         none = (0,) * len(shape)
         pads = (*none, 0, missing, *none[2:])
         images = emit.temp("pad", images, label="words", pads=pads, value=0.0)
-    stored = emit.stored("codes", made, "int7")
+    stored = emit.stored("codes", made, INT7)
     less: list[str] = []
     if np.any(weight.rest):
-        ones = emit.stored("ones", _in_words(np.ones((1, *codes.shape[1:]), np.int8)), "int7")
+        ones = emit.stored("ones", _in_words(np.ones((1, *codes.shape[1:]), np.int8)), INT7)
         sums = emit.temp(op, images, ones, label="inside", **attrs)
         rest = emit.stored("rest", weight.rest.reshape(1, -1, *weight.rest.shape[2:]))
         less.append(emit.temp("multiply", sums, rest, label="more"))
@@ -149,7 +150,7 @@ def _times(emit: Emitter, zero: str, sums: Array) -> str:
     known = emit.known(zero)
     if known is not None:
         return emit.stored("zeros", known.astype(np.int32) * sums)
-    factor = emit.cast(zero, "int32")
+    factor = emit.cast(zero, INT32)
     return emit.temp("multiply", factor, emit.stored("weights", sums), label="zeros")
 
 

@@ -5,6 +5,22 @@ from math import inf
 
 import numpy as np
 
+from retune.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    DType,
+)
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 
@@ -54,7 +70,7 @@ def clip_by_inputs(node: OnnxNode, emit: Emitter) -> None:
     low = node.inputs[1] if node.has_input(1) else ""
     high = node.inputs[2] if node.has_input(2) else ""
     known = [emit.known(value) for value in (low, high) if value]
-    if emit.type(data).dtype.startswith("float") and all(item is not None for item in known):
+    if emit.type(data).dtype.is_float and all(item is not None for item in known):
         limits = [
             float(np.reshape(emit.build.constants[value], ())) if value else default
             for value, default in ((low, -inf), (high, inf))
@@ -67,25 +83,25 @@ def clip_by_inputs(node: OnnxNode, emit: Emitter) -> None:
     return emit.out("identity", data)
 
 
-CAST_TYPES: dict[int, str] = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-    16: "float32",
+CAST_TYPES: dict[int, DType] = {
+    1: FLOAT32,
+    2: UINT8,
+    3: INT8,
+    4: UINT16,
+    5: INT16,
+    6: INT32,
+    7: INT64,
+    9: BOOL,
+    10: FLOAT16,
+    11: FLOAT64,
+    12: UINT32,
+    13: UINT64,
+    16: BFLOAT16,
 }
-"""ONNX element type number -> ours; bfloat16 is computed in float32, not rounded in between."""
+"""ONNX element type number -> ours."""
 
 
-def stated_type(node: OnnxNode, key: str) -> str:
+def stated_type(node: OnnxNode, key: str) -> DType:
     """The element type whose ONNX number is that attribute. Raises: ModelError if it is none."""
     number = node.integer(key, 0)
     if number not in CAST_TYPES:
@@ -110,7 +126,7 @@ def dropout(node: OnnxNode, emit: Emitter) -> None:
         if ratio:
             raise emit.refuse("Dropout in training mode", "export the model for inference")
     if node.has_output(1):
-        dtype = "bool" if node.opset >= 10 else emit.type(node.inputs[0]).dtype
+        dtype = BOOL if node.opset >= 10 else emit.type(node.inputs[0]).dtype
         emit.build.constant(node.outputs[1], np.ones(emit.shape(node.inputs[0]), dtype))
     emit.out("identity", node.inputs[0])
 
@@ -148,5 +164,5 @@ def bit_shift(node: OnnxNode, emit: Emitter) -> None:
 def bit_cast(node: OnnxNode, emit: Emitter) -> None:
     """The bits as another type of the same size; a bool is the byte 0 or 1."""
     to, own = stated_type(node, "to"), emit.type(node.inputs[0]).dtype
-    as_byte = "bool" in (to, own) and {to, own} <= {"bool", "int8", "uint8"}
+    as_byte = BOOL in (to, own) and {to, own} <= {BOOL, INT8, UINT8}
     emit.out("cast" if to == own or as_byte else "bitcast", node.inputs[0], to=to)

@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dtypes import INT64
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.elementwise import stated_type
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
@@ -22,7 +23,7 @@ def from_the_front(emit: Emitter, indices: str, extents: Sequence[int]) -> str:
             f"the indices reach from {known.min()} to {known.max()}; expected them inside the "
             f"extents {list(extents)}, or negative from the end"
         )
-    places = emit.cast(indices, "int64")
+    places = emit.cast(indices, INT64)
     below = emit.temp("less", places, emit.stored("zero", np.zeros((), np.int64)))
     lifted = emit.temp("add", places, emit.stored("extents", sizes))
     return emit.temp("where", below, lifted, places)
@@ -74,7 +75,7 @@ def one_hot(node: OnnxNode, emit: Emitter) -> None:
     depth = int(emit.contents(1, "the depth").reshape(-1)[0])
     shape = emit.shape(indices)
     axis = positive_axis(node.integer("axis", -1), len(shape) + 1)
-    column = emit.reshaped(emit.cast(indices, "int64"), (*shape[:axis], 1, *shape[axis:]))
+    column = emit.reshaped(emit.cast(indices, INT64), (*shape[:axis], 1, *shape[axis:]))
     places = np.arange(depth, dtype=np.int64).reshape(depth, *(1,) * (len(shape) - axis))
     ahead = emit.temp("equal", column, emit.stored("places", places))
     behind = emit.temp("equal", column, emit.stored("places_from_end", places - depth))
@@ -139,7 +140,7 @@ def reverse_sequence(node: OnnxNode, emit: Emitter) -> None:
     source = emit.temp("transpose", data, perm=swap) if moved else data
     batch, steps, *rest = emit.shape(source)
     step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
-    length = emit.reshaped(emit.cast(lengths, "int64"), (batch, 1))
+    length = emit.reshaped(emit.cast(lengths, INT64), (batch, 1))
     last = emit.temp("subtract", length, emit.stored("one", np.ones((), np.int64)), label="last")
     mirrored = emit.temp("subtract", last, step, label="mirrored")
     places = emit.temp("where", emit.temp("less", step, length), mirrored, step)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from retune.core.dtypes import INT64
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.frontend.onnx.ops.windows import (
     WindowAttributes,
@@ -59,7 +60,7 @@ def _indices(node: OnnxNode, emit: Emitter, window: WindowAttributes) -> None:
     images = [to_image(emit, value) for value in (node.inputs[0], node.outputs[0])]
     op, attrs = _pool_of("max_pool2d_index", window)
     places = emit.temp(op, *images, label="places", **attrs)
-    places = emit.cast(from_image(emit, places, len(extents)), "int64")
+    places = emit.cast(from_image(emit, places, len(extents)), INT64)
     if node.integer("storage_order", 0):
         places = _column_major(emit, places, extents)
     shape = emit.shape(places)

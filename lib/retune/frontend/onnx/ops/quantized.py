@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from retune.core.dtypes import is_float, itemsize
+from retune.core.dtypes import FLOAT32, INT32, UINT8, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.bytewise import byte_convolution, byte_product, byte_weight
 from retune.frontend.onnx.ops.linear import matrix_product
@@ -30,9 +30,9 @@ def quantize(node: OnnxNode, emit: Emitter) -> None:
     """saturate(round(x / scale) + zero point), per tensor, along an axis, or in blocks of it."""
     data, scale = _checked(node, emit)
     zero = _spread(node, emit, node.inputs[2]) if node.has_input(2) else ""
-    made = _stated_type(node, "output_dtype", emit.type(zero).dtype if zero else "uint8")
+    made = _stated_type(node, "output_dtype", emit.type(zero).dtype if zero else UINT8)
     usual = emit.type(scale).dtype
-    precision = _stated_type(node, "precision", usual if is_float(usual) else "float32")
+    precision = _stated_type(node, "precision", usual if usual.is_float else FLOAT32)
     divisor = emit.cast(_spread(node, emit, scale), precision)
     quotient = emit.temp("quotient", emit.cast(data, precision), divisor)
     _saturate(emit, quotient, zero, made)
@@ -55,7 +55,7 @@ def _checked(node: OnnxNode, emit: Emitter) -> tuple[str, str]:
         raise ModelError("expected data and a scale, got one input; export the model again")
     data, scale = node.inputs[:2]
     dtype, known = emit.type(scale).dtype, emit.known(scale)
-    if not is_float(dtype):
+    if not dtype.is_float:
         raise ModelError(f"scale of {dtype}: expected float32 or float16; export the model again")
     if known is not None and not np.all(np.isfinite(known)):
         raise ModelError("scale: expected finite numbers, got inf or nan; quantize the model again")
@@ -143,25 +143,25 @@ def _convolution(
 
 def rescaled(emit: Emitter, total: str, scales: tuple[str, str, str], zero: str) -> None:
     """The node's output: the int32 sums times left * right / result scale, quantized."""
-    left, right, result = (_single(emit, emit.cast(scale, "float32")) for scale in scales)
+    left, right, result = (_single(emit, emit.cast(scale, FLOAT32)) for scale in scales)
     factor = emit.temp("divide", emit.temp("multiply", left, right), result, label="factor")
-    value = emit.temp("multiply", emit.cast(total, "float32"), factor, label="rescaled")
+    value = emit.temp("multiply", emit.cast(total, FLOAT32), factor, label="rescaled")
     _saturate(emit, value, _single(emit, zero), emit.type(zero).dtype)
 
 
-def _stated_type(node: OnnxNode, attribute: str, usual: str) -> str:
+def _stated_type(node: OnnxNode, attribute: str, usual: DType) -> DType:
     """The element type that an attribute names by its number; the usual one where it does not."""
     number = node.integer(attribute, 0)
     return element_type(number, attribute) if number else usual
 
 
-def _saturate(emit: Emitter, value: str, zero: str, dtype: str) -> None:
+def _saturate(emit: Emitter, value: str, zero: str, dtype: DType) -> None:
     """The node's output: the value rounded, shifted and limited to what the type holds."""
-    if is_float(dtype) or itemsize(dtype) > 2:
+    if dtype.is_float or dtype.itemsize > 2:
         raise ModelError(f"quantizing to {dtype} is not supported; expected 8 or 16 bit integers")
-    value = emit.cast(emit.temp("round", value), "float32")
+    value = emit.cast(emit.temp("round", value), FLOAT32)
     if zero and not _is_zero(emit, zero):
-        value = emit.temp("add", value, emit.cast(zero, "float32"), label="shifted")
+        value = emit.temp("add", value, emit.cast(zero, FLOAT32), label="shifted")
     limits = np.iinfo(dtype)
     inside = emit.temp("clip", value, min=float(limits.min), max=float(limits.max))
     emit.out("cast", inside, to=dtype)
@@ -169,10 +169,10 @@ def _saturate(emit: Emitter, value: str, zero: str, dtype: str) -> None:
 
 def _less_zero(emit: Emitter, value: str, zero: str) -> str:
     """The value less its zero point, as int32; '' for no zero point."""
-    wide = emit.cast(value, "int32")
+    wide = emit.cast(value, INT32)
     if not zero or _is_zero(emit, zero):
         return wide
-    return emit.temp("subtract", wide, emit.cast(_single(emit, zero), "int32"), label="centred")
+    return emit.temp("subtract", wide, emit.cast(_single(emit, zero), INT32), label="centred")
 
 
 def _spread(node: OnnxNode, emit: Emitter, value: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from retune.core.dtypes import is_float
+from retune.core.dtypes import FLOAT64
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
 KNOWN_AXES = "axes known while importing"
@@ -39,9 +39,9 @@ def _logarithm(emit: Emitter, value: str) -> str:
 def _as_floats(emit: Emitter, value: str, op: str) -> str:
     """The op of the value, in double precision for integers."""
     own = emit.type(value).dtype
-    if is_float(own):
+    if own.is_float:
         return emit.temp(op, value)
-    return emit.temp("cast", emit.temp(op, emit.temp("cast", value, to="float64")), to=own)
+    return emit.temp("cast", emit.temp(op, emit.temp("cast", value, to=FLOAT64)), to=own)
 
 
 def _nothing(_emit: Emitter, value: str) -> str:
@@ -105,8 +105,8 @@ def _reduce(node: OnnxNode, emit: Emitter, axes: tuple[int, ...]) -> None:
 def _log_sum_exp(emit: Emitter, data: str, attrs: dict[str, Any]) -> None:
     """log(sum of exp(x - top)) + top, which overflows for no finite x."""
     own = emit.type(data).dtype
-    if not is_float(own):
-        data = emit.temp("cast", data, to="float64")
+    if not own.is_float:
+        data = emit.temp("cast", data, to=FLOAT64)
     if not attrs["axes"]:
         return emit.out("cast", data, to=own)
     kept, limit = {**attrs, "keepdims": True}, float(np.finfo(emit.type(data).dtype).max)

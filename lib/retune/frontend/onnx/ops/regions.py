@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from retune.core.dtypes import INT32
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.frontend.onnx.ops.sampling import Arithmetic, filter_of, taps_at
@@ -54,7 +55,7 @@ def _roi_align(node: OnnxNode, emit: Emitter, *, half_pixel: bool) -> None:
     how = filter_of("linear", "border", extents, corners=True)
     places, weights = taps_at(a, points, extents, how, keep)
     weights = a("multiply", weights, shares)
-    first = emit.cast(images, "int32")
+    first = emit.cast(images, INT32)
     size_of_one = emit.scalar(prod(extents), first, "size")
     first = emit.reshaped(emit.temp("multiply", first, size_of_one), (regions, 1, 1))
     places = emit.temp("add", places, first)
@@ -121,7 +122,7 @@ def max_roi_pool(node: OnnxNode, emit: Emitter) -> None:
     scaled = a("multiply", rois, node.number("spatial_scale", 1.0))
     corners = [emit.temp("slice", scaled, begins=(0, last), **cut) for last in (2, 4)]
     start, end = (_whole(a, value) for value in corners)
-    i = Arithmetic(emit, "int32")
+    i = Arithmetic(emit, INT32)
     size = i("maximum", i("add", i("subtract", end, start), 1), 1)
     cell = np.stack(np.meshgrid(*map(np.arange, cells), indexing="ij"), -1).reshape(1, -1, 2)
     size, start = (emit.reshaped(value, (regions, 1, 2)) for value in (size, start))
@@ -147,7 +148,7 @@ def _whole(a: Arithmetic, value: str) -> str:
     """int32: the nearest whole number, halves away from zero."""
     size = a("floor", a("add", a("abs", value), 0.5))
     signed = a("where", a("less", value, 0.0), a("negative", size), size)
-    return a.emit.cast(signed, "int32")
+    return a.emit.cast(signed, INT32)
 
 
 def _rectangles(

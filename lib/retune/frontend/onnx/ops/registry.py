@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import GraphBuilder
@@ -112,7 +112,7 @@ class Emitter:
         """A constant of shape [] and the element type of value `like`."""
         return self.stored(label, np.asarray(value, self.type(like).dtype))
 
-    def stored(self, label: str, array: Array, dtype: str = "") -> str:
+    def stored(self, label: str, array: Array, dtype: DType | None = None) -> str:
         """A constant of the node's own, `<output>.<label>`, of `dtype` if its elements have it."""
         return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array, dtype)
 
@@ -133,7 +133,7 @@ class Emitter:
             return value
         return self.temp("reshape", value, shape=shape)
 
-    def cast(self, value: str, dtype: str) -> str:
+    def cast(self, value: str, dtype: DType) -> str:
         """The value as another element type; itself if it has that type."""
         return value if self.type(value).dtype == dtype else self.temp("cast", value, to=dtype)
 

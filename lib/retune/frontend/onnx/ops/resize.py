@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from retune.core.dtypes import FLOAT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 from retune.frontend.onnx.ops.resizing import BY_SCALE, CROP, Axis, Method, Taps, taps
@@ -174,11 +175,11 @@ def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, Axis], method: Met
     picked = {axis: t.picks for axis, t in found.items() if t.picks is not None}
     mixed = {axis: t for axis, t in found.items() if axis not in picked}
     steps = _picking(shape, picked)
-    if mixed and dtype.startswith("float"):
+    if mixed and dtype.is_float:
         steps += _mixing(shape, mixed, dtype)
     elif mixed:
         limits = np.iinfo(dtype)
-        steps += [_Step("cast", {"to": "float32"}), *_mixing(shape, mixed, "float32")]
+        steps += [_Step("cast", {"to": FLOAT32}), *_mixing(shape, mixed, FLOAT32)]
         steps += [_Step("round", {})]
         steps += [_Step("clip", {"min": float(limits.min), "max": float(limits.max)})]
         steps += [_Step("cast", {"to": dtype})]
@@ -222,7 +223,7 @@ def _picking(shape: Sequence[int], picked: Mapping[int, Array]) -> list[_Step]:
     return steps
 
 
-def _mixing(shape: Sequence[int], mixed: Mapping[int, Taps], dtype: str) -> list[_Step]:
+def _mixing(shape: Sequence[int], mixed: Mapping[int, Taps], dtype: DType) -> list[_Step]:
     """Axes of which each result is a weighted sum, in as few ops as pay."""
     runs: list[list[int]] = []
     for axis in sorted(mixed, key=lambda axis: len(mixed[axis].places) / shape[axis]):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from retune.core.dtypes import FLOAT32, INT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.frontend.onnx.ops.windows import (
@@ -35,7 +36,7 @@ _CUBIC = -0.75
 class Arithmetic:
     """Element-wise ops on floats, with numbers and arrays as constants of the same type."""
 
-    def __init__(self, emit: Emitter, dtype: str) -> None:
+    def __init__(self, emit: Emitter, dtype: DType) -> None:
         self.emit = emit
         self.dtype = dtype
 
@@ -105,7 +106,7 @@ def taps_at(
     strides = [prod(extents[d + 1 :]) for d in range(rank)]
     whole = a("round", inside) if how.outside == "reflection" else inside
     steps = emit.stored("strides", np.asarray(strides, np.int32)[:, None])
-    places = emit.temp("multiply", emit.cast(whole, "int32"), steps)
+    places = emit.temp("multiply", emit.cast(whole, INT32), steps)
     return _combined(emit, places, "add"), _combined(emit, weights, "multiply")
 
 
@@ -161,7 +162,7 @@ def grid_sample(node: OnnxNode, emit: Emitter) -> None:
     points = _to_pixels(a, points, extents, how, corners=bool(node.integer("align_corners", 0)))
     places, weights = taps_at(a, points, extents, how)
     kind = emit.type(data).dtype
-    inner = kind if kind.startswith("float") else "float32"
+    inner = kind if kind.is_float else FLOAT32
     source = emit.reshaped(emit.cast(data, inner), (*shape[:2], prod(extents)))
     result = emit.temp("sample", source, places, emit.cast(weights, inner), axis=2)
     emit.out("reshape", emit.cast(result, kind), shape=(*shape[:2], *counts))

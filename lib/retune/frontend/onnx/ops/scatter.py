@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dtypes import INT32, INT64
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.indexing import from_the_front, positions
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
@@ -157,13 +158,13 @@ def tensor_scatter(node: OnnxNode, emit: Emitter) -> None:
     step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
     start = emit.stored("start", np.zeros((batch, 1), np.int64))
     if node.has_input(2):
-        start = emit.reshaped(emit.cast(node.inputs[2], "int64"), (batch, 1))
+        start = emit.reshaped(emit.cast(node.inputs[2], INT64), (batch, 1))
     since = emit.temp("subtract", step, start, label="since")
     if node.text("mode", "linear") == "circular":
         since = emit.temp("mod", since, emit.stored("steps", np.asarray(steps, np.int64)))
     inside = emit.temp("less", since, emit.stored("length", np.asarray(length, np.int64)))
     none = emit.stored("none", np.asarray(-1, np.int64))
-    writers = emit.temp("cast", emit.temp("where", inside, since, none), to="int32")
+    writers = emit.temp("cast", emit.temp("where", inside, since, none), to=INT32)
     lines, row = prod(shape[1:axis]), prod(shape[axis + 1 :])
     apart = emit.reshaped(writers, (batch, 1, steps))
     spread = emit.temp("broadcast_to", apart, shape=(batch, lines, steps)) if lines > 1 else apart

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from retune.core.dtypes import itemsize
 from retune.ir.evaluate import Formulas
 from retune.ir.expr import Buffer, const
 from retune.schedule.space import Sketch
@@ -118,7 +117,7 @@ def layout_of(sketch: Sketch) -> Layout:
         still=still,
         owner=owner,
         owned=(owner == np.arange(len(nests))[:, None]).astype(np.float64),
-        item_bytes=_column(itemsize(access.buffer.dtype) for access in accesses),
+        item_bytes=_column(access.buffer.dtype.itemsize for access in accesses),
         packed=_column(access.packed for access in accesses).astype(bool),
         places=_column(
             sum(other.buffer == access.buffer for other in nests[b].accesses)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retune.core.dtypes import itemsize
 from retune.ir.expr import Scope
 from retune.schedule.space import Sketch
 from retune.search.model.features.layout import Array, Layout, layout_of
@@ -84,7 +83,7 @@ def _held(layout: Layout, numbers: Array) -> dict[Scope, Array]:
     held: dict[Scope, Array] = {scope: np.zeros(numbers.shape[1]) for scope in ("global", "local")}
     for buffer, extents in layout.scratch:
         if buffer.scope in held:
-            size = np.prod(numbers[extents], axis=0) * itemsize(buffer.dtype)
+            size = np.prod(numbers[extents], axis=0) * buffer.dtype.itemsize
             held[buffer.scope] = held[buffer.scope] + size
     return held
 

@@ -8,8 +8,8 @@ from retune.core.dtypes import TensorType
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes.half import computed_wide, widen_half
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.storage import computed_wide, in_compute_types
 from tests.unit.graph.networks import model, node
 
 HALF = np.float16
@@ -35,7 +35,7 @@ def inner_types(graph: Graph) -> set[str]:
 
 
 def test_only_the_interface_is_left_of_float16():
-    wide = widen_half(layer()).verify()
+    wide = in_compute_types(layer()).verify()
     assert [n.op for n in wide.nodes] == ["cast", "dense", "add", "relu", "cast"]
     assert (str(wide.types["x"]), str(wide.types["y"])) == ("float16[4, 8]", "float16[4, 5]")
     assert inner_types(wide) == {"float32"}
@@ -46,7 +46,7 @@ def test_the_meaning_is_that_of_more_exact_arithmetic():
     inputs = random_inputs(graph)
     exact = {n: a.astype(np.float64) for n, a in {**graph.constants, **inputs}.items()}
     expected = exact["x"] @ exact["w"].T + exact["b"]
-    found = run_graph(widen_half(graph), inputs)
+    found = run_graph(in_compute_types(graph), inputs)
     np.testing.assert_allclose(found["s"], expected.astype(HALF), rtol=2**-10)
     np.testing.assert_array_equal(found["y"], np.maximum(found["s"], 0))
 
@@ -55,7 +55,7 @@ def test_a_network_without_float16_stays_itself():
     build = GraphBuilder("net")
     build.input("x", TensorType((2,)))
     graph = build.finish([build.add("relu", ["x"])])
-    assert widen_half(graph) is graph
+    assert in_compute_types(graph) is graph
 
 
 def test_a_device_that_computes_with_float16_keeps_it():
@@ -96,7 +96,7 @@ def test_no_name_is_taken_twice():
     build.add("negative", ["x.wide"], outputs=["y.wide"])
     build.add("abs", ["y.wide"], outputs=["y"])
     graph = build.finish(["y", "y.wide"])
-    found = run_graph(widen_half(graph).verify(), {"x": np.array([-1, 3], HALF)})
+    found = run_graph(in_compute_types(graph).verify(), {"x": np.array([-1, 3], HALF)})
     assert (found["y"].tolist(), found["y.wide"].tolist()) == ([0, 3], [0, -3])
 
 

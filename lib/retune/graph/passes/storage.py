@@ -1,41 +1,43 @@
-"""Networks of float16: computed in float32, by kernel or as a whole.
+"""Networks of types that are only stored, such as float16: computed in wider ones.
 
-Where a device keeps float16, kernels read and write it, and compute in float32: sums in float16
-lose most digits of a thousand products, and what exceeds 65504 is no number. (MobileNet with such
-sums is 1.0e-2 of the range from onnxruntime; like this 5.8e-4.) Elsewhere all values between the
-inputs and outputs of the network are of float32, too.
+Where a device keeps them in memory, kernels read and write them, and compute in float32: sums in
+float16 lose most digits of a thousand products, and what exceeds 65504 is infinite. (MobileNet with
+such sums is 1.0e-2 of the range from onnxruntime; like this 5.8e-4.) Elsewhere all values between
+the inputs and outputs of the network are of the compute type, too.
 """
 
-from retune.core.dtypes import HALF, WIDE, TensorType
+from retune.core.dtypes import DTYPES, DType, TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.ops import lookup
+from retune.ops import AttrValue, lookup
 
 
-def widen_half(graph: Graph) -> Graph:
+def in_compute_types(graph: Graph) -> Graph:
     """float16 -> float32, inside; inputs, outputs and host steps keep their types through casts."""
-    if not any(_is_half(entry) for entry in graph.types.values()):
+    if not any(_only_stored(entry) for entry in graph.types.values()):
         return graph
     return _Widened(graph).finish()
 
 
 def computed_wide(group: Graph) -> Graph:
-    """The graph of one kernel, which reads and makes float16, with float32 between.
+    """The graph of one kernel, which reads and makes stored types, with compute types between.
 
     A graph that only moves data stays itself.
     """
-    return group if all(moves_half(node, group) for node in group.nodes) else widen_half(group)
+    return (
+        group if all(only_moves(node, group) for node in group.nodes) else in_compute_types(group)
+    )
 
 
-def moves_half(node: Node, graph: Graph) -> bool:
-    """Whether it needs no arithmetic of float16: it moves data, or casts to float32 or from it."""
+def only_moves(node: Node, graph: Graph) -> bool:
+    """Whether it does no arithmetic: it moves data, or converts what is stored."""
     if node.op == "cast":
         ends = (graph.types[value].dtype for value in (*node.inputs, *node.outputs))
-        return all(dtype in (HALF, WIDE) for dtype in ends)
+        return len({dtype.compute for dtype in ends}) == 1
     return node.op == "identity" or lookup(node.op).kind == "injective"
 
 
-def _is_half(entry: TensorType) -> bool:
-    return entry.dtype == HALF
+def _only_stored(entry: TensorType) -> bool:
+    return entry.dtype.compute is not entry.dtype
 
 
 class _Widened:
@@ -48,10 +50,10 @@ class _Widened:
         for name in graph.inputs:
             self._wide[name] = self._widen(self._build.input(name, graph.types[name]))
         for name, array in graph.constants.items():
-            half = _is_half(graph.types[name])
-            wide = array.astype(WIDE) if half else array
-            dtype = WIDE if half else graph.types[name].dtype
-            self._wide[name] = self._build.constant(self._name(name), wide, dtype)
+            dtype, held = graph.types[name].dtype.compute, array
+            if _only_stored(graph.types[name]):
+                held = array.astype(dtype.numpy)
+            self._wide[name] = self._build.constant(self._name(name), held, dtype)
 
     def finish(self) -> Graph:
         """The wide graph."""
@@ -62,30 +64,36 @@ class _Widened:
                 self._add(node)
         for name in self._old.outputs:
             if name not in self._build.types:
-                self._build.add("cast", [self._wide[name]], {"to": HALF}, outputs=[name])
+                self._build.add(
+                    "cast", [self._wide[name]], {"to": self._old.types[name].dtype}, outputs=[name]
+                )
         return self._build.finish(self._old.outputs)
 
     def _name(self, value: str) -> str:
         """What the wide form of a value is called: as the value, unless that is an output's."""
-        if value in self._old.outputs and _is_half(self._old.types[value]):
+        if value in self._old.outputs and _only_stored(self._old.types[value]):
             return self._build.fresh(f"{value}.wide")
         return value
 
     def _widen(self, value: str) -> str:
-        if not _is_half(self._build.types[value]):
+        entry = self._build.types[value]
+        if not _only_stored(entry):
             return value
         name = self._build.fresh(f"{value}.wide")
-        return self._build.add("cast", [value], {"to": WIDE}, outputs=[name])
+        return self._build.add("cast", [value], {"to": entry.dtype.compute}, outputs=[name])
 
     def _add(self, node: Node) -> None:
-        attrs = {key: WIDE if value == HALF else value for key, value in node.attrs.items()}
+        attrs = {
+            key: DType(value).compute if isinstance(value, str) and value in DTYPES else value
+            for key, value in node.attrs.items()
+        }
         made = {value: self._name(value) for value in node.outputs}
         inputs = [self._wide[value] for value in node.inputs]
         self._build.add(node.op, inputs, attrs, outputs=made.values(), name=node.name)
         self._wide |= made
 
     def _add_host(self, node: Node) -> None:
-        """The types of a host step are its own: it reads and makes float16 as before."""
+        """The types of a host step are its own: it reads and makes what is stored."""
         inputs = [self._narrow(value) if value else "" for value in node.inputs]
         self._build.add(node.op, inputs, node.attrs, outputs=node.outputs, name=node.name)
         self._wide |= {v: self._widen(v) for v in node.outputs if self._old.types[v].known}
@@ -95,4 +103,8 @@ class _Widened:
         if self._build.types.get(value) == self._old.types[value]:
             return value
         name = self._build.fresh(f"{value}.half")
-        return self._build.add("cast", [self._wide[value]], {"to": HALF}, outputs=[name])
+        return self._build.add("cast", [self._wide[value]], self._stored(value), outputs=[name])
+
+    def _stored(self, value: str) -> dict[str, AttrValue]:
+        """The attributes of a cast to the old value's type."""
+        return {"to": self._old.types[value].dtype}
