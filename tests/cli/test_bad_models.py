@@ -13,7 +13,7 @@ from onnx import TensorProto, external_data_helper
 
 import retune.prefect.launch
 from retune.cli.main import run_command
-from tests.unit.graph.networks import model, node, normal
+from tests.support.networks import model, node, normal
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ from retune.core.errors import DeviceError, InputError, ModelError
 from retune.pipeline.calling import Caller
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent, TuneResult
-from retune.pipeline.summary import summarize
 from retune.pipeline.watch import stopping, tell
 from retune.records.store import RecordStore
-from tests.cli.refused import assert_refused
-from tests.flows.fakes import FakeStages
-from tests.unit.records.test_store import record
+from tests.support.cli import result
+from tests.support.refused import assert_refused
+from tests.support.store import record
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PATH": "/usr/bin:/bin"}
@@ -41,16 +40,6 @@ sys.argv = ["retune", "--help"]
 from retune.cli.main import main
 main()
 """
-
-
-def result(folder: Path) -> TuneResult:
-    """What a run over the fake stages ends with."""
-    request = TuneRequest(
-        model="zoo:fake", out=str(folder / "out"), records="records", work=str(folder / "work")
-    )
-    stages = FakeStages()
-    run = stages.finished(request)
-    return summarize(request, run, stages.stage_report(request, run))
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from retune.bundle.format import pack_zip, write_bundle
 from retune.cli.main import run_command
-from tests.unit.bundle.conftest import make_plan
-from tests.unit.bundle.test_hosts import plan_of
+from tests.support.bundle_fixtures import make_plan
+from tests.support.hosts import plan_of
 
 
 @pytest.fixture

@@ -31,14 +31,14 @@ from retune.search.layout.problem import LayoutProblem
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
 from retune.targets.vta.template import KNOBS
-from tests.cli.test_cli import result
-from tests.cli.test_quantize import DIGITS
-from tests.device.networks import Net, Networks, network, write
-from tests.unit.bundle.conftest import make_plan
-from tests.unit.bundle.test_examiner import VERDICT
-from tests.unit.bundle.test_versions import publish
-from tests.unit.search.test_offline import store_of
-from tests.unit.vta.layers import PLAIN
+from tests.support.bundle_fixtures import make_plan
+from tests.support.cli import result
+from tests.support.device_networks import Net, Networks, network, write
+from tests.support.examiner import VERDICT
+from tests.support.layers import PLAIN
+from tests.support.offline import store_of
+from tests.support.quantize import DIGITS
+from tests.support.versions import publish
 
 Patch = pytest.MonkeyPatch
 Prepare = Callable[[Path, Patch], list[str]]

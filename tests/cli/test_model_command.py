@@ -9,7 +9,7 @@ import retune.prefect.launch
 from retune.cli.commands import model
 from retune.cli.main import run_command
 from retune.pipeline.upkeep import stage_retrain
-from tests.unit.search.test_offline import store_of
+from tests.support.offline import store_of
 
 
 @pytest.fixture

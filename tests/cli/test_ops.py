@@ -10,7 +10,7 @@ from retune.core.errors import LookupFailed, ModelError
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops import names, versions_of
 from retune.frontend.onnx.support import OperatorVersion, Support, support_of, supported
-from tests.unit.graph.networks import model, node
+from tests.support.networks import model, node
 
 
 def test_the_table_has_every_operator_with_a_handler(capsys: pytest.CaptureFixture[str]):

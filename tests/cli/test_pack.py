@@ -7,7 +7,7 @@ import pytest
 
 from retune.bundle.format import read_bundle, write_bundle
 from retune.cli.main import run_command
-from tests.unit.bundle.conftest import make_plan
+from tests.support.bundle_fixtures import make_plan
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from retune.cli.main import run_command
 from retune.frontend.onnx.importer import load_file
+from tests.support.quantize import DIGITS
 
-DIGITS = Path(__file__).parents[1] / "data" / "digits"
 MODEL = [str(DIGITS / "digits.onnx"), "--shape", "image=1,1,8,8"]
 
 

@@ -10,8 +10,8 @@ from retune.bundle.format import read_bundle
 from retune.bundle.versions import Gain, restate, versions
 from retune.cli.main import run_command
 from retune.search.model.features import VERSION
-from tests.unit.bundle.test_versions import old_publication, publish
-from tests.unit.search.test_registry import in_use, register
+from tests.support.registry import in_use, register
+from tests.support.versions import old_publication, publish
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ pytest.importorskip("cryptography")
 from retune.bundle.format import write_bundle
 from retune.bundle.trust import digest_of
 from retune.cli.main import run_command
-from tests.programs import kernels_of, texts_of
-from tests.unit.bundle.conftest import ADD, make_plan
-from tests.unit.bundle.test_trust import pair
+from tests.support.bundle_fixtures import ADD, make_plan
+from tests.support.programs import kernels_of, texts_of
+from tests.support.trust import pair
 
 pytestmark = [pytest.mark.device, pytest.mark.filterwarnings("ignore::UserWarning")]
 

@@ -14,7 +14,7 @@ from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.template import KNOBS
-from tests.unit.vta.layers import PLAIN
+from tests.support.layers import PLAIN
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from retune.farm.scheduler import run_scheduler
 from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import run_night
 from retune.records.store import RecordStore
-from tests.cli.refused import assert_refused
-from tests.unit.records.test_store import record
+from tests.support.refused import assert_refused
+from tests.support.store import record
 
 HUGE = "99999999999999999999"
 RANDOM = ("--random-calibration", "--trials", "0")

@@ -41,7 +41,7 @@ from retune.search.session import RunSettings, Session
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
 from retune.targets.vta.config import VtaConfig
-from tests.device.networks import Net
+from tests.support.device_networks import Net
 
 
 def three_layers(path: Path) -> Path:

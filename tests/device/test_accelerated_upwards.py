@@ -20,7 +20,7 @@ from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2
-from retune.pipeline import delivery, settling
+from retune.pipeline import delivery, validation
 from retune.records.store import RecordStore
 from retune.report.vta import Layer, roofline_chart
 from retune.search.extract import extract
@@ -29,7 +29,7 @@ from retune.targets.vta.assembly import assemble, disassemble
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.timing import simulate
-from tests.device.networks import Net
+from tests.support.device_networks import Net
 
 
 def generator() -> onnx.ModelProto:
@@ -86,7 +86,7 @@ def test_a_generator_is_tuned_to_a_bundle_that_runs(
 ):
     monkeypatch.setenv("RETUNE_CACHE", str(tmp_path / "cache"))
     quick = BenchOptions(budget_s=0.1, min_rounds=2, settle_s=0.0)
-    monkeypatch.setattr(settling, "_COMPARE", quick)
+    monkeypatch.setattr(validation, "_COMPARE", quick)
     monkeypatch.setattr(delivery, "_BENCH_SECONDS", 0.1)
     onnx.save(generator(), tmp_path / "generator.onnx")
     made = retune.api.tune_network(

@@ -6,42 +6,16 @@ import numpy as np
 import pytest
 
 from retune.bundle.format import pack_zip, write_bundle
-from retune.bundle.plan import Alias, NetworkPlan
 from retune.bundle.runtime.module import BundleWarning, Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.compare import verify
-from retune.codegen.source import KernelLaunch, ProgramBuffer, Role
-from retune.core.dtypes import FLOAT32
 from retune.core.errors import DeviceError
-from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.core.target import GENERIC_CPU
 from retune.device.measure.ceilings import Ceilings
 from retune.device.opencl.runtime import Device, open_device
-from tests.programs import kernels_of
+from tests.support.bundle import BIAS, COLUMNS, ROWS, plan_of
 
 pytestmark = pytest.mark.device
-
-ROWS, COLUMNS = 6, 40
-ELEMENTS = ROWS * COLUMNS
-
-ADD = """__kernel void vector_add(__global const float *restrict a,
-                         __global const float *restrict b, __global float *restrict y) {
-  const int i = get_global_id(0);
-  vstore8(vload8(i, a) + vload8(i, b), i, y);
-}
-"""
-SCALE = """__kernel void scale(__global const float *restrict x, __global float *restrict y) {
-  const int i = get_global_id(0);
-  y[i] = 3.0f * x[i];
-}
-"""
-BOTH = """__kernel void halves(__global float *restrict low, __global const float *restrict x,
-                     __global float *restrict high) {
-  const int i = get_global_id(0);
-  low[i] = 0.5f * x[i];
-  high[i] = 1.5f * x[i];
-}
-"""
-BIAS = np.linspace(-2, 2, ELEMENTS, dtype=np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +25,7 @@ def pocl() -> Device:
 
 @pytest.fixture(scope="module")
 def module(pocl: Device) -> Module:
-    return Module(_plan(pocl.spec), pocl)
+    return Module(plan_of(pocl.spec), pocl)
 
 
 def test_a_module_agrees_with_numpy(module: Module) -> None:
@@ -66,21 +40,21 @@ def test_temporaries_share_one_arena(module: Module) -> None:
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_bundle_runs_from_disk(pocl: Device, tmp_path: Path, zipped: bool) -> None:
-    path = write_bundle(_plan(pocl.spec), tmp_path / "module")
+    path = write_bundle(plan_of(pocl.spec), tmp_path / "module")
     path = pack_zip(path, tmp_path / "module.zip") if zipped else path
     module = Module.load(path)
     assert verify(module, _meaning, module.random_inputs).passed
 
 
 def test_a_bundle_of_another_device_runs_with_a_warning(pocl: Device, tmp_path: Path) -> None:
-    path = write_bundle(_plan(GENERIC_CPU), tmp_path / "module")
+    path = write_bundle(plan_of(GENERIC_CPU), tmp_path / "module")
     with pytest.warns(BundleWarning, match="tuned for two cores"):
         module = Module.load(path, "pocl")
     assert verify(module, _meaning, module.random_inputs).passed
 
 
 def test_two_modules_share_a_device(pocl: Device, module: Module) -> None:
-    other = Module(_plan(pocl.spec), pocl)
+    other = Module(plan_of(pocl.spec), pocl)
     feeds = module.random_inputs(seed=3)
     other.run(module.random_inputs(seed=4))
     np.testing.assert_allclose(module.run(feeds)["low"], _meaning(feeds)["low"], rtol=1e-5)
@@ -119,7 +93,7 @@ def test_a_module_is_a_contender(module: Module) -> None:
 
 
 def test_a_kernel_that_does_not_build_is_one_error(pocl: Device) -> None:
-    plan = _plan(pocl.spec, scale="__kernel void scale(__global float *x) { nonsense; }")
+    plan = plan_of(pocl.spec, scale="__kernel void scale(__global float *x) { nonsense; }")
     with pytest.raises(DeviceError, match="does not build"):
         Module(plan, pocl)
 
@@ -127,51 +101,3 @@ def test_a_kernel_that_does_not_build_is_one_error(pocl: Device) -> None:
 def _meaning(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     nine = 9 * (inputs["x"].reshape(-1) + BIAS)
     return {"high": (1.5 * nine).reshape(COLUMNS, ROWS), "low": 0.5 * nine}
-
-
-def _plan(spec: DeviceSpec, scale: str = SCALE) -> NetworkPlan:
-    """a = x + bias; b = 3 alias(a); c = 3 b; low, high = halves(c); out = alias(high)."""
-    return NetworkPlan(
-        name="halves",
-        model_key="0",
-        kernels=kernels_of({"vector_add": ADD, "scale": scale, "halves": BOTH}),
-        options=("-cl-fast-relaxed-math",),
-        buffers=(
-            _value("x", "input", (ROWS, COLUMNS)),
-            _value("bias", "weight"),
-            *(_value(name, "temp") for name in ("a", "flat", "b", "c", "wide")),
-            _value("high", "output", (COLUMNS, ROWS)),
-            _value("low", "output"),
-        ),
-        launches=(
-            _launch("vector_add", ("x", "bias", "a"), ELEMENTS // 8),
-            _launch("scale", ("flat", "b"), ELEMENTS, 8),
-            _launch("scale", ("b", "c"), ELEMENTS),
-            _launch("halves", ("low", "c", "wide"), ELEMENTS, writes=("low", "wide")),
-        ),
-        inputs=("x",),
-        outputs=("high", "low"),
-        weights={"bias": BIAS},
-        device=spec,
-        notes={},
-        aliases=(Alias(value="flat", of="a"), Alias(value="high", of="wide")),
-    )
-
-
-def _value(name: str, role: Role, shape: tuple[int, ...] = (ELEMENTS,)) -> ProgramBuffer:
-    return ProgramBuffer(name=name, dtype=FLOAT32, elements=ELEMENTS, role=role, shape=shape)
-
-
-def _launch(
-    kernel: str, args: tuple[str, ...], items: int, local: int = 1, writes: tuple[str, ...] = ()
-) -> KernelLaunch:
-    return KernelLaunch(
-        kernel=kernel,
-        args=args,
-        global_size=(items, 1, 1),
-        local_size=(local, 1, 1),
-        label=kernel,
-        flops=ELEMENTS,
-        bytes=4 * ELEMENTS * len(args),
-        writes=writes or args[-1:],
-    )

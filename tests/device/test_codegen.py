@@ -44,7 +44,7 @@ from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
-from tests.dags import (
+from tests.support.dags import (
     chosen_rows,
     conv2d,
     dense,
@@ -66,9 +66,9 @@ from tests.dags import (
     transpose,
     two_readers,
 )
-from tests.oracle import assert_device_agrees, run_source
-from tests.properties import seeded
-from tests.random_schedules import scramble, somewhere
+from tests.support.oracle import assert_device_agrees, run_source
+from tests.support.properties import seeded
+from tests.support.random_schedules import scramble, somewhere
 
 pytestmark = pytest.mark.device
 

@@ -15,9 +15,9 @@ from retune.device.opening import open_device, spec_of
 from retune.targets import devices
 from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.devices import DeviceRules, register_device_class
-from tests.device.networks import write
-from tests.unit.device.boards import written
-from tests.unit.rules.test_devices import LEVELS, sketches
+from tests.support.boards import written
+from tests.support.device_networks import write
+from tests.support.devices import LEVELS, sketches
 
 pytestmark = pytest.mark.device
 

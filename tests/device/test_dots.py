@@ -12,10 +12,10 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, placeholder
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.dags import byte_product, product_of_bytes
-from tests.oracle import assert_device_agrees
-from tests.properties import seeded
-from tests.random_schedules import scramble
+from tests.support.dags import byte_product, product_of_bytes
+from tests.support.oracle import assert_device_agrees
+from tests.support.properties import seeded
+from tests.support.random_schedules import scramble
 
 pytestmark = pytest.mark.device
 

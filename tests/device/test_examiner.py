@@ -17,10 +17,10 @@ from retune.bundle.verify.examiner_child import OracleWorker
 from retune.core.errors import DeviceError, InputError, ModelError
 from retune.device.opencl.runtime import Device, open_device
 from retune.pipeline.network import import_network
-from tests.device.networks import write
-from tests.device.test_types import half_network
-from tests.programs import kernels_of, texts_of
-from tests.unit.bundle.conftest import SCALE, make_plan
+from tests.support.bundle_fixtures import SCALE, make_plan
+from tests.support.device_networks import write
+from tests.support.programs import kernels_of, texts_of
+from tests.support.types import half_network
 
 pytestmark = pytest.mark.device
 

@@ -21,8 +21,8 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.intrinsics import intrinsics
 from retune.search.extract import Network
 from tests.device import c_programs
-from tests.device.networks import Net
-from tests.device.test_bundle import _plan as halves
+from tests.support.bundle import plan_of as halves
+from tests.support.device_networks import Net
 
 pytestmark = pytest.mark.device
 

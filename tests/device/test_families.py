@@ -8,9 +8,9 @@ from retune.bundle.verify.compare import verify
 from retune.bundle.verify.peers import open_peer
 from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import Layout
-from tests.device.families import FAMILIES
-from tests.device.networks import write
 from tests.external.on_device import compile_graph
+from tests.support.device_networks import write
+from tests.support.families import FAMILIES
 
 pytestmark = pytest.mark.device
 

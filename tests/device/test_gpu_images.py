@@ -28,10 +28,10 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.dags import conv2d, dense, depthwise
 from tests.device import c_programs
-from tests.device.networks import Net
-from tests.oracle import assert_device_agrees, inputs_for, reference
+from tests.support.dags import conv2d, dense, depthwise
+from tests.support.device_networks import Net
+from tests.support.oracle import assert_device_agrees, inputs_for, reference
 
 pytestmark = pytest.mark.device
 

@@ -14,8 +14,17 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.targets.gpu.space import gpu_space
-from tests.dags import batched_product, conv2d, dense, depthwise, pool, reduction, softmax, total
-from tests.oracle import assert_device_agrees
+from tests.support.dags import (
+    batched_product,
+    conv2d,
+    dense,
+    depthwise,
+    pool,
+    reduction,
+    softmax,
+    total,
+)
+from tests.support.oracle import assert_device_agrees
 
 pytestmark = pytest.mark.device
 

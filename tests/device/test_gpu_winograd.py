@@ -11,9 +11,9 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.targets.gpu.winograd import gpu_winograd_sketches
-from tests.dags import conv2d, strip
-from tests.oracle import assert_device_agrees
-from tests.unit.schedule.test_winograd import nchw
+from tests.support.dags import conv2d, strip
+from tests.support.oracle import assert_device_agrees
+from tests.support.winograd import nchw
 
 pytestmark = pytest.mark.device
 

@@ -29,8 +29,8 @@ from retune.graph.graph import GraphBuilder
 from retune.graph.passes.pipeline import optimise
 from retune.ops.host import HOST, host_attrs
 from retune.search.extract import Network, extract
-from tests.host_networks import NETWORKS, HostNetwork, detector
-from tests.unit.graph.test_host import NONZERO, SPLIT, model
+from tests.support.host import NONZERO, SPLIT, model
+from tests.support.host_networks import NETWORKS, HostNetwork, detector
 
 pytestmark = pytest.mark.device
 

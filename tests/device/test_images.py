@@ -11,7 +11,7 @@ from retune.bundle.verify.compare import compare
 from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import Layout
 from tests.external.on_device import compile_graph
-from tests.unit.graph.networks import model, node, normal
+from tests.support.networks import model, node, normal
 
 pytestmark = pytest.mark.device
 

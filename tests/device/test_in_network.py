@@ -17,7 +17,7 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.pipeline.network import import_network
 from retune.schedule.space import Candidate, Space
 from retune.targets.cost.estimate import default_candidate
-from tests.device.networks import write
+from tests.support.device_networks import write
 
 pytestmark = pytest.mark.device
 

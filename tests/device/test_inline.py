@@ -18,7 +18,7 @@ from retune.codegen.network.persistent import Callee, Step
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.catalogue import list_devices
 from retune.device.opencl.runtime import Device, open_device
-from tests.conftest import Golden
+from tests.support.tests_fixtures import Golden
 
 pytestmark = pytest.mark.device
 

@@ -17,8 +17,8 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import target_of
-from tests.dags import conv2d, elementwise, softmax
-from tests.oracle import inputs_for, reference
+from tests.support.dags import conv2d, elementwise, softmax
+from tests.support.oracle import inputs_for, reference
 
 pytestmark = pytest.mark.device
 

@@ -10,8 +10,8 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import Layout
 from tests.external.on_device import compile_graph
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import Arrays, typed_model
+from tests.support.networks import node
+from tests.support.peer import Arrays, typed_model
 
 pytestmark = pytest.mark.device
 

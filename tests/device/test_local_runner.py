@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,50 +14,21 @@ import numpy as np
 import pytest
 
 from retune.codegen.opencl.kernels import solitary_kernel
-from retune.codegen.source import KernelLaunch, Packing, ProgramBuffer, ProgramSource
-from retune.core.dtypes import FLOAT32
 from retune.core.errors import InputError
-from retune.device.measure.local import LocalRunner, MeasureOptions, Workload
+from retune.device.measure.local import LocalRunner, MeasureOptions
 from retune.device.measure.workload import measuring_conditions
 from retune.device.opencl.catalogue import device_spec
-from tests.programs import kernels_of
+from tests.support.local_runner import CRASH, HANG, IMPATIENT, RIGHT, WORKLOAD, WRONG, N, X, program
 
 pytestmark = pytest.mark.device
 
-N = 256
-X = np.random.default_rng(7).random(N, np.float32)
-WEIGHT = np.random.default_rng(8).random(N, np.float32)
-WORKLOAD = Workload(
-    key="axpy",
-    inputs={"x": X, "w": WEIGHT},
-    outputs={"y": (2 * X + WEIGHT).reshape(16, 16)},
-)
 DEADLINE_S = 240.0
 QUICK = MeasureOptions(repeat=2, min_repeat_ms=0.5)
-IMPATIENT = MeasureOptions(
-    repeat=2, min_repeat_ms=0.5, build_deadline_s=8.0, run_deadline_s=6.0, disturbed_retries=0
-)
 
-RIGHT = "y[i] = 2 * x[i] + w[i];"
-WRONG = "y[i] = 3 * x[i] + w[i];"
 HALF = "if (i < 128) y[i] = 2 * x[i] + w[i];"
 UNBUILDABLE = "y[i] = nothing;"
-HANG = "volatile int on = 1; while (on); y[i] = x[i] + w[i];"
 LATE_HANG = "volatile int on = i == 99; while (on); y[i] = 2 * x[i] + w[i];"
-CRASH = "y[i + (1L << 40)] = x[i] + w[i];"
 LATE_CRASH = "y[i] = 2 * x[i] + w[i]; if (i == 99) y[1L << 40] = 1;"
-
-
-class Reverse:
-    def apply(self, array: np.ndarray) -> np.ndarray:
-        return array[::-1].copy()
-
-
-def plain(body: str) -> str:
-    return (
-        "__kernel void axpy(__global const float *x, __global const float *w, __global float *y) {"
-        f"\n  int i = get_global_id(0);\n  {body}\n}}\n"
-    )
 
 
 def solitary(body: str) -> str:
@@ -66,35 +37,6 @@ def solitary(body: str) -> str:
     arguments = [f"{kind}{name}" for kind, name in zip(types, "xwy", strict=True)]
     lines = ["int i = group.x;", body]
     return "\n".join(solitary_kernel("axpy", arguments, list("xwy"), lines)) + "\n"
-
-
-def program(
-    body: str,
-    *,
-    reverse: bool = False,
-    local: int = 1,
-    printed: Callable[[str], str] = plain,
-) -> ProgramSource:
-    text = printed(body)
-    names = ("x", "w", "y")
-    launch = KernelLaunch(
-        kernel="axpy",
-        args=names,
-        writes=("y",),
-        global_size=(N, 1, 1),
-        local_size=(local, 1, 1),
-        flops=2 * N,
-        bytes=12 * N,
-    )
-    buffers = (
-        ProgramBuffer(name="x", dtype=FLOAT32, elements=N, role="input"),
-        ProgramBuffer(name="w", dtype=FLOAT32, elements=N, role="weight"),
-        ProgramBuffer(name="y", dtype=FLOAT32, elements=N, role="output"),
-    )
-    packings = {"w": Packing(pack=Reverse(), sources=("w",))} if reverse else {}
-    return ProgramSource(
-        kernels=kernels_of({"axpy": text}), launches=(launch,), buffers=buffers, packings=packings
-    )
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT8, UINT8, TensorType
 from retune.device.opencl.runtime import Device, open_device
-from tests.oracle import run_source
-from tests.unit.codegen.test_lookups import by_lanes, looked_up
+from tests.support.lookups import by_lanes, looked_up
+from tests.support.oracle import run_source
 
 pytestmark = pytest.mark.device
 

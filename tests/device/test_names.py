@@ -17,8 +17,8 @@ from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 from tests.external.on_device import pocl
-from tests.unit.graph.networks import model
-from tests.unit.graph.test_onnx_files import NAMES
+from tests.support.networks import model
+from tests.support.onnx_files import NAMES
 
 pytestmark = pytest.mark.device
 

@@ -13,8 +13,8 @@ from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.search.extract import extract
 from retune.search.layout.assignment import uniform_layout, with_layouts
-from tests.device.networks import NETWORKS, write
 from tests.external.on_device import compile_graph, compile_network
+from tests.support.device_networks import NETWORKS, write
 
 pytestmark = pytest.mark.device
 

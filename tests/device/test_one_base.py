@@ -19,10 +19,10 @@ from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag
 from retune.search.extract import extract
 from retune.targets.gpu.space import gpu_space
-from tests.conftest import Golden
-from tests.dags import conv2d, dense, elementwise, transpose
-from tests.device.networks import Net
-from tests.oracle import assert_device_agrees
+from tests.support.dags import conv2d, dense, elementwise, transpose
+from tests.support.device_networks import Net
+from tests.support.oracle import assert_device_agrees
+from tests.support.tests_fixtures import Golden
 
 pytestmark = pytest.mark.device
 

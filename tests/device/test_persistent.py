@@ -10,7 +10,7 @@ from retune.codegen.network.persistent import Callee, Step, persistent_text
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.runtime import Device, DeviceMemory, open_device
-from tests.conftest import Golden
+from tests.support.tests_fixtures import Golden
 
 pytestmark = pytest.mark.device
 

@@ -16,8 +16,8 @@ from retune.core.errors import InputError
 from retune.device.opening import open_device, playing, spec_of
 from retune.device.profiles import profile_names
 from retune.search.task import expression_task
-from tests.dags import conv2d, depthwise, softmax
-from tests.device.profile_checks import Checker, local_bytes
+from tests.support.dags import conv2d, depthwise, softmax
+from tests.support.profile_checks import Checker, local_bytes
 
 pytestmark = pytest.mark.device
 

@@ -28,8 +28,8 @@ from retune.pipeline.selection import stage_choose
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session, search_all
-from tests.device.networks import write
-from tests.unit.device.boards import fault, written
+from tests.support.boards import fault, written
+from tests.support.device_networks import write
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
 

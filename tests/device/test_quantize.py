@@ -17,7 +17,10 @@ from retune.graph.quantize.arithmetic import Codes, added, rescaled
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.external.on_device import compile_graph
-from tests.unit.graph.quantize_networks import (
+from tests.support.bytewise import dynamically
+from tests.support.onnx_pairs import inputs_of, peer, quantized, small
+from tests.support.onnx_qoperator import OPERATORS, WAYS, codes, lines, without_floats
+from tests.support.quantize_networks import (
     Samples,
     integer_ends,
     moving,
@@ -27,9 +30,6 @@ from tests.unit.graph.quantize_networks import (
     squeezing,
     upwards,
 )
-from tests.unit.graph.test_bytewise import dynamically
-from tests.unit.graph.test_onnx_pairs import inputs_of, peer, quantized, small
-from tests.unit.graph.test_onnx_qoperator import OPERATORS, WAYS, codes, lines, without_floats
 
 pytestmark = pytest.mark.device
 

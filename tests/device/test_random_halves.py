@@ -10,7 +10,7 @@ from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.storage import in_compute_types
 from retune.search.extract import extract
 from tests.external.on_device import compile_network
-from tests.unit.graph.networks import random_network
+from tests.support.networks import random_network
 
 pytestmark = pytest.mark.device
 

@@ -29,12 +29,12 @@ from retune.search.layout.assignment import uniform_layout, with_layouts
 from retune.search.layout.search import LayoutSearch
 from retune.search.layout.trials import best_in_layouts
 from retune.search.session import Session
-from tests.device.random_ways import GPU, SHORT, compiled, ways
 from tests.external.on_device import opened
-from tests.random_blocks import random_blocks
-from tests.unit.graph.networks import random_network
-from tests.unit.graph.quantize_networks import exact_part
-from tests.unit.search.fakes import FakeRunner, measured, settings
+from tests.support.networks import random_network
+from tests.support.quantize_networks import exact_part
+from tests.support.random_blocks import random_blocks
+from tests.support.random_ways import GPU, SHORT, compiled, ways
+from tests.support.search_fakes import FakeRunner, measured, settings
 
 pytestmark = pytest.mark.device
 

@@ -17,8 +17,8 @@ import pytest
 
 from retune.records.files import list_files
 from retune.records.store import RecordStore
-from tests.device.networks import write
-from tests.processes import leftovers, wait_until
+from tests.support.device_networks import write
+from tests.support.processes import leftovers, wait_until
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,7 +11,7 @@ from retune.ir.functions import call
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.schedule.schedule import Schedule
-from tests.oracle import TensorType, run_source
+from tests.support.oracle import TensorType, run_source
 
 pytestmark = pytest.mark.device
 

@@ -17,7 +17,7 @@ from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 from retune.targets.cost.estimate import default_candidate
 from tests.external.on_device import compile_graph
-from tests.oracle import assert_items_agree
+from tests.support.oracle import assert_items_agree
 
 pytestmark = pytest.mark.device
 

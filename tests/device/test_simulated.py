@@ -21,10 +21,10 @@ from retune.pipeline.results import TuneResult
 from retune.records.quarantine import quarantined
 from retune.search.extract import extract
 from retune.search.program import tune
-from tests import dags
-from tests.device.networks import write
-from tests.host_networks import detector
-from tests.unit.device.boards import fault, written
+from tests.support import dags
+from tests.support.boards import fault, written
+from tests.support.device_networks import write
+from tests.support.host_networks import detector
 
 pytestmark = pytest.mark.device
 

@@ -22,8 +22,8 @@ from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
-from tests.conftest import Golden
-from tests.device.networks import Net
+from tests.support.device_networks import Net
+from tests.support.tests_fixtures import Golden
 
 pytestmark = pytest.mark.device
 

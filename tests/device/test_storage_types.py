@@ -11,7 +11,7 @@ from retune.ir.interp import run_dag
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis, stored
 from retune.schedule.schedule import Schedule
-from tests.oracle import run_source
+from tests.support.oracle import run_source
 
 pytestmark = pytest.mark.device
 

@@ -14,8 +14,8 @@ from retune.ir.storage import Storage, row_major
 from retune.ir.te import Dag, compute, placeholder
 from retune.ir.views import view
 from retune.schedule.schedule import Schedule
-from tests.dags import conv2d
-from tests.oracle import assert_close, inputs_for, poisoned, reference, run_source
+from tests.support.dags import conv2d
+from tests.support.oracle import assert_close, inputs_for, poisoned, reference, run_source
 
 CHANNELS, ROWS, COLUMNS = 32, 3, 8
 

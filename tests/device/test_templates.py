@@ -9,8 +9,8 @@ from retune.ir.te import Dag
 from retune.schedule.space import sketch_of
 from retune.targets.template import TemplateFunction, TemplateWorkload
 from retune.targets.templates.conv2d import conv2d_nchwc, conv2d_nchwc_unroll_kw, untuned
-from tests.dags import conv2d
-from tests.oracle import assert_device_agrees
+from tests.support.dags import conv2d
+from tests.support.oracle import assert_device_agrees
 
 pytestmark = pytest.mark.device
 

@@ -9,9 +9,9 @@ from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.runtime import Device, open_device
 from retune.intrinsics import Signature
 from retune.intrinsics.tile8 import TILE8
-from tests.dags import byte_product
-from tests.oracle import assert_device_agrees
-from tests.unit.codegen.test_tiles import tiled
+from tests.support.dags import byte_product
+from tests.support.oracle import assert_device_agrees
+from tests.support.tiles import tiled
 
 pytestmark = pytest.mark.device
 

@@ -19,8 +19,8 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import target_of
-from tests.oracle import assert_device_agrees, assert_same_meaning
-from tests.toy_instruction import OUTER16
+from tests.support.oracle import assert_device_agrees, assert_same_meaning
+from tests.support.toy_instruction import OUTER16
 
 pytestmark = pytest.mark.device
 

@@ -12,8 +12,8 @@ from retune.intrinsics import Signature
 from retune.intrinsics.warp8 import WARP8
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
-from tests.oracle import assert_device_agrees
-from tests.unit.rules.test_gpu_warps import SHAPES
+from tests.support.gpu_warps import SHAPES
+from tests.support.oracle import assert_device_agrees
 
 pytestmark = pytest.mark.device
 

@@ -13,8 +13,8 @@ from retune.graph.passes.pipeline import Layout
 from retune.schedule.space import Candidate
 from retune.search.task import Task
 from retune.targets.cpu.winograd import PREFIX
-from tests.device.networks import write
 from tests.external.on_device import compile_graph, pocl
+from tests.support.device_networks import write
 
 pytestmark = pytest.mark.device
 

@@ -10,7 +10,7 @@ import pytest
 
 from retune.device.measure.workload import MeasureOptions
 from tests.farm.processes import DEADLINE_S, KEY, Farm
-from tests.unit.device.test_measure import WORKLOAD, program
+from tests.support.measure import WORKLOAD, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
 

@@ -17,8 +17,8 @@ from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.search.session import Session, search_all
 from tests.farm.processes import DEADLINE_S, KEY, Farm, Process
-from tests.unit.device.test_measure import WORKLOAD, program
-from tests.unit.search.fakes import settings, tasks
+from tests.support.measure import WORKLOAD, program
+from tests.support.search_fakes import settings, tasks
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,12 +8,12 @@ import pytest
 
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.workload import MeasureOptions
-from tests.device.test_local_runner import CRASH, HANG, IMPATIENT, RIGHT, WRONG
-from tests.device.test_local_runner import WORKLOAD as AXPY
-from tests.device.test_local_runner import program as kernel
 from tests.farm.processes import DEADLINE_S, Farm
+from tests.support.local_runner import CRASH, HANG, IMPATIENT, RIGHT, WRONG
+from tests.support.local_runner import WORKLOAD as AXPY
+from tests.support.local_runner import program as kernel
+from tests.support.measure import WORKLOAD, program
 from tests.unit.device import test_accelerator as accelerator
-from tests.unit.device.test_measure import WORKLOAD, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
 

@@ -15,7 +15,7 @@ from retune.device.measure.workload import MeasureOptions
 from retune.device.remote.wire import WIRE, Envelope, Reply, pack, unpack
 from retune.farm.certs import make_certs
 from tests.farm.processes import Farm, Process
-from tests.unit.device.test_measure import WORKLOAD, program
+from tests.support.measure import WORKLOAD, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
 

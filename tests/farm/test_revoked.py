@@ -10,7 +10,7 @@ from retune.device.measure.workload import MeasureOptions
 from retune.device.remote.link import AwayError
 from retune.farm.certs import make_certs, revoke
 from tests.farm.processes import Farm
-from tests.unit.device.test_measure import WORKLOAD, program
+from tests.support.measure import WORKLOAD, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.fakes import TASKS, runs
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = ["import", "extract"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retune.records.store import RecordStore
-from tests.processes import leftovers, wait_until
+from tests.support.processes import leftovers, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 5

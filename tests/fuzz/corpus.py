@@ -28,13 +28,13 @@ from retune.core.keys import content_key
 from retune.records.files import list_files
 from retune.records.store import RecordStore
 from retune.targets.vta.lower import lower
-from tests.device.networks import NETWORKS, write
 from tests.fuzz.jobs import make_jobs, mutated_job
 from tests.fuzz.mutations import json_text, mutated_bytes, mutated_json, mutated_message
-from tests.unit.bundle.conftest import make_plan
-from tests.unit.bundle.test_hosts import plan_of
+from tests.support.bundle_fixtures import make_plan
+from tests.support.device_networks import NETWORKS, write
+from tests.support.hosts import plan_of
+from tests.support.store import record
 from tests.unit.device import test_accelerator as accelerator
-from tests.unit.records.test_store import record
 
 FILES = Path(onnx.__file__).parent / "backend/test/data"
 KINDS = ("onnx", "onnx", "onnx", "folder", "zip", "parquet", "job")

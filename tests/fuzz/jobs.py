@@ -47,7 +47,7 @@ from retune.farm.bundles import Bundles
 from retune.farm.measuring import Measuring
 from retune.farm.service import Service
 from tests.fuzz.mutations import json_text, mutated_bytes, mutated_json
-from tests.unit.device.test_measure import WORKLOAD, FakeChild, program
+from tests.support.measure import WORKLOAD, FakeChild, program
 
 RESOURCE = "key/kind"
 _HEAD, _BLOB = "head", "blob/"

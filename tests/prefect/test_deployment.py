@@ -19,7 +19,7 @@ import pytest
 
 from retune.frontend.models import resolve_model
 from retune.records.store import RecordStore
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240.0

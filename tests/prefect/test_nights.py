@@ -21,7 +21,7 @@ import pytest
 from retune.bundle.versions import current
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
-from tests.processes import leftovers, wait_until
+from tests.support.processes import leftovers, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 REHEARSAL = ROOT / "examples" / "rehearsal"

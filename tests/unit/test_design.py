@@ -16,8 +16,8 @@ from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import target_of
 from retune.targets.fusion import accesses
 from retune.targets.tiling import CPU, GPU
-from tests.dags import dense
-from tests.oracle import assert_items_agree
+from tests.support.dags import dense
+from tests.support.oracle import assert_items_agree
 
 PAGE = Path(__file__).parents[2] / "docs" / "design.md"
 DAG = dense(6, 8, 32)

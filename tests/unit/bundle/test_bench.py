@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from retune.bundle.verify import bench
 from retune.bundle.verify.bench import BenchOptions, compare_times, known_times, longest_s
 from retune.core.errors import InputError
-from tests.properties import quick
+from tests.support.properties import quick
 
 
 class Stage:

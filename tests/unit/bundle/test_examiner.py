@@ -12,7 +12,6 @@ from retune.bundle.format import write_bundle
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import BundleWarning
 from retune.bundle.verify.bench import Benchmark, BenchOptions
-from retune.bundle.verify.compare import Verification
 from retune.bundle.verify.examination import (
     Compare,
     Failed,
@@ -25,19 +24,16 @@ from retune.bundle.verify.examination import (
     Profiled,
     Verify,
 )
-from retune.bundle.verify.examiner import Examiner, Original, Patience, Rival, Verdict
+from retune.bundle.verify.examiner import Examiner, Original, Patience, Rival
 from retune.core.errors import DeviceError, InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.lease import lock_path
 from retune.device.opencl.runtime import LaunchFailed
+from tests.support.examiner import VERDICT
 
 NETWORK = Original(onnx=Path("net.onnx"), shapes={"x": (4, 8)})
 ORT = Rival(peer="onnxruntime", network=NETWORK)
-FOUND = Verification(
-    samples=1, max_abs=0.0, max_rel_range=0.0, outputs=(), tolerance=1e-4, passed=True
-)
-VERDICT = Verdict(oracle="numpy", version="2", found=FOUND)
 TIMES = Benchmark(rounds=1, timings=(), ratios=())
 ANSWERS: dict[type, object] = {
     Open: Opened(call_s=0.01),

@@ -13,7 +13,7 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.placement import WEIGHTS, lay_out
 from retune.core.errors import InputError
-from tests.conftest import Golden
+from tests.support.tests_fixtures import Golden
 
 
 def _header(plan: NetworkPlan) -> str:

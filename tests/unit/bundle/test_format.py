@@ -21,7 +21,7 @@ from retune.codegen.source import ProgramBuffer
 from retune.core.dtypes import NUMPY_DTYPES
 from retune.core.errors import InputError, RecordError, VerifyError, may_pass
 from retune.core.keys import content_key
-from tests.programs import kernels_of, texts_of
+from tests.support.programs import kernels_of, texts_of
 
 
 def test_a_bundle_comes_back_as_it_was_written(plan: NetworkPlan, folder: Path) -> None:

@@ -20,16 +20,11 @@ from retune.core.dtypes import FLOAT64, INT64, TensorType
 from retune.core.errors import RecordError, VerifyError
 from retune.core.target import GENERIC_CPU
 from retune.graph.graph import GraphBuilder
-from retune.graph.passes.pipeline import optimise
 from retune.ops.host import HOST, host_attrs
 from retune.search.extract import extract
-from tests.host_networks import NETWORKS, detector
-from tests.unit.graph.test_host import NONZERO, SPLIT, model
-
-
-def plan_of(name: str, folder: Path) -> NetworkPlan:
-    network = extract(optimise(NETWORKS[name](folder).graph))
-    return build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
+from tests.support.host import NONZERO, SPLIT, model
+from tests.support.host_networks import NETWORKS, detector
+from tests.support.hosts import plan_of
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """What a module does with its device: all set-up at load, little at each run."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,99 +13,13 @@ from retune.bundle.plan import Alias, NetworkPlan
 from retune.bundle.runtime.module import BundleWarning, Module, random_inputs
 from retune.codegen.kernel import Function
 from retune.codegen.opencl.intrinsics import function_lines
-from retune.codegen.source import KernelLaunch, ProgramBuffer
+from retune.codegen.source import ProgramBuffer
 from retune.core.dtypes import BOOL, FLOAT32, INT8, INT64, UINT8, TensorType
 from retune.core.errors import InputError, VerifyError
-from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.core.target import GENERIC_CPU
 from retune.intrinsics import Signature
-from tests.programs import kernels_of, texts_of
-
-KERNELS: dict[str, Callable[..., None]] = {
-    "add": lambda a, b, y: np.add(a, b, out=y),
-    "scale": lambda x, y: np.multiply(x, 2, out=y),
-}
-
-
-@dataclass
-class FakeDevice:
-    """A device of numpy kernels that keeps a log of what it was asked to do."""
-
-    spec: DeviceSpec = GENERIC_CPU
-    has_atomics: bool = False
-    in_caller: "FakeDevice | None" = None
-    log: list[str] = field(default_factory=list)
-    built: str = ""
-    clock: list[float] = field(default_factory=list)
-
-    def build(self, *texts: str, options: Sequence[str] = ()) -> str:
-        self.log.append("build")
-        self.built = "\n".join(texts)
-        return self.built
-
-    def upload(self, array: np.ndarray) -> np.ndarray:
-        self.log.append("upload")
-        return np.array(array).reshape(-1).view(np.uint8)
-
-    def allocate(self, size_bytes: int) -> np.ndarray:
-        self.log.append(f"allocate {size_bytes}")
-        return np.zeros(size_bytes, np.uint8)
-
-    def allocate_shared(self, size_bytes: int) -> np.ndarray:
-        return self.allocate(size_bytes)
-
-    def part(self, buffer: np.ndarray, offset: int, size_bytes: int) -> np.ndarray:
-        return buffer[offset : offset + size_bytes]
-
-    def write(self, buffer: np.ndarray, array: np.ndarray, offset: int = 0) -> None:
-        self.log.append("write")
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        buffer[offset : offset + raw.size] = raw
-
-    def writer(self, buffer: np.ndarray, type: TensorType) -> Callable[[np.ndarray], None]:
-        return lambda array: self.write(buffer, array)
-
-    def reader(self, buffer: np.ndarray, type: TensorType) -> Callable[[], np.ndarray]:
-        return lambda: self.read(buffer, type)
-
-    def read(self, buffer: np.ndarray, type: TensorType) -> np.ndarray:
-        self.log.append("read")
-        return buffer[: type.bytes].view(type.dtype).reshape(type.shape).copy()
-
-    def prepare(
-        self,
-        program: str,
-        name: str,
-        buffers: Sequence[np.ndarray],
-        global_size: Sequence[int],
-        local_size: Sequence[int],
-    ) -> tuple[str, list[np.ndarray]]:
-        self.log.append(f"prepare {name}")
-        return name, [buffer.view(np.float32) for buffer in buffers]
-
-    def prepare_all(
-        self, program: str, launches: Sequence[KernelLaunch], buffers: Mapping[str, np.ndarray]
-    ) -> tuple[tuple[str, list[np.ndarray]], ...]:
-        return tuple(
-            self.prepare(
-                program,
-                launch.kernel,
-                [buffers[name] for name in launch.args],
-                launch.global_size,
-                launch.local_size,
-            )
-            for launch in launches
-        )
-
-    def enqueue(self, launches: Sequence[tuple[str, list[np.ndarray]]]) -> None:
-        self.log.append(f"enqueue {len(launches)}")
-        for name, arrays in launches:
-            KERNELS[name](*arrays)
-
-    def finish(self) -> None:
-        self.log.append("finish")
-
-    def profile(self, launches: Sequence[object]) -> list[float]:
-        return [self.clock.pop(0) for _ in launches]
+from tests.support.module import FakeDevice
+from tests.support.programs import kernels_of, texts_of
 
 
 @pytest.fixture
@@ -118,11 +32,6 @@ def module(plan: NetworkPlan, device: FakeDevice) -> Module:
     loaded = Module(plan, device)  # type: ignore[arg-type]
     device.log.clear()
     return loaded
-
-
-@pytest.fixture
-def x(rng: np.random.Generator) -> np.ndarray:
-    return rng.random((4, 8), np.float32)
 
 
 def test_a_run_computes_every_output(module: Module, x: np.ndarray) -> None:

@@ -13,8 +13,8 @@ from retune.targets.vta.isa import STORE, encode
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.workload import OUTPUT, reference
-from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
-from tests.unit.vta.test_refusals import DECIDED
+from tests.support.layers import SMALL, WHOLE, arrays_of
+from tests.support.refusals import DECIDED
 
 
 def test_a_step_is_timed_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from retune.bundle.plan import (
 from retune.codegen.source import ProgramBuffer
 from retune.core.dtypes import FLOAT32
 from retune.core.errors import VerifyError
-from tests.programs import kernels_of, texts_of
+from tests.support.programs import kernels_of, texts_of
 
 Change = Callable[..., NetworkPlan]
 

@@ -21,9 +21,9 @@ from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, Workload
 from retune.device.simulated.runner import SimulatedRunner
-from tests.programs import kernels_of, texts_of
-from tests.unit.bundle.test_module import FakeDevice
-from tests.unit.device.boards import board, fault
+from tests.support.boards import board, fault
+from tests.support.module import FakeDevice
+from tests.support.programs import kernels_of, texts_of
 
 
 def candidate(plan: NetworkPlan, position: int) -> ProgramSource:

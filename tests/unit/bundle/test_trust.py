@@ -7,28 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.trust import pair
+
 pytest.importorskip("cryptography")
 
 from cryptography.hazmat.primitives import serialization as to
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from retune.bundle.format import pack_zip, read_bundle
 from retune.bundle.trust import Trust, admitted, digest_of, signature_of
 from retune.core.errors import InputError
-
-
-def pair(folder: Path, name: str) -> tuple[Path, Path]:
-    """A private key and its public one."""
-    key = Ed25519PrivateKey.generate()
-    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
-    private.write_bytes(
-        key.private_bytes(to.Encoding.PEM, to.PrivateFormat.PKCS8, to.NoEncryption())
-    )
-    public.write_bytes(
-        key.public_key().public_bytes(to.Encoding.PEM, to.PublicFormat.SubjectPublicKeyInfo)
-    )
-    return private, public
 
 
 def refused(bundle: Path, trust: Trust) -> str:

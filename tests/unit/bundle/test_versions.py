@@ -2,17 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import numpy as np
 import pytest
 
 from retune.bundle.format import pack_zip, program_key, read_bundle, write_bundle
-from retune.bundle.plan import NetworkPlan
 from retune.bundle.versions import (
     KEEP,
     MODULE,
@@ -32,60 +27,9 @@ from retune.bundle.versions import (
 )
 from retune.core import replacing
 from retune.core.errors import InputError, RecordError
-from tests.killing import killed_at_each_change
-from tests.programs import kernels_of, texts_of
-from tests.unit.bundle.conftest import make_plan
-
-PLAN = make_plan()
-
-
-def plan_named(name: str) -> NetworkPlan:
-    """A plan of another program for each name: its weights differ."""
-    seed = int.from_bytes(name.encode(), "big") % 1000
-    return replace(PLAN, name=name, weights={"bias": np.full(32, seed, np.float32)})
-
-
-@cache
-def parts_of(name: str) -> dict[str, bytes]:
-    """The files of that plan's bundle: written once, as a publication of each kill has to be."""
-    with TemporaryDirectory() as folder:
-        written = write_bundle(plan_named(name), Path(folder) / MODULE)
-        return {part.name: part.read_bytes() for part in written.iterdir()}
-
-
-def write(name: str, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for part, content in parts_of(name).items():
-        (folder / part).write_bytes(content)
-
-
-def made(name: str) -> Callable[[Path], Version]:
-    def make(folder: Path) -> Version:
-        write(name, folder / MODULE)
-        (folder / REPORT).write_text(f"report of {name}")
-        return Version(
-            model_key=PLAN.model_key,
-            target=PLAN.device.fingerprint,
-            program=program_key(folder / MODULE),
-            verdict="ordered",
-        )
-
-    return make
-
-
-def publish(out: Path, name: str) -> int:
-    number = add_version(out, made(name)).number
-    assert promote(out, number)
-    return number
-
-
-def old_publication(out: Path, name: str) -> None:
-    """What a retune without versions left."""
-    with replacing.whole_folder(out / MODULE) as fresh:
-        fresh.rmdir()
-        write(name, fresh)
-    with replacing.replacing(out / REPORT) as stream:
-        stream.write(f"report of {name}".encode())
+from tests.support.killing import killed_at_each_change
+from tests.support.programs import kernels_of, texts_of
+from tests.support.versions import PLAN, made, old_publication, plan_named, publish
 
 
 def published(out: Path) -> str:
@@ -97,11 +41,6 @@ def published(out: Path) -> str:
 
 def leftovers(out: Path) -> list[Path]:
     return [path for path in out.rglob(".*") if path.name != ".lock"]
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
 
 
 def test_what_is_promoted_is_published(out: Path):

@@ -21,8 +21,8 @@ from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.storage import row_major
 from retune.search.extract import Network
 from retune.search.layout.assignment import uniform_layout, with_layouts
-from tests.device.networks import NETWORKS, Net, Networks, network, write
-from tests.programs import texts_of
+from tests.support.device_networks import NETWORKS, Net, Networks, network, write
+from tests.support.programs import texts_of
 
 CASES: Networks = {}
 

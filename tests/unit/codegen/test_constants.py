@@ -13,7 +13,7 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.oracle import assert_same_meaning
+from tests.support.oracle import assert_same_meaning
 
 
 def scaled_product() -> Dag:

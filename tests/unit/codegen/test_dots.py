@@ -12,8 +12,8 @@ from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
-from tests.dags import byte_product, dense, product_of_bytes
-from tests.oracle import assert_same_meaning
+from tests.support.dags import byte_product, dense, product_of_bytes
+from tests.support.oracle import assert_same_meaning
 
 
 def tiled(dag: Dag, lanes: int, *, pack: bool = True) -> Schedule:

@@ -11,7 +11,7 @@ from retune.codegen.passes.gathers import Lane, shuffled, vectors_of
 from retune.codegen.printing import Printer
 from retune.core.dtypes import FLOAT16, FLOAT32, INT16, INT32, UINT8
 from retune.ir.expr import Buffer, const
-from tests.properties import quick
+from tests.support.properties import quick
 
 X, Y = (Buffer(name, (const(256),)) for name in "xy")
 PLACES = st.builds(

@@ -22,8 +22,8 @@ from retune.ir.stmt import (
 )
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.dags import dense, reduction, tiled_product
-from tests.oracle import assert_same_meaning
+from tests.support.dags import dense, reduction, tiled_product
+from tests.support.oracle import assert_same_meaning
 
 I = Var("i")  # noqa: E741
 X = Buffer("x", (const(8),))

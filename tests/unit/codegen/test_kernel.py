@@ -14,8 +14,8 @@ from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Range, polynomial
 from retune.ir.stmt import from_dag
 from retune.schedule.schedule import Schedule
-from tests.dags import dense, depthwise
-from tests.kernel_text import shown
+from tests.support.dags import dense, depthwise
+from tests.support.kernel_text import shown
 
 ROW, COLUMN = Var("i"), Var("j")
 

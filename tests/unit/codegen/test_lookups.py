@@ -5,27 +5,8 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT8, INT32, UINT8
-from retune.ir.expr import cast
-from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder
-from retune.schedule.schedule import Schedule
-from tests.oracle import assert_items_agree
-
-
-def looked_up(
-    codes: str = UINT8, table: str = UINT8, *, count: int = 32, constant: bool = True
-) -> Dag:
-    """What a table has for codes, that of the lowest code first."""
-    x = placeholder("x", (count,), codes)
-    t = placeholder("t", (256,), table, constant=constant)
-    least = 0 if codes == UINT8 else 128
-    return Dag((compute("y", (count,), lambda i: t[cast(x[i], INT32) + least], [x, t]),))
-
-
-def by_lanes(dag: Dag, lanes: int) -> Schedule:
-    s = Schedule(from_dag(dag, "net"))
-    s.vectorize(s.split("y.i", [lanes])[1])
-    return s
+from tests.support.lookups import by_lanes, looked_up
+from tests.support.oracle import assert_items_agree
 
 
 def test_text(golden: object):

@@ -23,7 +23,7 @@ from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.space import cpu_space
 from retune.targets.cpu.winograd import cpu_winograd_sketches
-from tests.dags import (
+from tests.support.dags import (
     chosen_rows,
     conv2d,
     dense,

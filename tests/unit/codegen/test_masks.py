@@ -6,7 +6,7 @@ from retune.ir.expr import Expr, all_of, cast, const, select
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import blocks, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
-from tests.oracle import assert_same_meaning
+from tests.support.oracle import assert_same_meaning
 
 
 def window(border: int, dtype: str) -> Dag:

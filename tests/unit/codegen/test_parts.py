@@ -16,8 +16,8 @@ from retune.ir.storage import row_major
 from retune.ir.te import placeholder
 from retune.ir.views import view
 from retune.schedule.schedule import Schedule
-from tests.dags import dense
-from tests.oracle import assert_same_meaning
+from tests.support.dags import dense
+from tests.support.oracle import assert_same_meaning
 
 VI, VJ = Var("i"), Var("j")
 

@@ -17,9 +17,9 @@ from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.space import cpu_space
-from tests.dags import depthwise, padded_squares
-from tests.oracle import assert_same_meaning
-from tests.properties import quick
+from tests.support.dags import depthwise, padded_squares
+from tests.support.oracle import assert_same_meaning
+from tests.support.properties import quick
 
 
 def tiled(dag: Dag, width: int) -> Program:

@@ -17,8 +17,8 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag
 from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d, depthwise, elementwise, reduction, softmax
-from tests.oracle import assert_close, inputs_for, reference
+from tests.support.dags import conv2d, depthwise, elementwise, reduction, softmax
+from tests.support.oracle import assert_close, inputs_for, reference
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "rem": "%", "mod": "%",

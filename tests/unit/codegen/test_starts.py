@@ -15,8 +15,8 @@ from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.space import cpu_space
-from tests.dags import byte_product, dense
-from tests.oracle import assert_items_agree
+from tests.support.dags import byte_product, dense
+from tests.support.oracle import assert_items_agree
 
 J = "min(z.j.0*8, 12) + y.j.init"
 """The column of an element that is set to its start."""

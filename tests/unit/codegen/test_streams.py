@@ -17,7 +17,7 @@ from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d, depthwise
+from tests.support.dags import conv2d, depthwise
 
 
 def text_of(dag: Dag) -> str:

@@ -35,9 +35,9 @@ from retune.core.target import GENERIC_GPU
 from retune.ir.stmt import from_dag
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.gpu.space import gpu_space
-from tests.conftest import Golden
-from tests.dags import conv2d
-from tests.kernel_text import shown
+from tests.support.dags import conv2d
+from tests.support.kernel_text import shown
+from tests.support.tests_fixtures import Golden
 
 X = Memory("x", FLOAT32, "global")
 S = Memory("s", FLOAT32, "local")

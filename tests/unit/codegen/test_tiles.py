@@ -10,37 +10,12 @@ from retune.codegen.target import CPU
 from retune.core.dtypes import INT7, INT8, UINT8
 from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag
 from retune.schedule.schedule import Schedule
-from tests.dags import byte_product
-from tests.oracle import assert_same_meaning
+from tests.support.dags import byte_product
+from tests.support.oracle import assert_same_meaning
+from tests.support.tiles import tiled
 
 AMX = replace(CPU, offers=("tile8.amx",))
-
-
-def tiled(
-    dag: Dag, rows: int, columns: int, *, words: int = 16, high: int = 16, pack: bool = True
-) -> Schedule:
-    """Blocks of `rows` by `columns` tiles, `high` rows each, over steps of so many words."""
-    s = Schedule(from_dag(dag, "net"))
-    out = s.cache_write("y")
-    i, j = s.loops(out)
-    far, row = s.split(i, [rows * high])
-    strip, column = s.split(j, [columns * 16])
-    s.reorder(far, strip, row, column)
-    s.compute_at("y", strip)
-    s.bind(far, "group.0")
-    s.vectorize(s.split(column, [16])[1])
-    deep, *inside = s.split("y.k", [words, 4])
-    blocks, one = s.split("y.i", [high])
-    strips, lane = s.split("y.j", [16])
-    s.reorder(deep, blocks, strips, one, inside[0], lane, inside[1])
-    for loop in (blocks, strips):
-        s.unroll(loop)
-    if pack:
-        s.pack("w")
-    s.tensorize(one, "tile8")
-    return s
 
 
 def test_a_block_of_tiles(golden):

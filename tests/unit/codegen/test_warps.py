@@ -11,8 +11,8 @@ from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.schedule.schedule import Schedule
-from tests.dags import byte_product
-from tests.oracle import assert_items_agree
+from tests.support.dags import byte_product
+from tests.support.oracle import assert_items_agree
 
 NVIDIA = replace(GPU, offers=("warp8.mma",))
 

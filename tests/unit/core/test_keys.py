@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.core.keys import content_key, file_key
-from tests.properties import quick
+from tests.support.properties import quick
 
 
 class Colour(enum.Enum):

@@ -13,7 +13,7 @@ import pytest
 from retune.core.errors import BusyError, InputError
 from retune.core.locking import exclusive, exclusive_once, machine_lock, own_file
 from retune.core.processes import Holder, this_process
-from tests.processes import heard, talk
+from tests.support.processes import heard, talk
 
 HOLDER = """
 import logging, sys

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retune.core import processes
 from retune.core.processes import Holder, is_alive, local_time, this_process
-from tests.properties import quick
+from tests.support.properties import quick
 
 
 @pytest.fixture(params=["as it is", "without /proc"])

@@ -15,7 +15,7 @@ from retune.core.replacing import (
     replacing,
     whole_folder,
 )
-from tests.killing import killed_at_each_change
+from tests.support.killing import killed_at_each_change
 
 
 def test_the_file_appears_in_a_folder_that_is_made(tmp_path: Path):

@@ -15,7 +15,7 @@ from retune.device.measure.child import ChildLostError
 from retune.device.measure.lease import lease
 from retune.device.measure.local import LocalRunner, MeasureOptions
 from retune.device.measure.messages import Build, Check, Forget, Load, Reply, Request, Time, Warm
-from tests.unit.device.test_measure import WORKLOAD, FakeChild, program
+from tests.support.measure import WORKLOAD, FakeChild, program
 
 DEADLINE_S = 60.0
 OPTIONS = MeasureOptions()

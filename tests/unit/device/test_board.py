@@ -9,7 +9,7 @@ from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.simulated.board import Board, Fault, read_board
-from tests.unit.device.boards import board, fault, written
+from tests.support.boards import board, fault, written
 
 WHOLE = """model = "kind"
 base = "generic"

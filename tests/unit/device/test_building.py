@@ -12,7 +12,7 @@ from retune.device.measure.child import ChildLostError
 from retune.device.measure.messages import Build, Refused, Reply, Request, Warm
 from retune.device.measure.workload import MeasureOptions
 from retune.device.opencl.building import MAX_SHARING, Builder
-from tests.unit.device.test_measure import FakeChild
+from tests.support.measure import FakeChild
 
 OPTIONS = MeasureOptions()
 

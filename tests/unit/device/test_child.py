@@ -9,14 +9,14 @@ import pytest
 
 from retune.device.measure import child as children
 from retune.device.measure.child import Child, ChildLostError
-from tests.unit.device.echoing import MUTE, PICKLED, Echo
+from tests.support.echoing import MUTE, PICKLED, Echo
 
 DEADLINE_S = 60.0
 
 
 @pytest.fixture
 def child() -> Iterator[Child]:
-    opened = Child("any", entry="tests.unit.device.echoing", replies=(Echo,))
+    opened = Child("any", entry="tests.support.echoing", replies=(Echo,))
     yield opened
     opened.close()
 

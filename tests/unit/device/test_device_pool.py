@@ -14,7 +14,7 @@ from retune.core.target import GENERIC_CPU
 from retune.device.measure.device_pool import DevicePool
 from retune.device.measure.workload import MeasureOptions, Workload, handed_in
 from retune.records.schema import Measurement, succeeded
-from tests.unit.device.test_measure import WORKLOAD, program
+from tests.support.measure import WORKLOAD, program
 
 DEADLINE_S = 60.0
 OPTIONS = MeasureOptions()

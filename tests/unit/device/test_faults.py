@@ -12,14 +12,14 @@ from retune.core.errors import InputError
 from retune.device.simulated.board import read_board
 from retune.device.simulated.faults import Claimed, Script, Turn
 from retune.device.simulated.simulation import program_key
-from tests.unit.device.boards import board, fault, run
+from tests.support.boards import board, fault, run
 
 ELSEWHERE = """
 import sys
 from pathlib import Path
 from retune.device.simulated.board import read_board
 from retune.device.simulated.faults import Script, Turn
-from tests.unit.device.boards import run
+from tests.support.boards import run
 turn = Turn(runs=(run(1),), spared=False)
 script = Script(read_board(Path(sys.argv[1])))
 for _ in range(int(sys.argv[2])):

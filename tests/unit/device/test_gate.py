@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from retune.device.measure.gate import MeasuringGate
-from tests.processes import wait_until
+from tests.support.processes import wait_until
 
 DEADLINE_S = 60.0
 

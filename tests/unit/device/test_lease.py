@@ -7,7 +7,7 @@ import pytest
 
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.lease import lease, lock_path
-from tests.processes import heard, talk
+from tests.support.processes import heard, talk
 
 HOLDER = """
 import logging, sys

@@ -11,7 +11,7 @@ from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device import opening
 from retune.device.measure.local import LocalRunner
 from retune.device.simulated.runner import SimulatedRunner
-from tests.unit.device.boards import fault, written
+from tests.support.boards import fault, written
 
 REAL = {
     "pocl": replace(GENERIC_CPU, name="pocl"),

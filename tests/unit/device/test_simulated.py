@@ -13,9 +13,9 @@ from retune.device.simulated.simulation import program_times_us
 from retune.records.cost import measured_costs
 from retune.records.store import RecordStore
 from retune.search.session import Session, search_all
-from tests.unit.device.boards import board, fault
-from tests.unit.device.test_measure import WORKLOAD, program
-from tests.unit.search.fakes import settings, tasks
+from tests.support.boards import board, fault
+from tests.support.measure import WORKLOAD, program
+from tests.support.search_fakes import settings, tasks
 
 
 class Clock:

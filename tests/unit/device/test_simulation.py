@@ -24,16 +24,16 @@ from retune.device.simulated.simulation import (
     program_times_us,
     spoiled,
 )
-from tests.properties import quick
-from tests.unit.device.boards import board, run
-from tests.unit.search.fakes import tasks
+from tests.support.boards import board, run
+from tests.support.properties import quick
+from tests.support.search_fakes import tasks
 
 ELSEWHERE = """
 import sys
 from pathlib import Path
 from retune.device.simulated.board import read_board
 from retune.device.simulated.simulation import program_times_us
-from tests.unit.device.boards import run
+from tests.support.boards import run
 print(program_times_us([run(1), run(2)], read_board(Path(sys.argv[1]))))
 """
 

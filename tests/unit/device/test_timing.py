@@ -18,7 +18,7 @@ from retune.device.measure.timing import (
 )
 from retune.device.measure.workload import MeasureOptions
 from retune.records.cost import NOMINAL_US
-from tests.unit.device.test_measure import program
+from tests.support.measure import program
 
 OPTIONS = MeasureOptions(repeat=3, min_repeat_ms=10.0)
 

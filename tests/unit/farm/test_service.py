@@ -22,8 +22,8 @@ from retune.device.remote.wire import (
 from retune.farm import service as services
 from retune.farm.measuring import Measuring
 from retune.farm.service import Service
-from tests.unit.device.test_measure import WORKLOAD, program
-from tests.unit.search.fakes import FakeRunner
+from tests.support.measure import WORKLOAD, program
+from tests.support.search_fakes import FakeRunner
 
 
 class Handler:

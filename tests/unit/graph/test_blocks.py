@@ -17,8 +17,8 @@ from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.ops.blocked import BLOCKED_CONV
-from tests.device.networks import Net
-from tests.unit.graph.quantize_networks import samples
+from tests.support.device_networks import Net
+from tests.support.quantize_networks import samples
 
 SETTINGS = replace(POWER2, skip_conv_layers=(0,), bias_correction=False)
 

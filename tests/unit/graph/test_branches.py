@@ -10,7 +10,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
-from tests.unit.graph.networks import model, node, normal
+from tests.support.networks import model, node, normal
 
 CHANNELS = 6
 CONVOLUTIONS = ("conv2d", "depthwise_conv2d")

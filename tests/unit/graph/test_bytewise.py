@@ -4,17 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.quantization import QuantType
 
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from tests.device.networks import Net
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import assert_computes, peer_outputs, typed_model
-from tests.unit.graph.test_onnx_pairs import inputs_of, peer
+from tests.support.bytewise import dynamically
+from tests.support.networks import node
+from tests.support.onnx_pairs import inputs_of, peer
+from tests.support.peer import assert_computes, peer_outputs, typed_model
 
 RNG = np.random.default_rng(17)
 BYTES = ("uint8", "int8")
@@ -25,27 +24,6 @@ def codes(dtype: str, *shape: int) -> np.ndarray:
     """Of all that there are."""
     limits = np.iinfo(dtype)
     return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
-
-
-def dynamic() -> onnx.ModelProto:
-    """Convolutions with odd channels, depthwise as well, and products with matrices."""
-    n = Net("dynamic")
-    x = n("Relu", n.conv(n.input(1, 3, 12, 12), 3, 18))
-    x = n("Relu", n.conv(x, 18, 18, group=18))
-    y = n("Conv", x, n.weight(16, 18, 3, 3), pads=[1, 0, 0, 1])
-    x = n("Reshape", n("GlobalAveragePool", y), n.ints(1, 2, 8))
-    x = n("Relu", n("Add", n("MatMul", x, n.weight(8, 21)), n.weight(21)))
-    return n.model(n("MatMul", x, n.weight(21, 7)))
-
-
-def dynamically(folder: Path, **options: Any) -> onnx.ModelProto:
-    """As onnxruntime's quantizer writes it."""
-    onnx.save(dynamic(), folder / "floats.onnx")
-    made = folder / "integers.onnx"
-    quantize_dynamic(
-        folder / "floats.onnx", made, op_types_to_quantize=["Conv", "MatMul"], **options
-    )
-    return onnx.load(made)
 
 
 def in_words(graph: Graph) -> bool:

@@ -12,9 +12,9 @@ from retune.graph.graph import Graph, without_dead
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import Recipe, calibrated, qdq, quantized
 from retune.graph.quantize.settings import QuantizeSettings
-from tests.device.networks import Net
-from tests.unit.graph.quantize_networks import Samples, residual, samples, squeezing
-from tests.unit.graph.test_onnx_pairs import peer
+from tests.support.device_networks import Net
+from tests.support.onnx_pairs import peer
+from tests.support.quantize_networks import Samples, residual, samples, squeezing
 
 COARSE = QuantizeSettings(weight_bits=7, weights="tensor", bias_correction=False)
 CORRECTED = replace(COARSE, bias_correction=True)

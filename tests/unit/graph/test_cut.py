@@ -9,7 +9,7 @@ import pytest
 
 from retune.core.dtypes import TensorType
 from retune.frontend.onnx.cut import cut_out, with_types
-from tests.device.networks import Net
+from tests.support.device_networks import Net
 
 X = TensorType((1, 3, 4, 4))
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import assert_computes, typed_model
+from tests.support.networks import node
+from tests.support.peer import assert_computes, typed_model
 
 EXTENTS = {"a": 2, "b": 3, "C": 4, "d": 1, "e": 5}
 BROADCAST = (2, 3)

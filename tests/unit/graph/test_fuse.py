@@ -12,22 +12,14 @@ from hypothesis import strategies as st
 from retune.core.dtypes import TensorType
 from retune.frontend.models import load_model
 from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.fuse import Group, group_graph, partition
+from retune.graph.fuse import Group, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
-from tests.unit.graph.networks import dag_of, random_network
+from tests.support.fuse import run_groups
+from tests.support.networks import dag_of, random_network
 
 EXPECTED = Path(__file__).parents[2] / "expected/mobilenet_nhwc_tasks.json"
 """The 22 search tasks of MobileNet; its comment says how the first one may differ."""
-
-
-def run_groups(graph: Graph, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs, computed group by group in the partition's order."""
-    values = {**graph.constants, **inputs}
-    for group in partition(graph):
-        part = group_graph(graph, group)
-        values |= run_graph(part, {name: values[name] for name in part.inputs})
-    return {name: values[name] for name in graph.outputs}
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

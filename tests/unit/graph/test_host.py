@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, parser
+from onnx import helper
 
 from retune.core.dtypes import FLOAT32, INT32, INT64, UNKNOWN, TensorType
 from retune.core.errors import ModelError
@@ -16,25 +16,13 @@ from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.ops.host import HOST, host_attrs, open_host, step_of
 from retune.search.extract import extract
-from tests.host_networks import NETWORKS
+from tests.support.host import NONZERO, SPLIT, model
+from tests.support.host_networks import NETWORKS
 
 LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
 
-NONZERO = """
-<ir_version: 8, opset_import: ["": 17]>
-places (float[2, 3] x) => (int64[r, n] y) { y = NonZero (x) }
-"""
-SPLIT = """
-<ir_version: 8, opset_import: ["": 17]>
-split (float[1, 4] x, float[1, 4] z) => (float[1, 2] low, float[1, 2] high)
-{ s = Add (x, z) low, high = Split <axis = 1> (s) }
-"""
 FOUND = TensorType((2, UNKNOWN), INT64)
 HALF = TensorType((1, 2))
-
-
-def model(text: str) -> onnx.ModelProto:
-    return parser.parse_model(text)
 
 
 def found_places() -> GraphBuilder:

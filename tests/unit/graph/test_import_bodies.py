@@ -14,7 +14,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops import NotConstant
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from tests.unit.graph.networks import model, node
+from tests.support.networks import model, node
 
 OPSET = '<ir_version: 8, opset_import: ["" : 18, "own" : 1]>'
 

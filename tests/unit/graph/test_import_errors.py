@@ -11,7 +11,7 @@ from retune.core.errors import LookupFailed, ModelError
 from retune.frontend.models import load_model
 from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.evaluate import run_graph
-from tests.unit.graph.networks import model, node
+from tests.support.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])
 INDEX = np.asarray(1)

@@ -9,7 +9,7 @@ import pytest
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops import scatter
 from retune.graph.evaluate import run_graph
-from tests.unit.graph.one_node import assert_as_onnxruntime, imported
+from tests.support.one_node import assert_as_onnxruntime, imported
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((3, 4, 5)).astype(np.float32)

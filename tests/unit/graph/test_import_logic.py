@@ -8,7 +8,7 @@ import pytest
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops import handler_of
 from retune.graph.evaluate import run_graph
-from tests.unit.graph.one_node import assert_as_onnxruntime, imported
+from tests.support.one_node import assert_as_onnxruntime, imported
 
 SIGNED = [np.int8, np.int16, np.int32, np.int64]
 UNSIGNED = [np.uint8, np.uint16, np.uint32, np.uint64]

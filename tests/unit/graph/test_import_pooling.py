@@ -9,8 +9,8 @@ import pytest
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
-from tests.unit.graph.networks import model, node
-from tests.unit.graph.test_import_semantics import assert_as_onnxruntime, rand
+from tests.support.import_semantics import assert_as_onnxruntime, rand
+from tests.support.networks import model, node
 
 SHAPES = {1: (2, 3, 11), 2: (2, 3, 9, 8), 3: (1, 2, 6, 5, 7)}
 WINDOWS: list[tuple[int, dict[str, Any]]] = [

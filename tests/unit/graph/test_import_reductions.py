@@ -8,7 +8,7 @@ import pytest
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops import ranking
 from retune.graph.evaluate import run_graph
-from tests.unit.graph.one_node import assert_as_onnxruntime, imported
+from tests.support.one_node import assert_as_onnxruntime, imported
 
 X = np.random.default_rng(3).standard_normal((2, 3, 4)).astype(np.float32)
 POSITIVE = np.abs(X) + 0.5

@@ -12,8 +12,8 @@ from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops.resizing import COORDINATES, CROP, Axis, Method, taps
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
-from tests.unit.graph.networks import model, node
-from tests.unit.graph.test_import_semantics import assert_as_onnxruntime, rand
+from tests.support.import_semantics import assert_as_onnxruntime, rand
+from tests.support.networks import model, node
 
 SHAPE = (1, 2, 5, 7)
 

@@ -3,31 +3,14 @@
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import partition
 from retune.graph.passes.pipeline import optimise
-from tests.unit.graph.networks import model, node
-
-
-def assert_as_onnxruntime(made: Any, inputs: dict[str, np.ndarray]) -> None:
-    """The imported and the optimised network agree with onnxruntime."""
-    session = onnxruntime.InferenceSession(made.SerializeToString())
-    names = [output.name for output in session.get_outputs()]
-    expected = dict(zip(names, session.run(names, inputs), strict=True))
-    graph = import_model(made, {name: array.shape for name, array in inputs.items()})
-    for network in (graph, optimise(graph, "NCHW"), optimise(graph, "NHWC")):
-        found = run_graph(network, inputs)
-        for name, array in expected.items():
-            np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
-
-
-def rand(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
+from tests.support.import_semantics import assert_as_onnxruntime, rand
+from tests.support.networks import model, node
 
 CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 3, 17, 13), (5, 3, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),

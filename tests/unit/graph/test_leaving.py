@@ -14,7 +14,7 @@ from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
-from tests.unit.graph.quantize_networks import residual, squeezing
+from tests.support.quantize_networks import residual, squeezing
 
 DIGITS = Path(__file__).parents[2] / "data" / "digits"
 COARSE = QuantizeSettings(method="global_scale", global_scale=0.05, bias_correction=False)

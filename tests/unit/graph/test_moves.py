@@ -19,8 +19,8 @@ from retune.search.extract import extract
 from retune.search.task import Task
 from retune.targets.cpu.space import cpu_space
 from retune.targets.gpu.space import gpu_space
-from tests.oracle import assert_items_agree
-from tests.unit.graph.test_fuse import run_groups
+from tests.support.fuse import run_groups
+from tests.support.oracle import assert_items_agree
 
 RNG = np.random.default_rng(0)
 TOKENS, HEADS, DEPTH = 13, 3, 4

@@ -10,8 +10,8 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import partition
 from retune.graph.passes.pipeline import optimise
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import assert_as_peer, assert_computes, typed_model
+from tests.support.networks import node
+from tests.support.peer import assert_as_peer, assert_computes, typed_model
 
 RNG = np.random.default_rng(5)
 

@@ -15,7 +15,8 @@ from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.storage import in_compute_types
 from retune.proto.file import external_files, read_onnx
-from tests.unit.graph.networks import model, node
+from tests.support.networks import model, node
+from tests.support.onnx_files import NAMES
 
 RELU = node("Relu", ["x"], ["y"])
 ADD = node("Add", ["x", "w"], ["y"])
@@ -90,20 +91,6 @@ def test_weights_may_be_listed_among_the_inputs(read: bool):
 
 
 # -- names -------------------------------------------------------------------------------------
-
-NAMES = (
-    *("a b", 'say "hi"', "it's", "back\\slash", "/model/layer.0/Add", "x:0", "%s {} $x;", "\n\t"),
-    *(
-        "gewicht_ß",
-        "重み",
-        "\N{SNAKE}",
-        "while",
-        "float4",
-        "__kernel",
-        "__metadata__",
-        "w" * 70_000,
-    ),
-)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))

@@ -9,7 +9,7 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError, ShapesMissing
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.inputs import input_types
-from tests.unit.graph.networks import model, node
+from tests.support.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])
 ADD = node("Add", ["x", "z"], ["y"])

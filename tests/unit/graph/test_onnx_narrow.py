@@ -13,9 +13,9 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model, load_file
 from retune.frontend.quantized.narrow import widened
 from retune.graph.evaluate import run_graph
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import assert_computes, typed_model
-from tests.unit.graph.test_onnx_pairs import CODING, DECODING, float_ops, layers, pair, peer
+from tests.support.networks import node
+from tests.support.onnx_pairs import CODING, DECODING, float_ops, layers, pair, peer
+from tests.support.peer import assert_computes, typed_model
 
 RNG = np.random.default_rng(23)
 OPSET, NEWEST = 21, 25

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from onnxruntime.quantization import QuantFormat, QuantType
+from onnxruntime.quantization import QuantType
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from retune.core.errors import ModelError
@@ -16,10 +16,9 @@ from retune.frontend.onnx.importer import import_model
 from retune.frontend.quantized.qoperator import in_pairs
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
-from tests.device.networks import Net
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import Arrays, peer_outputs, typed_model
-from tests.unit.graph.test_onnx_pairs import (
+from tests.support.device_networks import Net
+from tests.support.networks import node
+from tests.support.onnx_pairs import (
     CODING,
     DECODING,
     float_ops,
@@ -30,9 +29,8 @@ from tests.unit.graph.test_onnx_pairs import (
     quantized,
     small,
 )
-
-OPERATORS: dict[str, Any] = {"quant_format": QuantFormat.QOperator}
-RNG = np.random.default_rng(11)
+from tests.support.onnx_qoperator import OPERATORS, RNG, WAYS, codes, lines, without_floats
+from tests.support.peer import Arrays, peer_outputs, typed_model
 
 
 def matrices() -> onnx.ModelProto:
@@ -42,24 +40,6 @@ def matrices() -> onnx.ModelProto:
     y = n("LeakyRelu", n("Gemm", x, n.weight(16, 16), n.weight(16)), alpha=0.2)
     z = n("Transpose", n("Mul", x, y), perm=[1, 0])
     return n.model(n("MatMul", n("Reshape", z, n.ints(4, 16)), n.weight(16, 8)))
-
-
-def lines() -> onnx.ModelProto:
-    """Convolutions of one dimension, with and without groups, and pads that nobody merges."""
-    n = Net("lines")
-    x = n("Relu", n("Conv", n.input(1, 4, 30), n.weight(8, 4, 5), n.weight(8)))
-    y = n("Conv", n("Pad", x, n.ints(0, 0, 2, 0, 0, 2)), n.weight(8, 1, 3), n.weight(8), group=8)
-    a, b = n.parts("Split", 2, y, n.ints(4, 4), axis=1)
-    flat = n("Flatten", n("MaxPool", n("Concat", b, a, axis=1), kernel_shape=[3], strides=[3]))
-    return n.model(n("Gemm", flat, n.weight(72, 6), n.weight(6)))
-
-
-WAYS = {
-    "per channel": {"per_channel": True},
-    "one scale": {"per_channel": False},
-    "signed": {"per_channel": True, "activation_type": QuantType.QInt8},
-    "narrow weights": {"per_channel": True, "reduce_range": True},
-}
 
 
 @pytest.mark.parametrize("network", [small, matrices, lines])
@@ -75,23 +55,6 @@ def test_a_network_of_operators_stays_in_integers(network: Any, way: str, tmp_pa
     assert np.abs(found - peer(model, inputs)).max() <= 1.001 * last_scale(model)
     again = run_graph(optimise(graph, "NHWC"), inputs)[graph.outputs[0]]
     np.testing.assert_array_equal(again, found)
-
-
-def without_floats(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network between the codes of its input and those of its output."""
-    nodes = list(model.graph.node)
-    (first,) = (n for n in nodes if n.op_type == "QuantizeLinear")
-    (last,) = (n for n in nodes if n.op_type == "DequantizeLinear")
-    known = {t.name: t.data_type for t in model.graph.initializer}
-    for entry, name in (
-        (model.graph.input[0], first.output[0]),
-        (model.graph.output[0], last.input[0]),
-    ):
-        entry.name, entry.type.tensor_type.elem_type = name, known[first.input[2]]
-    kept = [n for n in nodes if n not in (first, last)]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    return model
 
 
 @pytest.mark.parametrize("way", ["per channel", "signed"])
@@ -111,11 +74,6 @@ def test_a_network_from_codes_to_codes_has_no_floats(
     inputs = {graph.inputs[0]: codes(*entry.shape, dtype=entry.dtype)}
     found = run_graph(graph, inputs)[graph.outputs[0]]
     assert np.abs(found.astype(np.int32) - peer(model, inputs)).max() <= 1
-
-
-def codes(*shape: int, dtype: str = "uint8") -> np.ndarray:
-    limits = np.iinfo(dtype)
-    return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
 
 
 def scale(number: float) -> np.ndarray:

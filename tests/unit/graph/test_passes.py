@@ -13,7 +13,7 @@ from retune.graph.fuse import ALIAS, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import PASSES, optimise
 from retune.graph.passes.sink import operand_shape
-from tests.unit.graph.networks import normal, random_network
+from tests.support.networks import normal, random_network
 
 SEEDS = st.integers(0, 100_000)
 

@@ -14,9 +14,10 @@ from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.quantize.recipe import calibrated, qdq, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from tests.device.networks import Net
-from tests.unit.graph.peer import peer_outputs
-from tests.unit.graph.quantize_networks import (
+from tests.support.device_networks import Net
+from tests.support.onnx_pairs import peer
+from tests.support.peer import peer_outputs
+from tests.support.quantize_networks import (
     Samples,
     moving,
     residual,
@@ -24,7 +25,6 @@ from tests.unit.graph.quantize_networks import (
     squeezing,
     upwards,
 )
-from tests.unit.graph.test_onnx_pairs import peer
 
 Network = Callable[[], tuple[Graph, Samples]]
 SETTINGS = [

@@ -12,7 +12,7 @@ from retune.graph.graph import GraphBuilder
 from retune.graph.quantize.quality import agreement, layer_noise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from tests.unit.graph.quantize_networks import residual, samples
+from tests.support.quantize_networks import residual, samples
 
 
 def test_each_layer_of_integers_has_its_noise():

@@ -25,9 +25,9 @@ from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.quality import layer_noise
 from retune.graph.quantize.recipe import calibrated, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from tests.device.networks import Net
-from tests.unit.graph.networks import model, node, normal
-from tests.unit.graph.quantize_networks import moving, residual, resizing, samples, squeezing
+from tests.support.device_networks import Net
+from tests.support.networks import model, node, normal
+from tests.support.quantize_networks import moving, residual, resizing, samples, squeezing
 
 DIGITS = Path(__file__).parents[2] / "data" / "digits"
 METHODS = ("minmax", "percentile", "kl", "mse", "global_scale")

@@ -12,9 +12,9 @@ from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from tests.device.networks import Net
-from tests.unit.graph.networks import normal
-from tests.unit.graph.quantize_networks import samples
+from tests.support.device_networks import Net
+from tests.support.networks import normal
+from tests.support.quantize_networks import samples
 
 METHODS = ("minmax", "percentile", "kl", "mse")
 

@@ -17,9 +17,9 @@ from retune.graph.quantize.recipe import calibrated, qdq, quantize
 from retune.graph.quantize.recipe import quantized as quantized_graph
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.ops import lookup
-from tests.device.networks import Net
-from tests.unit.graph.quantize_networks import samples, upwards
-from tests.unit.graph.test_onnx_pairs import float_ops, inputs_of, last_scale, peer, quantized
+from tests.support.device_networks import Net
+from tests.support.onnx_pairs import float_ops, inputs_of, last_scale, peer, quantized
+from tests.support.quantize_networks import samples, upwards
 
 SETTINGS = [QuantizeSettings(), QuantizeSettings(activations=INT8), POWER2]
 LAYERS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

@@ -10,8 +10,8 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import (
+from tests.support.networks import node
+from tests.support.peer import (
     assert_as_peer,
     assert_computes,
     peer_outputs,

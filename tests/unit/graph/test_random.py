@@ -17,9 +17,9 @@ from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.samples import random_samples
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.ops import Array
-from tests.random_blocks import random_blocks
-from tests.random_networks import random_model
-from tests.unit.graph.quantize_networks import exact_part
+from tests.support.quantize_networks import exact_part
+from tests.support.random_blocks import random_blocks
+from tests.support.random_networks import random_model
 
 LEAST_RANGE = 0.1
 """Outputs of a smaller range are compared as if they had this one: differences of equal values,

@@ -13,8 +13,8 @@ from retune.frontend.onnx.ops.recurrent_activations import KINDS
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
-from tests.unit.graph.networks import node
-from tests.unit.graph.peer import assert_as_peer, assert_computes, peer_outputs, typed_model
+from tests.support.networks import node
+from tests.support.peer import assert_as_peer, assert_computes, peer_outputs, typed_model
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}

@@ -5,7 +5,7 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.graph.quantize.samples import held_out, load_samples, random_samples
-from tests.unit.graph.quantize_networks import residual, samples
+from tests.support.quantize_networks import residual, samples
 
 
 @pytest.fixture(scope="module")

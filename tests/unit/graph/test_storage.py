@@ -10,7 +10,7 @@ from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.storage import computed_wide, in_compute_types
-from tests.unit.graph.networks import model, node
+from tests.support.networks import model, node
 
 HALF = np.float16
 

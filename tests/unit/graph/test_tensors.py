@@ -17,8 +17,8 @@ from retune.graph.lower import group_tensors
 from retune.graph.passes.pipeline import optimise
 from retune.ir.interp import run_dag
 from retune.ops import OPS
-from tests.numpy_meanings import MEANINGS
-from tests.unit.graph.networks import dag_of, random_network
+from tests.support.networks import dag_of, random_network
+from tests.support.numpy_meanings import MEANINGS
 
 WINDOW: dict[str, Any] = {"strides": (2, 1), "dilations": (1, 1)}
 WINDOW3: dict[str, Any] = {"strides": (1, 2, 1), "dilations": (1,) * 3, "pads": (1, 0, 1, 0, 1, 1)}

@@ -20,7 +20,7 @@ from retune.ir.expr import cast, maximum, minimum
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
-from tests.oracle import assert_same_meaning
+from tests.support.oracle import assert_same_meaning
 
 
 def differences(rows: int, inner: int, outer: int, dtype: str = UINT8) -> Dag:

@@ -10,8 +10,8 @@ from retune.ir.expr import Expr, Var, cast, select
 from retune.ir.interp import run_dag, run_program
 from retune.ir.stmt import from_dag
 from retune.ir.te import Compute, Dag, compute, placeholder, reduce_axis
-from tests.dags import conv2d, dense, depthwise
-from tests.oracle import inputs_for
+from tests.support.dags import conv2d, dense, depthwise
+from tests.support.oracle import inputs_for
 
 DAGS: dict[str, Dag] = {
     "dense": dense(3, 7, 11),

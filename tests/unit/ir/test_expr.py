@@ -24,7 +24,7 @@ from retune.ir.expr import (
 )
 from retune.ir.functions import call
 from retune.ir.te import placeholder, reduce_axis
-from tests.properties import RANGES, VARIABLES, integer_expressions, quick
+from tests.support.properties import RANGES, VARIABLES, integer_expressions, quick
 
 VI, VJ, VK = VARIABLES
 

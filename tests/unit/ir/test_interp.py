@@ -10,8 +10,8 @@ from retune.ir.interp import run_program
 from retune.ir.reduction import decompose_all, reduce_loops
 from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, from_dag, rewrite
 from retune.ir.verify import verify
-from tests.dags import dense, integers, reduction, softmax, total
-from tests.oracle import assert_same_meaning
+from tests.support.dags import dense, integers, reduction, softmax, total
+from tests.support.oracle import assert_same_meaning
 
 VI, VK = Var("i"), Var("k")
 X, Y = Buffer("x", (const(4),)), Buffer("y", (const(4),))

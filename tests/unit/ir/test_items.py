@@ -24,8 +24,8 @@ from retune.ir.stmt import (
     with_body,
 )
 from retune.schedule.schedule import Schedule
-from tests.dags import dense, reduction, tiled_product
-from tests.oracle import assert_close, inputs_for, reference
+from tests.support.dags import dense, reduction, tiled_product
+from tests.support.oracle import assert_close, inputs_for, reference
 
 I, J = Var("i"), Var("j")  # noqa: E741
 N = 8

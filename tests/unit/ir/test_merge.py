@@ -9,7 +9,7 @@ from retune.ir.expr import Buffer
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
-from tests.oracle import inputs_for
+from tests.support.oracle import inputs_for
 
 
 def assert_merged(dag: Dag, *shapes: tuple[int, ...], rows: Collection[Buffer] = ()) -> None:

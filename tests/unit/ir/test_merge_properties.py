@@ -9,9 +9,9 @@ from retune.core.dtypes import FLOAT32
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.te import Dag, compute, placeholder
-from tests.dags import conv2d, elementwise, pool, random_dag, transpose
-from tests.oracle import assert_close, inputs_for, reference
-from tests.properties import chooser, quick
+from tests.support.dags import conv2d, elementwise, pool, random_dag, transpose
+from tests.support.oracle import assert_close, inputs_for, reference
+from tests.support.properties import chooser, quick
 
 
 def assert_merged_agrees(dag: Dag) -> Dag:

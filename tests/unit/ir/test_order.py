@@ -5,7 +5,7 @@ import numpy as np
 from retune.ir.interp import run_dag
 from retune.ir.order import made_as_read
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
-from tests.oracle import inputs_for
+from tests.support.oracle import inputs_for
 
 
 def product() -> tuple[Tensor, Tensor]:

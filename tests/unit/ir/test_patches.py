@@ -7,8 +7,8 @@ from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.patches import split_patches
 from retune.ir.te import Compute, Dag, compute
-from tests.dags import conv2d, depthwise, joined, pool
-from tests.oracle import inputs_for
+from tests.support.dags import conv2d, depthwise, joined, pool
+from tests.support.oracle import inputs_for
 
 
 def assert_same(before: Dag, after: Dag) -> None:

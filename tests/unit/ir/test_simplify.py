@@ -15,7 +15,7 @@ from retune.ir.simplify import (
     polynomial,
     simplify,
 )
-from tests.properties import RANGES, VARIABLES, integer_expressions, quick
+from tests.support.properties import RANGES, VARIABLES, integer_expressions, quick
 
 VI, VJ, VK = VARIABLES
 KNOWN = {var: Range(*span) for var, span in RANGES.items()}

@@ -12,7 +12,7 @@ from retune.ir.expr import Buffer, Expr, Var, const
 from retune.ir.flat import elements, flat_index, flat_terms
 from retune.ir.simplify import Range, from_polynomial
 from retune.ir.storage import Storage, row_major
-from tests.properties import quick
+from tests.support.properties import quick
 
 NCHW16C = row_major((2, 40, 3, 5)).tiled(1, 16)
 N, C0, C1, Y, X = (Var(name) for name in ("n", "c.0", "c.1", "y", "x"))

@@ -9,8 +9,8 @@ from retune.core.dtypes import FLOAT32, FLOAT64
 from retune.ir.expr import Var
 from retune.ir.interp import run_dag
 from retune.ir.te import Dag, compute, concat, placeholder, reduce_axis, show
-from tests.dags import conv2d, dense, softmax, total
-from tests.oracle import inputs_for
+from tests.support.dags import conv2d, dense, softmax, total
+from tests.support.oracle import inputs_for
 
 
 def _dense(names: str, rows: int = 4, inner: int = 8, dtype: str = FLOAT32) -> Dag:
@@ -44,7 +44,7 @@ def test_keys_depend_on_what_is_constant_and_on_the_reducer():
 
 
 def test_keys_do_not_depend_on_the_process():
-    code = "from tests.dags import conv2d; print(conv2d(1, 7, 7, 3, 8).key)"
+    code = "from tests.support.dags import conv2d; print(conv2d(1, 7, 7, 3, 8).key)"
     found = {
         subprocess.run(
             [sys.executable, "-c", code],

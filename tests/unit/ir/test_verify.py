@@ -10,7 +10,7 @@ from retune.ir.expr import Buffer, Load, Var, const, select
 from retune.ir.stmt import Block, For, Program, Seq, Stmt, from_dag
 from retune.ir.verify import CHECKS, verify
 from retune.schedule.schedule import Schedule
-from tests.dags import dense, softmax
+from tests.support.dags import dense, softmax
 
 VI, VJ = Var("i"), Var("j")
 X = Buffer("x", (const(8),))

@@ -9,7 +9,7 @@ import pytest
 from retune.core.errors import InputError
 from retune.search.layout import solver
 from retune.search.layout.solver import CostTable, elimination_order, largest_table, solve
-from tests.unit.layout.graphs import (
+from tests.support.graphs import (
     by_brute_force,
     dense_edges,
     detector_edges,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from retune.nightly.curves import Outlook, gain
 from retune.nightly.fleet import Key, Member, allocate, floors, saving
-from tests.properties import quick
+from tests.support.properties import quick
 
 FRESH = Outlook(left=0.5, trials=1.0, trials_per_minute=10.0)
 PLATEAU = Outlook(left=0.001, trials=300.0, trials_per_minute=10.0)

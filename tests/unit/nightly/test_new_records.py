@@ -11,7 +11,7 @@ from retune.nightly.members import new_records
 from retune.records import files
 from retune.records.arrow import to_table
 from retune.records.store import RecordStore
-from tests.unit.records.test_store import DAY, record
+from tests.support.store import DAY, record
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from retune.nightly.night import (
     run_night,
 )
 from retune.nightly.window import TimeWindow
-from tests.unit.nightly.fakes import Clock, Machine, result
+from tests.support.fakes import Clock, Machine, result
 
 MLP, KWS = ("mlp", "pocl"), ("kws", "pocl")
 PLAN = {MLP: 10.0, KWS: 5.0}

@@ -8,7 +8,7 @@ import pytest
 from retune.nightly.config import DeviceConfig, MinuteBounds, ModelConfig, NightlyConfig
 from retune.nightly.planning import Standing, fleet_members, plan_minutes
 from retune.records.store import RecordStore
-from tests.unit.nightly.test_curves import CONDITIONS, entry, trial
+from tests.support.curves import CONDITIONS, entry, trial
 
 ON_GPU = replace(CONDITIONS, device="gpu|1.0|OpenCL 3.0", affinity="")
 A, B, ON_B_GPU = ("a", "pocl"), ("b", "pocl"), ("b", "gpu")

@@ -28,8 +28,8 @@ from retune.nightly.summary import (
     subject_of,
     summarize_night,
 )
-from tests.properties import quick
-from tests.unit.nightly.fakes import result
+from tests.support.fakes import result
+from tests.support.properties import quick
 
 MLP = ("mlp", "pocl")
 

@@ -17,7 +17,7 @@ from retune.nightly.window import (
     parse_window,
     seconds_left,
 )
-from tests.properties import quick
+from tests.support.properties import quick
 
 BERLIN = "Europe/Berlin"
 NIGHT = TimeWindow(start=time(22), end=time(6), timezone=BERLIN)

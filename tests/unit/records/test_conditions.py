@@ -15,7 +15,7 @@ from retune.records.arrow import FILE_SCHEMA, to_records, to_table
 from retune.records.conditions import WARM, Conditions, constants_from, within
 from retune.records.ranking import known, top
 from retune.records.store import RecordStore
-from tests.unit.records.test_store import record
+from tests.support.store import record
 
 HERE = Conditions(
     device="cpu one|1.0|OpenCL 3.0",

@@ -16,7 +16,7 @@ from retune.records.cost import (
 )
 from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
-from tests.unit.records.test_store import record
+from tests.support.store import record
 
 
 def taken(time_us: float, reference_us: float | None, calm_us: float | None = None) -> Measurement:

@@ -9,7 +9,7 @@ import pytest
 from retune.core.errors import InputError
 from retune.records.export import FORMATS, export
 from retune.records.store import RecordStore
-from tests.unit.records.test_store import record
+from tests.support.store import record
 
 FEATURES = tuple(0.1 * i for i in range(2000))
 

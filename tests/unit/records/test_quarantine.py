@@ -19,7 +19,7 @@ from retune.records.quarantine import FILE, Quarantined, as_wrong, quarantine, q
 from retune.records.ranking import best, known, top
 from retune.records.schema import TuningRecord, failed
 from retune.records.store import RecordStore
-from tests.unit.records.test_store import DAY, DEVICE, record
+from tests.support.store import DAY, DEVICE, record
 
 HERE = {"device": DEVICE}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from retune.records.ranking import best, known, top
 from retune.records.schema import TuningRecord, failed
 from retune.records.store import RecordStore
-from tests.unit.records.test_store import DAY, DEVICE, record
+from tests.support.store import DAY, DEVICE, record
 
 HERE = {"device": DEVICE}
 

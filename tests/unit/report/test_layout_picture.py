@@ -7,7 +7,7 @@ from retune.core.layouts import IOLayouts
 from retune.report.data import LayoutStep, ReportLayouts
 from retune.report.html import render
 from retune.report.layout_picture import layout_chart
-from tests.unit.report.sample import sample
+from tests.support.sample import sample
 
 NHWC_IO, BLOCKS = IOLayouts(), IOLayouts("NCHW16c", "NCHW16c")
 TO_BLOCKS, FROM_BLOCKS = IOLayouts("NHWC", "NCHW16c"), IOLayouts("NCHW16c", "NHWC")

@@ -9,7 +9,7 @@ import pytest
 from retune.core.results import KernelTime
 from retune.report.html import render
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
-from tests.unit.report.sample import sample
+from tests.support.sample import sample
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "path", "rect", "circle"}
 

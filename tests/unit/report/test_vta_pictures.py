@@ -11,8 +11,8 @@ from retune.report.vta import LEFT, RIGHT, WIDTH, Layer, as_file, queue_chart, r
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
 from retune.targets.vta.timing import Timing, simulate
-from tests.unit.vta.layers import SMALL, WHOLE
-from tests.unit.vta.test_refusals import DECIDED
+from tests.support.layers import SMALL, WHOLE
+from tests.support.refusals import DECIDED
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from retune.targets.cpu.rows import RowReduction, row_structure
 from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import target_of
 from retune.targets.fusion import accesses
-from tests.dags import (
+from tests.support.dags import (
     byte_conv2d,
     byte_product,
     conv2d,
@@ -37,8 +37,8 @@ from tests.dags import (
     softmax,
     standardised,
 )
-from tests.oracle import assert_items_agree
-from tests.properties import chooser, quick
+from tests.support.oracle import assert_items_agree
+from tests.support.properties import chooser, quick
 
 NARROW = replace(GENERIC_CPU, name="narrow", vector_bits=128, vector_registers=16)
 

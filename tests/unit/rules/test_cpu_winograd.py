@@ -17,9 +17,9 @@ from retune.schedule.trace import Trace
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.winograd import PREFIX, cpu_winograd_sketches
 from retune.targets.spaces import space_of
-from tests.dags import conv2d, dense, depthwise, strip
-from tests.oracle import assert_items_agree, assert_same_meaning
-from tests.unit.schedule.test_winograd import nchw
+from tests.support.dags import conv2d, dense, depthwise, strip
+from tests.support.oracle import assert_items_agree, assert_same_meaning
+from tests.support.winograd import nchw
 
 NARROW = replace(GENERIC_CPU, name="narrow", vector_bits=128, vector_registers=16)
 

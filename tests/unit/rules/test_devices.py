@@ -9,19 +9,15 @@ import pytest
 from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program, from_dag
-from retune.schedule.schedule import Schedule
-from retune.schedule.space import Sketch, sketch_of
+from retune.ir.stmt import from_dag
 from retune.targets import devices
 from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.devices import DeviceRules, register_device_class, rules_for
-from retune.targets.fusion import heaviest_reduction, inline_elementwise, results_of, untouched
 from retune.targets.spaces import space_of
-from retune.targets.tiling import GROUP, REGISTER, TiledAxis, Tiling
-from tests.dags import conv2d, dense, depthwise, pool, softmax
-from tests.oracle import assert_items_agree
+from tests.support.dags import conv2d, dense, depthwise, pool, softmax
+from tests.support.devices import LEVELS, sketches
+from tests.support.oracle import assert_items_agree
 
-LEVELS = (GROUP, REGISTER)
 TOY = replace(GENERIC_CPU, name="toy", device_class="toy")
 PROGRAMS = {
     "convolution": merge_axes(conv2d(1, 5, 7, 6, 9, residual=True)),
@@ -30,33 +26,6 @@ PROGRAMS = {
     "dense": dense(3, 10, 13),
     "softmax": softmax(4, 9),
 }
-
-
-def schedule_toy(s: Schedule) -> None:
-    """Work-groups take tiles of all axes; a tile is in registers."""
-    anchor = heaviest_reduction(s.program)
-    inline_elementwise(s)
-    for name in [anchor.name] if anchor else []:
-        axes = [TiledAxis(loop, 4) for loop in s.loops(results_of(s, name))]
-        tile = Tiling(LEVELS, {GROUP: axes, REGISTER: axes}, axes).apply(s)
-        s.compute_at(name, tile[GROUP][-1])
-        s.require(tile.size(REGISTER) <= 16, "sixteen registers")
-        tile.run(REGISTER)
-        bind_groups(s, tile[GROUP])
-    for name in s.blocks():
-        if untouched(s, name) and s.block(name).reducer is None:
-            bind_groups(s, [n for n in s.loops(name) if not s.loop(n).reduce])
-
-
-def bind_groups(s: Schedule, loops: list[str]) -> None:
-    while len(loops) > 1:
-        loops[:2] = [s.fuse(loops[0], loops[1])]
-    for loop in loops:
-        s.bind(loop, "group.0")
-
-
-def sketches(program: Program, _: object) -> list[Sketch]:
-    return [sketch_of(program, schedule_toy, "toy")]
 
 
 @pytest.fixture

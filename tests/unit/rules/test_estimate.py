@@ -10,7 +10,7 @@ from retune.ir.stmt import from_dag
 from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
 from retune.targets.cost.estimate import estimate
 from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d
+from tests.support.dags import conv2d
 
 SETS = WAY_BYTES // LINE_BYTES
 

@@ -7,7 +7,7 @@ from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.spaces import space_of
-from tests.oracle import assert_same_meaning
+from tests.support.oracle import assert_same_meaning
 
 
 def image() -> Dag:

@@ -1,7 +1,6 @@
 """Every sketch for GPUs keeps the meaning, whatever the shape, and the device's limits."""
 
 from dataclasses import replace
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -11,11 +10,9 @@ from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
-from retune.core.dtypes import itemsize
 from retune.core.target import GENERIC_GPU, DeviceSpec
-from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import For, Program, blocks, from_dag, walk
+from retune.ir.stmt import For, blocks, from_dag, walk
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.replay import replay
@@ -23,7 +20,7 @@ from retune.search.model.features import featurise
 from retune.search.model.features.vectors import COLUMN
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.gpu.space import gpu_space
-from tests.dags import (
+from tests.support.dags import (
     batched_product,
     conv2d,
     dense,
@@ -39,13 +36,9 @@ from tests.dags import (
     total,
     transpose,
 )
-from tests.oracle import assert_items_agree, assert_same_meaning
-from tests.properties import chooser, quick
-
-WITHOUT_LOCAL_MEMORY = replace(
-    GENERIC_GPU, name="mali", vector_bits=128, compute_units=4, local_memory_bytes=0,
-    max_work_group=256,
-)  # fmt: skip
+from tests.support.gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
+from tests.support.oracle import assert_items_agree, assert_same_meaning
+from tests.support.properties import chooser, quick
 
 SHAPES: dict[str, Dag] = {
     "convolution": conv2d(1, 5, 6, 16, 8),
@@ -135,14 +128,6 @@ def test_candidates_keep_to_the_limits(name: str):
                 assert prod(launch.global_size) >= prod(launch.local_size) > 1
 
 
-TYPICAL = {(1, 0), (64, 1 << 10), (128, 32 << 10), (256, 0), (1024, 1 << 10)}
-SMALL = [
-    pytest.param(*limits, marks=() if limits in TYPICAL else pytest.mark.slow)
-    for limits in product([1, 64, 128, 256, 1024], [0, 1 << 10, 32 << 10])
-]
-"""Most work-items of a group, and bytes of local memory."""
-
-
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize(("items", "local_bytes"), SMALL)
 def test_small_devices(name: str, items: int, local_bytes: int):
@@ -186,18 +171,6 @@ def test_many_images_in_one_axis_of_groups_keep_the_meaning(monkeypatch: pytest.
         kinds = {n.kind for n in walk(program.body) if isinstance(n, For)}
         assert not kinds & {"group.1", "group.2"}
         assert_items_agree(dag, program)
-
-
-def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
-    """Each kernel of the program may be started on the device."""
-    for launch in lower(program, GPU).launches:
-        assert prod(launch.local_size) <= spec.max_work_group
-        groups = [n // m for n, m in zip(launch.global_size, launch.local_size, strict=True)]
-        assert max(groups[1:]) <= 65_535
-    for root in program.body.stmts:
-        local = {b.buffer for b in blocks(root) if b.buffer.scope == "local"}
-        held = sum(itemsize(b.dtype) * prod(evaluate_int(e) for e in b.shape) for b in local)
-        assert held <= spec.local_memory_bytes
 
 
 @pytest.mark.parametrize("name", LARGE)

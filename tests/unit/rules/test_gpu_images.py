@@ -17,8 +17,8 @@ from retune.schedule.trace import Trace
 from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.dags import batched_product, conv2d, dense, depthwise, integers, pool
-from tests.oracle import assert_items_agree
+from tests.support.dags import batched_product, conv2d, dense, depthwise, integers, pool
+from tests.support.oracle import assert_items_agree
 
 READS = replace(GENERIC_GPU, image_width=16_384, image_height=16_384, image_reads=1)
 MALI = replace(READS, local_memory_bytes=0, max_work_group=384, compute_units=4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
-from retune.core.dtypes import INT8, INT32
+from retune.core.dtypes import INT32
 from retune.core.target import GENERIC_GPU
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
@@ -15,20 +15,13 @@ from retune.ir.verify import verify
 from retune.targets.cost.estimate import estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.dags import byte_conv2d, byte_product
-from tests.oracle import assert_items_agree
+from tests.support.dags import byte_conv2d, byte_product
+from tests.support.gpu_warps import SHAPES
+from tests.support.oracle import assert_items_agree
 
 NVIDIA = replace(
     GENERIC_GPU, compute_units=132, instructions=("dot4.dp4a", "warp8.mma"), max_work_group=1024
 )
-
-SHAPES: dict[str, Dag] = {
-    "window": byte_conv2d(5, 7, 64, 32),
-    "strided window": byte_conv2d(9, 9, 64, 32, stride=2),
-    "one tap": byte_conv2d(6, 6, 128, 64, window=1),
-    "matrix": byte_product(9, 64, 64),
-    "signed": byte_product(11, 128, 32, first=INT8),
-}
 
 
 def names(dag: Dag) -> list[str]:

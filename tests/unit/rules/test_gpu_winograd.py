@@ -25,10 +25,10 @@ from retune.search.model.features.vectors import COLUMN
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.gpu.winograd import PREFIX, gpu_winograd_sketches
 from retune.targets.spaces import space_of
-from tests.dags import conv2d, dense, depthwise
-from tests.oracle import assert_items_agree, assert_same_meaning
-from tests.unit.rules.test_gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
-from tests.unit.schedule.test_winograd import nchw
+from tests.support.dags import conv2d, dense, depthwise
+from tests.support.gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
+from tests.support.oracle import assert_items_agree, assert_same_meaning
+from tests.support.winograd import nchw
 
 SHAPES: dict[str, Dag] = {
     "gated": conv2d(1, 4, 5, 16, 16, gated=True),

@@ -19,8 +19,8 @@ from retune.targets.cost.nests import across, kernels, on
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
 from retune.targets.tiling import ITEM, PACK
-from tests.dags import byte_conv2d, byte_product, conv2d, dense
-from tests.oracle import assert_items_agree, assert_same_meaning
+from tests.support.dags import byte_conv2d, byte_product, conv2d, dense
+from tests.support.oracle import assert_items_agree, assert_same_meaning
 
 NVIDIA = replace(GENERIC_GPU, instructions=("dot4.dp4a",))
 MALI = replace(NVIDIA, local_memory_bytes=0, instructions=("dot4.packed",))

@@ -11,7 +11,7 @@ from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.neighbours import padded_neighbours
 from retune.targets.cpu.space import cpu_space
 from retune.targets.fusion import heaviest_reduction
-from tests.dags import conv2d, neighbours, reduction
+from tests.support.dags import conv2d, neighbours, reduction
 
 LANES = 16
 NEIGHBOURS = {

@@ -21,7 +21,7 @@ from retune.targets.cost.estimate import estimate
 from retune.targets.cost.nests import BlockNest, across, kernels, off, on
 from retune.targets.devices import rules_for
 from retune.targets.tiling import GROUP, ITEM
-from tests.dags import byte_conv2d, conv2d
+from tests.support.dags import byte_conv2d, conv2d
 
 SPECS = pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])
 SIZES = pytest.mark.parametrize(("dtype", "share"), [(INT8, 0.25), (FLOAT16, 0.5), (FLOAT64, 2.0)])

@@ -16,8 +16,8 @@ from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.gpu.space import gpu_space
 from retune.targets.row_programs import fused_rows
-from tests.dags import conv2d, dense, neighbours, pool, reduction, softmax, standardised
-from tests.oracle import assert_items_agree
+from tests.support.dags import conv2d, dense, neighbours, pool, reduction, softmax, standardised
+from tests.support.oracle import assert_items_agree
 
 SPACES: dict[str, tuple[Callable[[Program, DeviceSpec], Space], DeviceSpec]] = {
     "cpu": (cpu_space, GENERIC_CPU),

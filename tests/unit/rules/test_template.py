@@ -25,8 +25,8 @@ from retune.targets.devices import target_of
 from retune.targets.spaces import space_of
 from retune.targets.template import TemplateWorkload, template, templates
 from retune.targets.templates import conv2d as shipped
-from tests.dags import conv2d, dense
-from tests.oracle import assert_items_agree, assert_same_meaning
+from tests.support.dags import conv2d, dense
+from tests.support.oracle import assert_items_agree, assert_same_meaning
 
 SHAPES: dict[str, Dag] = {
     "window": conv2d(1, 7, 13, 12, 32),

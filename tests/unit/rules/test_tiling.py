@@ -10,9 +10,9 @@ from retune.ir.stmt import from_dag
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import sketch_of
 from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Level, TiledAxis, Tiling
-from tests.dags import elementwise
-from tests.oracle import assert_same_meaning
-from tests.properties import quick
+from tests.support.dags import elementwise
+from tests.support.oracle import assert_same_meaning
+from tests.support.properties import quick
 
 LEVELS = (GROUP, REGISTER)
 ROW, CHANNEL = TiledAxis("y.i0", 4), TiledAxis("y.i1", 2)

@@ -11,7 +11,7 @@ from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.fusion import heaviest_reduction
-from tests.dags import conv2d, dense, depthwise, pool, reduction
+from tests.support.dags import conv2d, dense, depthwise, pool, reduction
 
 WINDOWS = {
     "depthwise": depthwise(1, 8, 8, 64),

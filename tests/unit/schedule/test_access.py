@@ -6,7 +6,16 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import blocks, from_dag
 from retune.ir.te import Dag
 from retune.schedule.access import Accesses
-from tests.dags import conv2d, dense, depthwise, neighbours, pool, reduction, softmax, transpose
+from tests.support.dags import (
+    conv2d,
+    dense,
+    depthwise,
+    neighbours,
+    pool,
+    reduction,
+    softmax,
+    transpose,
+)
 
 
 def accesses(dag: Dag, stage: str) -> Accesses:

@@ -11,8 +11,8 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.dags import conv2d, dense, elementwise, flipped, joined, pool, softmax, total
-from tests.oracle import assert_same_meaning
+from tests.support.dags import conv2d, dense, elementwise, flipped, joined, pool, softmax, total
+from tests.support.oracle import assert_same_meaning
 
 
 def scheduled(dag: Dag, *steps: Callable[[Schedule], object]) -> str:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from retune.ir.stmt import from_dag
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.dags import random_dag
-from tests.oracle import assert_items_agree, assert_same_meaning
-from tests.properties import chooser, quick, seeded
-from tests.random_schedules import scramble, somewhere
+from tests.support.dags import random_dag
+from tests.support.oracle import assert_items_agree, assert_same_meaning
+from tests.support.properties import chooser, quick, seeded
+from tests.support.random_schedules import scramble, somewhere
 
 
 @quick(80)

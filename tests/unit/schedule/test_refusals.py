@@ -13,9 +13,9 @@ from retune.ir.expr import Var
 from retune.ir.stmt import For, from_dag, walk
 from retune.schedule.schedule import Schedule
 from retune.schedule.trace import PRIMITIVES, VARIADIC
-from tests.dags import Choose, conv2d, dense, random_dag
-from tests.properties import chooser, quick, seeded
-from tests.random_schedules import SCOPES
+from tests.support.dags import Choose, conv2d, dense, random_dag
+from tests.support.properties import chooser, quick, seeded
+from tests.support.random_schedules import SCOPES
 
 Draw = Callable[[Schedule, Choose], object]
 

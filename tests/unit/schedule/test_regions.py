@@ -8,7 +8,7 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import sketch_of
-from tests.oracle import assert_same_meaning
+from tests.support.oracle import assert_same_meaning
 
 
 def mirrored(size: int, step: int) -> Dag:

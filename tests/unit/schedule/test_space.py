@@ -17,8 +17,8 @@ from retune.schedule.stages import loops_of
 from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.spaces import strategy
-from tests.dags import conv2d, dense
-from tests.oracle import assert_same_meaning
+from tests.support.dags import conv2d, dense
+from tests.support.oracle import assert_same_meaning
 
 
 def _space() -> Space:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.schedule.decisions import any_tiles, perfect_tiles
-from tests.properties import quick
+from tests.support.properties import quick
 
 EXTENTS = st.integers(1, 60)
 PARTS = st.integers(1, 3)

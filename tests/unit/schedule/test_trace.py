@@ -13,9 +13,9 @@ from retune.ir.stmt import from_dag
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.trace import PRIMITIVES, Trace, TraceStep
-from tests.dags import dense, random_dag
-from tests.properties import chooser, quick
-from tests.random_schedules import scramble, somewhere
+from tests.support.dags import dense, random_dag
+from tests.support.properties import chooser, quick
+from tests.support.random_schedules import scramble, somewhere
 
 
 def _sampled(given_numbers: dict[str, tuple[int, ...]] | None = None) -> Schedule:

@@ -13,15 +13,16 @@ from retune.ir.expr import Binary, Const, Var, walk
 from retune.ir.interp import run_program
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.cooktoom import Matrix, matrices, products
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
 from retune.schedule.winograd import ERRORS, find_convolution
-from tests.dags import conv2d, strip
-from tests.oracle import assert_same_meaning, inputs_for
+from tests.support.dags import conv2d, strip
+from tests.support.oracle import assert_same_meaning, inputs_for
+from tests.support.winograd import nchw
 
 SHAPES: dict[str, Dag] = {
     "even": conv2d(1, 8, 8, 16, 16),
@@ -31,19 +32,6 @@ SHAPES: dict[str, Dag] = {
     "batch of two": conv2d(2, 5, 7, 5, 4, residual=True),
     "smaller than a tile": conv2d(1, 2, 1, 4, 4),
 }
-
-
-def nchw(n: int, c: int, h: int, w: int, f: int) -> Dag:
-    """NCHW convolution without padding."""
-    x = placeholder("x", (n, c, h, w))
-    k = placeholder("k", (f, c, 3, 3), constant=True)
-    rc, ry, rx = reduce_axis("rc", c), reduce_axis("ry", 3), reduce_axis("rx", 3)
-    shape = (n, f, h - 2, w - 2)
-    return Dag((compute(
-        "conv", shape,
-        lambda nn, ff, yy, xx: x[nn, rc.var, yy + ry.var, xx + rx.var] * k[ff, rc.var, ry, rx],
-        [x, k], reduce=(rc, ry, rx),
-    ),))  # fmt: skip
 
 
 WINDOWS: dict[str, Dag] = {

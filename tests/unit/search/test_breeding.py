@@ -6,7 +6,7 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.search.tuners.breeding import crossover, mutate
 from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d
+from tests.support.dags import conv2d
 
 PROGRAM = from_dag(conv2d(1, 9, 9, 6, 24))
 

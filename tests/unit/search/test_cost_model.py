@@ -18,7 +18,7 @@ from retune.search.model.cost_model import (
 from retune.search.model.features import COLUMN, featurise
 from retune.search.model.ranks import rank_correlation
 from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d
+from tests.support.dags import conv2d
 
 
 def _features(count: int = 400) -> np.ndarray:

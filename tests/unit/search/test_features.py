@@ -19,8 +19,8 @@ from retune.search.model.features import COLUMN, FEATURES, featurise
 from retune.search.model.features.volumes import Volumes, volumes
 from retune.targets.cost.estimate import estimate
 from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d, dense, depthwise, elementwise, random_dag, transpose
-from tests.properties import chooser, quick
+from tests.support.dags import conv2d, dense, depthwise, elementwise, random_dag, transpose
+from tests.support.properties import chooser, quick
 
 _MEMORY = ("global", "constant", "local")
 

@@ -16,7 +16,7 @@ from retune.records.store import RecordStore
 from retune.search.batch import Batch
 from retune.search.session import Session, search_all
 from retune.search.task_run import TaskRun
-from tests.unit.search.fakes import FakeRunner, settings, tasks
+from tests.support.search_fakes import FakeRunner, settings, tasks
 
 DEADLINE_S = 60.0
 TRIALS = 2 + 4 * 6

@@ -57,8 +57,8 @@ from retune.search.layout.views import find_views, is_in_place
 from retune.search.session import Session
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
-from tests.device.networks import Net, Networks, network, write
-from tests.unit.search.fakes import FakeRunner, measured, settings
+from tests.support.device_networks import Net, Networks, network, write
+from tests.support.search_fakes import FakeRunner, measured, settings
 
 CASES: Networks = {}
 

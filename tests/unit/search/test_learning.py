@@ -14,7 +14,7 @@ from retune.search.model.features import FEATURES, featurise
 from retune.search.model.learning import Learner, Lesson, fit_at, scores
 from retune.search.model.transfer import experience, nearest_rows
 from retune.search.session import Session, search_all
-from tests.unit.search.fakes import FakeRunner, settings, tasks
+from tests.support.search_fakes import FakeRunner, settings, tasks
 
 TASK = max(tasks(), key=lambda task: task.flops)
 

@@ -12,11 +12,8 @@ import pytest
 
 from retune.core.errors import InputError, LookupFailed, RecordError
 from retune.core.target import GENERIC_CPU
-from retune.ir.stmt import from_dag
-from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.search.model.cost_model import CostModel
-from retune.search.model.features import COLUMN, VERSION, featurise
 from retune.search.model.offline import (
     Rows,
     cross_validate,
@@ -27,57 +24,14 @@ from retune.search.model.offline import (
     train,
 )
 from retune.search.model.registry import FOLDER, registered
-from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d
+from tests.support.offline import START, records_of_curve, store_of
 
 ROOT = Path(__file__).resolve().parents[3]
-
-_START = datetime(2026, 1, 1, tzinfo=UTC)
-_SIZES = (9, 13, 17)
-
-
-def _records(model: int, day: int, count: int = 60, feature_set: str = VERSION):
-    """Candidates of one layer whose times the static estimate knows nothing of."""
-    size = _SIZES[model]
-    space = cpu_space(from_dag(conv2d(1, size, size, 24, 32)), GENERIC_CPU)
-    chosen = space.sample(count, np.random.default_rng(100 * model + day))
-    features = featurise(space, chosen, GENERIC_CPU)
-    times = 50.0 + 40.0 * np.abs(features[:, COLUMN["main.near_depth"]] - 3.0)
-    return [
-        TuningRecord(
-            run_id="run",
-            model=f"net{model}",
-            target="cpu",
-            task_key=f"task{model}",
-            task_name="conv2d",
-            sketch="s",
-            decisions=(),
-            trace="{}",
-            config_hash=f"{day}-{index}",
-            device=GENERIC_CPU.fingerprint,
-            features=tuple(row.tolist()),
-            feature_set=feature_set,
-            measurement=Measurement(
-                status="wrong_result" if index % 10 == 9 else "ok",
-                median_us=None if index % 10 == 9 else float(time),
-                timestamp=_START + timedelta(days=day, seconds=index),
-            ),
-        )
-        for index, (row, time) in enumerate(zip(features, times, strict=True))
-    ]
-
-
-def store_of(folder: Path, day: int = 0) -> RecordStore:
-    """Three networks of one layer each, measured on a day."""
-    store = RecordStore(folder)
-    for model in range(len(_SIZES)):
-        store.append(_records(model, day))
-    return store
 
 
 def test_rows_are_the_records_with_todays_features(tmp_path: Path):
     store = store_of(tmp_path)
-    store.append(_records(0, 1, feature_set="0"))
+    store.append(records_of_curve(0, 1, feature_set="0"))
     rows = load_rows(store)
     assert len(rows) == 180 and len(np.unique(rows.task)) == len(np.unique(rows.network)) == 3
     failed = np.isnan(rows.cost)
@@ -148,7 +102,7 @@ def test_a_challenger_needs_new_records_to_replace_the_model_in_use(tmp_path: Pa
 def test_a_run_goes_on_with_the_model_that_it_began_with(tmp_path: Path):
     train(store_of(tmp_path))
     later = datetime.now(UTC) + timedelta(minutes=1)
-    assert offline_model(tmp_path, GENERIC_CPU, _START) is None
+    assert offline_model(tmp_path, GENERIC_CPU, START) is None
     assert offline_model(tmp_path, GENERIC_CPU, later) is not None
 
 
@@ -172,10 +126,10 @@ def test_a_model_for_another_class_of_device_is_not_used(tmp_path: Path):
 
 def test_stores_that_cannot_train_a_model_are_refused(tmp_path: Path):
     store = RecordStore(tmp_path)
-    store.append(_records(0, 0, feature_set=""))
+    store.append(records_of_curve(0, 0, feature_set=""))
     with pytest.raises(InputError, match="no record has features"):
         train(store)
-    store.append(_records(0, 1))
+    store.append(records_of_curve(0, 1))
     with pytest.raises(InputError, match="second one"):
         train(store)
     with pytest.raises(LookupFailed, match="retune model train"):
@@ -198,7 +152,7 @@ def test_example_judges_a_model_on_a_network_held_out(tmp_path: Path):
 
 
 def test_example_says_which_records_it_needs(tmp_path: Path):
-    RecordStore(tmp_path).append(_records(0, 0, count=10))
+    RecordStore(tmp_path).append(records_of_curve(0, 0, count=10))
     done = run_example(tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("expected records of two networks")

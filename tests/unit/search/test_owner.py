@@ -19,9 +19,9 @@ from retune.records.store import RecordStore
 from retune.search.owner import own_run
 from retune.search.program import tune
 from retune.search.session import Session, search_all
-from tests.processes import heard, talk, tell
-from tests.unit.search.fakes import FakeRunner, settings, tasks
-from tests.unit.search.test_program import matmul, tiled
+from tests.support.processes import heard, talk, tell
+from tests.support.program import matmul, tiled
+from tests.support.search_fakes import FakeRunner, settings, tasks
 
 TRIALS = 20
 RUN = "import sys, tests.unit.search.test_owner as here; here.tune_when_told(sys.argv[1])"

@@ -19,8 +19,8 @@ from retune.search.extract import Network, extract
 from retune.search.packed import packed_network, work_of
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.workload import reference
-from tests.device.networks import Net
-from tests.unit.graph.quantize_networks import samples
+from tests.support.device_networks import Net
+from tests.support.quantize_networks import samples
 
 EXPECTED = Path(__file__).parents[2] / "expected" / "resnet18_vta_tasks.json"
 CONFIG = VtaConfig()

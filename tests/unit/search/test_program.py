@@ -13,7 +13,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError, LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.ir.interp import run_program
-from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.schedule.replay import replay
@@ -22,23 +22,10 @@ from retune.schedule.space import Space
 from retune.search.program import space_for
 from retune.search.session import Session, search_all
 from retune.search.task import expression_task
-from tests.dags import conv2d
-from tests.oracle import assert_same_meaning
-from tests.unit.search.fakes import FakeRunner, measured, settings, wrong
-
-
-def matmul(rows: int = 12, columns: int = 20, depth: int = 8, name: str = "C") -> Tensor:
-    a, b = placeholder("A", (rows, depth)), placeholder("B", (depth, columns))
-    k = reduce_axis("k", depth)
-    return compute(name, (rows, columns), lambda i, j: a[i, k] * b[k, j], [a, b], reduce=[k])
-
-
-def tiled(s: Schedule) -> None:
-    i, j, k = s.loops("C")
-    i0, i1 = s.split(i, s.sample_perfect_tile(i, 2))
-    j0, j1 = s.split(j, s.sample_perfect_tile(j, 2))
-    s.reorder(i0, j0, k, i1, j1)
-    s.bind(i0, "group.0")
+from tests.support.dags import conv2d
+from tests.support.oracle import assert_same_meaning
+from tests.support.program import matmul, tiled
+from tests.support.search_fakes import FakeRunner, measured, settings, wrong
 
 
 def test_a_schedule_function_is_tuned(store: Path):

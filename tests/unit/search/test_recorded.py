@@ -15,7 +15,7 @@ from retune.search.model.features import featurise
 from retune.search.recorded import recorded_grid, thin
 from retune.search.tuners.breeding import crossover, mutate
 from retune.targets.cpu.space import cpu_space
-from tests.dags import conv2d
+from tests.support.dags import conv2d
 
 PROGRAM = from_dag(conv2d(1, 17, 19, 24, 32))
 SPACE = cpu_space(PROGRAM, GENERIC_CPU)

@@ -1,51 +1,18 @@
 """Which cost model is in use: the last that was promoted and not taken back."""
 
 import shutil
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from retune.core.errors import InputError, RecordError
-from retune.search.model.cost_model import OfflineModel
 from retune.search.model.registry import (
     FOLDER,
-    Metrics,
-    ModelCard,
-    model_in_use,
     registered,
     rollback_model,
-    write_model,
 )
-from tests.killing import killed_at_each_change
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-METRICS = Metrics(tasks=1, rank_correlation=0.5, peak1=0.5, peak5=0.5)
-
-
-def register(root: Path, number: int, *, better: bool = True, feature_set: str = "1") -> None:
-    """A model of so many days after START."""
-    card = ModelCard(
-        number=number,
-        created=(START + timedelta(days=number)).isoformat(timespec="seconds"),
-        feature_set=feature_set,
-        rows=1,
-        networks=1,
-        classes=("cpu",),
-        data="",
-        until="",
-        held_out=METRICS,
-        static=METRICS,
-        beats="something" if better else "",
-        in_use=better,
-    )
-    write_model(root, card, OfflineModel(members=("{}",), name=card.name))
-
-
-def in_use(root: Path, day: float | None = None, feature_set: str = "1") -> str | None:
-    moment = None if day is None else START + timedelta(days=day)
-    card = model_in_use(root, feature_set, moment)
-    return card and card.name
+from tests.support.killing import killed_at_each_change
+from tests.support.registry import in_use, register
 
 
 def without_history(root: Path) -> None:

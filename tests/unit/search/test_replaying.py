@@ -13,7 +13,7 @@ from retune.records.store import RecordStore
 from retune.search.replaying import replay_runner
 from retune.search.session import Session, search_all
 from retune.search.tuners import TUNERS
-from tests.unit.search.fakes import FakeRunner, measured, settings, tasks, wrong
+from tests.support.search_fakes import FakeRunner, measured, settings, tasks, wrong
 
 TRIALS = 40
 

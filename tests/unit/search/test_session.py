@@ -27,8 +27,8 @@ from retune.search.task import expression_task
 from retune.search.tuners import TUNERS
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
-from tests import dags
-from tests.unit.search.fakes import HERE, FakeRunner, measured, pooling, settings, tasks, wrong
+from tests.support import dags
+from tests.support.search_fakes import HERE, FakeRunner, measured, pooling, settings, tasks, wrong
 
 
 def open_session(

@@ -19,7 +19,7 @@ from retune.search.extract import extract
 from retune.search.history import best_candidate, candidate_of
 from retune.search.session import Session, search_all
 from retune.targets.cost.estimate import default_candidate
-from tests.unit.search.fakes import HERE, FakeRunner, network, settings, tasks
+from tests.support.search_fakes import HERE, FakeRunner, network, settings, tasks
 
 
 def one_op(op: str, *types: TensorType, **attrs: object) -> Graph:

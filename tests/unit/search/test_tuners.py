@@ -10,7 +10,7 @@ from retune.schedule.space import Candidates, Space, join
 from retune.search.tuners import TUNERS, Scorer, Setting, Tuner, make_tuner
 from retune.search.tuners.archive import Archive, nobody
 from retune.search.tuners.pool import Pool
-from tests.unit.search.fakes import tasks
+from tests.support.search_fakes import tasks
 
 TASK = max(tasks(), key=lambda task: task.flops)
 SMALL = min(tasks(), key=lambda task: task.flops)

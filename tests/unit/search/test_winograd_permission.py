@@ -19,7 +19,7 @@ from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.history import best_candidate
 from retune.search.task import Task
 from retune.targets.cpu.winograd import PREFIX
-from tests.device.networks import write
+from tests.support.device_networks import write
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from retune.records.schema import TuningRecord, failed, succeeded
 from retune.schedule.space import Space
 from retune.search.conditions import network_conditions
 from retune.search.task import expression_task
-from tests.dags import dense
+from tests.support.dags import dense
 
 ALONE = network_conditions(GENERIC_CPU, ())
 IN_NETWORK = replace(ALONE, place=within("this"))

@@ -34,8 +34,8 @@ from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session, search_all
-from tests.device.networks import write
-from tests.unit.search.fakes import HERE, FakeRunner, measured
+from tests.support.device_networks import write
+from tests.support.search_fakes import HERE, FakeRunner, measured
 
 
 @pytest.fixture

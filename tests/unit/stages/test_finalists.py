@@ -16,9 +16,9 @@ from retune.pipeline.request import TuneRequest
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session, search_all
 from retune.targets.cost.estimate import default_candidate
-from tests.device.networks import write
-from tests.unit.device.boards import written
-from tests.unit.search.fakes import FakeRunner, measured
+from tests.support.boards import written
+from tests.support.device_networks import write
+from tests.support.search_fakes import FakeRunner, measured
 
 
 class FakeChild:

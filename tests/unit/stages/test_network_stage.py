@@ -12,8 +12,8 @@ from retune.api import tune_network
 from retune.core.errors import ModelError
 from retune.pipeline.network import import_network, open_network, stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
-from tests.device.networks import write
-from tests.unit.graph.networks import model, node, normal
+from tests.support.device_networks import write
+from tests.support.networks import model, node, normal
 
 
 def request_for(folder: Path, file: Path, **fields: object) -> TuneRequest:

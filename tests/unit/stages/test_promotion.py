@@ -18,7 +18,7 @@ from retune.pipeline import publishing, validation
 from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
-from tests.unit.bundle.test_versions import old_publication, plan_named
+from tests.support.versions import old_publication, plan_named
 
 
 def ratio(middle: float, low: float, high: float) -> Ratio:

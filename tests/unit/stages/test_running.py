@@ -15,7 +15,7 @@ from retune.core.schema import from_json, to_json
 from retune.pipeline import running
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import RunRecord, find_run, recorded_run, run_name, runs
-from tests.processes import heard, talk, tell
+from tests.support.processes import heard, talk, tell
 
 RUN = "import sys, tests.unit.stages.test_running as here; here.run_when_told(*sys.argv[1:])"
 

@@ -18,7 +18,7 @@ from retune.core.schema import from_json, to_json
 from retune.pipeline.manifest import Manifest
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import load, run_once, sha256, stage_folder, stage_intact, stage_key
-from tests.properties import quick
+from tests.support.properties import quick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from retune.records.conditions import within
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
-from tests.device.networks import write
-from tests.unit.search.fakes import FakeRunner, measured
+from tests.support.device_networks import write
+from tests.support.search_fakes import FakeRunner, measured
 
 
 class Runners:

@@ -28,8 +28,8 @@ from retune.records import ranking
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session, search_all
-from tests.device.networks import write
-from tests.unit.search.fakes import HERE, FakeRunner, transformed_first
+from tests.support.device_networks import write
+from tests.support.search_fakes import HERE, FakeRunner, transformed_first
 
 
 class World:

@@ -16,7 +16,7 @@ from retune.targets.vta.isa import (
     encode_uops,
     layouts,
 )
-from tests.unit.vta.layers import SMALL
+from tests.support.layers import SMALL
 
 
 def _random(count: int, config: VtaConfig, seed: int = 0) -> np.ndarray:

@@ -25,7 +25,7 @@ from retune.targets.vta.workload import (
     reference,
     requantized,
 )
-from tests.unit.vta.layers import BATCHED, PLAIN, SMALL, WHOLE, arrays_of, naive, random_layer
+from tests.support.layers import BATCHED, PLAIN, SMALL, WHOLE, arrays_of, naive, random_layer
 
 
 def _candidates(work: Convolution, config: VtaConfig, count: int, seed: int = 0):

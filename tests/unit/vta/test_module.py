@@ -14,8 +14,8 @@ from retune.targets.vta.functional import execute
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule, element_bytes
 from retune.targets.vta.template import KNOBS
-from tests.unit.vta.layers import PLAIN, SMALL, WHOLE, arrays_of
-from tests.unit.vta.test_refusals import DECIDED
+from tests.support.layers import PLAIN, SMALL, WHOLE, arrays_of
+from tests.support.refusals import DECIDED
 
 _ONE_TILE = {**dict.fromkeys(KNOBS, (1,)), "tile_h": (3,), "tile_w": (3,)}
 

@@ -13,11 +13,8 @@ from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.timing import simulate
 from retune.targets.vta.workload import OUTPUT, reference
-from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
-
-DECIDED = {"tile_b": (1,), "tile_h": (3,), "tile_w": (2,), "tile_ci": (1,), "tile_co": (2,),
-           "oc_nthread": (2,), "h_nthread": (1,)}  # fmt: skip
-
+from tests.support.layers import SMALL, WHOLE, arrays_of
+from tests.support.refusals import DECIDED
 
 _CHANNELS = (
     *((1, "pop_prev", 0, "push_next"), (0, "pop_next", 1, "push_prev")),

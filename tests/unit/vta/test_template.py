@@ -15,7 +15,7 @@ from retune.targets.vta.lower import lower
 from retune.targets.vta.space import TEMPLATE, program_of, space_of
 from retune.targets.vta.template import KNOBS, ORDER, uops
 from retune.targets.vta.workload import Convolution, requantized
-from tests.unit.vta.layers import PLAIN, SMALL, WHOLE
+from tests.support.layers import PLAIN, SMALL, WHOLE
 
 
 def test_its_decisions_are_the_knobs():

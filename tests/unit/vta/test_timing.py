@@ -11,8 +11,8 @@ from retune.targets.vta.isa import encode
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.timing import costs, simulate
-from tests.unit.vta.layers import SMALL, WHOLE
-from tests.unit.vta.test_refusals import DECIDED
+from tests.support.layers import SMALL, WHOLE
+from tests.support.refusals import DECIDED
 
 ROW = "size=1x8 stride=8 pad=0,0,0,0"
 

@@ -14,8 +14,8 @@ from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.timing import simulate
 from retune.targets.vta.workload import OUTPUT
-from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
-from tests.unit.vta.test_refusals import DECIDED
+from tests.support.layers import SMALL, WHOLE, arrays_of
+from tests.support.refusals import DECIDED
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from retune.targets.vta.module import VtaModule
 from retune.targets.vta.space import space_of
 from retune.targets.vta.timing import simulate
 from retune.targets.vta.workload import OUTPUT, Convolution, reference, requantized
-from tests.unit.vta.layers import WHOLE, arrays_of
+from tests.support.layers import WHOLE, arrays_of
 
 
 def variant(rng: np.random.Generator) -> VtaConfig:

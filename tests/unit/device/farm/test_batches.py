@@ -38,8 +38,8 @@ from retune.device.remote.wire import (
 from retune.device.simulated.packed_source import packed_source
 from retune.records.schema import failed, succeeded
 from retune.targets.vta.template import KNOBS
+from tests.support.measure import WORKLOAD, program
 from tests.unit.device import test_accelerator as accelerator
-from tests.unit.device.test_measure import WORKLOAD, program
 
 OPTIONS = MeasureOptions(repeat=3, give_up_factor=None, spread_bytes=10)
 ROW = succeeded([2.0, 1.0, 3.0], max_abs_err=0.5, reference_us=7.0, build_s=0.1, run_s=0.2)

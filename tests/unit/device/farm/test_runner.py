@@ -20,8 +20,8 @@ from retune.device.remote.link import AwayError, Board, Boards, LostError, about
 from retune.device.remote.names import FarmName
 from retune.device.remote.runner import FarmRunner
 from retune.device.remote.wire import Envelope, Reply, pack, unpack
-from tests.unit.device.test_measure import WORKLOAD, program
-from tests.unit.search.fakes import measured
+from tests.support.measure import WORKLOAD, program
+from tests.support.search_fakes import measured
 
 NAME = FarmName("k", "tls://farm:1")
 OPTIONS = MeasureOptions()

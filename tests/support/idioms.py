@@ -10,7 +10,7 @@ from math import sqrt
 import numpy as np
 from onnx import numpy_helper
 
-from tests.device.networks import Net
+from tests.support.device_networks import Net
 
 
 def number(n: Net, value: float) -> str:

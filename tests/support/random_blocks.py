@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from tests.random_networks import (
+from tests.support.random_networks import (
     LARGEST,
     SMALLEST,
     STEPS,

@@ -12,7 +12,7 @@ from retune.graph.fuse import Group, group_graph
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
 from retune.ir.te import Dag
-from tests.random_networks import random_model
+from tests.support.random_networks import random_model
 
 
 def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> onnx.NodeProto:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tests.device.networks import Net
+from tests.support.device_networks import Net
 
 OPSET = 18
 SMALLEST = 3

@@ -18,7 +18,7 @@ from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.search.task import Task
 from retune.targets.devices import target_of
-from tests.oracle import run_source
+from tests.support.oracle import run_source
 
 _LOCAL = re.compile(r"^\s*__local (\w+?)(\d*) \w+\[(\d+)\]", re.MULTILINE)
 _BYTES = {"float": 4, "int": 4, "uint": 4, "ushort": 2, "char": 1, "uchar": 1, "double": 8}

@@ -17,7 +17,7 @@ from retune.frontend.onnx.cut import cut_out
 from retune.frontend.onnx.importer import import_model
 from retune.graph.graph import Graph, Node
 from retune.ops.host import HOST, host_attrs
-from tests.device.networks import Net
+from tests.support.device_networks import Net
 
 CELLS = 64
 CLASSES = 3

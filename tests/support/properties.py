@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from retune.ir.expr import Expr, Var, binary, const, select
-from tests.dags import Choose
+from tests.support.dags import Choose
 
 
 def quick(examples: int) -> settings:

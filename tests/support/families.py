@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 from onnx import TensorProto
 
-from tests.device.idioms import (
+from tests.support.device_networks import Net, Networks, network
+from tests.support.idioms import (
     expanded,
     extent,
     gelu,
@@ -27,7 +28,6 @@ from tests.device.idioms import (
     squeeze_and_excite,
     vector,
 )
-from tests.device.networks import Net, Networks, network
 
 FAMILIES: Networks = {}
 """Name -> what writes the network, and its operator set."""

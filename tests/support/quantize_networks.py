@@ -10,7 +10,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, without_dead
 from retune.ops import Array
-from tests.device.networks import Net
+from tests.support.device_networks import Net
 
 Samples = dict[str, np.ndarray]
 

@@ -10,7 +10,7 @@ from retune.ir.expr import Scope, loads
 from retune.ir.stmt import For, Program, blocks, from_dag, walk
 from retune.ir.te import Dag
 from retune.schedule.schedule import Schedule
-from tests.dags import Choose
+from tests.support.dags import Choose
 
 MANY = 2000
 """Iterations of a nest in which each work-item may copy what all of them need."""

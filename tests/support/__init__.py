@@ -1,0 +1,1 @@
+"""What several test modules share: inputs, fakes, oracles, builders of models."""

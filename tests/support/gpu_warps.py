@@ -1,0 +1,13 @@
+"""What tests of gpu warps share with others."""
+
+from retune.core.dtypes import INT8
+from retune.ir.te import Dag
+from tests.support.dags import byte_conv2d, byte_product
+
+SHAPES: dict[str, Dag] = {
+    "window": byte_conv2d(5, 7, 64, 32),
+    "strided window": byte_conv2d(9, 9, 64, 32, stride=2),
+    "one tap": byte_conv2d(6, 6, 128, 64, window=1),
+    "matrix": byte_product(9, 64, 64),
+    "signed": byte_product(11, 128, 32, first=INT8),
+}
