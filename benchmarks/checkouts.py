@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -49,7 +49,7 @@ for line in sys.stdin:
 
 
 @contextmanager
-def opened(checkout: Path, model: str, device: str) -> Iterator[subprocess.Popen[str]]:
+def opened(checkout: Path, model: str, device: str) -> Generator[subprocess.Popen[str]]:
     """A process of that checkout that has compiled the network and waits for turns."""
     root = checkout.resolve()
     python = root / ".venv/bin/python"
