@@ -35,8 +35,8 @@ from retune.device.remote.wire import (
     unpack,
     unpack_arrays,
 )
-from retune.device.simulated.packed_source import packed_source
 from retune.records.schema import failed, succeeded
+from retune.targets.vta.source import packed_source
 from retune.targets.vta.template import KNOBS
 from tests.support.measure import WORKLOAD, program
 from tests.unit.device import test_accelerator as accelerator
