@@ -45,12 +45,12 @@ from retune.graph.quantize.samples import random_samples
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.schedule.space import Candidate, Sketch, Space
 from retune.search.extract import Network, extract
-from retune.search.packed import packed_network
 from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
 from retune.targets.vta.assembly import disassemble, disassemble_uops
 from retune.targets.vta.lower import lower as lower_packed
+from retune.targets.vta.packed import packed_network
 
 NETWORK = "the network"
 """In a task's place."""

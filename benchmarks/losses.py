@@ -18,11 +18,11 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.command import parser_of
-from benchmarks.search_quality import layer_grids, lesson
+from benchmarks.search_quality import layer_grids, training_set
 from retune.records.replay import read_replay
 from retune.records.store import RecordStore
 from retune.search.model.cost_model import LOSS, Loss, OfflineModel, learned_score, static_score
-from retune.search.model.learning import Lesson
+from retune.search.model.learning import TrainingSet
 from retune.search.model.offline import Answer, Rows, cross_validate, judge, load_rows, predictions
 
 _LEAST = 8
@@ -31,8 +31,8 @@ _LEAST = 8
 def replay_rows(path: Path) -> Rows:
     """The rows of a packed grid; each layer is a network."""
     replay = read_replay(path)
-    lessons = [lesson(n, g, replay.spec) for n, g in layer_grids(replay).items()]
-    whole = Lesson.joined(lessons)
+    lessons = [training_set(n, g, replay.spec) for n, g in layer_grids(replay).items()]
+    whole = TrainingSet.joined(lessons)
     layer = np.repeat(np.arange(len(lessons)), [len(item.costs) for item in lessons])
     return Rows(
         features=whole.features,

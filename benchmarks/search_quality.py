@@ -22,7 +22,7 @@ from retune.core.target import DeviceSpec
 from retune.records.replay import Replay, read_replay
 from retune.search.model.cost_model import OfflineModel, train_offline
 from retune.search.model.features import featurise
-from retune.search.model.learning import Learner, Lesson, scores
+from retune.search.model.learning import Learner, TrainingSet, scores
 from retune.search.recorded import RecordedGrid, recorded_grid
 from retune.search.tuners import TUNERS, Setting, make_tuner
 
@@ -42,18 +42,18 @@ def layer_grids(replay: Replay) -> dict[str, RecordedGrid]:
     }
 
 
-def lesson(layer: str, grid: RecordedGrid, spec: DeviceSpec) -> Lesson:
+def training_set(layer: str, grid: RecordedGrid, spec: DeviceSpec) -> TrainingSet:
     """Everything that was recorded of a layer, to learn from."""
-    return Lesson(
+    return TrainingSet(
         features=featurise(grid.space, grid.candidates, spec),
         costs=grid.time_us,
         tasks=np.full(len(grid.time_us), layer, object),
     )
 
 
-def offline(lessons: Mapping[str, Lesson], held_out: str) -> OfflineModel:
+def offline(lessons: Mapping[str, TrainingSet], held_out: str) -> OfflineModel:
     """A model of all layers but one."""
-    whole = Lesson.joined([item for name, item in lessons.items() if name != held_out])
+    whole = TrainingSet.joined([item for name, item in lessons.items() if name != held_out])
     return train_offline(whole.features, *scores(whole), seed=0, name=f"all but {held_out}")
 
 
@@ -70,7 +70,7 @@ def search(
 
     The time is NaN for a failure.
     """
-    learner = Learner(spec, seed, Lesson.nothing(), model)
+    learner = Learner(spec, seed, TrainingSet.nothing(), model)
     space = grid.space
     setting = Setting(space=space, seed=seed, scorer=learner.scorer(space), seeds=space.locate([]))
     searching = make_tuner(tuner, setting, layer)
@@ -84,7 +84,7 @@ def search(
         searching.observe(chosen, costs)
         features = featurise(space, chosen, spec)
         tasks = np.full(len(costs), layer, object)
-        learner.observe(Lesson(features=features, costs=costs, tasks=tasks))
+        learner.observe(TrainingSet(features=features, costs=costs, tasks=tasks))
         numbers += space.numbers(chosen).tolist()
         found += costs.tolist()
     return np.array(numbers), np.array(found)
@@ -98,7 +98,7 @@ def random_trials(times: np.ndarray, reached: float) -> float:
 
 def compare(tuner: str, grids: Mapping[str, RecordedGrid], spec: DeviceSpec, seeds: int) -> None:
     """Prints a line for each layer, and the geometric means, with and without offline models."""
-    lessons = {name: lesson(name, grid, spec) for name, grid in grids.items()}
+    lessons = {name: training_set(name, grid, spec) for name, grid in grids.items()}
     for led in (False, True) if tuner in _LED and len(grids) > 1 else (False,):
         label = f"{tuner}+offline" if led else tuner
         shares = np.ones((len(grids), seeds, 2))

@@ -27,10 +27,10 @@ from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.records.store import RecordStore
 from retune.search.conditions import usual_options
 from retune.search.extract import extract
-from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task
 from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.packed import packed_network
 
 _DEVICE = "vta-sim"
 _TUNERS = ("random", "ga", "xgb")

@@ -22,7 +22,6 @@ from retune.core.schema import from_json
 from retune.device.measure.workload import MeasureOptions
 from retune.device.opening import open_device, open_runner
 from retune.frontend.onnx.importer import import_model, load_file
-from retune.graph.blocks import pack
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import Recipe, quantize, quantized
@@ -36,11 +35,12 @@ from retune.pipeline.selection import selected_candidates, stage_choose
 from retune.records.schema import succeeded
 from retune.records.store import RecordStore
 from retune.search.extract import extract
-from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
+from retune.targets.vta.blocks import pack
 from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.packed import packed_network
 from tests.support.device_networks import Net
 
 

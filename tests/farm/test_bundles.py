@@ -100,7 +100,7 @@ def test_bundles_run_on_a_real_device_of_a_board(tmp_path: Path):
             assert {timing.name for timing in times.timings} == {"one", "two"}
             with pytest.raises(InputError, match="expected the inputs"):
                 examiner.run(bundle, {})
-            (bundle / "kernels.cl").write_text("spoiled")
+            (bundle / "kernels.cl").write_text("corrupted")
             with pytest.raises(RecordError):
                 FarmExaminer(f"farm:pocl@{farm.address}").run(bundle, feeds)
         link_to(farm.address).close()

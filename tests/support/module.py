@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 
 from retune.codegen.source import KernelLaunch
 from retune.core.dtypes import TensorType
@@ -96,8 +95,3 @@ class FakeDevice:
 
     def profile(self, launches: Sequence[object]) -> list[float]:
         return [self.clock.pop(0) for _ in launches]
-
-
-@pytest.fixture
-def x(rng: np.random.Generator) -> np.ndarray:
-    return rng.random((4, 8), np.float32)

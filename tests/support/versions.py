@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pytest
 
 from retune.bundle.format import program_key, write_bundle
 from retune.bundle.plan import NetworkPlan
@@ -71,8 +70,3 @@ def old_publication(out: Path, name: str) -> None:
         write(name, fresh)
     with replacing.replacing(out / REPORT) as stream:
         stream.write(f"report of {name}".encode())
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"

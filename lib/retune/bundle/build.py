@@ -46,11 +46,11 @@ from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
-from retune.search.packed import work_of
 from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
 from retune.targets.vta.lower import lower as lower_packed
+from retune.targets.vta.packed import work_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.bundle.runtime.hazards import are_apart
-from retune.bundle.runtime.offloaded import OffloadedStep
 from retune.codegen.passes.images import fits_image
 from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
@@ -24,6 +23,7 @@ from retune.core.errors import ModelError
 from retune.device.remote.names import is_farm
 from retune.ir.storage import Storage
 from retune.ops.host import HostModel
+from retune.targets.vta.step import OffloadedStep
 
 _MOST = 1 << 62
 """Of anything that is counted."""

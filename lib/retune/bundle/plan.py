@@ -11,12 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from retune.bundle.runtime.offloaded import OffloadedStep, open_offloaded
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
 from retune.ir.storage import Storage
 from retune.ops.host import HostModel, open_host
+from retune.targets.vta.step import OffloadedStep, open_offloaded
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
@@ -41,7 +41,7 @@ in turns with the host."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanHost:
     """One step aside from the device's kernels, on some buffers: an ONNX model (`graph.ops.host`)
-    in numpy, on the host, or a module of an accelerator (`bundle.offloaded`)."""
+    in numpy, on the host, or a module of an accelerator (`targets.vta.step`)."""
 
     label: str
     """Name of the group that the step is."""

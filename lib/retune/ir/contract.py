@@ -7,9 +7,10 @@ multiply-adds takes a second. An axis that indices divide by a constant, as grou
 is two axes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -58,35 +59,60 @@ class _View:
         return moved.reshape([prod(next(extents) for _ in group) for group in groups])
 
 
+Sums = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""From arrays by name to the sums."""
+
+
 def contract(
     body: Expr, out: Mapping[Var, int], reduce: Mapping[Var, int], arrays: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
-    """The sum of `body` over the `reduce` axes at each point of the `out` axes, in their order.
+    """The sum of `body` over the `reduce` axes at each point of the `out` axes, see `contraction`.
 
-    Axes are given with their extents: the result has those of `out` as its shape. None if the body
-    is not a product of floats, or of bytes as int32, read at even steps inside their arrays, in
-    which every axis of more than one element occurs.
+    None if a contraction does not cover it.
+    """
+    made = contraction(body, out, reduce, {name: array.shape for name, array in arrays.items()})
+    return None if made is None else made(arrays)
+
+
+def contraction(
+    body: Expr,
+    out: Mapping[Var, int],
+    reduce: Mapping[Var, int],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Sums | None:
+    """What sums `body` over the `reduce` axes at each point of the `out` axes, in their order.
+
+    Axes are given with their extents: the result has those of `out` as its shape. `shapes` are
+    those of the arrays by name. None if the body is not a product of floats, or of bytes as int32,
+    read at even steps inside their arrays, in which every axis of more than one element occurs.
     """
     shape, (body, out) = tuple(out.values()), _apart(body, out)
-    views: list[_View] = []
+    operands: list[_Operand] = []
     scale = 1.0
     for factor in _factors(body):
         if isinstance(factor, Const):
             scale *= float(factor.value)
             continue
-        view = _view(factor, {**out, **reduce}, arrays)
-        if view is None:
+        operand = _operand(factor, {**out, **reduce}, shapes)
+        if operand is None:
             return None
-        views.append(view)
+        operands.append(operand)
     out, over = (
         {axis: extent for axis, extent in axes.items() if extent != 1} for axes in (out, reduce)
     )
-    if {axis for view in views for axis in view.axes} != {*out, *over}:
+    if {axis for operand in operands for axis in operand.axes} != {*out, *over}:
         return None
-    sums = _summed(views, list(out), out).reshape(shape)
-    if body.dtype == INT32:
-        return (sums * scale).astype(np.int64).astype(np.int32)
-    return sums * sums.dtype.type(scale)
+    sums, integers = _sums(operands, list(out), out), body.dtype == INT32
+
+    def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        found = sums(arrays)
+        if found.shape != shape:
+            found = found.reshape(shape)
+        if integers:
+            return (found * scale).astype(np.int64).astype(np.int32)
+        return found if scale == 1.0 else found * found.dtype.type(scale)
+
+    return run
 
 
 def _apart(body: Expr, out: Mapping[Var, int]) -> tuple[Expr, Mapping[Var, int]]:
@@ -122,13 +148,46 @@ def _factors(expr: Expr) -> Iterator[Expr]:
         yield expr
 
 
-def _view(
-    factor: Expr, extents: Mapping[Var, int], arrays: Mapping[str, np.ndarray]
-) -> _View | None:
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """How an array is read as a view with one dimension for each axis of more than one element."""
+
+    name: str
+    working: np.dtype[Any]
+    axes: tuple[Var, ...]
+    shape: tuple[int, ...]
+    starts: tuple[int, ...]
+    """The first element, by the array's dimensions."""
+    steps: tuple[tuple[tuple[int, int], ...], ...]
+    """Of each axis: the dimensions of the array that it moves along, and how far."""
+    index: tuple[int | slice, ...] | None
+    """Reads the array, if its dimensions and the axes go together one by one."""
+    order: tuple[int, ...]
+    """Sorts what `index` has read into the order of the axes; empty if it is."""
+
+    def array(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The view of these arrays, with a dimension for each axis."""
+        array = arrays[self.name]
+        if array.dtype is not self.working:
+            array = array.astype(self.working, copy=False)
+        if self.index is not None:
+            found = array[self.index] if self.index else array
+            return found.transpose(self.order) if self.order else found
+        strides = [sum(step * array.strides[dim] for dim, step in own) for own in self.steps]
+        start = tuple(slice(first, None) for first in self.starts)
+        return as_strided(array[start], self.shape, strides, writeable=False)
+
+    def view(self, arrays: Mapping[str, np.ndarray]) -> _View:
+        """The view of these arrays with its axes."""
+        return _View(self.axes, self.array(arrays))
+
+
+def _operand(
+    factor: Expr, extents: Mapping[Var, int], shapes: Mapping[str, tuple[int, ...]]
+) -> _Operand | None:
     load = factor.value if isinstance(factor, Cast) else factor
     if not isinstance(load, Load):
         return None
-    array = arrays[load.buffer.name]
     if isinstance(factor, Cast):
         exact = load.dtype.is_integer and load.dtype.bits <= _BYTES and factor.dtype is INT32
         working = FLOAT64 if exact else None
@@ -136,10 +195,10 @@ def _view(
         working = load.dtype if load.dtype.is_float else None
     if working is None:
         return None
-    array = array.astype(working.numpy, copy=False)
-    steps: dict[Var, int] = {}
-    start: list[slice] = []
-    for index, extent, stride in zip(load.indices, array.shape, array.strides, strict=True):
+    steps: dict[Var, dict[int, int]] = {}
+    starts: list[int] = []
+    shape = shapes[load.buffer.name]
+    for dim, (index, extent) in enumerate(zip(load.indices, shape, strict=True)):
         form = affine(index, extents)
         if form is None or not isinstance(form[1], Const):
             return None
@@ -151,13 +210,130 @@ def _view(
             reach = step * (extents[axis] - 1)
             least, most = least + min(reach, 0), most + max(reach, 0)
             if extents[axis] > 1:
-                steps[axis] = steps.get(axis, 0) + step * stride
+                steps.setdefault(axis, {})[dim] = step
         if least < 0 or most >= extent:
             return None
-        start.append(slice(first, None))
-    shape = [extents[axis] for axis in steps]
-    view = as_strided(array[tuple(start)], shape, list(steps.values()), writeable=False)
-    return _View(tuple(steps), view)
+        starts.append(first)
+    own = tuple(extents[axis] for axis in steps)
+    moves = tuple(tuple(move.items()) for move in steps.values())
+    index, order = _slices(moves, own, starts, shape)
+    return _Operand(
+        load.buffer.name, working.numpy, tuple(steps), own, tuple(starts), moves, index, order
+    )
+
+
+def _slices(
+    moves: Sequence[Sequence[tuple[int, int]]],
+    extents: Sequence[int],
+    starts: Sequence[int],
+    shape: Sequence[int],
+) -> tuple[tuple[int | slice, ...] | None, tuple[int, ...]]:
+    """`_Operand.index`, empty for the whole array, and `_Operand.order`."""
+    dims = [move[0][0] for move in moves]
+    if any(len(move) > 1 for move in moves) or len(set(dims)) < len(dims):
+        return None, ()
+    index: list[int | slice] = list(starts)
+    for ((dim, step),), extent in zip(moves, extents, strict=True):
+        end = starts[dim] + step * extent
+        index[dim] = slice(starts[dim], end if end >= 0 else None, step)
+    order = tuple(sorted(dims).index(dim) for dim in dims)
+    whole = index == [slice(0, extent, 1) for extent in shape]
+    return () if whole else tuple(index), () if order == tuple(range(len(order))) else order
+
+
+def _sums(operands: Sequence[_Operand], out: list[Var], extents: Mapping[Var, int]) -> Sums:
+    """The contraction of the operands, whose axes are known but for the arrays."""
+    if max((prod(operand.shape) for operand in operands), default=0) <= _LIMIT:
+        if len(operands) == 2:
+            planned = _matrices(operands[0], operands[1], out, extents)
+            if planned is not None:
+                return planned
+        if len(operands) == 1:
+            (operand,) = operands
+            order = [*out, *(axis for axis in operand.axes if axis not in out)]
+            perm = [operand.axes.index(axis) for axis in order]
+            over = tuple(range(len(out), len(order)))
+            moved = perm != sorted(perm)
+
+            def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+                view = operand.array(arrays)
+                return np.add.reduce(view.transpose(perm) if moved else view, axis=over)
+
+            return run
+    return lambda arrays: _summed([operand.view(arrays) for operand in operands], out, extents)
+
+
+def _matrices(
+    left: _Operand, right: _Operand, out: Sequence[Var], extents: Mapping[Var, int]
+) -> Sums | None:
+    """`_product` of operands whose axes are known: one matrix product, planned in advance.
+
+    None where an axis of one operand alone is summed over.
+    """
+    if not {*left.axes} ^ {*right.axes} <= {*out}:
+        return None
+    batch, rows, columns, depth, swapped = _groups(left.axes, right.axes, out)
+    if swapped:
+        left, right = right, left
+    first, second = _matrix(left, batch, rows, depth), _matrix(right, batch, depth, columns)
+    order = [*batch, *rows, *columns]
+    shape = tuple(extents[axis] for axis in order)
+    turn = [order.index(axis) for axis in out]
+    moved = turn != sorted(turn)
+
+    def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        made = np.matmul(first(arrays), second(arrays))
+        if made.shape != shape:
+            made = made.reshape(shape)
+        return made.transpose(turn) if moved else made
+
+    return run
+
+
+def _matrix(
+    operand: _Operand, batch: Sequence[Var], rows: Sequence[Var], columns: Sequence[Var]
+) -> Sums:
+    """`_View.matrix` of an operand whose axes are known, without an empty batch."""
+    place = {axis: position for position, axis in enumerate(operand.axes)}
+
+    def lying(*groups: Sequence[Var]) -> tuple[list[int] | None, tuple[int, ...]]:
+        order = [place[axis] for group in groups for axis in group]
+        sizes = [prod(operand.shape[place[axis]] for axis in group) for group in groups]
+        shape = tuple(sizes if batch else sizes[1:])
+        return (None if order == sorted(order) else order), shape
+
+    straight, turned = lying(batch, rows, columns), lying(batch, columns, rows)
+    inner, upright = [place[axis] for axis in (*columns, *rows)], {place[axis] for axis in rows}
+
+    def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = operand.array(arrays)
+        turn = bool(upright) and min(inner, key=array.strides.__getitem__) in upright
+        order, shape = turned if turn else straight
+        if order is not None:
+            array = array.transpose(order)
+        if array.shape != shape:
+            array = array.reshape(shape)
+        return array.swapaxes(-1, -2) if turn else array
+
+    return run
+
+
+def _groups(
+    left: Sequence[Var], right: Sequence[Var], out: Sequence[Var]
+) -> tuple[list[Var], list[Var], list[Var], list[Var], bool]:
+    """Batch, rows, columns and depth of a product, and whether its operands change places.
+
+    They do where the result then lies in the order of the output.
+    """
+    common = [axis for axis in left if axis in right]
+    batch = [axis for axis in out if axis in common]
+    first = next((axis for axis in out if axis not in batch), None)
+    swapped = first is not None and first in right
+    if swapped:
+        left, right = right, left
+    rows = [axis for axis in out if axis in left and axis not in batch]
+    columns = [axis for axis in out if axis in right and axis not in batch]
+    return batch, rows, columns, [axis for axis in common if axis not in batch], swapped
 
 
 def _summed(views: Sequence[_View], out: list[Var], extents: Mapping[Var, int]) -> np.ndarray:
@@ -188,16 +364,9 @@ def _product(left: _View, right: _View, out: Sequence[Var]) -> np.ndarray:
     for axis in {*left.axes} ^ {*right.axes}:
         if axis not in out:
             left, right = left.summed(axis), right.summed(axis)
-    common = [axis for axis in left.axes if axis in right.axes]
-    batch = [axis for axis in out if axis in common]
-    first = next((axis for axis in out if axis not in batch), None)
-    if (
-        first is not None and first in right.axes
-    ):  # so that the result lies in the order of the output
+    batch, rows, columns, depth, swapped = _groups(left.axes, right.axes, out)
+    if swapped:
         left, right = right, left
-    rows = [axis for axis in out if axis in left.axes and axis not in batch]
-    columns = [axis for axis in out if axis in right.axes and axis not in batch]
-    depth = [axis for axis in common if axis not in batch]
     made = np.matmul(left.matrix(batch, rows, depth), right.matrix(batch, depth, columns))
     order = [*batch, *rows, *columns]
     extents = dict(

@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from retune.core.dtypes import Array, TensorType, dtype_of
+from retune.core.dtypes import Array, DType, TensorType
 from retune.core.errors import LookupFailed, ModelError
 from retune.ir.expr import Expr, Load, const
-from retune.ir.interp import run_dag
+from retune.ir.plan import Plan
 from retune.ir.te import Axis, Dag, Reducer, Tensor, compute, placeholder, stored
 
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
@@ -122,23 +122,29 @@ class OpDef:
         """What the op makes of the arrays, by numpy. Raises: ModelError for a missing input."""
         if self.numpy is not None:
             return self.numpy(arrays, attrs)
-        given = [np.asarray(present(arrays, index)) for index in range(len(arrays))]
-        types = tuple(TensorType(a.shape, dtype_of(a)) for a in given)
-        program = _program(self, types, tuple(sorted(attrs.items())))
-        values = run_dag(program, {f"in{i}": array for i, array in enumerate(given)})
-        return (values[program.outputs[0].name],)
+        given = [
+            a if type(a) is np.ndarray else np.asarray(present(arrays, index))
+            for index, a in enumerate(arrays)
+        ]
+        kinds = tuple([(a.shape, a.dtype) for a in given])
+        plan, names = _plan(self, kinds, tuple(attrs.items()))
+        return (plan.first(given, names),)
 
 
 @lru_cache(maxsize=_KEPT_PROGRAMS)
-def _program(
-    definition: OpDef, types: tuple[TensorType, ...], attrs: tuple[tuple[str, AttrValue], ...]
-) -> Dag:
-    """The op over inputs of these types, as a tensor program."""
+def _plan(
+    definition: OpDef,
+    kinds: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],
+    attrs: tuple[tuple[str, AttrValue], ...],
+) -> tuple[Plan, tuple[str, ...]]:
+    """What computes the op over inputs of these shapes and types, and the names of its inputs."""
+    types = tuple(TensorType(shape, DType(dtype.name)) for shape, dtype in kinds)
     assert definition.expression is not None, f"op {definition.name} has no meaning"
     inputs = [placeholder(f"in{i}", t.shape, t.dtype) for i, t in enumerate(types)]
     (output,) = definition.infer(types, dict(attrs))
     call = OpCall(op=definition.name, inputs=inputs, attrs=dict(attrs), output=output, name=Names())
-    return Dag((stored(definition.expression(call), output.dtype),))
+    made = stored(definition.expression(call), output.dtype)
+    return Plan(Dag((made,))), tuple(tensor.name for tensor in inputs)
 
 
 OPS: dict[str, OpDef] = {}

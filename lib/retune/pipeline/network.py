@@ -29,8 +29,8 @@ from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
-from retune.search.packed import packed_network
 from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.packed import packed_network
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]

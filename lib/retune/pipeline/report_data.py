@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 
 from retune.bundle.format import read_bundle
-from retune.bundle.runtime.offloaded import TITLE, OffloadedStep
 from retune.core.names import is_built_in
 from retune.core.quantities import counted, flop_text, numbered
 from retune.core.results import KernelTime, TaskResult
@@ -26,6 +25,7 @@ from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report.data import ReportCurve, ReportData
 from retune.report.vta import queue_chart
+from retune.targets.vta.step import TITLE, OffloadedStep
 from retune.targets.vta.timing import simulate
 
 

@@ -15,10 +15,10 @@ from retune.ir.storage import Storage
 from retune.ops.blocked import BLOCKED_CONV
 from retune.ops.host import HOST, step_of
 from retune.search.defaults import DEFAULT_MAX_ERROR
-from retune.search.packed import INPUTS, Packed, canonical, shape_of, work_of
 from retune.search.task import Task
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.expression import SUMS, expression
+from retune.targets.vta.packed import INPUTS, Packed, canonical, shape_of, work_of
 
 
 @dataclass(frozen=True, slots=True)

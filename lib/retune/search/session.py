@@ -29,9 +29,9 @@ from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.history import HISTORY_COLUMNS, History, history_of, split_run
 from retune.search.model.features import VERSION
-from retune.search.model.learning import Learner, Lesson, ModelScorer
+from retune.search.model.learning import Learner, ModelScorer, TrainingSet
 from retune.search.model.offline import offline_model
-from retune.search.model.transfer import experience
+from retune.search.model.transfer import warm_start
 from retune.search.scheduling import GRACE_S, Budget, End, Stop, TaskScheduler
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
@@ -125,10 +125,10 @@ class Session:
         mine = {**self.conditions.comparable, "task_key": [task.key for task in tuned]}
         rows = store.scan(mine, HISTORY_COLUMNS)
         earlier, own = split_run(rows, settings.run_id)
-        self._experience = experience(store, self.conditions, settings.run_id)
+        self._experience = warm_start(store, self.conditions, settings.run_id)
         began = min(own["timestamp"].tolist(), default=None)
         offline = offline_model(store.root, self.spec, began)
-        self._learner = Learner(self.spec, settings.seed, self._experience.lesson, offline)
+        self._learner = Learner(self.spec, settings.seed, self._experience.training_set, offline)
         self._scorers: dict[str, ModelScorer] = {}
         self._runs = {task.key: self._task_run(task, earlier) for task in tuned}
         self._statuses: dict[str, Counter[str]] = {task.key: Counter() for task in tuned}
@@ -330,7 +330,7 @@ class Session:
             run.observe(measured)
             name = group(run.task.key, self.conditions.key)
             tasks = np.full(len(measured.costs), name, object)
-            self._learner.observe(Lesson(features=features, costs=measured.costs, tasks=tasks))
+            self._learner.observe(TrainingSet(features=features, costs=measured.costs, tasks=tasks))
             self._statuses[run.task.key].update(statuses)
 
     def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:

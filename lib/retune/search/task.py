@@ -15,7 +15,6 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
 from retune.device.measure.workload import Workload
-from retune.device.simulated.packed_source import packed_source
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts
@@ -27,8 +26,9 @@ from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Compute, Dag, stage_flops
 from retune.schedule.space import Candidate, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
-from retune.search.packed import Packed, random_arrays
 from retune.targets.spaces import space_of
+from retune.targets.vta.packed import INPUTS, MAGNITUDES, Packed
+from retune.targets.vta.source import packed_source
 from retune.targets.vta.space import space_of as packed_space
 
 
@@ -147,7 +147,11 @@ class Task:
 
     def _exact_workload(self, seed: int) -> Workload:
         """That of integers, which agree or do not."""
-        arrays = random_arrays(self._input_types(), seed)
+        arrays: dict[str, np.ndarray] = {}
+        for number, (name, kind) in enumerate(zip(INPUTS, self._input_types(), strict=False)):
+            most = MAGNITUDES.get(name)
+            low = None if most is None else -most
+            arrays[name] = random_array(kind, low=low, high=most, seed=seed + number)
         outputs = self._reference(arrays)
         return Workload(
             key=self.workload_key(seed), inputs=arrays, outputs=outputs, rtol=0.0, atol=0.0

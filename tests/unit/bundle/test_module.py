@@ -23,6 +23,11 @@ from tests.support.programs import kernels_of, texts_of
 
 
 @pytest.fixture
+def x(rng: np.random.Generator) -> np.ndarray:
+    return rng.random((4, 8), np.float32)
+
+
+@pytest.fixture
 def device() -> FakeDevice:
     return FakeDevice()
 

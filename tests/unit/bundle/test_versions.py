@@ -32,6 +32,11 @@ from tests.support.programs import kernels_of, texts_of
 from tests.support.versions import PLAN, made, old_publication, plan_named, publish
 
 
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
 def published(out: Path) -> str:
     """The name of the sound bundle that is published, whose report is beside it."""
     name = read_bundle(out / MODULE).name

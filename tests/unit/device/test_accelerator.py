@@ -15,9 +15,9 @@ from retune.device.simulated.accelerator import (
     described,
     is_accelerator,
 )
-from retune.device.simulated.packed_source import PackedSource, packed_source
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
+from retune.targets.vta.source import PackedSource, packed_source
 from retune.targets.vta.template import KNOBS
 from retune.targets.vta.timing import simulate
 from retune.targets.vta.workload import Convolution, reference, requantized

@@ -109,10 +109,10 @@ def test_a_lost_driver_ends_the_batch_and_the_count_goes_on_behind_it(tmp_path: 
 
 def test_candidates_that_are_wrong_in_bundles_are_remembered(tmp_path: Path):
     found = script(tmp_path, fault("wrong_bundle", at=2))
-    assert found.guilty == frozenset()
-    guilty = found.claim(numbers(3)).guilty
-    assert guilty == {program_key([run(1)])}
-    assert Script(read_board(tmp_path / "board.toml")).guilty == guilty
+    assert found.offending == frozenset()
+    offending = found.claim(numbers(3)).offending
+    assert offending == {program_key([run(1)])}
+    assert Script(read_board(tmp_path / "board.toml")).offending == offending
 
 
 def test_faults_that_are_added_to_a_script_leave_the_others_spent(tmp_path: Path):

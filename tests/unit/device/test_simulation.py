@@ -19,10 +19,10 @@ from retune.core.target import GENERIC_CPU
 from retune.device.measure.timing import deviation
 from retune.device.simulated.simulation import (
     BoardRoofline,
+    corrupted,
     fraction,
     program_key,
     program_times_us,
-    spoiled,
 )
 from tests.support.boards import board, run
 from tests.support.properties import quick
@@ -120,7 +120,7 @@ def test_a_spoiled_result_is_beyond_every_tolerance(dtype: str, data: st.DataObj
         right = rng.integers(0, 256, (*shape, kind.itemsize), np.uint8).view(kind)[..., 0]
         right = right if kind.kind != "b" else rng.random(shape) > 0.5
     arrays = {"y": np.array(right, order="F")}
-    wrong = spoiled(arrays)
+    wrong = corrupted(arrays)
     assert wrong["y"].dtype == right.dtype and wrong["y"].shape == right.shape
     rtol = 0.1 if right.dtype.kind != "b" else 1e-4
     assert "output 'y'" in deviation(wrong, arrays, rtol=rtol, atol=1e-6).problem
@@ -128,4 +128,4 @@ def test_a_spoiled_result_is_beyond_every_tolerance(dtype: str, data: st.DataObj
 
 
 def test_nothing_of_an_empty_result_can_be_wrong():
-    assert spoiled({"y": np.zeros((0, 3))})["y"].shape == (0, 3)
+    assert corrupted({"y": np.zeros((0, 3))})["y"].shape == (0, 3)

@@ -11,8 +11,8 @@ from retune.records.store import RecordStore
 from retune.schedule.space import Space
 from retune.search.conditions import network_conditions
 from retune.search.model.features import FEATURES, featurise
-from retune.search.model.learning import Learner, Lesson, fit_at, scores
-from retune.search.model.transfer import experience, nearest_rows
+from retune.search.model.learning import Learner, TrainingSet, fit_at, scores
+from retune.search.model.transfer import nearest_rows, warm_start
 from retune.search.session import Session, search_all
 from tests.support.search_fakes import FakeRunner, settings, tasks
 
@@ -24,11 +24,11 @@ def space() -> Space:
     return TASK.space(GENERIC_CPU)
 
 
-def lesson(space: Space, count: int, seed: int) -> Lesson:
+def training_set(space: Space, count: int, seed: int) -> TrainingSet:
     """Random candidates whose cost is that of their first decision."""
     found = space.sample(count, np.random.default_rng(seed))
     costs = 1.0 + found.rows[:, 0] + found.sketch
-    return Lesson(
+    return TrainingSet(
         features=featurise(space, found, GENERIC_CPU),
         costs=costs,
         tasks=np.full(len(costs), "t", object),
@@ -36,7 +36,7 @@ def lesson(space: Space, count: int, seed: int) -> Lesson:
 
 
 def test_scores_are_shares_of_the_task_s_best():
-    given = Lesson(
+    given = TrainingSet(
         features=np.zeros((5, len(FEATURES)), np.float32),
         costs=np.array([2.0, 4.0, np.nan, 10.0, np.nan]),
         tasks=np.array(["a", "a", "a", "b", "c"], object),
@@ -56,21 +56,23 @@ def test_the_model_is_fitted_to_fixed_numbers_of_measurements():
 
 @pytest.mark.parametrize("cut", [1, 8, 21])
 def test_how_measurements_arrive_does_not_matter(space: Space, cut: int):
-    whole, asked = lesson(space, 40, 1), lesson(space, 60, 2).features
-    at_once = Learner(GENERIC_CPU, 3, Lesson.nothing())
+    whole, asked = training_set(space, 40, 1), training_set(space, 60, 2).features
+    at_once = Learner(GENERIC_CPU, 3, TrainingSet.nothing())
     at_once.observe(whole)
-    piecewise = Learner(GENERIC_CPU, 3, Lesson.nothing())
+    piecewise = Learner(GENERIC_CPU, 3, TrainingSet.nothing())
     for part in (slice(0, cut), slice(cut, 40)):
         piecewise.observe(
-            Lesson(features=whole.features[part], costs=whole.costs[part], tasks=whole.tasks[part])
+            TrainingSet(
+                features=whole.features[part], costs=whole.costs[part], tasks=whole.tasks[part]
+            )
         )
         piecewise.predict(asked)
     assert np.array_equal(at_once.predict(asked), piecewise.predict(asked))
 
 
 def test_what_is_remembered_of_candidates_is_what_they_are(space: Space, rng: np.random.Generator):
-    learner = Learner(GENERIC_CPU, 0, Lesson.nothing())
-    learner.observe(lesson(space, 16, 1))
+    learner = Learner(GENERIC_CPU, 0, TrainingSet.nothing())
+    learner.observe(training_set(space, 16, 1))
     scorer = learner.scorer(space)
     everyone = space.sample(2500, rng)
     for _ in range(5):  # repeats, members of earlier populations, and more than are remembered
@@ -86,13 +88,13 @@ def test_other_runs_teach_a_run_before_it_begins(store: Path, space: Space):
     search_all(Session(tasks(), FakeRunner(), records, settings(tuner="random", trials=40)))
     here = network_conditions(GENERIC_CPU, tasks())
     elsewhere = network_conditions(replace(GENERIC_CPU, compute_units=1), tasks())
-    known = experience(records, here, "another run")
-    assert len(known.lesson.costs) == 40
-    assert known.lesson.features.any()
+    known = warm_start(records, here, "another run")
+    assert len(known.training_set.costs) == 40
+    assert known.training_set.features.any()
     seeds = known.seeds(space)
     assert len(seeds) and space.valid(seeds).all()
-    assert not len(experience(records, here, "run").lesson.costs)
-    assert not len(experience(records, elsewhere, "another run").lesson.costs)
+    assert not len(warm_start(records, here, "run").training_set.costs)
+    assert not len(warm_start(records, elsewhere, "another run").training_set.costs)
 
 
 def test_the_nearest_row_of_a_row_is_itself(space: Space, rng: np.random.Generator):

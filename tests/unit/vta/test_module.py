@@ -62,7 +62,7 @@ def test_a_file_holds_no_more_than_its_own_size():
     ("old", "new", "message"),
     [
         (b'"version": 1,', b'"version": 9,', "format 9 is newer than 1; update retune"),
-        (b'"version": 1,', b'"version": "1",', "version: expected int, got '1'"),
+        (b'"version": 1,', b'"version": "1",', "version: expected a whole number, got '1'"),
         (b'"config": "{', b'"config": "!{', "expected a configuration in JSON"),
         (b'"name"', b'"nome"', "name: expected a value"),
         (b'\\"LOG_BLOCK\\": 2', b'\\"LOG_BLOCK\\": 40', "expected log_block from 1 to 8; got 40"),

@@ -30,10 +30,10 @@ from retune.device.simulated.faults import Script
 from retune.device.simulated.runner import SimulatedDevice
 from retune.device.simulated.simulation import (
     BoardRoofline,
+    corrupted,
+    corrupted_array,
     program_key,
     program_times_us,
-    spoiled,
-    spoiled_array,
 )
 
 
@@ -44,11 +44,11 @@ def simulated_seconds(plan: NetworkPlan, board: Board) -> float:
 
 def launch_seconds(plan: NetworkPlan, board: Board) -> tuple[float, ...]:
     """What each launch of the plan takes on the board, in order."""
-    guilty = Script(board).guilty
+    offending = Script(board).offending
     return tuple(
         1e-6 * time_us
         for program in programs_of(plan)
-        for time_us in program_times_us(program, board, guilty)
+        for time_us in program_times_us(program, board, offending)
     )
 
 
@@ -92,15 +92,15 @@ class SimulatedModule(Module):
         """`device` is the board's. Raises: as Module, and InputError as `Script`."""
         super().__init__(plan, device)
         self._board = board
-        guilty = Script(board).guilty
-        self._wrong = any(program_key(program) in guilty for program in programs_of(plan))
+        offending = Script(board).offending
+        self._wrong = any(program_key(program) in offending for program in programs_of(plan))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As Module; every output is wrong if the board's script has hit a part of the plan."""
         if self.plan.hosts:
             return self.observe(inputs)[0]
         outputs = super().run(inputs)
-        return spoiled(outputs) if self._wrong else outputs
+        return corrupted(outputs) if self._wrong else outputs
 
     __call__ = run
 
@@ -111,8 +111,9 @@ class SimulatedModule(Module):
         outputs, runs = super().observe(inputs)
         if not self._wrong:
             return outputs, runs
-        return spoiled(outputs), tuple(
-            replace(run, inputs=tuple(spoiled_array(array) for array in run.inputs)) for run in runs
+        return corrupted(outputs), tuple(
+            replace(run, inputs=tuple(corrupted_array(array) for array in run.inputs))
+            for run in runs
         )
 
     def benchmark(

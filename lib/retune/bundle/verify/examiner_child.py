@@ -25,7 +25,7 @@ from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.storage import in_compute_types
 from retune.graph.quantize.recipe import quantized
-from retune.search.packed import packed_network
+from retune.targets.vta.packed import packed_network
 
 
 class OracleWorker(BundleWorker):

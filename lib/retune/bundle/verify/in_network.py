@@ -66,8 +66,8 @@ def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
         device.write(memory.interface(name, device), array)
     hertz = clock_hz(device) if can_persist(device) and plan.plan.single_item else None
     if hertz is None:
-        return _Alternating(plan, memory, device)
-    return _Resident(plan, memory, device, hertz)
+        return _LaunchedFinalists(plan, memory, device)
+    return _PersistentFinalists(plan, memory, device, hertz)
 
 
 def _types(plan: NetworkPlan, role: Role) -> dict[str, TensorType]:
@@ -83,7 +83,7 @@ def _outputs(plan: NetworkPlan, memory: Allocations, device: Device) -> dict[str
     }
 
 
-class _Resident:
+class _PersistentFinalists:
     """One kernel with a clock; the choice and the times lie in memory that the host shares."""
 
     resolved = True
@@ -149,7 +149,7 @@ def _together(parts: Sequence[Touched]) -> Touched:
     )
 
 
-class _Alternating:
+class _LaunchedFinalists:
     """Whole iterations of ordinary launches."""
 
     resolved = False

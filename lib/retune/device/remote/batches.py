@@ -42,9 +42,9 @@ from retune.device.remote.wire import (
     read_json,
     unpack_arrays,
 )
-from retune.device.simulated.packed_source import PackedSource, packed_source
 from retune.records.schema import MAX_ERROR_CHARS, Measurement, failed
 from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.source import PackedSource, packed_source
 from retune.targets.vta.template import KNOBS, ORDER, unmet
 from retune.targets.vta.workload import Convolution
 

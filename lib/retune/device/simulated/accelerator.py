@@ -23,9 +23,9 @@ from retune.device.measure.messages import Done
 from retune.device.measure.workload import DirectRunner, MeasureOptions, Workload
 from retune.device.opencl.host import available_cores
 from retune.device.opencl.runtime import Device
-from retune.device.simulated.packed_source import PackedSource
 from retune.records.schema import Measurement, failed
 from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.source import PackedSource
 from retune.targets.vta.workload import OUTPUT
 
 NAME = "vta-sim"

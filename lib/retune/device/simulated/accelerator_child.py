@@ -13,12 +13,12 @@ from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.messages import Done
 from retune.device.measure.worker import serve
 from retune.device.simulated.accelerator import Prepare, Simulate, described
-from retune.device.simulated.packed_source import PackedSource
 from retune.records.cost import NOMINAL_US
 from retune.records.schema import Measurement, failed, succeeded
 from retune.targets.vta.functional import execute
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
+from retune.targets.vta.source import PackedSource
 from retune.targets.vta.timing import simulate
 
 

@@ -36,7 +36,7 @@ class Claimed:
 
     faults: tuple[Fault | None, ...]
     """Of each measurement in order; after one that is `lost` there is no other."""
-    guilty: frozenset[str]
+    offending: frozenset[str]
     """Keys of the programs that are wrong in bundles, by now."""
 
 
@@ -45,7 +45,7 @@ class _State:
     measured: int
     applied: dict[str, int]
     """Measurements that each fault has hit, by its key."""
-    guilty: list[str]
+    offending: list[str]
     """Keys of programs, in the order in which they were hit."""
 
 
@@ -64,9 +64,9 @@ class Script:
             seen[fault] += 1
 
     @property
-    def guilty(self) -> frozenset[str]:
+    def offending(self) -> frozenset[str]:
         """Keys of the programs that are wrong in bundles. Raises: InputError."""
-        return frozenset(self._read().guilty)
+        return frozenset(self._read().offending)
 
     def claim(self, turns: Sequence[Turn]) -> Claimed:
         """The next measurements of the board; they are counted when the call returns.
@@ -82,7 +82,7 @@ class Script:
                 if found is not None and found.kind == "lost":
                     break
             self._write(state)
-        return Claimed(faults=tuple(faults), guilty=frozenset(state.guilty))
+        return Claimed(faults=tuple(faults), offending=frozenset(state.offending))
 
     def _next(self, state: _State, turn: Turn) -> Fault | None:
         """The first fault that hits the measurement; it is noted in the state."""
@@ -91,8 +91,8 @@ class Script:
             if not _hits(fault, name, state, turn, key):
                 continue
             state.applied[name] = state.applied.get(name, 0) + 1
-            if fault.kind == "wrong_bundle" and key not in state.guilty:
-                state.guilty.append(key)
+            if fault.kind == "wrong_bundle" and key not in state.offending:
+                state.offending.append(key)
             return fault
         return None
 
@@ -113,7 +113,7 @@ class Script:
         try:
             return from_json(_State, self._path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            return _State(measured=0, applied={}, guilty=[])
+            return _State(measured=0, applied={}, offending=[])
         except (OSError, ValueError, RecordError) as error:
             raise InputError(
                 f"{self._path}: expected what happened to the simulated device so far, got a file "

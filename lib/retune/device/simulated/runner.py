@@ -27,7 +27,7 @@ from retune.device.measure.workload import (
 from retune.device.opencl.runtime import Device
 from retune.device.simulated.board import Board, Fault
 from retune.device.simulated.faults import Script, Turn
-from retune.device.simulated.simulation import program_times_us, spoiled
+from retune.device.simulated.simulation import corrupted, program_times_us
 from retune.records.cost import NOMINAL_US
 from retune.records.schema import Measurement, failed, succeeded
 
@@ -92,7 +92,7 @@ class SimulatedRunner(DirectRunner):
         with self._turn, lease(self.spec):
             claimed = self._script.claim([self._turn_of(workload_key, s) for s in candidates])
             return [
-                self._measure(workload, source, fault, claimed.guilty, options)
+                self._measure(workload, source, fault, claimed.offending, options)
                 for source, fault in zip(candidates, claimed.faults, strict=False)
             ]
 
@@ -108,7 +108,7 @@ class SimulatedRunner(DirectRunner):
         workload: Workload,
         source: ProgramSource,
         fault: Fault | None,
-        guilty: frozenset[str],
+        offending: frozenset[str],
         options: MeasureOptions,
     ) -> Measurement:
         board, kind = self._board, fault.kind if fault else None
@@ -122,7 +122,7 @@ class SimulatedRunner(DirectRunner):
                 return failed("crash", f"the first run: {_DEATH}", run_s=board.measure_s)
             case "wrong_result":
                 off = deviation(
-                    spoiled(workload.outputs), workload.outputs, workload.rtol, workload.atol
+                    corrupted(workload.outputs), workload.outputs, workload.rtol, workload.atol
                 )
                 return failed(kind, off.problem, max_abs_err=off.largest, run_s=board.measure_s)
             case "launch_error":
@@ -132,7 +132,7 @@ class SimulatedRunner(DirectRunner):
                 raise DeviceError(f"device {board.name!r} cannot be opened: {_DEATH}")
             case "slow" | "wrong_bundle" | None:
                 slower = fault.factor if fault and kind == "slow" else 1.0
-                return self._timed(source, slower, guilty, options)
+                return self._timed(source, slower, offending, options)
             case _:
                 assert_never(kind)
 
@@ -140,12 +140,12 @@ class SimulatedRunner(DirectRunner):
         self,
         source: ProgramSource,
         slower: float,
-        guilty: frozenset[str],
+        offending: frozenset[str],
         options: MeasureOptions,
     ) -> Measurement:
         """A right result, and its repeats; the board's reference kernel knows its speed alone."""
         board = self._board
-        time_us = slower * sum(program_times_us(source.runs, board, guilty))
+        time_us = slower * sum(program_times_us(source.runs, board, offending))
         rng = np.random.default_rng(int(source.key[:_SEED_DIGITS], 16))
         spread = np.exp(board.noise * rng.standard_normal(options.repeat))
         return succeeded(

@@ -26,7 +26,7 @@ _LANES = 8
 _LAUNCH_US = 1.0
 _LUCK = 4.0
 """The unluckiest kernel takes this many times as long as the luckiest."""
-_LURE = 50.0
+_FALSE_SPEEDUP = 50.0
 """A program that is wrong in its bundle only seems this many times as fast: more than all that
 candidates of a task differ by otherwise, so that it is chosen."""
 _VECTOR = re.compile(r"\b(?:float|half|vload|vstore)(2|4|8|16)\b")
@@ -47,14 +47,14 @@ def program_key(runs: Sequence[Run]) -> str:
 
 
 def program_times_us(
-    runs: Sequence[Run], board: Board, guilty: frozenset[str] = frozenset()
+    runs: Sequence[Run], board: Board, offending: frozenset[str] = frozenset()
 ) -> tuple[float, ...]:
     """Microseconds of each launch of a program on the board, all of them positive.
 
-    `guilty` are the keys of programs that look better than they are, see `Fault`.
+    `offending` are the keys of programs that look better than they are, see `Fault`.
     """
-    lure = _LURE if guilty and program_key(runs) in guilty else 1.0
-    return tuple(_kernel_us(run, board) / board.speed / lure for run in runs)
+    speedup = _FALSE_SPEEDUP if offending and program_key(runs) in offending else 1.0
+    return tuple(_kernel_us(run, board) / board.speed / speedup for run in runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ def fraction(*values: object) -> float:
     return int(content_key(*values)[:_HEX_DIGITS], 16) / 16**_HEX_DIGITS
 
 
-def spoiled(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def corrupted(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays, each with a first element that is wrong by more than any tolerance."""
-    return {name: spoiled_array(array) for name, array in arrays.items()}
+    return {name: corrupted_array(array) for name, array in arrays.items()}
 
 
-def spoiled_array(array: np.ndarray) -> np.ndarray:
+def corrupted_array(array: np.ndarray) -> np.ndarray:
     """A copy whose first element, if there is one, is far from what it was."""
     found = np.array(array, order="C")
     if not found.size:

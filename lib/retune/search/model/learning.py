@@ -25,7 +25,7 @@ worked out again for those that live on in a population, or are measured."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Lesson:
+class TrainingSet:
     """Measurements that a model learns from, in order."""
 
     features: np.ndarray
@@ -36,7 +36,7 @@ class Lesson:
     """Task and conditions (`conditions.group`): costs are compared within both. object [n]"""
 
     @classmethod
-    def nothing(cls) -> "Lesson":
+    def nothing(cls) -> "TrainingSet":
         """No measurement."""
         return cls(
             features=np.zeros((0, len(FEATURES)), np.float32),
@@ -45,7 +45,7 @@ class Lesson:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence["Lesson"]) -> "Lesson":
+    def joined(cls, parts: Sequence["TrainingSet"]) -> "TrainingSet":
         """All of some lessons (at least one), one after the other."""
         return cls(
             features=np.concatenate([part.features for part in parts]),
@@ -53,9 +53,9 @@ class Lesson:
             tasks=np.concatenate([part.tasks for part in parts]),
         )
 
-    def first(self, count: int) -> "Lesson":
+    def first(self, count: int) -> "TrainingSet":
         """The first `count` measurements."""
-        return Lesson(
+        return TrainingSet(
             features=self.features[:count], costs=self.costs[:count], tasks=self.tasks[:count]
         )
 
@@ -64,7 +64,11 @@ class Learner:
     """Predicts scores of candidates of any task, from what the run and earlier ones measured."""
 
     def __init__(
-        self, spec: DeviceSpec, seed: int, earlier: Lesson, offline: OfflineModel | None = None
+        self,
+        spec: DeviceSpec,
+        seed: int,
+        earlier: TrainingSet,
+        offline: OfflineModel | None = None,
     ) -> None:
         """`earlier` is what was measured before the run, of whatever network."""
         self.spec = spec
@@ -76,10 +80,10 @@ class Learner:
         self._fitted = -1
         self._model = CostModel(seed, offline)
 
-    def observe(self, lesson: Lesson) -> None:
+    def observe(self, training_set: TrainingSet) -> None:
         """Takes in measurements of the run."""
-        self._lessons.append(lesson)
-        self._count += len(lesson.costs)
+        self._lessons.append(training_set)
+        self._count += len(training_set.costs)
 
     def scorer(self, space: Space) -> "ModelScorer":
         """What a tuner of that space asks."""
@@ -95,7 +99,7 @@ class Learner:
         wanted = fit_at(self._before, self._count)
         if wanted == self._fitted or not wanted:
             return
-        whole = Lesson.joined(self._lessons).first(wanted)
+        whole = TrainingSet.joined(self._lessons).first(wanted)
         score, task = scores(whole)
         self._model = CostModel(self._seed, self._offline)
         self._model.update(whole.features, score, task)
@@ -157,10 +161,10 @@ def fit_at(before: int, count: int) -> int:
         fitted += step
 
 
-def scores(lesson: Lesson) -> tuple[np.ndarray, np.ndarray]:
+def scores(training_set: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
     """Throughput in units of the task's best, 0 for failures, float64 [n]; task numbers int64."""
-    _, tasks = np.unique(lesson.tasks.astype(str), return_inverse=True)
-    costs = np.where(np.isnan(lesson.costs), np.inf, lesson.costs)
+    _, tasks = np.unique(training_set.tasks.astype(str), return_inverse=True)
+    costs = np.where(np.isnan(training_set.costs), np.inf, training_set.costs)
     best = np.full(int(tasks.max(initial=-1)) + 1, np.inf)
     np.minimum.at(best, tasks, costs)
     with np.errstate(invalid="ignore"):

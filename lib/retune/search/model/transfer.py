@@ -1,4 +1,4 @@
-"""What other tasks and runs under the same conditions teach a run before it begins."""
+"""Transfer: a run starts from records of other tasks and runs under the same conditions."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidates, Sketch, Space, join
 from retune.search.model.features import FEATURES, VERSION
-from retune.search.model.learning import Lesson, scores
+from retune.search.model.learning import TrainingSet, scores
 
 if TYPE_CHECKING:
     from retune.records import Table
@@ -24,18 +24,18 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Experience:
+class WarmStart:
     """The latest measurements that have today's features, before a moment."""
 
     def __init__(self, rows: "Table") -> None:
-        """`rows` in their order, with the columns that `experience` reads."""
+        """`rows` in their order, with the columns that `warm_start` reads."""
         features = [np.asarray(values, np.float32) for values in rows["features"]]
-        self.lesson = Lesson(
+        self.training_set = TrainingSet(
             features=np.asarray(features, np.float32).reshape(-1, len(FEATURES)),
             costs=recorded_costs(rows)[1],
             tasks=_groups(rows),
         )
-        good = scores(self.lesson)[0] >= _GOOD
+        good = scores(self.training_set)[0] >= _GOOD
         self._good = list(zip(rows.loc[good, "sketch"], rows.loc[good, "decisions"], strict=True))
 
     def seeds(self, space: Space) -> Candidates:
@@ -50,14 +50,14 @@ class Experience:
         return everyone.take(np.sort(places))
 
 
-def experience(store: RecordStore, conditions: Conditions, run_id: str) -> Experience:
-    """What was measured under these conditions before the run began, of whatever network."""
+def warm_start(store: RecordStore, conditions: Conditions, run_id: str) -> WarmStart:
+    """The measurements under these conditions before the run began, of any network."""
     rows = store.scan({**conditions.comparable, "feature_set": VERSION}, _COLUMNS)
     mine = (rows["run_id"] == run_id).to_numpy(bool)
     usable = ~mine & (rows["status"] != "skipped").to_numpy(bool)
     if mine.any():
         usable &= (rows["timestamp"] < rows.loc[mine, "timestamp"].min()).to_numpy(bool)
-    return Experience(rows.loc[usable].sort_values(by="timestamp").tail(_ROWS))
+    return WarmStart(rows.loc[usable].sort_values(by="timestamp").tail(_ROWS))
 
 
 def _groups(rows: "Table") -> np.ndarray:

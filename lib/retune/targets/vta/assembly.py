@@ -11,23 +11,21 @@ inner loop. What follows `#` is a comment; a number with a colon before an instr
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from retune.core.errors import InputError
 from retune.targets.vta.isa import (
-    ALU,
     ALU_OPS,
     FIELDS,
-    GEMM,
     INSTRUCTION,
-    LOAD,
     MEMORIES,
     MICRO_OP,
     OPCODES,
-    STORE,
     TOKENS,
+    named,
 )
 
 _INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -50,6 +48,28 @@ _GROUPS: Mapping[str, tuple[tuple[str, ...], str]] = {
 """
 _MEMORY = ("sram", "dram", "size", "stride", "pad")
 _LOOPS = ("uops", "loops", "dst", "src")
+
+
+class _Form(NamedTuple):
+    """How the instructions of an opcode are written."""
+
+    groups: tuple[str, ...] = ()
+    """What each has."""
+    kind: str = ""
+    """The field that the word behind the dot is a number of."""
+    kinds: tuple[str, ...] = ()
+    """Its values by name; the first is not written if it is empty."""
+    more: tuple[str, ...] = ()
+    """Groups and flags that it may have besides."""
+
+
+_FORMS: Mapping[str, _Form] = {
+    "load": _Form(_MEMORY, "memory_type", MEMORIES),
+    "store": _Form(_MEMORY, "memory_type", MEMORIES),
+    "gemm": _Form((*_LOOPS, "wgt"), "reset", ("", "reset")),
+    "alu": _Form(_LOOPS, "alu_op", ALU_OPS, ("reset", "imm", "unused")),
+    "finish": _Form(),
+}
 
 
 def disassemble(instructions: np.ndarray, *, numbered: bool = False) -> str:
@@ -100,22 +120,12 @@ def assemble_uops(text: str) -> np.ndarray:
 
 
 def _line(entry: Mapping[str, int]) -> str:
-    opcode = entry["opcode"]
-    words = [OPCODES[opcode]]
-    if opcode in (LOAD, STORE):
-        words = [f"{OPCODES[opcode]}.{_name(MEMORIES, entry['memory_type'])}"]
-        words += [_group(entry, name) for name in _MEMORY]
-    elif opcode == GEMM:
-        words = ["gemm.reset" if entry["reset"] else "gemm"]
-        words += [_group(entry, name) for name in (*_LOOPS, "wgt")]
-    elif opcode == ALU:
-        words = [f"alu.{_name(ALU_OPS, entry['alu_op'])}"]
-        words += [_group(entry, name) for name in _LOOPS]
+    form = _FORMS[OPCODES[entry["opcode"]]]
+    words = [named(entry), *(_group(entry, name) for name in form.groups)]
+    if form.more:
         words += ["reset"] if entry["reset"] else []
-        if entry["use_imm"]:
-            words.append(_group(entry, "imm"))
-        elif entry["imm"]:
-            words.append(_group(entry, "unused"))
+        if entry["use_imm"] or entry["imm"]:
+            words.append(_group(entry, "imm" if entry["use_imm"] else "unused"))
     return " ".join([*words, *(name for name in TOKENS if entry[name])])
 
 
@@ -124,37 +134,40 @@ def _group(entry: Mapping[str, int], name: str) -> str:
     return f"{name}={between.join(str(entry[field]) for field in fields)}"
 
 
-def _name(names: tuple[str, ...], number: int) -> str:
-    return names[number] if number < len(names) else str(number)
-
-
 def _fields(number: int, words: list[str]) -> dict[str, int]:
     head, _, kind = words[0].partition(".")
     if head not in OPCODES:
         raise _wrong(number, f"one of {', '.join(OPCODES)}", words[0])
-    fields = {"opcode": OPCODES.index(head), **_KINDS[head](number, kind)}
-    wanted = _wanted(head)
+    form = _FORMS[head]
+    fields = {"opcode": OPCODES.index(head), **_kind(number, head, kind)}
     for word in words[1:]:
         name, equals, value = word.partition("=")
-        if not equals and (name in TOKENS or (name == "reset" and head == "alu")):
+        if not equals and (name in TOKENS or (name == "reset" and name in form.more)):
             fields[name] = 1
             continue
-        if name not in (*wanted, *(("imm", "unused") if head == "alu" else ())):
-            raise _wrong(number, f"{', '.join((*wanted, *TOKENS))} of {head}", word)
+        if name not in (*form.groups, *form.more) or name not in _GROUPS:
+            raise _wrong(number, f"{', '.join((*form.groups, *TOKENS))} of {head}", word)
         fields.update(_values(number, name, value))
         fields.update({"use_imm": 1} if name == "imm" else {})
-    missing = [name for name in wanted if _GROUPS[name][0][0] not in fields]
+    missing = [name for name in form.groups if _GROUPS[name][0][0] not in fields]
     if missing:
         raise _wrong(number, f"{', '.join(missing)} of {head}", " ".join(words))
     return fields
 
 
-def _wanted(head: str) -> tuple[str, ...]:
-    if head in ("load", "store"):
-        return _MEMORY
-    if head == "finish":
-        return ()
-    return (*_LOOPS, "wgt") if head == "gemm" else _LOOPS
+def _kind(number: int, head: str, kind: str) -> dict[str, int]:
+    """What the word behind the dot says."""
+    form = _FORMS[head]
+    if kind in form.kinds:
+        return {form.kind: form.kinds.index(kind)}
+    if "" in (form.kinds or ("",)):  # there need not be one
+        if kind:
+            expected = " or ".join(f"{head}.{one}".rstrip(".") for one in form.kinds) or head
+            raise _wrong(number, expected, f"{head}.{kind}")
+        return {}
+    if not re.fullmatch(r"\d{1,18}", kind, re.ASCII):
+        raise _wrong(number, f"one of {', '.join(form.kinds)}", repr(kind))
+    return {form.kind: int(kind)}
 
 
 def _values(number: int, name: str, value: str) -> dict[str, int]:
@@ -164,39 +177,6 @@ def _values(number: int, name: str, value: str) -> dict[str, int]:
         shape = between.join(["N"] * len(fields))
         raise _wrong(number, f"{name}={shape}", f"{name}={value}")
     return dict(zip(fields, map(int, parts), strict=True))
-
-
-def _memory(number: int, kind: str) -> dict[str, int]:
-    return {"memory_type": _number(number, MEMORIES, kind)}
-
-
-def _operation(number: int, kind: str) -> dict[str, int]:
-    return {"alu_op": _number(number, ALU_OPS, kind)}
-
-
-def _reset(number: int, kind: str) -> dict[str, int]:
-    if kind not in ("", "reset"):
-        raise _wrong(number, "gemm or gemm.reset", f"gemm.{kind}")
-    return {"reset": int(bool(kind))}
-
-
-def _plain(number: int, kind: str) -> dict[str, int]:
-    if kind:
-        raise _wrong(number, "finish", f"finish.{kind}")
-    return {}
-
-
-_KINDS: Mapping[str, Callable[[int, str], dict[str, int]]] = {
-    "load": _memory, "store": _memory, "gemm": _reset, "alu": _operation, "finish": _plain,
-}  # fmt: skip
-
-
-def _number(number: int, names: tuple[str, ...], kind: str) -> int:
-    if kind in names:
-        return names.index(kind)
-    if not re.fullmatch(r"\d{1,18}", kind, re.ASCII):
-        raise _wrong(number, f"one of {', '.join(names)}", repr(kind))
-    return int(kind)
 
 
 def _wrong(number: int, expected: str, got: str) -> InputError:

@@ -115,6 +115,10 @@ class VtaConfig:
 
     # -- what follows ------------------------------------------------------------------------
 
+    def depth(self, memory: str) -> int:
+        """Elements of a memory on chip: `uop`, `inp`, `wgt`, `acc`, or `out`, which is like it."""
+        return int(getattr(self, f"{'acc' if memory == 'out' else memory}_depth"))
+
     @property
     def board(self) -> Board:
         """Clock and memory."""

@@ -3,38 +3,19 @@
 Read `Copies.of`, which looks at all of them at once, and refuses those that leave their memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.targets.vta.config import VtaConfig
-from retune.targets.vta.isa import ACC, ACC8, INP, LOAD, MEMORIES, OUT, STORE, UOP, WGT
+from retune.targets.vta.isa import LOAD, MEMORIES, MEMORY_TYPES, OUT, STORE, describe
 from retune.targets.vta.module import VtaModule
-from retune.targets.vta.queues import describe
 
-_LOADED = (UOP, WGT, INP, ACC, ACC8)
 _PADS = ("y_pad_top", "y_pad_bottom", "x_pad_left", "x_pad_right")
 _SHAPE = ("y_size", "x_size", "x_stride", *_PADS)
-_CHIPS: Mapping[int, str] = {
-    UOP: "uop", WGT: "wgt", INP: "inp", ACC: "acc", ACC8: "acc", OUT: "out",
-}  # fmt: skip
-"""The memory on chip of each type."""
-
 OUTSIDE = 1 << 40
 """Stands for the row of an element that is zero and not copied: beyond all that there are."""
-
-
-def depths(config: VtaConfig) -> dict[str, int]:
-    """Elements of each memory on chip."""
-    return {
-        "uop": config.uop_depth,
-        "wgt": config.wgt_depth,
-        "inp": config.inp_depth,
-        "acc": config.acc_depth,
-        "out": config.acc_depth,
-    }
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -65,7 +46,7 @@ class Copies:
         load, store = opcode == LOAD, opcode == STORE
         shape = np.stack([stream[name] for name in _SHAPE], axis=1)
         rows, columns, _, top, bottom, left, right = shape.T
-        _refuse(module, load & ~np.isin(memory, _LOADED), lambda number: (
+        _refuse(module, load & ((memory >= len(MEMORIES)) | (memory == OUT)), lambda number: (
             f"expected a memory that is loaded, got {_named(int(memory[number]))}"
         ))  # fmt: skip
         _refuse(module, store & (memory != OUT), lambda number: (
@@ -102,21 +83,18 @@ def _named(memory: int) -> str:
 
 def _check_chip(module: VtaModule, chosen: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
     """Raises: InputError for a copy that leaves its memory on chip."""
-    depth = depths(module.config)
     memory = module.instructions["memory_type"]
-    by_type = np.zeros(len(MEMORIES), np.int64)
-    for number, name in _CHIPS.items():
-        by_type[number] = depth[name]
+    depth = np.asarray([module.config.depth(kind.chip) for kind in MEMORY_TYPES])
     known = np.where(chosen, memory, 0)
 
     def leaves(number: int) -> str:
-        name = _CHIPS[int(memory[number])]
+        kind = int(memory[number])
         return (
-            f"expected elements of {name} below {depth[name]}; got {begin[number]} to "
-            f"{end[number] - 1}"
+            f"expected elements of {MEMORY_TYPES[kind].chip} below {depth[kind]}; got "
+            f"{begin[number]} to {end[number] - 1}"
         )
 
-    _refuse(module, chosen & (end > by_type[known]), leaves)
+    _refuse(module, chosen & (end > depth[known]), leaves)
 
 
 def _in_dram(

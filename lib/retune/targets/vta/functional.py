@@ -12,17 +12,18 @@ from typing import NoReturn
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.targets.vta.copies import Copies, depths
+from retune.targets.vta.copies import Copies
 from retune.targets.vta.isa import (
     ALU,
     ALU_OPS,
     FINISH,
     GEMM,
     LOAD,
-    MEMORIES,
+    MEMORY_TYPES,
     QUEUES,
     STORE,
     decode_uops,
+    describe,
 )
 from retune.targets.vta.module import UOPS, VtaModule, element_bytes
 from retune.targets.vta.products import (
@@ -35,7 +36,7 @@ from retune.targets.vta.products import (
     plan_gemm,
     plan_reset,
 )
-from retune.targets.vta.queues import Course, describe
+from retune.targets.vta.queues import Course
 from retune.targets.vta.timing import simulate
 from retune.targets.vta.units import Unit, units_of
 
@@ -83,18 +84,16 @@ class _Machine:
         self._units = units_of(module.instructions, self._copies, course)
         config = module.config
         tensor, matrix = (config.batch, config.block), (config.block, config.block)
-        depth = depths(config)
         # Bytes are kept as float32, which products of matrices take; weights [C in, C out].
-        self.inp = _Chip("inp", depth["inp"], tensor, "float32")
-        self.wgt = _Chip("wgt", depth["wgt"], matrix, "float32")
-        self.acc = _Chip("acc", depth["acc"], tensor, "int32")
-        self.out = _Chip("out", depth["out"], tensor, "int8")
-        self.uop = _Chip("uop", depth["uop"], (), "uint32")
-        chips = {"uop": self.uop, "wgt": self.wgt, "inp": self.inp, "out": self.out}
-        self._chips = [chips.get(name, self.acc) for name in MEMORIES]
-        self._dram = _sources(
-            module, _given(module, arrays), [chips.get(b.memory, self.acc) for b in module.buffers]
-        )
+        self.inp = _Chip("inp", config.depth("inp"), tensor, "float32")
+        self.wgt = _Chip("wgt", config.depth("wgt"), matrix, "float32")
+        self.acc = _Chip("acc", config.depth("acc"), tensor, "int32")
+        self.out = _Chip("out", config.depth("out"), tensor, "int8")
+        self.uop = _Chip("uop", config.depth("uop"), (), "uint32")
+        on_chip = {c.memory: c for c in (self.inp, self.wgt, self.acc, self.out, self.uop)}
+        self._chips = [on_chip[kind.chip] for kind in MEMORY_TYPES]
+        holding = [self._chips[b.memory_type] for b in module.buffers]
+        self._dram = _sources(module, _given(module, arrays), holding)
         """Of each buffer, with an element of zeros behind the others."""
         columns = (module.instructions[name].tolist() for name in ("alu_op", "use_imm", "imm"))
         self._operations: list[tuple[int, int, int]] = list(zip(*columns, strict=True))

@@ -8,9 +8,11 @@ Source: Apache TVM, 3rdparty/vta-hw/include/targets/vta/hw_spec.h.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
+from retune.core.dtypes import INT8, INT32, UINT32, DType
 from retune.core.errors import InputError
 from retune.targets.vta.config import DRAM_BITS, ITER_BITS, PAD_BITS, SRAM_BITS, VtaConfig
 
@@ -19,8 +21,31 @@ OPCODES = ("load", "store", "gemm", "finish", "alu")
 """Names by number."""
 
 UOP, WGT, INP, ACC, OUT, ACC8 = range(6)
-MEMORIES = ("uop", "wgt", "inp", "acc", "out", "acc8")
-"""Memory types by number. `acc8` reads int8 from DRAM into accumulators of int32."""
+"""Numbers of `MEMORY_TYPES`."""
+
+
+class MemoryType(NamedTuple):
+    """Elements that a copy moves between DRAM and a memory on chip."""
+
+    name: str
+    chip: str
+    """The memory on chip, of `VtaConfig`'s depth of that name."""
+    element: str
+    """What lies in DRAM, of `VtaConfig`'s bytes of that name."""
+    dtype: DType
+    """Of the numbers in DRAM."""
+
+
+MEMORY_TYPES = (
+    MemoryType("uop", "uop", "uop", UINT32),
+    MemoryType("wgt", "wgt", "wgt", INT8),
+    MemoryType("inp", "inp", "inp", INT8),
+    MemoryType("acc", "acc", "acc", INT32),
+    MemoryType("out", "out", "out", INT8),
+    MemoryType("acc8", "acc", "inp", INT8),
+)
+"""By number. `acc8` reads int8 from DRAM into accumulators of int32; `out` alone is stored."""
+MEMORIES = tuple(memory.name for memory in MEMORY_TYPES)
 
 ALU_OPS = ("min", "max", "add", "shr", "mul")
 """Operations by number; a negative shift goes to the left."""
@@ -55,6 +80,28 @@ Fields = tuple[tuple[str, int, int, int], ...]
 """Name, word, lowest bit, bits."""
 
 _SIGNED = frozenset({"imm"})
+
+
+def named(entry: Mapping[str, int] | np.void) -> str:
+    """What an instruction is called: `load.inp`, `gemm`, `gemm.reset`, `alu.shr`."""
+    opcode = int(entry["opcode"])
+    kind = ""
+    if opcode in (LOAD, STORE):
+        kind = _of(MEMORIES, int(entry["memory_type"]))
+    elif opcode == ALU:
+        kind = _of(ALU_OPS, int(entry["alu_op"]))
+    elif opcode == GEMM and entry["reset"]:
+        kind = "reset"
+    return f"{OPCODES[opcode]}.{kind}" if kind else OPCODES[opcode]
+
+
+def describe(instructions: np.ndarray, number: int) -> str:
+    """An instruction in an error: `instruction 12 (load.inp)`."""
+    return f"instruction {number} ({named(instructions[number])})"
+
+
+def _of(names: tuple[str, ...], number: int) -> str:
+    return names[number] if number < len(names) else str(number)
 
 
 def queue_of(instructions: np.ndarray) -> np.ndarray:
@@ -128,7 +175,7 @@ def encode_uops(uops: np.ndarray, config: VtaConfig) -> np.ndarray:
     Raises: InputError naming the first micro-op with an index that is out of range.
     """
     words = np.zeros(len(uops), np.uint32)
-    for name, low, bits in _uop_layout(config):
+    for name, _, low, bits in _uop_layout(config):
         value = uops[name]
         wrong = np.flatnonzero((value < 0) | (value >> bits))
         if len(wrong):
@@ -143,7 +190,7 @@ def encode_uops(uops: np.ndarray, config: VtaConfig) -> np.ndarray:
 def decode_uops(words: np.ndarray, config: VtaConfig) -> np.ndarray:
     """The inverse of `encode_uops`. MICRO_OP [n]"""
     uops = np.zeros(len(words), MICRO_OP)
-    for name, low, bits in _uop_layout(config):
+    for name, _, low, bits in _uop_layout(config):
         uops[name] = (words >> np.uint32(low)) & np.uint32((1 << bits) - 1)
     return uops
 
@@ -184,9 +231,10 @@ def _fields(first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], .
     return tuple(placed)
 
 
-def _uop_layout(config: VtaConfig) -> tuple[tuple[str, int, int], ...]:
-    dst, src = config.acc_bits, config.src_bits
-    return (("dst", 0, dst), ("src", dst, src), ("wgt", dst + src, config.wgt_bits))
+def _uop_layout(config: VtaConfig) -> Fields:
+    return _fields(
+        (("dst", config.acc_bits), ("src", config.src_bits), ("wgt", config.wgt_bits)), ()
+    )
 
 
 def _limits(name: str, bits: int) -> tuple[int, int]:

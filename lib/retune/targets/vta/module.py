@@ -16,14 +16,14 @@ from typing import Literal, cast
 
 import numpy as np
 
-from retune.core.dtypes import INT8, INT32, UINT32, DType
+from retune.core.dtypes import DType
 from retune.core.errors import InputError, RecordError
 from retune.core.files import check_file
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
 from retune.targets.vta.config import DRAM_BITS, VtaConfig
-from retune.targets.vta.isa import decode, decode_uops, encode
+from retune.targets.vta.isa import MEMORIES, MEMORY_TYPES, decode, decode_uops, encode
 
 FORMAT_VERSION = 1
 """Raised when an older program could misread what this one writes."""
@@ -36,9 +36,6 @@ ALIGNMENT = 4096
 UOPS = "uops"
 """Name of the buffer of micro-ops."""
 
-_DTYPES: Mapping[str, DType] = {
-    "uop": UINT32, "wgt": INT8, "inp": INT8, "acc": INT32, "out": INT8, "acc8": INT8,
-}  # fmt: skip
 _MAGIC = b"PK"
 """What an .npz begins with; numpy takes other files for something else, and says so."""
 _PARTS = ("header", "words", "uops")
@@ -53,11 +50,7 @@ _MOST_SHOWN = 200
 
 def element_bytes(memory: str, config: VtaConfig) -> int:
     """Bytes of an element of that memory type as it lies in DRAM."""
-    sizes = {
-        "uop": config.uop_bytes, "wgt": config.wgt_bytes, "inp": config.inp_bytes,
-        "acc": config.acc_bytes, "out": config.out_bytes, "acc8": config.inp_bytes,
-    }  # fmt: skip
-    return sizes[memory]
+    return int(getattr(config, f"{MEMORY_TYPES[MEMORIES.index(memory)].element}_bytes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +67,14 @@ class DramBuffer:
     """Of the array, in numbers."""
 
     @property
+    def memory_type(self) -> int:
+        """The number of its memory."""
+        return MEMORIES.index(self.memory)
+
+    @property
     def dtype(self) -> DType:
         """Type of its numbers."""
-        return _DTYPES[self.memory]
+        return MEMORY_TYPES[self.memory_type].dtype
 
     @property
     def written(self) -> bool:
@@ -226,7 +224,7 @@ def laid_out(
     for name, (memory, shape) in arrays.items():
         size = element_bytes(memory, config)
         at = _rounded_up(at, size)
-        whole = prod(shape) * np.dtype(_DTYPES[memory]).itemsize
+        whole = prod(shape) * np.dtype(MEMORY_TYPES[MEMORIES.index(memory)].dtype).itemsize
         assert whole % size == 0, f"{name}: {whole} bytes are no whole elements of {memory}"
         made.append(
             DramBuffer(

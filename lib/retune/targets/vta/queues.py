@@ -13,17 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.targets.vta.isa import (
-    ALU_OPS,
-    GEMM,
-    LOAD,
-    MEMORIES,
-    OPCODES,
-    QUEUES,
-    STORE,
-    TOKENS,
-    queue_of,
-)
+from retune.targets.vta.isa import LOAD, QUEUES, TOKENS, describe, queue_of
 
 QUEUE_DEPTH = 512
 """Instructions that wait in a queue at most."""
@@ -51,20 +41,6 @@ class Course:
     known: np.ndarray
     """How many of each queue are certain to be done when it begins: tokens, and what whoever gave
     them relied on. int64 [n, 3]"""
-
-
-def describe(instructions: np.ndarray, number: int) -> str:
-    """An instruction in an error: `instruction 12 (load.inp)`."""
-    entry = instructions[number]
-    name = OPCODES[int(entry["opcode"])]
-    if entry["opcode"] in (LOAD, STORE):
-        memory = int(entry["memory_type"])
-        name += f".{MEMORIES[memory] if memory < len(MEMORIES) else memory}"
-    elif name == "alu" and int(entry["alu_op"]) < len(ALU_OPS):
-        name += f".{ALU_OPS[int(entry['alu_op'])]}"
-    elif entry["opcode"] == GEMM and entry["reset"]:
-        name += ".reset"
-    return f"instruction {number} ({name})"
 
 
 def run_queues(

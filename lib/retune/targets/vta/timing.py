@@ -13,9 +13,9 @@ import numpy as np
 
 from retune.core.errors import InputError
 from retune.targets.vta.config import VtaConfig
-from retune.targets.vta.isa import ALU, GEMM, LOAD, MEMORIES, QUEUES, STORE
+from retune.targets.vta.isa import ALU, GEMM, LOAD, MEMORIES, QUEUES, STORE, describe
 from retune.targets.vta.module import VtaModule, element_bytes
-from retune.targets.vta.queues import Course, describe, run_queues
+from retune.targets.vta.queues import Course, run_queues
 
 MEMORY_CYCLES = 16
 """Until the first beat of a row that is read comes, and until a burst that was written is

@@ -35,8 +35,8 @@ from retune.device.remote.wire import (
     unpack,
     unpack_arrays,
 )
-from retune.device.simulated.packed_source import packed_source
 from retune.records.schema import failed, succeeded
+from retune.targets.vta.source import packed_source
 from retune.targets.vta.template import KNOBS
 from tests.support.measure import WORKLOAD, program
 from tests.unit.device import test_accelerator as accelerator
@@ -348,11 +348,11 @@ def test_a_message_that_is_none_is_refused(rng: np.random.Generator):
     with pytest.raises(RefusedError, match="with a head"):
         unpack(Envelope, pack_arrays({"a": np.ones(1)}))
     for _ in range(300):
-        spoiled = bytearray(message)
-        for place in rng.integers(0, len(spoiled), 3):
-            spoiled[place] = rng.integers(256)
+        corrupted = bytearray(message)
+        for place in rng.integers(0, len(corrupted), 3):
+            corrupted[place] = rng.integers(256)
         try:
-            received(bytes(spoiled))
+            received(bytes(corrupted))
         except InputError as error:
             assert "\n" not in str(error)  # noqa: PT017  either it is refused, or it is a job
 

@@ -109,17 +109,17 @@ def featurise(space: Space, candidates: Candidates, spec: DeviceSpec) -> np.ndar
 def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     """The features of option rows of one sketch. float32 [n, len(FEATURES)]"""
     v = volumes(sketch, rows)
-    shown = _shown(v.layout)
+    slots = _slot_columns(v.layout)
     table = np.zeros((len(FEATURES), len(rows)))
     for name, value in _program(sketch, rows, v, spec).items():
         table[COLUMN[f"program.{name}"]] = value
     blocks = block_features(v, spec)
-    for name, columns in shown.blocks.items():
+    for name, columns in slots.blocks.items():
         for column, values in zip(columns, blocks[name], strict=False):
             table[column] = values
     accesses = access_features(v, spec)
-    for name, columns in shown.accesses.items():
-        for column, access in zip(columns, shown.chosen, strict=True):
+    for name, columns in slots.accesses.items():
+        for column, access in zip(columns, slots.chosen, strict=True):
             table[column] = accesses[name][access]
     for name in _DEVICE:
         table[COLUMN[f"device.{name}"]] = _device(spec, name)
@@ -128,7 +128,7 @@ def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.nda
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Shown:
+class _SlotColumns:
     """The columns of a sketch's blocks and accesses, by the names of their features."""
 
     blocks: Mapping[str, tuple[int, ...]]
@@ -140,7 +140,7 @@ class _Shown:
 
 
 @lru_cache(maxsize=256)
-def _shown(layout: Layout) -> _Shown:
+def _slot_columns(layout: Layout) -> _SlotColumns:
     slots = SLOTS[: len(layout.nests)]
     chosen: list[int] = []
     places: list[str] = []
@@ -153,7 +153,7 @@ def _shown(layout: Layout) -> _Shown:
             if access is not None:
                 chosen.append(access)
                 places.append(f"{slot}.{place}")
-    return _Shown(
+    return _SlotColumns(
         {name: tuple(COLUMN[f"{slot}.{name}"] for slot in slots) for name in BLOCK},
         {name: tuple(COLUMN[f"{place}.{name}"] for place in places) for name in ACCESS},
         tuple(chosen),

@@ -16,8 +16,8 @@ from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2
 from retune.ops.blocked import blocked_conv2d
 from retune.search.extract import Network, extract
-from retune.search.packed import packed_network, work_of
 from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.packed import packed_network, work_of
 from retune.targets.vta.workload import reference
 from tests.support.device_networks import Net
 from tests.support.quantize_networks import samples

@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retune.bundle.runtime import offloaded
-from retune.bundle.runtime.offloaded import OffloadedStep, open_offloaded
 from retune.core.errors import ModelError
-from retune.targets.vta import timing
+from retune.targets.vta import step, timing
 from retune.targets.vta.isa import STORE, encode
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
+from retune.targets.vta.step import OffloadedStep, open_offloaded
 from retune.targets.vta.workload import OUTPUT, reference
 from tests.support.layers import SMALL, WHOLE, arrays_of
 from tests.support.refusals import DECIDED
@@ -25,16 +24,16 @@ def test_a_step_is_timed_once_however_many_there_are(monkeypatch: pytest.MonkeyP
         timed.append(module)
         return timing.simulate(module)
 
-    monkeypatch.setattr(offloaded, "simulate", counted)
+    monkeypatch.setattr(step, "simulate", counted)
     module = lower(WHOLE, DECIDED, SMALL)
     contents = [replace(module, name=f"step {n}").to_bytes() for n in range(10)]
     steps = [open_offloaded(content) for content in contents]
     arrays = arrays_of(WHOLE, SMALL, np.random.default_rng(0))
     for _ in range(2):
-        for step in steps:
-            (made,) = step.run([arrays[name] for name in step.inputs])
+        for each in steps:
+            (made,) = each.run([arrays[name] for name in each.inputs])
             assert np.array_equal(made, reference(WHOLE, arrays))
-            assert step.seconds > 0
+            assert each.seconds > 0
     assert len(timed) == len(steps)
     assert steps[0].outputs == (OUTPUT,)
 

@@ -11,15 +11,12 @@ Source: the tasks of TVM's tutorial on VTA, shift and limits included.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, ScheduleError
-from retune.device.measure.inputs import random_array
-from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops.blocked import BLOCKED_CONV, is_transposed
 from retune.ops.registry import Attrs, integer, ints
+from retune.targets.vta.blocks import PackOptions, pack
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.space import space_of
 from retune.targets.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
@@ -33,10 +30,8 @@ _TASK: Attrs = {
     "shift": 8, "min": 0, "max": 127,
     "lefts": (0, 0), "offset": 0, "sum_shift": 0, "sum_min": 0, "sum_max": 127,
 }  # fmt: skip
-_SMALL = 8
-"""Magnitude of random weights: sums of most layers then lie within the limits after the shift."""
-_BIAS = 1 << 12
-"""Magnitude of random biases."""
+MAGNITUDES = {WEIGHT: 8, BIAS: 1 << 12}
+"""Of random operands, by name: sums of most layers then lie within the limits after the shift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,14 +147,3 @@ def canonical(graph: Graph, node: Node, *, summed: bool) -> Graph:
     attrs = {name: node.attrs[name] for name in own if name in node.attrs} | dict(_TASK)
     build.add(BLOCKED_CONV, names, attrs, outputs=(OUTPUT,), name=BLOCKED_CONV)
     return build.finish((OUTPUT,))
-
-
-def random_arrays(types: Sequence[TensorType], seed: int) -> dict[str, np.ndarray]:
-    """Arrays for a task's inputs, such that few sums lie beyond the limits. By their names."""
-    limits = {WEIGHT: _SMALL, BIAS: _BIAS}
-    found: dict[str, np.ndarray] = {}
-    for number, (name, kind) in enumerate(zip(INPUTS, types, strict=False)):
-        most = limits.get(name)
-        low = None if most is None else -most
-        found[name] = random_array(kind, low=low, high=most, seed=seed + number)
-    return found

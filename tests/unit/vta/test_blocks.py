@@ -9,7 +9,6 @@ import pytest
 from retune.core.dtypes import INT8
 from retune.core.errors import InputError
 from retune.frontend.onnx.importer import import_model
-from retune.graph.blocks import PackOptions, pack
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph
@@ -17,6 +16,7 @@ from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.ops.blocked import BLOCKED_CONV
+from retune.targets.vta.blocks import PackOptions, pack
 from tests.support.device_networks import Net
 from tests.support.quantize_networks import samples
 
