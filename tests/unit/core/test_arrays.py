@@ -13,7 +13,7 @@ from retune.core.dtypes import BFLOAT16, DType, TensorType, as_stored
 from retune.core.schema import pack, unpack
 from retune.device.measure.inputs import random_array
 from retune.device.remote.wire import pack_arrays, unpack_arrays
-from retune.device.simulated.simulation import spoiled_array
+from retune.device.simulated.simulation import corrupted_array
 from tests.support.new_types import E3M4, E5M2FNUZ, new_type
 
 SMALL = pytest.mark.parametrize("name", [BFLOAT16, E5M2FNUZ["name"], E3M4["name"]])
@@ -60,7 +60,7 @@ def test_arrays_of_messages_keep_their_type(name: str):
 
 
 @SMALL
-def test_inputs_are_drawn_saved_and_spoiled(name: str):
+def test_inputs_are_drawn_saved_and_corrupted(name: str):
     dtype = DType(name)
     array = random_array(TensorType((2, 9), dtype))
     assert array.dtype == dtype.numpy
@@ -68,6 +68,6 @@ def test_inputs_are_drawn_saved_and_spoiled(name: str):
     np.savez(file, x=array)
     file.seek(0)
     assert_same({"x": as_stored(np.load(file)["x"], dtype)}, {"x": array})
-    spoiled = spoiled_array(array)
-    assert np.isfinite(spoiled).all()
-    assert abs(float(spoiled[0, 0]) - float(array[0, 0])) > dtype.tolerance
+    wrong = corrupted_array(array)
+    assert np.isfinite(wrong).all()
+    assert abs(float(wrong[0, 0]) - float(array[0, 0])) > dtype.tolerance
