@@ -22,7 +22,16 @@ from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
-from retune.device.measure.messages import Build, Check, Checked, Load, Refused, Time, Timed, Warm
+from retune.device.measure.messages import (
+    Build,
+    Check,
+    Checked,
+    LoadArrays,
+    Refused,
+    Time,
+    Timed,
+    Warm,
+)
 from retune.device.measure.worker import Worker
 from retune.device.measure.workload import MeasureOptions, Workload, packed_weights
 from retune.device.opencl.building import MAX_SHARING
@@ -60,7 +69,7 @@ class Trial:
             lower(space.instantiate(space.candidate(chosen, i)), target_of(device.spec))
             for i in range(len(chosen))
         ]
-        load = Load(
+        load = LoadArrays(
             inputs=self._workload.inputs,
             outputs=self._workload.outputs,
             places=self._workload.places,

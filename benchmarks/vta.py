@@ -15,7 +15,7 @@ from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.functional import execute
 from retune.targets.vta.lower import lower
 from retune.targets.vta.space import space_of
-from retune.targets.vta.timing import Timing, simulate
+from retune.targets.vta.timing import ModuleTiming, simulate
 from retune.targets.vta.workload import OUTPUT, Convolution, reference, requantized
 
 _SHARE = 0.7
@@ -61,14 +61,16 @@ def main() -> None:
         _write(options.out, best, config)
 
 
-def _tuned(work: Convolution, pynq: float, config: VtaConfig, trials: int, seed: int) -> Timing:
+def _tuned(
+    work: Convolution, pynq: float, config: VtaConfig, trials: int, seed: int
+) -> ModuleTiming:
     """The best of random candidates without repetition; its line is printed."""
     rng = np.random.default_rng(seed)
     space = space_of(work, config)
     everyone = space.everyone()
     arrays = _arrays(work, config, rng)
     expected = reference(work, arrays)
-    best: Timing | None = None
+    best: ModuleTiming | None = None
     spent = np.zeros(3)
     slowest = np.zeros(3)
     numbers = rng.permutation(len(everyone))[:trials].tolist()
@@ -103,7 +105,7 @@ def _arrays(
     return {n: rng.integers(-128, 128, s).astype(d) for n, (s, d) in shapes if n != OUTPUT}
 
 
-def _write(folder: Path, best: list[Timing], config: VtaConfig) -> None:
+def _write(folder: Path, best: list[ModuleTiming], config: VtaConfig) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, timing in enumerate(best):
         timing.module.save(folder / f"layer{number}.npz")

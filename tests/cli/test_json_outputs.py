@@ -23,7 +23,7 @@ from retune.cli.main import run_command
 from retune.cli.outputs import OUTPUTS, schema_of
 from retune.core.schema import from_plain, plain
 from retune.core.target import GENERIC_CPU
-from retune.device.remote.link import AboutBoard, Board, Boards
+from retune.device.remote.link import AboutBoard, Boards, RemoteBoard
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import recorded_run
 from retune.pipeline.upkeep import stage_retrain
@@ -121,7 +121,7 @@ def a_run(folder: Path, patch: Patch) -> list[str]:
 
 def a_farm(folder: Path, patch: Patch) -> list[str]:
     about = AboutBoard(wire=3, retune="1", distributed="1", spec=GENERIC_CPU)
-    board = Board(name="a", address="tcp://a:1", resource="k/1", jobs=0, about=about)
+    board = RemoteBoard(name="a", address="tcp://a:1", resource="k/1", jobs=0, about=about)
     link = types.SimpleNamespace(
         address="tcp://s:1", boards=lambda: Boards(found=(board,), waiting={}), close=lambda: None
     )

@@ -14,7 +14,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
 from retune.codegen.network.inline import NAME, inline_text
-from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.catalogue import list_devices
 from retune.device.opencl.runtime import Device, open_device
@@ -34,8 +34,8 @@ static void add_group(
 CALLEES = [Callee(kernel="add", parameters=2, groups=(5, 3, 1))]
 X, Y, Z = (0, 0), (1, 0), (1, 64)
 STEPS = [
-    Step(kernel="add", args=(X, Y), waits=(), label="x into y"),
-    Step(kernel="add", args=(Y, Z), waits=(0,), label="y into z"),
+    CalleeLaunch(kernel="add", args=(X, Y), waits=(), label="x into y"),
+    CalleeLaunch(kernel="add", args=(Y, Z), waits=(0,), label="y into z"),
 ]
 GROUP = 10.0 * (np.arange(15) // 5)
 

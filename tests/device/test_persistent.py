@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.network import persistent
-from retune.codegen.network.persistent import Callee, Step, persistent_text
+from retune.codegen.network.persistent import Callee, CalleeLaunch, persistent_text
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.runtime import Device, DeviceMemory, open_device
@@ -26,9 +26,9 @@ static void add_group(
 CALLEES = [Callee(kernel="add", parameters=2, groups=(5, 3, 1))]
 X, Y, Z = (0, 0), (1, 0), (1, 64)
 STEPS = [
-    Step(kernel="add", args=(X, Y), waits=(), label="x into y"),
-    Step(kernel="add", args=(X, Z), waits=(), label="x into z"),
-    Step(kernel="add", args=(Y, Z), waits=(1, 0), label="y into z"),
+    CalleeLaunch(kernel="add", args=(X, Y), waits=(), label="x into y"),
+    CalleeLaunch(kernel="add", args=(X, Z), waits=(), label="x into z"),
+    CalleeLaunch(kernel="add", args=(Y, Z), waits=(1, 0), label="y into z"),
 ]
 FLOATS = TensorType((32,), FLOAT32)
 GROUP = 10.0 * (np.arange(15) // 5)

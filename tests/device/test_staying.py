@@ -11,7 +11,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.executor import forms_here
 from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
-from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.network.resident import WAYS, resident_text, shape_of
 from retune.core.dtypes import INT32, TensorType
 from retune.device.opencl import probe_child, staying
@@ -55,9 +55,9 @@ static void alone_group(__global int* y, const int3 group)
 """
 X, Y = (0, 0), (1, 0)
 STEPS = [
-    Step(kernel="rows", args=(X, Y), waits=(), label="x into y"),
-    Step(kernel="alone", args=(Y,), waits=(0,), label="to y"),
-    Step(kernel="rows", args=(Y, X), waits=(1, 0), label="y into x"),
+    CalleeLaunch(kernel="rows", args=(X, Y), waits=(), label="x into y"),
+    CalleeLaunch(kernel="alone", args=(Y,), waits=(0,), label="to y"),
+    CalleeLaunch(kernel="rows", args=(Y, X), waits=(1, 0), label="y into x"),
 ]
 NUMBERS = TensorType((48,), INT32)
 

@@ -34,7 +34,7 @@ from retune.device.remote.batches import pack_batch, pack_workload
 from retune.device.remote.wire import (
     WIRE,
     Envelope,
-    Parts,
+    MessageParts,
     RefusedError,
     Reply,
     digest_of,
@@ -65,7 +65,7 @@ def _batch() -> bytes:
     digest = digest_of(blob)
     body, arrays = pack_batch(WORKLOAD, digest, [program("a"), program("b")], MeasureOptions())
     head = Envelope(wire=WIRE, kind="measure", board=RESOURCE, needs=(digest,), body=body)
-    return pack(head, Parts(arrays=arrays, blobs={digest: blob}))
+    return pack(head, MessageParts(arrays=arrays, blobs={digest: blob}))
 
 
 def _bundle_job(deed: Any, bundles: Sequence[bytes]) -> bytes:
@@ -74,7 +74,7 @@ def _bundle_job(deed: Any, bundles: Sequence[bytes]) -> bytes:
     body = to_json(BundleJob(deed=deed, bundles=sent, repeat=2))
     head = Envelope(wire=WIRE, kind="bundle", board=RESOURCE, needs=tuple(blobs), body=body)
     arrays = input_arrays({"x": np.ones((4, 8), np.float32)}) if deed == "run" else {}
-    return pack(head, Parts(arrays=arrays, blobs=blobs))
+    return pack(head, MessageParts(arrays=arrays, blobs=blobs))
 
 
 def mutated_job(job: bytes, rng: random.Random, arrays: Bend, archive: Bend) -> bytes:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from retune.codegen.source import KernelLaunch, KernelText, Run
-from retune.device.simulated.board import Board, read_board
+from retune.device.simulated.board import SimulatedBoard, read_board
 
 
 def written(folder: Path, text: str = "", name: str = "board") -> Path:
@@ -13,7 +13,7 @@ def written(folder: Path, text: str = "", name: str = "board") -> Path:
     return path
 
 
-def board(folder: Path, text: str = "", name: str = "board") -> Board:
+def board(folder: Path, text: str = "", name: str = "board") -> SimulatedBoard:
     return read_board(written(folder, text, name))
 
 

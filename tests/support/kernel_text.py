@@ -20,18 +20,20 @@ def _if(s: ir.If, to: Printer) -> list[str]:
 
 
 READABLE = Renderer(
-    values={kind: lambda v, to: str(v) for kind in (ir.Name, ir.Literal, ir.Load, ir.Operation)},
+    values={
+        kind: lambda v, to: str(v) for kind in (ir.Name, ir.Literal, ir.MemoryLoad, ir.Operation)
+    },
     statements={
         ir.Declare: lambda s, to: [f"let {s.name} = {s.value}"],
         ir.Registers: lambda s, to: [f"registers {', '.join(map(str, s.names))}"],
         ir.Array: _array,
-        ir.Part: lambda s, to: [f"{s.memory.scope} {s.memory.name} from byte {s.first}"],
+        ir.SubArray: lambda s, to: [f"{s.memory.scope} {s.memory.name} from byte {s.first}"],
         ir.Assign: lambda s, to: [f"{' = '.join(map(str, s.targets))} = {s.value}"],
         ir.Store: lambda s, to: [f"{s.at} = {s.value}"],
         ir.Wait: lambda s, to: ["barrier"],
         ir.Prefetch: _prefetch,
         ir.Number: lambda s, to: [f"let {s.name} = {s.kind}.{s.axis}  # of {s.extent}"],
-        ir.Loop: lambda s, to: [f"for {s.name} in range({s.extent}):", *to.inside(s.body)],
+        ir.ForLoop: lambda s, to: [f"for {s.name} in range({s.extent}):", *to.inside(s.body)],
         ir.If: _if,
     },
     kernel=lambda kernel, body: body,

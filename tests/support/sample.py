@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from retune.core.results import KernelTime, Latency, OutputDeviation, TaskEntry, TaskResult
+from retune.core.results import KernelTime, Latency, TaskEntry, TaskResult, VerifyResult
 from retune.report.data import ReportCurve, ReportData
 
 
@@ -58,7 +58,7 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
             )
             for e in entries
         ),
-        verification=OutputDeviation(
+        verification=VerifyResult(
             oracle="onnxruntime",
             samples=2,
             max_abs=3.1e-6,

@@ -2,7 +2,7 @@
 
 Read `open_parts`. Nothing is unpacked that is larger than what this machine can hold, or than such
 a part can be, whatever the zip says of itself. Parts of a folder are views of its files; whether
-these stayed as they were is told by `Parts.check_unchanged`.
+these stayed as they were is told by `BundleParts.check_unchanged`.
 """
 
 import os
@@ -27,7 +27,7 @@ _ENCRYPTED = 1
 _LONGEST_REASON = 200
 
 
-class Parts(Protocol):
+class BundleParts(Protocol):
     """The named parts of a bundle, from a folder or a zip."""
 
     @property
@@ -56,7 +56,7 @@ def damaged(path: Path, name: str, expected: str, got: str) -> RecordError:
 
 
 @contextmanager
-def open_parts(path: Path) -> Generator[Parts, None, None]:
+def open_parts(path: Path) -> Generator[BundleParts, None, None]:
     """The parts at `path`, for the time of the context. Raises: RecordError if there are none."""
     if path.is_dir():
         with ExitStack() as streams:

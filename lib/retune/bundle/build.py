@@ -106,7 +106,7 @@ def build_finalists(
     """
     check_types(network.graph, spec)
     sources = _Sources(finalists, spec)
-    parts = _Parts(network.graph, find_views(network, spec))
+    parts = _PlanBuilder(network.graph, find_views(network, spec))
     slots: list[Slot] = []
     for placed in network.groups:
         if placed.task_key is None:
@@ -219,7 +219,7 @@ def _largest(errors: Sequence[float]) -> str:
 
 
 @dataclass(slots=True)
-class _Parts:
+class _PlanBuilder:
     """The plan as it grows."""
 
     graph: Graph

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from retune.bundle.archive import Parts, damaged, machine_bytes, open_parts
+from retune.bundle.archive import BundleParts, damaged, machine_bytes, open_parts
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import (
     BundleManifest,
@@ -91,7 +91,7 @@ def open_bundle(path: Path) -> Generator[NetworkPlan]:
         parts.check_unchanged()
 
 
-def _plan_of(parts: Parts) -> NetworkPlan:
+def _plan_of(parts: BundleParts) -> NetworkPlan:
     values = _read_values(parts)
     try:
         manifest = read_manifest(values)
@@ -244,7 +244,7 @@ def _split_kernels(manifest: BundleManifest, joined: memoryview) -> dict[str, st
     return kernels
 
 
-def _read_values(parts: Parts) -> dict[str, Json]:
+def _read_values(parts: BundleParts) -> dict[str, Json]:
     """The manifest, of a version that this program reads, and unchanged since it was written."""
     raw = parts.read(MANIFEST, MANIFEST_LIMIT_BYTES)
     if raw is None:
@@ -268,7 +268,7 @@ def _read_values(parts: Parts) -> dict[str, Json]:
     return values
 
 
-def _read_part(parts: Parts, manifest: BundleManifest, name: str) -> memoryview:
+def _read_part(parts: BundleParts, manifest: BundleManifest, name: str) -> memoryview:
     """The part's bytes, with the size and hash that the manifest states."""
     if name not in manifest.files:
         raise damaged(parts.path, MANIFEST, f"facts of {name}", "none")

@@ -17,7 +17,7 @@ from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer
 from retune.core.errors import RecordError
 from retune.core.schema import Count, Meta, from_plain, plain
 from retune.core.target import DeviceSpec
-from retune.ir.storage import Part, Storage, row_major
+from retune.ir.storage import AddressDigit, Storage, row_major
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What a JSON document holds."""
@@ -42,7 +42,7 @@ class _AliasEntry:
     of: str
     columns: _Columns | None = None
     """Of an alias that lies in columns of rows."""
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[AddressDigit, ...] | None = None
     """Of one that lies in another way."""
 
 

@@ -21,7 +21,7 @@ from retune.device.opencl.runtime import PART_ALIGN_BYTES, aligned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class MemoryBlock:
     """Memory that one temporary needs, from its first to its last launch (both included)."""
 
     name: str
@@ -72,7 +72,9 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
     )
 
 
-def temp_blocks(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> tuple[Block, ...]:
+def temp_blocks(
+    plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES
+) -> tuple[MemoryBlock, ...]:
     """One block for each temporary that a launch uses, aliases counted with their root."""
     roots, roles, crossing = storage_roots(plan), storage_roles(plan), host_roots(plan)
     spans: dict[str, tuple[int, int]] = {}
@@ -82,14 +84,14 @@ def temp_blocks(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> tu
                 spans[root] = (spans.get(root, (position, 0))[0], position)
     sizes = {entry.name: aligned(entry.bytes, align_bytes) for entry in plan.buffers}
     return tuple(
-        Block(name=root, bytes=sizes[root], first=first, last=last)
+        MemoryBlock(name=root, bytes=sizes[root], first=first, last=last)
         for root, (first, last) in spans.items()
     )
 
 
-def place(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
+def place(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:
     """Offsets of the blocks and the size of the arena; blocks alive at once never overlap."""
-    orders: tuple[Callable[[Block], tuple[int, int, str]], ...] = (
+    orders: tuple[Callable[[MemoryBlock], tuple[int, int, str]], ...] = (
         lambda block: (-block.bytes, block.first, block.name),
         lambda block: (block.first, -block.bytes, block.name),
     )
@@ -97,7 +99,7 @@ def place(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
     return min(placements, key=lambda placement: placement[1])
 
 
-def most_alive(blocks: Sequence[Block]) -> int:
+def most_alive(blocks: Sequence[MemoryBlock]) -> int:
     """Most bytes alive at one launch."""
     changes: dict[int, int] = {}
     for block in blocks:
@@ -110,8 +112,8 @@ def most_alive(blocks: Sequence[Block]) -> int:
     return most
 
 
-def _place_in_order(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
-    placed: list[tuple[int, Block]] = []  # sorted by offset
+def _place_in_order(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:
+    placed: list[tuple[int, MemoryBlock]] = []  # sorted by offset
     for block in blocks:
         rivals = [(at, other) for at, other in placed if _together(block, other)]
         insort(placed, (_best_fit(block.bytes, rivals), block), key=lambda entry: entry[0])
@@ -119,7 +121,7 @@ def _place_in_order(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
     return {block.name: at for at, block in placed}, arena
 
 
-def _best_fit(size: int, rivals: Sequence[tuple[int, Block]]) -> int:
+def _best_fit(size: int, rivals: Sequence[tuple[int, MemoryBlock]]) -> int:
     """Offset of the smallest gap between the rivals that holds `size`, or their end."""
     best_gap: tuple[int, int] | None = None
     end = 0
@@ -130,5 +132,5 @@ def _best_fit(size: int, rivals: Sequence[tuple[int, Block]]) -> int:
     return end if best_gap is None else best_gap[1]
 
 
-def _together(a: Block, b: Block) -> bool:
+def _together(a: MemoryBlock, b: MemoryBlock) -> bool:
     return a.first <= b.last and b.first <= a.last

@@ -79,7 +79,7 @@ class PlanHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PlanPart:
     """Launches, and the host steps that run when they are done; there may be none of either."""
 
     first: int
@@ -132,11 +132,11 @@ class NetworkPlan:
     valid; a run does not look."""
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[PlanPart, ...]:
         """What runs in turns on the device and on the host, in order."""
         ends = sorted({*(host.after for host in self.hosts), len(self.launches)})
         return tuple(
-            Part(first=first, end=end, hosts=tuple(h for h in self.hosts if h.after == end))
+            PlanPart(first=first, end=end, hosts=tuple(h for h in self.hosts if h.after == end))
             for first, end in zip([0, *ends], ends, strict=False)
         )
 

@@ -12,7 +12,7 @@ from math import gcd
 from retune.codegen.frame import Frame
 from retune.codegen.kernel import Value
 from retune.ir.expr import Binary, Buffer, Const, Expr, Var, const, substitute, variables
-from retune.ir.nodes import Node, node
+from retune.ir.nodes import IRNode, node
 from retune.ir.simplify import (
     Monomial,
     Polynomial,
@@ -25,7 +25,7 @@ from retune.ir.stmt import Block
 
 
 @node
-class Instance(Node):
+class Instance(IRNode):
     """A block, its unrolled loops' values by their names, and `lane`: (variable, lanes)."""
 
     block: Block
@@ -34,7 +34,7 @@ class Instance(Node):
 
 
 @node
-class Place(Node):
+class Address(IRNode):
     """Memory that is read or written: `lanes` adjacent elements from `base + offset`."""
 
     buffer: Buffer
@@ -62,7 +62,7 @@ class _Form:
     stride: int
     divisor: int
     terms: tuple[tuple[Monomial, int], ...]
-    places: dict[int, Place] = field(default_factory=dict[int, Place])
+    places: dict[int, Address] = field(default_factory=dict[int, Address])
     """Those made so far, by their offset."""
 
 
@@ -73,7 +73,7 @@ class Addresses:
         self._frame = frame
         self._forms: dict[tuple[int, str, str], tuple[object, _Form | None]] = {}
 
-    def of(self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance) -> Place | None:
+    def of(self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance) -> Address | None:
         """Where an access of an instance goes; None when its lanes are not adjacent."""
         lane, across = instance.lane or (None, 1)
         key = (id(indices), buffer.name, "" if lane is None else lane.name)
@@ -90,7 +90,7 @@ class Addresses:
         place = form.places.get(offset)
         if place is None:
             lanes = across if form.stride else 1
-            place = Place(buffer, form.base, offset, lanes, form.divisor, form.terms)
+            place = Address(buffer, form.base, offset, lanes, form.divisor, form.terms)
             form.places[offset] = place
         return place
 
@@ -136,14 +136,14 @@ class Addresses:
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
-    ) -> Place | None:
+    ) -> Address | None:
         terms = self.resolve(self._frame.flat(buffer, indices), instance)
         lane = instance.lane[0] if instance.lane else None
         form = self._form(terms, {}, lane, buffer)
         if form is None:
             return None
         lanes = instance.lane[1] if instance.lane and form.stride else 1
-        return Place(buffer, form.base, form.offset, lanes, form.divisor, form.terms)
+        return Address(buffer, form.base, form.offset, lanes, form.divisor, form.terms)
 
 
 def _known_divisor(terms: Polynomial) -> int:

@@ -5,7 +5,7 @@ expanded into statements over named registers; addresses are strength-reduced: e
 sum whose terms are added once, in the outermost scope where they are known, so inner statements
 see `base + constant`. Values read more than once by neighbouring statements are read once.
 
-Read `KernelBody.emit` first, then `frame.py` and `addresses.Address`.
+Read `KernelBody.emit` first, then `frame.py` and `addresses.Addresses`.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from itertools import groupby
 from math import gcd
 from types import MappingProxyType
 
-from retune.codegen.addresses import Instance, Place
+from retune.codegen.addresses import Address, Instance
 from retune.codegen.expressions import Expressions
 from retune.codegen.frame import Frame, Scope
 from retune.codegen.kernel import (
@@ -23,8 +23,8 @@ from retune.codegen.kernel import (
     Assign,
     At,
     Declare,
+    ForLoop,
     If,
-    Loop,
     Name,
     Number,
     Prefetch,
@@ -179,7 +179,7 @@ class KernelBody:
         self._scopes.pop()
         count = 1 if loop.unroll is None else gcd(extent, evaluate_int(loop.unroll))
         # PoCL takes a minute over a count that does not divide the extent
-        self._add(Loop(name, extent, count, tuple(loop.notes), tuple(scope.statements)))
+        self._add(ForLoop(name, extent, count, tuple(loop.notes), tuple(scope.statements)))
 
     def _usual_guards(self, loop: For, env: dict[str, int]) -> dict[Expr, list[Value]]:
         """Guards of an innermost reduce loop that its iterations do not change, with their tests.
@@ -310,7 +310,7 @@ class KernelBody:
                 lines.extend([If(test, tuple(body))] if test else body)
 
     def _name_reads(
-        self, printer: Expressions, found: list[Place | None], shared: set[Place]
+        self, printer: Expressions, found: list[Address | None], shared: set[Address]
     ) -> Iterator[Statement]:
         """Declarations of those reads that are shared and not named yet."""
         for read in found:
@@ -321,8 +321,8 @@ class KernelBody:
     def _name_run(
         self,
         printer: Expressions,
-        place: Place,
-        runs: Mapping[Place, tuple[Place, int]],
+        place: Address,
+        runs: Mapping[Address, tuple[Address, int]],
     ) -> Iterator[Statement]:
         """The declaration of the vector that an element is a lane of, unless it has a name."""
         if place in runs and place not in printer.lanes:
@@ -331,7 +331,7 @@ class KernelBody:
                 yield self._name_read(printer, vector)
             printer.lanes[place] = gathers.Lane(printer.named[vector], lane)
 
-    def _name_read(self, printer: Expressions, read: Place) -> Statement:
+    def _name_read(self, printer: Expressions, read: Address) -> Statement:
         """The declaration of a variable that holds the read from now on."""
         name = Name(
             self.frame.names.fresh(identifier(read.buffer.name)),
@@ -341,7 +341,7 @@ class KernelBody:
         printer.named[read] = name
         return Declare(name, printer.load(read))
 
-    def _ahead(self, read: Place) -> Iterator[Statement]:
+    def _ahead(self, read: Address) -> Iterator[Statement]:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
         streamed = streamed and not tile_type(read.buffer.dtype)

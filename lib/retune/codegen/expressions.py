@@ -7,7 +7,7 @@ as vector lanes. Scalars are widened only where a function or an assignment need
 
 from collections.abc import Iterator, Sequence
 
-from retune.codegen.addresses import Addresses, Instance, Place
+from retune.codegen.addresses import Address, Addresses, Instance
 from retune.codegen.frame import Frame
 from retune.codegen.intrinsics import called, signature_of
 from retune.codegen.kernel import (
@@ -16,6 +16,7 @@ from retune.codegen.kernel import (
     Declare,
     Function,
     Literal,
+    MemoryLoad,
     Name,
     Operation,
     Statement,
@@ -23,7 +24,6 @@ from retune.codegen.kernel import (
     Together,
     Value,
 )
-from retune.codegen.kernel import Load as Read
 from retune.codegen.lookups import is_lookup, looked_up, lookups, place_of
 from retune.codegen.passes import gathers
 from retune.codegen.passes.sharing import shared_values
@@ -61,8 +61,8 @@ class Expressions:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self.named: dict[Place, Name] = {}
-        self.lanes: dict[Place, gathers.Lane] = {}
+        self.named: dict[Address, Name] = {}
+        self.lanes: dict[Address, gathers.Lane] = {}
         self._tests: dict[object, Value | bool] = {}
         self._starts: dict[tuple[str, int], Value] = {}
         self._addresses = Addresses(frame)
@@ -224,7 +224,7 @@ class Expressions:
 
     # -- reads ---------------------------------------------------------------------------------
 
-    def certain_reads(self, instance: Instance, written: set[Buffer]) -> list[Place | None]:
+    def certain_reads(self, instance: Instance, written: set[Buffer]) -> list[Address | None]:
         """Places of reads that happen whenever the instance runs and see no store beside it.
 
         None for a read whose lanes are not adjacent, see `scattered_reads`.
@@ -233,7 +233,7 @@ class Expressions:
         found = self._certain_loads(instance.block, written)
         return [of(load.buffer, load.indices, instance) for load in found]
 
-    def scattered_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Place]:
+    def scattered_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Address]:
         """Places of the lanes of certain reads whose lanes are not adjacent."""
         if instance.lane is None:
             return
@@ -259,17 +259,17 @@ class Expressions:
             ]
         return self._certain[block.name]
 
-    def load(self, read: Place) -> Value:
+    def load(self, read: Address) -> Value:
         """What is read from memory."""
-        return Read(self._at(read), read.buffer.dtype.compute)
+        return MemoryLoad(self._at(read), read.buffer.dtype.compute)
 
-    def _at(self, place: Place) -> At:
+    def _at(self, place: Address) -> At:
         """The place in memory; vectors are accessed whole where that helps the target."""
         whole = self._frame.groups.aligned_vectors and place.lanes > 1 and place.aligned
         aligned = whole and place.buffer.scope in ("global", "constant", "local")
         return At(self._frame.memory(place.buffer), place.base, place.offset, place.lanes, aligned)
 
-    def _register(self, read: Place) -> Name | None:
+    def _register(self, read: Address) -> Name | None:
         """The register that a read or write goes to; None for memory."""
         lanes = self._frame.registers.get(read.buffer, 0)
         if not lanes:

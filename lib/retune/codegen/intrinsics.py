@@ -31,11 +31,12 @@ from retune.codegen.kernel import (
     Array,
     Assign,
     Declare,
+    ForLoop,
     Function,
     If,
     Literal,
-    Loop,
     Memory,
+    MemoryLoad,
     Name,
     Operation,
     Registers,
@@ -48,7 +49,6 @@ from retune.codegen.kernel import (
     parts,
     tile_type,
 )
-from retune.codegen.kernel import Load as Read
 from retune.core.dtypes import INT32, DType, packed
 from retune.core.errors import CodegenError
 from retune.intrinsics import (
@@ -386,7 +386,7 @@ class _Allocation:
             case Registers(names) if tile_type(names[0].dtype):
                 for name in names:
                     self._hold(name.name, name.dtype)
-            case Declare(name, Read() as read) if tile_type(name.dtype):
+            case Declare(name, MemoryLoad() as read) if tile_type(name.dtype):
                 yield self._load(name.name, read)
             case Assign(targets, Literal()) if tile_type(targets[0].dtype):
                 for name in targets:
@@ -396,8 +396,8 @@ class _Allocation:
             case Store(at, Name(dtype=dtype) as name) if kind := tile_type(dtype):
                 sizes = (kind.pitch, kind.rows)
                 yield TileStep(self.function, "STORE", (self._held[name.name],), at, sizes)
-            case Loop(name, extent, unroll, notes, body):
-                yield Loop(name, extent, unroll, notes, tuple(self.of(body)))
+            case ForLoop(name, extent, unroll, notes, body):
+                yield ForLoop(name, extent, unroll, notes, tuple(self.of(body)))
             case If(tests, then, otherwise):
                 yield If(tests, tuple(self.of(then)), tuple(self.of(otherwise)))
             case _:
@@ -405,9 +405,9 @@ class _Allocation:
 
     def _product(self, target: Name, kind: Tile, args: Sequence[Value]) -> Iterable[Statement]:
         """The step that adds a product, after loads of operands that have no name."""
-        unnamed = [str(arg) for arg in args[:2] if isinstance(arg, Read)]
+        unnamed = [str(arg) for arg in args[:2] if isinstance(arg, MemoryLoad)]
         for arg in args[:2]:
-            if isinstance(arg, Read):
+            if isinstance(arg, MemoryLoad):
                 yield self._load(str(arg), arg)
         registers = [self._held[str(arg)] for arg in args[:2]]
         numbers = (self._held[target.name], *registers)
@@ -415,7 +415,7 @@ class _Allocation:
         yield TileStep(self.function, "DOT", numbers, sizes=(kind.rows, packs))
         self._free += [self._held.pop(name) for name in dict.fromkeys(unnamed)]
 
-    def _load(self, name: str, read: Read) -> Statement:
+    def _load(self, name: str, read: MemoryLoad) -> Statement:
         kind = tile_type(read.dtype)
         assert kind is not None, "its register holds a tile"
         register = self._hold(name, read.dtype)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, cast
 
 from retune.core.dtypes import FLOAT32, INT7, INT8, INT32, UINT8, DType
 from retune.intrinsics import Signature
-from retune.ir.nodes import Node, node
+from retune.ir.nodes import IRNode, node
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
@@ -63,7 +63,7 @@ _SYMBOLS: Mapping[str, str] = {
 
 
 @node
-class Literal(Node):
+class Literal(IRNode):
     """A number."""
 
     value: float | bool
@@ -75,7 +75,7 @@ class Literal(Node):
 
 
 @node
-class Name(Node):
+class Name(IRNode):
     """A variable or a register; no two of a kernel have one name."""
 
     name: str
@@ -87,7 +87,7 @@ class Name(Node):
 
 
 @node
-class Memory(Node):
+class Memory(IRNode):
     """An array: an argument of the kernel, memory of its work-group, or its own."""
 
     name: str
@@ -98,7 +98,7 @@ class Memory(Node):
 
 
 @node
-class At(Node):
+class At(IRNode):
     """`lanes` adjacent elements of memory from `base + offset`."""
 
     memory: Memory
@@ -114,7 +114,7 @@ class At(Node):
 
 
 @node
-class Load(Node):
+class MemoryLoad(IRNode):
     """What lies there; float16 may be read as float32."""
 
     at: At
@@ -130,7 +130,7 @@ class Load(Node):
 
 
 @node
-class LookedUp(Node):
+class LookedUp(IRNode):
     """Elements of a table of `TABLE_BYTES`, one for each of `TABLE_LANES` places."""
 
     memory: Memory
@@ -147,7 +147,7 @@ class LookedUp(Node):
 
 
 @node
-class Operation(Node):
+class Operation(IRNode):
     """An operator, a function or a conversion of values.
 
     Those of expressions have their names there (`add`, `exp`, `isnan`, ...), and intrinsics theirs
@@ -175,7 +175,7 @@ class Operation(Node):
 
 
 @node
-class Lanes(Node):
+class Lanes(IRNode):
     """Some lanes of a vector, in that order."""
 
     value: "Value"
@@ -191,14 +191,14 @@ class Lanes(Node):
         return f"{self.value}.{'.'.join(map(str, self.numbers))}"
 
 
-Value = Literal | Name | Load | LookedUp | Operation | Lanes
+Value = Literal | Name | MemoryLoad | LookedUp | Operation | Lanes
 
 
 # -- statements --------------------------------------------------------------------------------
 
 
 @node
-class Declare(Node):
+class Declare(IRNode):
     """A name for a value, which stays as it is."""
 
     name: Name
@@ -206,14 +206,14 @@ class Declare(Node):
 
 
 @node
-class Registers(Node):
+class Registers(IRNode):
     """Variables of one type, without a value yet."""
 
     names: tuple[Name, ...]
 
 
 @node
-class Array(Node):
+class Array(IRNode):
     """Memory of the work-group, or of the item alone."""
 
     memory: Memory
@@ -221,7 +221,7 @@ class Array(Node):
 
 
 @node
-class Part(Node):
+class SubArray(IRNode):
     """An array in the memory that the caller of a function gives it, from that byte on."""
 
     memory: Memory
@@ -229,7 +229,7 @@ class Part(Node):
 
 
 @node
-class Assign(Node):
+class Assign(IRNode):
     """Registers set to one value."""
 
     targets: tuple[Name, ...]
@@ -237,7 +237,7 @@ class Assign(Node):
 
 
 @node
-class Store(Node):
+class Store(IRNode):
     """Memory set to a value; a float32 in memory of float16 is rounded."""
 
     at: At
@@ -250,7 +250,7 @@ class Wait:
 
 
 @node
-class Prefetch(Node):
+class Prefetch(IRNode):
     """Asks for the line `beyond` elements after a place, which need not exist."""
 
     at: At
@@ -260,7 +260,7 @@ class Prefetch(Node):
 
 
 @node
-class Number(Node):
+class Number(IRNode):
     """The number of the group (kind `group`) or of the item in it (`local`) along an axis."""
 
     name: Name
@@ -273,7 +273,7 @@ class Number(Node):
 
 
 @node
-class Loop(Node):
+class ForLoop(IRNode):
     """A loop in time from 0."""
 
     name: Name
@@ -285,7 +285,7 @@ class Loop(Node):
 
 
 @node
-class If(Node):
+class If(IRNode):
     """Statements where all tests hold, others where one does not."""
 
     tests: tuple[Value, ...]
@@ -294,7 +294,7 @@ class If(Node):
 
 
 @node
-class TileConfiguration(Node):
+class TileConfiguration(IRNode):
     """Tile registers from here on, numbered, of so many rows of so many bytes each."""
 
     function: "Function"
@@ -303,7 +303,7 @@ class TileConfiguration(Node):
 
 
 @node
-class TileStep(Node):
+class TileStep(IRNode):
     """A step on tile registers, see `intrinsics.TILE_STEPS`."""
 
     function: "Function"
@@ -316,7 +316,7 @@ class TileStep(Node):
 
 
 @node
-class Together(Node):
+class Together(IRNode):
     """What the items of a warp do at once: a function adds to registers of each of them."""
 
     function: "Function"
@@ -325,13 +325,13 @@ class Together(Node):
 
 
 Statement = (
-    Declare | Registers | Array | Part | Assign | Store | Wait | Prefetch | Number | Loop | If
-    | TileConfiguration | TileStep | Together
+    Declare | Registers | Array | SubArray | Assign | Store | Wait | Prefetch | Number | ForLoop
+    | If | TileConfiguration | TileStep | Together
 )  # fmt: skip
 
 
 @node
-class Function(Node):
+class Function(IRNode):
     """An intrinsic as a function, which comes before the kernel that calls it."""
 
     op: str
@@ -341,7 +341,7 @@ class Function(Node):
 
 
 @node
-class Parameter(Node):
+class Parameter(IRNode):
     """An array that the kernel is given; none overlap."""
 
     memory: Memory
@@ -375,6 +375,6 @@ def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statem
         part = stack.pop()
         if isinstance(part, tuple):
             stack.extend(cast("tuple[Any, ...]", part))
-        elif isinstance(part, Node | Wait):
+        elif isinstance(part, IRNode | Wait):
             yield part  # pyright: ignore[reportReturnType]  # these are the nodes that there are
             stack.extend([getattr(part, name) for name in part.__match_args__])

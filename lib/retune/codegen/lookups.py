@@ -13,20 +13,19 @@ from retune.codegen.kernel import (
     TABLE_LANES,
     At,
     Lanes,
-    Load,
     LookedUp,
     Memory,
+    MemoryLoad,
     Operation,
     Value,
 )
 from retune.core.dtypes import INT32
-from retune.ir.expr import Buffer, Expr, Var, loads, variables
-from retune.ir.expr import Load as LoadExpr
+from retune.ir.expr import Buffer, Expr, Load, Var, loads, variables
 from retune.ir.flat import elements, flat_terms
 from retune.ir.simplify import from_polynomial
 
 
-def is_lookup(load: LoadExpr, lane: Var | None, registers: Container[Buffer]) -> bool:
+def is_lookup(load: Load, lane: Var | None, registers: Container[Buffer]) -> bool:
     """Whether it reads where registers, or other reads of each lane, say and nothing else does.
 
     Lanes that move along the buffer beside what is read are vectors of adjacent elements.
@@ -36,7 +35,7 @@ def is_lookup(load: LoadExpr, lane: Var | None, registers: Container[Buffer]) ->
     return said and all(_varies_by_reads(index, lane) for index in load.indices)
 
 
-def lookups(instance: Instance, registers: Container[Buffer]) -> list[LoadExpr]:
+def lookups(instance: Instance, registers: Container[Buffer]) -> list[Load]:
     """The lookups of the instance's block by several lanes, inner ones first."""
     if instance.lane is None:
         return []
@@ -44,20 +43,20 @@ def lookups(instance: Instance, registers: Container[Buffer]) -> list[LoadExpr]:
     return [load for load in reversed(found) if is_lookup(load, lane, registers)]
 
 
-def place_of(load: LoadExpr) -> Expr:
+def place_of(load: Load) -> Expr:
     """The number of the element in its buffer."""
     return from_polynomial(flat_terms(load.buffer, load.indices))
 
 
-def looked_up(load: LoadExpr, memory: Memory, places: Value) -> Value:
+def looked_up(load: Load, memory: Memory, places: Value) -> Value:
     """What the lookup reads at one place or several: then `places` is a name."""
     if places.lanes == 1:
-        return Load(At(memory, places, 0), load.dtype)
+        return MemoryLoad(At(memory, places, 0), load.dtype)
     whole = places.lanes == TABLE_LANES and places.dtype == INT32 and memory.image is None
     if whole and _is_table(load.buffer):
         return LookedUp(memory, places, load.dtype)
     ones = [Lanes(places, (number,), places.dtype) for number in range(places.lanes)]
-    values = tuple(Load(At(memory, one, 0), load.dtype) for one in ones)
+    values = tuple(MemoryLoad(At(memory, one, 0), load.dtype) for one in ones)
     return Operation("vector", values, load.dtype, places.lanes)
 
 
@@ -69,6 +68,6 @@ def _is_table(buffer: Buffer) -> bool:
 
 def _varies_by_reads(expr: Expr, lane: Var | None) -> bool:
     """Whether the lanes of an expression differ by nothing but what they read."""
-    if isinstance(expr, LoadExpr):
+    if isinstance(expr, Load):
         return True
     return expr != lane and all(_varies_by_reads(child, lane) for child in expr.children)

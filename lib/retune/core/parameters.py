@@ -12,7 +12,7 @@ from retune.core.target import DeviceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class DeviceParameter:
     """A number of a DeviceSpec that may be given."""
 
     field: str
@@ -24,38 +24,38 @@ class Parameter:
 
 _BYTES = 1 << 50
 
-PARAMETERS: Mapping[str, Parameter] = {
-    "compute_units": Parameter(
+PARAMETERS: Mapping[str, DeviceParameter] = {
+    "compute_units": DeviceParameter(
         field="compute_units", least=1, most=1 << 16, meaning="units that run work-groups"
     ),
-    "vector_bits": Parameter(
+    "vector_bits": DeviceParameter(
         field="vector_bits", least=0, most=1 << 14, meaning="widest vector of a core; 0: unknown"
     ),
-    "l1_bytes": Parameter(field="l1_bytes", least=0, most=_BYTES, meaning="first cache"),
-    "l2_bytes": Parameter(field="l2_bytes", least=0, most=_BYTES, meaning="second cache"),
-    "l3_bytes": Parameter(field="l3_bytes", least=0, most=_BYTES, meaning="third cache"),
-    "cache_line_bytes": Parameter(
+    "l1_bytes": DeviceParameter(field="l1_bytes", least=0, most=_BYTES, meaning="first cache"),
+    "l2_bytes": DeviceParameter(field="l2_bytes", least=0, most=_BYTES, meaning="second cache"),
+    "l3_bytes": DeviceParameter(field="l3_bytes", least=0, most=_BYTES, meaning="third cache"),
+    "cache_line_bytes": DeviceParameter(
         field="cache_line_bytes", least=1, most=1 << 14, meaning="a line of the caches"
     ),
-    "max_local_bytes": Parameter(
+    "max_local_bytes": DeviceParameter(
         field="local_memory_bytes",
         least=0,
         most=1 << 30,
         meaning="local memory of a work-group; 0: it is a part of global memory",
     ),
-    "max_work_group": Parameter(
+    "max_work_group": DeviceParameter(
         field="max_work_group", least=1, most=1 << 16, meaning="work-items of a work-group"
     ),
-    "global_memory_bytes": Parameter(
+    "global_memory_bytes": DeviceParameter(
         field="global_memory_bytes", least=1, most=_BYTES, meaning="memory of the device"
     ),
-    "image_width": Parameter(
+    "image_width": DeviceParameter(
         field="image_width", least=0, most=1 << 20, meaning="texels of an image's row; 0: no images"
     ),
-    "image_height": Parameter(
+    "image_height": DeviceParameter(
         field="image_height", least=0, most=1 << 20, meaning="rows of an image"
     ),
-    "image_reads": Parameter(
+    "image_reads": DeviceParameter(
         field="image_reads",
         least=0,
         most=1,

@@ -85,7 +85,7 @@ class LayerQuality:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputDeviation:
+class VerifyResult:
     """How far a bundle's outputs are from the oracle's."""
 
     oracle: str

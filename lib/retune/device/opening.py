@@ -35,7 +35,7 @@ from retune.device.simulated.accelerator import (
     described,
     is_accelerator,
 )
-from retune.device.simulated.board import SIMULATED, Board, read_board
+from retune.device.simulated.board import SIMULATED, SimulatedBoard, read_board
 from retune.device.simulated.runner import SimulatedDevice, SimulatedRunner
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def is_simulated(name: str) -> bool:
     return is_accelerator(first) or _board(first) is not None
 
 
-def board_of(name: str) -> Board | None:
+def board_of(name: str) -> SimulatedBoard | None:
     """What is simulated under that name, of several the first; None for any other device.
 
     Raises: InputError if its file cannot be used.
@@ -192,7 +192,7 @@ def _devices(name: str) -> list[str]:
     return found
 
 
-def _board(device: str) -> Board | None:
+def _board(device: str) -> SimulatedBoard | None:
     if not device.startswith(SIMULATED):
         return None
     return read_board(Path(device.removeprefix(SIMULATED)).expanduser())

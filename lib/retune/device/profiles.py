@@ -3,7 +3,7 @@
 `profile:mali-g76` is the device that `profile_data/mali-g76.toml` describes: bundles are compiled
 for it, and nothing runs. `profile:mali-g76@pocl` is PoCL with the profile's limits: its kernels run
 there, so that they are shown to be right; how long they take says nothing of the profile's device.
-Read `Profile` and `read_profile`.
+Read `DeviceProfile` and `read_profile`.
 """
 
 import tomllib
@@ -47,7 +47,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class DeviceProfile:
     """A GPU as data."""
 
     name: str
@@ -79,7 +79,7 @@ def is_profile(device: str) -> bool:
     return device.startswith(PROFILE)
 
 
-def split_profile(device: str) -> tuple[Profile, str]:
+def split_profile(device: str) -> tuple[DeviceProfile, str]:
     """The profile, and the name of the device that plays it; '' for none. Raises: InputError."""
     name, _, base = device.removeprefix(PROFILE).partition(PLAYED)
     return read_profile(name), base
@@ -91,7 +91,7 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".toml") for f in found if f.name.endswith(".toml")))
 
 
-def read_profile(name: str) -> Profile:
+def read_profile(name: str) -> DeviceProfile:
     """The profile of that name. Raises: InputError naming those that there are."""
     known = profile_names()
     if name not in known:
@@ -102,10 +102,10 @@ def read_profile(name: str) -> Profile:
     table = tomllib.loads(text)
     model = str(table.pop("model"))
     facts = from_plain(dict[str, Fact], table, where=f"{name}.toml", style="toml")
-    return Profile(name=name, model=model, facts=facts)
+    return DeviceProfile(name=name, model=model, facts=facts)
 
 
-def played(profile: Profile, base: DeviceSpec) -> DeviceSpec:
+def played(profile: DeviceProfile, base: DeviceSpec) -> DeviceSpec:
     """The profile's device as the base device plays it: its limits, on that machine.
 
     Its images are no larger than the base device's.

@@ -21,7 +21,7 @@ from retune.bundle.verify.remote_requests import (
 from retune.core.errors import InputError, RecordError
 from retune.core.schema import to_json
 from retune.device.measure.vitals import read_vitals
-from retune.device.remote.wire import Parts, RefusedError, read_json
+from retune.device.remote.wire import MessageParts, RefusedError, read_json
 
 _MOST = 8
 """Bundles of one comparison, and those that lie on the disk."""
@@ -51,7 +51,9 @@ class Bundles:
         self._written: OrderedDict[str, Path] = OrderedDict()
         """By digest, the latest at the end."""
 
-    def carry_out(self, body: str, parts: Parts, blob: Callable[[str], bytes]) -> tuple[str, Parts]:
+    def carry_out(
+        self, body: str, parts: MessageParts, blob: Callable[[str], bytes]
+    ) -> tuple[str, MessageParts]:
         """What came of the job. Raises: RefusedError, DeviceError."""
         job = read_json(BundleJob, body)
         _check(job)
@@ -74,22 +76,22 @@ class Bundles:
             self._examiner = None
 
     def _answer(
-        self, job: BundleJob, paths: dict[str, Path], parts: Parts
-    ) -> tuple[BundleAnswer, Parts]:
+        self, job: BundleJob, paths: dict[str, Path], parts: MessageParts
+    ) -> tuple[BundleAnswer, MessageParts]:
         first, examiner = next(iter(paths.values())), self._opened()
         match job.deed:
             case "run":
                 made = examiner.run(first, inputs_in(parts.arrays))
-                return BundleAnswer(vitals=read_vitals()), Parts(arrays=output_arrays(made))
+                return BundleAnswer(vitals=read_vitals()), MessageParts(arrays=output_arrays(made))
             case "compare":
                 found = examiner.compare(dict(paths), baseline=job.baseline, options=job.options)
-                return BundleAnswer(vitals=read_vitals(), benchmark=found), Parts()
+                return BundleAnswer(vitals=read_vitals(), benchmark=found), MessageParts()
             case "profile":
                 rows = examiner.profile(first, repeat=job.repeat)
-                return BundleAnswer(vitals=read_vitals(), profile=rows), Parts()
+                return BundleAnswer(vitals=read_vitals(), profile=rows), MessageParts()
             case "form":
                 form = examiner.best_form(first)
-                return BundleAnswer(vitals=read_vitals(), form=form), Parts()
+                return BundleAnswer(vitals=read_vitals(), form=form), MessageParts()
 
     def _opened(self) -> Examiner:
         if self._examiner is None:

@@ -9,7 +9,7 @@ from retune.device.measure.vitals import read_vitals
 from retune.device.measure.workload import Runner
 from retune.device.opening import open_runner
 from retune.device.remote.batches import Limits, pack_rows, unpack_batch
-from retune.device.remote.wire import Parts, RefusedError
+from retune.device.remote.wire import MessageParts, RefusedError
 from retune.device.simulated.accelerator import config_of
 
 _KNOWN = 4
@@ -30,7 +30,9 @@ class Measuring:
         self._given: OrderedDict[str, str] = OrderedDict()
         """Digest of each workload that the runner has, the latest at the end."""
 
-    def carry_out(self, body: str, parts: Parts, blob: Callable[[str], bytes]) -> tuple[str, Parts]:
+    def carry_out(
+        self, body: str, parts: MessageParts, blob: Callable[[str], bytes]
+    ) -> tuple[str, MessageParts]:
         """A row for each candidate, and how the board was then."""
         batch = unpack_batch(body, parts, self._limits)
         key = batch.workload_key
@@ -44,7 +46,7 @@ class Measuring:
             rows = self._runner.submit(key, batch.sources, batch.options).result()
         except InputError as error:
             raise RefusedError(str(error)) from error
-        return pack_rows(rows, read_vitals()), Parts()
+        return pack_rows(rows, read_vitals()), MessageParts()
 
     def close(self) -> None:
         """Ends the processes that measure."""

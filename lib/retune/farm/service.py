@@ -19,7 +19,7 @@ from retune.device.remote.wire import (
     MOST_BYTES,
     WIRE,
     Envelope,
-    Parts,
+    MessageParts,
     RefusedError,
     Reply,
     pack,
@@ -34,10 +34,12 @@ KINDS = {"measure": "retune.farm.measuring", "bundle": "retune.farm.bundles"}
 """Kind of a job -> module whose `open_handler` makes who carries it out."""
 
 
-class Handler(Protocol):
+class JobHandler(Protocol):
     """Carries out jobs of one kind, one at a time."""
 
-    def carry_out(self, body: str, parts: Parts, blob: Callable[[str], bytes]) -> tuple[str, Parts]:
+    def carry_out(
+        self, body: str, parts: MessageParts, blob: Callable[[str], bytes]
+    ) -> tuple[str, MessageParts]:
         """Body and parts of the answer; `blob` gives one that the job needs, by digest.
 
         Raises: RefusedError for what is no job; DeviceError where the board cannot do it.
@@ -70,7 +72,7 @@ class Service:
         self._most_bytes = most_bytes
         self._kept_bytes = kept_bytes
         self._blobs: OrderedDict[str, bytes] = OrderedDict()
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, JobHandler] = {}
         self._turn = threading.Lock()
         """Held by the job that is carried out; one of a connection that was lost may be."""
 
@@ -129,10 +131,10 @@ class Service:
     def _reply(self, state: Literal["refused", "lost"], why: str) -> bytes:
         return pack(Reply(state=state, board=self.name, why=why))
 
-    def _handler(self, kind: str) -> Handler:
+    def _handler(self, kind: str) -> JobHandler:
         if kind not in self._handlers:
             opened = import_module(KINDS[kind]).open_handler(self._device, self._folder)
-            self._handlers[kind] = cast("Handler", opened)
+            self._handlers[kind] = cast("JobHandler", opened)
         return self._handlers[kind]
 
     def _blob(self, digest: str) -> bytes:
@@ -143,7 +145,7 @@ class Service:
         self._blobs.move_to_end(digest)
         return self._blobs[digest]
 
-    def _keep(self, parts: Parts) -> None:
+    def _keep(self, parts: MessageParts) -> None:
         """The blobs are there; the oldest others are not, if all take too much."""
         for digest, blob in parts.blobs.items():
             self._blobs[digest] = blob

@@ -12,7 +12,7 @@ from operator import is_not
 from typing import Literal
 
 from retune.core.dtypes import BOOL, FLOAT32, INT32, DType, as_dtype
-from retune.ir.nodes import Node, node
+from retune.ir.nodes import IRNode, node
 from retune.ir.operators import COMPARISONS, OPERATORS, TIGHT, BinaryOp, folded
 from retune.ir.storage import Storage
 
@@ -20,7 +20,7 @@ Scope = Literal["global", "constant", "local", "private", "register"]
 """Where a buffer lives. `constant` is global memory whose contents are known at compile time."""
 
 
-class Expr(Node):
+class Expr(IRNode):
     """Base of all expressions; operators build larger ones and fold constants."""
 
     __slots__ = ("_loads", "_variables")
@@ -210,7 +210,7 @@ class Select(Expr):
 
 
 @node
-class Buffer(Node):
+class Buffer(IRNode):
     """A named block of memory; extents may hold tile-size symbols. No storage means row-major."""
 
     name: str

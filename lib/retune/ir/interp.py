@@ -44,7 +44,7 @@ def run_program(
     arrays: Arrays = {b.name: np.asarray(inputs[b.name]) for b in program.inputs}
     for buffer in (*program.outputs, *program.scratch):
         arrays[buffer.name] = poisoned(buffer)
-    Runner(arrays, apart).run(decompose_all(program).body, {})
+    Interpreter(arrays, apart).run(decompose_all(program).body, {})
     return {b.name: arrays[b.name] for b in program.outputs}
 
 
@@ -56,7 +56,7 @@ def poisoned(buffer: Buffer) -> np.ndarray:
     return np.full(shape, poison, dtype.numpy)
 
 
-class Runner:
+class Interpreter:
     """Executes statements over named arrays, one after the other."""
 
     def __init__(self, arrays: Arrays, apart: Collection[Var] = ()) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from retune.core.errors import RaceError, VerifyError
 from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Load, Select, Var
-from retune.ir.interp import COMBINE, Arrays, Runner, perfect_nest, poisoned
+from retune.ir.interp import COMBINE, Arrays, Interpreter, perfect_nest, poisoned
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import (
     Barrier,
@@ -59,7 +59,7 @@ def run_items(program: Program, inputs: Mapping[str, np.ndarray], seed: int = 0)
     rng = np.random.default_rng(seed)
     for root in decompose_all(program).body.stmts:
         if is_compile_time(root):
-            Runner(arrays).run(root, {})
+            Interpreter(arrays).run(root, {})
         else:
             _Kernel(root, arrays).run(rng)
     return {b.name: arrays[b.name] for b in program.outputs}

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 
-class Node:
+class IRNode:
     """Base of what `node` makes."""
 
     __slots__ = ("_hash",)
@@ -29,12 +29,12 @@ class Node:
             value = self._hash = hash(self._content(self))
             return value
 
-    def __reduce__(self) -> tuple[type["Node"], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type["IRNode"], tuple[Any, ...]]:
         """Its fields alone: hashes of other processes are others."""
         return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)
 
 
-N = TypeVar("N", bound=Node)
+N = TypeVar("N", bound=IRNode)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -47,5 +47,5 @@ def node(cls: type[N]) -> type[N]:
     made = dataclass(slots=True)(cls)
     if not own_hash:
         made._content = attrgetter(*(f.name for f in fields(made) if f.compare))  # pyright: ignore[reportPrivateUsage]
-        made.__hash__ = Node.__hash__
+        made.__hash__ = IRNode.__hash__
     return made

@@ -21,7 +21,7 @@ from retune.ir.expr import (
     binary,
     const,
 )
-from retune.ir.nodes import Node, node
+from retune.ir.nodes import IRNode, node
 
 Monomial = tuple[Expr, ...]
 """Atoms multiplied together, sorted by their text; the empty one is the constant term."""
@@ -29,7 +29,7 @@ Polynomial = dict[Monomial, int]
 
 
 @node
-class Range(Node):
+class Range(IRNode):
     """All integers from `low` to `high`, both included."""
 
     low: int

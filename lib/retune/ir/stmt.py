@@ -26,7 +26,7 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
-from retune.ir.nodes import Node, node
+from retune.ir.nodes import IRNode, node
 from retune.ir.te import Compute, Concat, Dag, Reducer, Tensor
 
 Indices = tuple[Expr, ...]
@@ -80,7 +80,7 @@ def identity(reducer: Reducer, dtype: DType) -> Const:
 
 
 @node
-class Block(Node):
+class Block(IRNode):
     """`buffer[indices] = value`, or `buffer[indices] <reducer>= value`, where `guard` holds."""
 
     name: str
@@ -93,7 +93,7 @@ class Block(Node):
     """True when a separate init block sets the start value of this reduction."""
 
 
-class _Outer(Node):
+class _Outer(IRNode):
     """Base of statements that others are in: they know which ones, see `inside`."""
 
     __slots__ = ("_inside",)
@@ -238,7 +238,7 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 
 
 @node
-class Inside(Node):
+class Inside(IRNode):
     """What a statement consists of."""
 
     blocks: tuple[Block, ...]

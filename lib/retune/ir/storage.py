@@ -3,7 +3,7 @@
 An index is written in digits: `c` of NCHW16c as `c // 16` and `c % 16`. The digits of all indices,
 in some order, are those of the address, each in a room that may be larger than the digit needs. So
 orders of axes, tiles, pitches, halos and columns of a wider buffer are one notion, and no two
-elements ever share an address. Read `Part`, then `row_major`.
+elements ever share an address. Read `AddressDigit`, then `row_major`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ Span = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AddressDigit:
     """One digit of an address: `index // divisor % extent` of a dimension, in a room of its own.
 
     Raises: ValueError if the room does not hold it.
@@ -60,7 +60,7 @@ class Storage:
     """How the elements of a buffer of some shape lie in the allocation that holds them."""
 
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[AddressDigit, ...]
     """From the outermost digit of the address to the innermost."""
     strides: tuple[int, ...] = field(init=False, compare=False)
     """Of each part: elements from one of its values to the next."""
@@ -80,7 +80,7 @@ class Storage:
         """The address of the first element."""
         return sum(p.first * stride for p, stride in zip(self.parts, self.strides, strict=True))
 
-    def digit(self, part: Part, index: T) -> T:
+    def digit(self, part: AddressDigit, index: T) -> T:
         """The part's digit of an index of its dimension."""
         if part.divisor == 1 and part.extent == self.shape[part.dim]:
             return index
@@ -124,8 +124,8 @@ class Storage:
                 f"room; got {old}"
             )
         tiles = -(-old.extent // size)
-        outer = Part(old.dim, old.divisor * size, tiles, 0, tiles)
-        inner = Part(old.dim, old.divisor, size, 0, size)
+        outer = AddressDigit(old.dim, old.divisor * size, tiles, 0, tiles)
+        inner = AddressDigit(old.dim, old.divisor, size, 0, size)
         return replace(self, parts=(*self.parts[:part], outer, *self.parts[part + 1 :], inner))
 
     def within(self, part: int, first: int, room: int) -> "Storage":
@@ -199,8 +199,10 @@ class Storage:
         Raises: ValueError where they do not, or the shape has another number of elements.
         """
         parts = list(self.parts)
-        wholes = {Part(dim, 1, n, 0, n) for dim, n in enumerate(self.shape)}
-        made: dict[Part, tuple[Part, ...]] = {p: () for p in parts if p in wholes and p.room == 1}
+        wholes = {AddressDigit(dim, 1, n, 0, n) for dim, n in enumerate(self.shape)}
+        made: dict[AddressDigit, tuple[AddressDigit, ...]] = {
+            p: () for p in parts if p in wholes and p.room == 1
+        }
         for old, new in _matches(self.shape, shape):
             own = [part for part in parts if part.dim in old and part not in made]
             if len(old) == len(new) == 1:
@@ -211,7 +213,7 @@ class Storage:
             if together != sorted(own, key=lambda part: part.dim) or not wholes.issuperset(own):
                 raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
             made |= dict.fromkeys(own, ())
-            made[own[0]] = tuple(Part(dim, 1, shape[dim], 0, shape[dim]) for dim in new)
+            made[own[0]] = tuple(AddressDigit(dim, 1, shape[dim], 0, shape[dim]) for dim in new)
         single = [dim for dim, extent in enumerate(shape) if extent == 1]
         for part in [p for p in parts if p not in made]:  # a single column of a wider buffer, say
             if part.extent > 1 or not single:
@@ -221,7 +223,7 @@ class Storage:
         for dim in range(len(shape)):
             if dim in single:  # where it would be in row-major order, if the rest is in that
                 after = (n for n, part in enumerate(found) if part.dim > dim)
-                found.insert(next(after, len(found)), Part(dim, 1, 1, 0, 1))
+                found.insert(next(after, len(found)), AddressDigit(dim, 1, 1, 0, 1))
         return Storage(shape, tuple(found))
 
     def can_be(self, shape: tuple[int, ...]) -> bool:
@@ -261,7 +263,7 @@ class Storage:
                 words.append(place)
         return "_".join(words)
 
-    def _above(self, part: Part) -> bool:
+    def _above(self, part: AddressDigit) -> bool:
         """Whether the dimension has digits above this one."""
         return part.divisor * part.extent < self.shape[part.dim]
 
@@ -307,4 +309,4 @@ def _matches(
 @lru_cache(maxsize=4096)
 def row_major(shape: tuple[int, ...]) -> Storage:
     """Rows one after the other, as numpy and C have them."""
-    return Storage(shape, tuple(Part(dim, 1, n, 0, n) for dim, n in enumerate(shape)))
+    return Storage(shape, tuple(AddressDigit(dim, 1, n, 0, n) for dim, n in enumerate(shape)))

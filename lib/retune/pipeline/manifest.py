@@ -18,9 +18,9 @@ from retune.core.results import (
     KernelTime,
     Latency,
     LayerQuality,
-    OutputDeviation,
     TaskEntry,
     TaskResult,
+    VerifyResult,
 )
 
 Variant = Literal["untuned", "tuned"]
@@ -288,7 +288,7 @@ class CompileManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyManifest(Manifest, OutputDeviation):
+class VerifyManifest(Manifest, VerifyResult):
     """How far the bundle's outputs are from the oracle's."""
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from retune.core.layouts import IOLayouts
-from retune.core.results import KernelTime, Latency, LayerQuality, OutputDeviation, TaskResult
+from retune.core.results import KernelTime, Latency, LayerQuality, TaskResult, VerifyResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class ReportData:
     """Whether the device is one whose times are counted, and not measured."""
     profile: tuple[KernelTime, ...]
     """In order of execution."""
-    verification: OutputDeviation
+    verification: VerifyResult
     facts: tuple[tuple[str, str], ...]
     """Name -> value: the run's settings and the bundle's sizes."""
     queues: tuple[str, str] | None = None

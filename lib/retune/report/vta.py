@@ -15,7 +15,7 @@ import numpy as np
 
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.isa import ALU, GEMM, QUEUES
-from retune.targets.vta.timing import Timing
+from retune.targets.vta.timing import ModuleTiming
 
 WIDTH, LEFT, RIGHT = 860.0, 64.0, 28.0
 _LANE, _GAP = 26.0, 10.0
@@ -36,7 +36,7 @@ _FILE_STYLE = "svg { background:var(--paper); font-family:system-ui, sans-serif;
 """What a picture has from its page, otherwise."""
 
 
-def queue_chart(timing: Timing) -> str:
+def queue_chart(timing: ModuleTiming) -> str:
     """A lane for each queue, from the first cycle to the last, filled where it works.
 
     What is less than half a pixel apart is drawn as one.
@@ -108,7 +108,7 @@ class Layer:
     gops: float
 
     @staticmethod
-    def of(timing: Timing) -> "Layer":
+    def of(timing: ModuleTiming) -> "Layer":
         """A module as it was simulated."""
         moved = timing.costs.read_bytes + timing.costs.written_bytes
         intensity = 2 * timing.module.macs / max(1, moved)

@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.bundle.memory import Block, most_alive, place, plan_memory, temp_blocks
+from retune.bundle.memory import MemoryBlock, most_alive, place, plan_memory, temp_blocks
 from retune.bundle.plan import NetworkPlan
 
 
 @st.composite
-def blocks(draw: st.DrawFn) -> tuple[Block, ...]:
+def blocks(draw: st.DrawFn) -> tuple[MemoryBlock, ...]:
     spans = draw(
         st.lists(st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 8)), max_size=30)
     )
     return tuple(
-        Block(name=f"t{i}", bytes=64 * size, first=first, last=first + length)
+        MemoryBlock(name=f"t{i}", bytes=64 * size, first=first, last=first + length)
         for i, (size, first, length) in enumerate(spans)
     )
 
 
 @given(blocks())
-def test_blocks_alive_at_once_never_overlap(blocks: tuple[Block, ...]) -> None:
+def test_blocks_alive_at_once_never_overlap(blocks: tuple[MemoryBlock, ...]) -> None:
     offsets, _ = place(blocks)
     for a, b in combinations(blocks, 2):
         if a.first <= b.last and b.first <= a.last:
@@ -33,7 +33,7 @@ def test_blocks_alive_at_once_never_overlap(blocks: tuple[Block, ...]) -> None:
 
 @given(blocks())
 def test_the_arena_holds_every_block_and_no_less_than_what_is_alive(
-    blocks: tuple[Block, ...],
+    blocks: tuple[MemoryBlock, ...],
 ) -> None:
     offsets, arena = place(blocks)
     assert arena == max((offsets[b.name] + b.bytes for b in blocks), default=0)
@@ -41,28 +41,28 @@ def test_the_arena_holds_every_block_and_no_less_than_what_is_alive(
 
 
 @given(blocks())
-def test_offsets_stay_aligned(blocks: tuple[Block, ...]) -> None:
+def test_offsets_stay_aligned(blocks: tuple[MemoryBlock, ...]) -> None:
     offsets, arena = place(blocks)
     assert all(at % 64 == 0 for at in (*offsets.values(), arena))
 
 
 @given(blocks())
-def test_the_lower_bound_is_the_fullest_moment(blocks: tuple[Block, ...]) -> None:
+def test_the_lower_bound_is_the_fullest_moment(blocks: tuple[MemoryBlock, ...]) -> None:
     moments = [sum(b.bytes for b in blocks if b.first <= t <= b.last) for t in range(30)]
     assert most_alive(blocks) == max(moments)
 
 
 def test_a_chain_needs_two_blocks_only() -> None:
-    chain = tuple(Block(name=f"t{i}", bytes=640, first=i, last=i + 1) for i in range(50))
+    chain = tuple(MemoryBlock(name=f"t{i}", bytes=640, first=i, last=i + 1) for i in range(50))
     assert place(chain)[1] == most_alive(chain) == 1280
 
 
 def test_a_gap_is_filled_by_the_best_fit() -> None:
     held = (
-        Block(name="long", bytes=64, first=0, last=9),
-        Block(name="early", bytes=256, first=0, last=1),
-        Block(name="late", bytes=192, first=2, last=3),
-        Block(name="small", bytes=64, first=2, last=3),
+        MemoryBlock(name="long", bytes=64, first=0, last=9),
+        MemoryBlock(name="early", bytes=256, first=0, last=1),
+        MemoryBlock(name="late", bytes=192, first=2, last=3),
+        MemoryBlock(name="small", bytes=64, first=2, last=3),
     )
     assert place(held)[1] == most_alive(held) == 320
 

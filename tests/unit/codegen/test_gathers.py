@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.codegen.addresses import Place
+from retune.codegen.addresses import Address
 from retune.codegen.kernel import Name, Value
 from retune.codegen.opencl.renderer import OPENCL
 from retune.codegen.passes.gathers import Lane, shuffled, vectors_of
@@ -15,7 +15,7 @@ from tests.support.properties import quick
 
 X, Y = (Buffer(name, (const(256),)) for name in "xy")
 PLACES = st.builds(
-    lambda buffer, base, offset: Place(buffer, base, offset, 1),
+    lambda buffer, base, offset: Address(buffer, base, offset, 1),
     st.sampled_from([X, Y]),
     st.sampled_from([None, Name("at", INT32)]),
     st.integers(0, 40),
@@ -29,7 +29,7 @@ def text(value: Value | None) -> str:
 
 @quick(200)
 @given(st.lists(PLACES, max_size=60))
-def test_vectors_hold_what_was_asked_for_and_nothing_else(scattered: list[Place]):
+def test_vectors_hold_what_was_asked_for_and_nothing_else(scattered: list[Address]):
     asked = {(p.buffer, p.base, p.offset) for p in scattered}
     found = vectors_of(scattered)
     for place, (vector, lane) in found.items():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from retune.codegen.emit import KernelBody
 from retune.codegen.frame import Frame, Scope
-from retune.codegen.kernel import Literal, Loop, Name, Value
+from retune.codegen.kernel import ForLoop, Literal, Name, Value
 from retune.codegen.lower import finished
 from retune.codegen.names import Identifiers
 from retune.codegen.target import CPU
@@ -34,7 +34,7 @@ def hoisted(build: Callable[[Frame], list[Value]]) -> str:
     outer, *loops = frame.scopes
     for scope, var, extent in reversed(list(zip(loops, (ROW, COLUMN), (4, 8), strict=True))):
         around = frame.scopes[frame.scopes.index(scope) - 1]
-        loop = Loop(Name(var.name, INT32), extent, 1, (), tuple(scope.statements))
+        loop = ForLoop(Name(var.name, INT32), extent, 1, (), tuple(scope.statements))
         around.statements.append(loop)
     return "\n".join([shown(outer.statements), *map(str, values)])
 

@@ -52,7 +52,7 @@ PYTHON = Renderer(
     values={
         ir.Literal: lambda v, to: f"np.{v.dtype}({str(v.value)!r})",
         ir.Name: lambda v, to: v.name,
-        ir.Load: lambda v, to: f"{place(v.at, to)}.copy()",
+        ir.MemoryLoad: lambda v, to: f"{place(v.at, to)}.copy()",
         ir.Lanes: lambda v, to: f"{to.text(v.value)}[{list(v.numbers)}]",
         ir.Operation: operation,
     },
@@ -64,7 +64,7 @@ PYTHON = Renderer(
         ir.Store: lambda s, to: [f"{place(s.at, to)} = {to.text(s.value)}"],
         ir.Prefetch: lambda s, to: [],
         ir.Number: lambda s, to: [f"{s.name.name} = group[{s.axis}]"],
-        ir.Loop: lambda s, to: [f"for {s.name.name} in range({s.extent}):", *to.inside(s.body)],
+        ir.ForLoop: lambda s, to: [f"for {s.name.name} in range({s.extent}):", *to.inside(s.body)],
         ir.If: lambda s, to: [
             f"if {' and '.join(map(to.text, s.tests))}:",
             *to.inside(s.then),

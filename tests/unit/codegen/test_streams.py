@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.codegen.addresses import Place
+from retune.codegen.addresses import Address
 from retune.codegen.kernel import Name
 from retune.codegen.lower import lower
 from retune.codegen.passes.streams import AHEAD_BYTES, share_of_next
@@ -44,7 +44,7 @@ LINE = 16
 """Floats of a cache line."""
 
 
-def strips(passes: int, chunks: int, steps: int, vectors: int) -> tuple[list[For], list[Place]]:
+def strips(passes: int, chunks: int, steps: int, vectors: int) -> tuple[list[For], list[Address]]:
     """Loops that read strips of a packed constant `passes` times each, and an iteration's reads."""
     strip, pixel, chunk, step = (Var(name) for name in ("strip", "pixel", "chunk", "step"))
     width = vectors * LINE
@@ -53,7 +53,7 @@ def strips(passes: int, chunks: int, steps: int, vectors: int) -> tuple[list[For
     terms = (((strip,), chunks * steps * width), ((chunk,), steps * width), ((step,), width))
     buffer = Buffer("k", (const(3 * chunks * steps * width),))
     return loops, [
-        Place(buffer, Name("k_at", INT32), v * LINE, LINE, terms=terms) for v in range(vectors)
+        Address(buffer, Name("k_at", INT32), v * LINE, LINE, terms=terms) for v in range(vectors)
     ]
 
 
@@ -86,5 +86,5 @@ def test_nothing_is_fetched_for_later_without_repetition_or_another_strip():
     loops, (read, *_) = strips(4, 8, 64, 2)
     assert share_of_next(read, loops) is not None
     assert share_of_next(read, [loop for loop in loops if loop.var.name != "pixel"]) is None
-    alone = Place(Buffer("k", (const(8 * 64 * 2 * LINE),)), None, 0, LINE, terms=read.terms[1:])
+    alone = Address(Buffer("k", (const(8 * 64 * 2 * LINE),)), None, 0, LINE, terms=read.terms[1:])
     assert share_of_next(alone, loops[1:]) is None

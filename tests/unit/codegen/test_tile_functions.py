@@ -10,19 +10,19 @@ from retune.codegen.kernel import (
     Assign,
     At,
     Declare,
+    ForLoop,
     If,
     Kernel,
     Literal,
-    Load,
-    Loop,
     Memory,
+    MemoryLoad,
     Name,
     Number,
     Operation,
     Parameter,
-    Part,
     Registers,
     Store,
+    SubArray,
     Wait,
 )
 from retune.codegen.lower import lower
@@ -60,7 +60,7 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def test_statements_between_barriers_are_guarded_together() -> None:
-    value = Load(At(X, NUMBER, 0), FLOAT32)
+    value = MemoryLoad(At(X, NUMBER, 0), FLOAT32)
     made, arena = tile_function(
         kernel_of(
             Array(S, 20),
@@ -69,7 +69,7 @@ def test_statements_between_barriers_are_guarded_together() -> None:
             Declare(T, value),
             Store(At(S, A, 0), T),
             Wait(),
-            Store(At(X, A, 0), Load(At(S, NUMBER, 1), FLOAT32)),
+            Store(At(X, A, 0), MemoryLoad(At(S, NUMBER, 1), FLOAT32)),
         )
     )
     assert arena == 128, "80 bytes, to the next multiple of 64"
@@ -88,9 +88,9 @@ def test_statements_between_barriers_are_guarded_together() -> None:
 
 
 def test_loops_that_wait_stay_outside_of_guards_and_others_go_in() -> None:
-    inner = Loop(Name("j", INT32), 2, 1, (), (Number(NUMBER, "local", 2, 2, False),))
+    inner = ForLoop(Name("j", INT32), 2, 1, (), (Number(NUMBER, "local", 2, 2, False),))
     made, _ = tile_function(
-        kernel_of(Registers((T,)), Loop(A, 5, 1, (), (inner, Wait(), Assign((T,), ZERO))))
+        kernel_of(Registers((T,)), ForLoop(A, 5, 1, (), (inner, Wait(), Assign((T,), ZERO))))
     )
     assert lines(made) == [
         "  registers t",
@@ -107,7 +107,7 @@ def test_loops_that_wait_stay_outside_of_guards_and_others_go_in() -> None:
 def test_what_depends_on_guarded_values_is_guarded() -> None:
     made, _ = tile_function(
         kernel_of(
-            Declare(A, Load(At(X, None, 0), INT32)),
+            Declare(A, MemoryLoad(At(X, None, 0), INT32)),
             Declare(NUMBER, Operation("neg", (A,), INT32)),
         )
     )
@@ -117,7 +117,7 @@ def test_what_depends_on_guarded_values_is_guarded() -> None:
 def test_local_arrays_follow_one_another() -> None:
     other = Memory("r", INT8, "local")
     made, arena = tile_function(kernel_of(Array(S, 3), Array(other, 65)))
-    assert made.body == (Part(S, 0), Part(other, 64))
+    assert made.body == (SubArray(S, 0), SubArray(other, 64))
     assert arena == 64 + 128
 
 

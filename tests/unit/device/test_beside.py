@@ -14,7 +14,16 @@ from retune.device.measure import local as measure
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.lease import lease
 from retune.device.measure.local import LocalRunner, MeasureOptions
-from retune.device.measure.messages import Build, Check, Forget, Load, Reply, Request, Time, Warm
+from retune.device.measure.messages import (
+    Build,
+    Check,
+    Forget,
+    LoadArrays,
+    Reply,
+    Request,
+    Time,
+    Warm,
+)
 from tests.support.measure import WORKLOAD, FakeChild, program
 
 DEADLINE_S = 60.0
@@ -86,7 +95,7 @@ def test_a_workload_that_was_replaced_travels_again():
     cpu.measure("a")
     cpu.runner.prepare(replace(WORKLOAD, rtol=0.5))
     cpu.measure("a")
-    loads = [item for item in cpu.main.seen if isinstance(item, Load)]
+    loads = [item for item in cpu.main.seen if isinstance(item, LoadArrays)]
     assert [load.rtol for load in loads] == [WORKLOAD.rtol, 0.5]
 
 
@@ -131,7 +140,7 @@ def test_on_a_gpu_the_lease_is_for_measuring_alone(monkeypatch: pytest.MonkeyPat
         ("helper Build", False),
         ("helper Warm", False),
         ("helper Forget", False),
-        *((f"main {kind}", True) for kind in ("Load", "Build", "Check", "Time", "Forget")),
+        *((f"main {kind}", True) for kind in ("LoadArrays", "Build", "Check", "Time", "Forget")),
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
-from retune.device.simulated.board import Board, Fault, read_board
+from retune.device.simulated.board import Fault, SimulatedBoard, read_board
 from tests.support.boards import board, fault, written
 
 WHOLE = """model = "kind"
@@ -28,7 +28,7 @@ noise = 0.1
 
 
 def test_a_file_says_everything_of_a_board(tmp_path: Path):
-    assert board(tmp_path, WHOLE, name="a") == Board(
+    assert board(tmp_path, WHOLE, name="a") == SimulatedBoard(
         path=tmp_path / "a.toml",
         name="a",
         model="kind",

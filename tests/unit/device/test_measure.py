@@ -14,7 +14,7 @@ from retune.device.measure.local import LocalRunner, MeasureOptions
 from retune.device.measure.messages import (
     Build,
     Check,
-    Load,
+    LoadArrays,
     Refused,
     Reply,
     Request,
@@ -71,7 +71,7 @@ def test_everything_is_built_before_anything_runs():
     runner_of(child).measure("task", [program("a"), program("b")], MeasureOptions())
     kinds = [type(item).__name__ for item in child.seen]
     assert kinds[:4] == ["Build", "Warm"] * 2
-    assert kinds[4:9] == ["Load", "Check", "Time", "Check", "Time"]
+    assert kinds[4:9] == ["LoadArrays", "Check", "Time", "Check", "Time"]
 
 
 def test_what_is_only_compiled_does_not_run():
@@ -88,7 +88,7 @@ def test_what_is_only_compiled_does_not_run():
         ("skipped", "compiled only"),
         ("compile_error", "no"),
     ]
-    assert not child.count(Load) and not child.count(Check)
+    assert not child.count(LoadArrays) and not child.count(Check)
 
 
 def test_constants_are_packed_on_the_way():
@@ -125,7 +125,7 @@ def test_a_crash_is_a_row_and_the_next_candidate_gets_a_fresh_child():
     rows = runner_of(child).measure("task", [program("a"), program("b")], MeasureOptions())
     assert [row.status for row in rows] == ["crash", "ok"]
     assert rows[0].error == "the first run: died of SIGSEGV"
-    assert child.count(Load) == 3
+    assert child.count(LoadArrays) == 3
     assert child.count(Build) == 4
 
 
@@ -248,7 +248,7 @@ def test_the_workload_travels_once_until_another_is_measured():
     runner.prepare(replace(WORKLOAD, key="other"))
     for key in ("task", "task", "other", "task"):
         runner.measure(key, [program()], MeasureOptions())
-    assert child.count(Load) == 3
+    assert child.count(LoadArrays) == 3
 
 
 def test_an_unknown_workload_is_an_error_that_lists_the_known():

@@ -9,7 +9,7 @@ from retune.bundle.verify.bench import BenchOptions
 from retune.bundle.verify.examiner import Examiner
 from retune.bundle.verify.remote_requests import BundleJob, SentBundle
 from retune.core.schema import to_json
-from retune.device.remote.wire import Parts, RefusedError
+from retune.device.remote.wire import MessageParts, RefusedError
 from retune.farm.bundles import Bundles
 
 SENT = SentBundle(name="net", digest="0")
@@ -40,4 +40,4 @@ def test_what_asks_for_more_than_a_board_gives_is_refused(
     job: BundleJob, sentence: str, tmp_path: Path
 ):
     with pytest.raises(RefusedError, match=sentence):
-        Bundles(tmp_path, unopened).carry_out(to_json(job), Parts(), blob)
+        Bundles(tmp_path, unopened).carry_out(to_json(job), MessageParts(), blob)

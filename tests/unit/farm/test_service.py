@@ -12,7 +12,7 @@ from retune.device.remote.batches import pack_batch, pack_workload, unpack_rows
 from retune.device.remote.wire import (
     WIRE,
     Envelope,
-    Parts,
+    MessageParts,
     RefusedError,
     Reply,
     digest_of,
@@ -33,8 +33,10 @@ class Handler:
         self.outcome = outcome
         self.closed = False
 
-    def carry_out(self, body: str, parts: Parts, blob: Callable[[str], bytes]) -> tuple[str, Parts]:
-        return self.outcome() if body == "do" else blob(body).decode(), Parts()
+    def carry_out(
+        self, body: str, parts: MessageParts, blob: Callable[[str], bytes]
+    ) -> tuple[str, MessageParts]:
+        return self.outcome() if body == "do" else blob(body).decode(), MessageParts()
 
     def close(self) -> None:
         self.closed = True
@@ -56,7 +58,7 @@ def said(service: Service, job: object) -> Reply:
 
 def job(blobs: dict[str, bytes] | None = None, **fields: object) -> bytes:
     given = {"wire": WIRE, "kind": "measure", "board": "k/1", "body": "do", **fields}
-    return pack(Envelope(**given), Parts(blobs=blobs or {}))  # type: ignore[arg-type]
+    return pack(Envelope(**given), MessageParts(blobs=blobs or {}))  # type: ignore[arg-type]
 
 
 def raising(error: Exception) -> Callable[[], str]:
@@ -146,7 +148,7 @@ def test_batches_are_measured_by_the_boards_runner(tmp_path: Path, monkeypatch: 
     sources = [program("a"), program("b")]
     body, arrays = pack_batch(WORKLOAD, digest, sources, MeasureOptions())
     head = Envelope(wire=WIRE, kind="measure", board="k/1", needs=(digest,), body=body)
-    parts = Parts(arrays=arrays, blobs={digest: blob})
+    parts = MessageParts(arrays=arrays, blobs={digest: blob})
     for _ in range(2):
         reply = said(service, pack(head, parts))
         rows = unpack_rows(reply.body, reply.board, 2)

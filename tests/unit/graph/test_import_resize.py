@@ -9,7 +9,7 @@ import pytest
 
 from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
-from retune.frontend.onnx.ops.resizing import COORDINATES, CROP, Axis, Method, taps
+from retune.frontend.onnx.ops.resizing import COORDINATES, CROP, Method, ResizedAxis, taps
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
 from tests.support.import_semantics import assert_as_onnxruntime, rand
@@ -212,7 +212,7 @@ def test_integers_are_rounded_and_stay_in_range():
 @pytest.mark.parametrize("form", COORDINATES)
 @pytest.mark.parametrize("made", [1, 3, 7, 20])
 def test_weights_of_an_element_add_up_to_one(mode, form, made):
-    axis = Axis(extent=7, made=made, scale=made / 7, whole=made, start=0.25, end=0.75)
+    axis = ResizedAxis(extent=7, made=made, scale=made / 7, whole=made, start=0.25, end=0.75)
     for antialias in (False, True):
         found = taps(axis, Method(mode=mode, coordinates=form, antialias=antialias))
         np.testing.assert_allclose(found.weights.sum(axis=1), 1)
@@ -222,7 +222,7 @@ def test_weights_of_an_element_add_up_to_one(mode, form, made):
 
 def test_a_third_as_float32_still_divides():
     """The scale 1 / 3 is stored as 0.33333334: element i is still element 3 * i."""
-    axis = Axis(extent=30, made=10, scale=float(np.float32(1 / 3)), whole=10.0)
+    axis = ResizedAxis(extent=30, made=10, scale=float(np.float32(1 / 3)), whole=10.0)
     found = taps(axis, Method(coordinates="asymmetric", rounding="floor"))
     assert found.picks is not None
     np.testing.assert_array_equal(found.picks, 3 * np.arange(10))

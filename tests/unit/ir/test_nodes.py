@@ -6,7 +6,7 @@ import sys
 
 from retune.core.dtypes import FLOAT32
 from retune.ir.expr import Buffer, Load, Substitution, Var, cast, const, loads, redirect, variables
-from retune.ir.nodes import Node, node
+from retune.ir.nodes import IRNode, node
 from retune.ir.stmt import Block, For, Seq, blocks, inside, loops
 
 VI, VJ = Var("i"), Var("j")
@@ -14,7 +14,7 @@ X, Y = Buffer("x", (const(8),)), Buffer("y", (const(8),))
 
 
 @node
-class Pair(Node):
+class Pair(IRNode):
     """A number and a word."""
 
     first: int

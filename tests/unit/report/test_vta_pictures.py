@@ -10,17 +10,17 @@ import pytest
 from retune.report.vta import LEFT, RIGHT, WIDTH, Layer, as_file, queue_chart, roofline_chart
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
-from retune.targets.vta.timing import Timing, simulate
+from retune.targets.vta.timing import ModuleTiming, simulate
 from tests.support.layers import SMALL, WHOLE
 from tests.support.refusals import DECIDED
 
 
 @pytest.fixture
-def timing() -> Timing:
+def timing() -> ModuleTiming:
     return simulate(lower(replace(WHOLE, name="a < b"), DECIDED, SMALL))
 
 
-def test_queues_are_filled_as_long_as_they_work(timing: Timing):
+def test_queues_are_filled_as_long_as_they_work(timing: ModuleTiming):
     svg = queue_chart(timing)
     ET.fromstring(svg)
     wide = sum(float(w) for w in re.findall(r"h([\d.]+)v26", svg))
@@ -31,7 +31,7 @@ def test_queues_are_filled_as_long_as_they_work(timing: Timing):
         assert f">{queue}<" in svg and f">{spent / timing.cycles:.0%}<" in svg
 
 
-def test_the_roofline_says_what_bounds_each_layer(timing: Timing):
+def test_the_roofline_says_what_bounds_each_layer(timing: ModuleTiming):
     config = VtaConfig()
     ridge = config.peak_gops / config.gbytes_per_s
     layers = [
@@ -60,7 +60,7 @@ def test_numbers_of_layers_that_are_alike_do_not_lie_on_each_other():
         assert all(abs(x - a) > 5 or abs(y - b) > 5 for a, b in others), i + 1
 
 
-def test_steps_of_the_axis_of_cycles_are_round(timing: Timing):
+def test_steps_of_the_axis_of_cycles_are_round(timing: ModuleTiming):
     marks = re.findall(
         r'text-anchor="middle" x="[\d.]+" y="[\d.]+">([\d,]+)</text>', queue_chart(timing)
     )
@@ -69,7 +69,7 @@ def test_steps_of_the_axis_of_cycles_are_round(timing: Timing):
     assert str(steps[0]).rstrip("0") in "125"
 
 
-def test_a_file_has_its_styles(timing: Timing):
+def test_a_file_has_its_styles(timing: ModuleTiming):
     root = ET.fromstring(as_file(queue_chart(timing)))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert "--ours" in (root[0].text or "")

@@ -20,7 +20,7 @@ def test_a_step_is_timed_once_however_many_there_are(monkeypatch: pytest.MonkeyP
     """A network has more steps than the simulator remembers; a run does not time them again."""
     timed: list[VtaModule] = []
 
-    def counted(module: VtaModule) -> timing.Timing:
+    def counted(module: VtaModule) -> timing.ModuleTiming:
         timed.append(module)
         return timing.simulate(module)
 

@@ -15,7 +15,7 @@ from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.hazards import waits
 from retune.bundle.runtime.placement import Placement, touched
 from retune.codegen.network import inline
-from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
 from retune.codegen.source import three
 from retune.device.opencl.persistent import Persistent, can_persist
@@ -164,11 +164,11 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
 
 def steps_of(
     plan: NetworkPlan, placement: Placement, befores: Sequence[tuple[int, ...]]
-) -> list[Step]:
+) -> list[CalleeLaunch]:
     """The plan's launches as steps, each of which waits for those before it."""
     places = placement.places
     return [
-        Step(
+        CalleeLaunch(
             kernel=launch.kernel,
             args=tuple((places[name].base, places[name].offset) for name in launch.args),
             waits=before,

@@ -27,7 +27,7 @@ ARENA, WEIGHTS, INTERFACE = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ValueMemory:
     """The memory of one value."""
 
     base: int
@@ -48,7 +48,7 @@ class Place:
 class Placement:
     """Places of all values, and the sizes of the allocations."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, ValueMemory]
     """By buffer name; values of one alias chain share a place."""
     base_bytes: tuple[int, ...]
 
@@ -60,7 +60,7 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
     """
     sizes = {entry.name: entry.bytes for entry in plan.buffers}
     ends = [memory.arena_bytes, 0, 0]
-    placed: dict[str, Place] = {}
+    placed: dict[str, ValueMemory] = {}
     elsewhere = roots_off_device(plan) | {entry.name for entry in plan.buffers if entry.image}
     crossing = host_roots(plan)
     for root, role in storage_roles(plan).items():
@@ -73,7 +73,7 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
             offset = ends[base]
             ends[base] += aligned(max(1, sizes[root]))
         if offset is not None:
-            placed[root] = Place(base=base, offset=offset, bytes=sizes[root])
+            placed[root] = ValueMemory(base=base, offset=offset, bytes=sizes[root])
     roots = storage_roots(plan)
     places = {name: placed[root] for name, root in roots.items() if root in placed}
     for alias in plan.aliases:

@@ -25,7 +25,7 @@ from retune.codegen.source import Run
 from retune.device.measure.ceilings import Roofline
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
-from retune.device.simulated.board import Board
+from retune.device.simulated.board import SimulatedBoard
 from retune.device.simulated.faults import Script
 from retune.device.simulated.runner import SimulatedDevice
 from retune.device.simulated.simulation import (
@@ -37,12 +37,12 @@ from retune.device.simulated.simulation import (
 )
 
 
-def simulated_seconds(plan: NetworkPlan, board: Board) -> float:
+def simulated_seconds(plan: NetworkPlan, board: SimulatedBoard) -> float:
     """What a call of the plan takes on the board; host steps take nothing."""
     return sum(launch_seconds(plan, board))
 
 
-def launch_seconds(plan: NetworkPlan, board: Board) -> tuple[float, ...]:
+def launch_seconds(plan: NetworkPlan, board: SimulatedBoard) -> tuple[float, ...]:
     """What each launch of the plan takes on the board, in order."""
     offending = Script(board).offending
     return tuple(
@@ -53,7 +53,7 @@ def launch_seconds(plan: NetworkPlan, board: Board) -> tuple[float, ...]:
 
 
 def simulated_times(
-    plans: Mapping[str, NetworkPlan], board: Board, *, baseline: str | None = None
+    plans: Mapping[str, NetworkPlan], board: SimulatedBoard, *, baseline: str | None = None
 ) -> Benchmark:
     """What `bench.compare_times` is for bundles on a real device; one round, and no doubt."""
     known = {name: simulated_seconds(plan, board) for name, plan in plans.items()}
@@ -88,7 +88,7 @@ def module_on(plan: NetworkPlan, device: Device) -> Module:
 class SimulatedModule(Module):
     """A network on a simulated board."""
 
-    def __init__(self, plan: NetworkPlan, device: Device, board: Board) -> None:
+    def __init__(self, plan: NetworkPlan, device: Device, board: SimulatedBoard) -> None:
         """`device` is the board's. Raises: as Module, and InputError as `Script`."""
         super().__init__(plan, device)
         self._board = board

@@ -44,10 +44,10 @@ def parts_of(module: Module, model: Path, graph: Graph) -> Parts | None:
     not installed, or the file does not name the values between them (they may be of a function),
     it is the numpy meaning of `graph`, which is what was imported from the file.
     """
-    return _Parts(module, model, graph) if module.plan.hosts else None
+    return _ReferenceSessions(module, model, graph) if module.plan.hosts else None
 
 
-class _Parts:
+class _ReferenceSessions:
     """The sessions of the reference, opened when they are first needed."""
 
     def __init__(self, module: Module, model: Path, graph: Graph) -> None:

@@ -32,7 +32,7 @@ from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
 from retune.device.opening import asking_of, spec_of
 from retune.device.remote.names import farm_name, is_farm
-from retune.device.remote.wire import Parts, RefusedError, digest_of, read_json
+from retune.device.remote.wire import MessageParts, RefusedError, digest_of, read_json
 
 if TYPE_CHECKING:
     from retune.device.remote.runner import Answer
@@ -144,7 +144,7 @@ class FarmExaminer:
     def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """What the bundle makes of its inputs on a board."""
         job = BundleJob(deed="run", bundles=(self._of("bundle", bundle),))
-        answer, _ = self._asked(job, [bundle], Parts(arrays=input_arrays(inputs)))
+        answer, _ = self._asked(job, [bundle], MessageParts(arrays=input_arrays(inputs)))
         return outputs_in(answer.parts.arrays)
 
     def compare(
@@ -198,11 +198,11 @@ class FarmExaminer:
         return SentBundle(name=name, digest=self._sent[bundle][0])
 
     def _asked(
-        self, job: BundleJob, bundles: list[Path], parts: Parts | None = None
+        self, job: BundleJob, bundles: list[Path], parts: MessageParts | None = None
     ) -> "tuple[Answer, BundleAnswer]":
         blobs = dict(self._sent[bundle] for bundle in bundles)
         answer = self._asking.answer(
-            BUNDLE, to_json(job), parts or Parts(), tuple(blobs), lambda: blobs
+            BUNDLE, to_json(job), parts or MessageParts(), tuple(blobs), lambda: blobs
         )
         try:
             found = read_json(BundleAnswer, answer.body)

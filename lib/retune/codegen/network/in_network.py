@@ -12,7 +12,7 @@ from textwrap import indent
 from retune.codegen.network.persistent import (
     LINE_INTS,
     Callee,
-    Step,
+    CalleeLaunch,
     base_names,
     case_lines,
     support_lines,
@@ -33,7 +33,7 @@ Waits = Sequence[int]
 
 def in_network_text(
     callees: Sequence[Callee],
-    rows: Sequence[Step],
+    rows: Sequence[CalleeLaunch],
     slots: Sequence[Waits],
     bases: int,
     threads: int,

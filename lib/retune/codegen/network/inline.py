@@ -8,14 +8,14 @@ own: taken into the row they save 1 % of a network of 8 us, and take longer to c
 
 from collections.abc import Sequence
 
-from retune.codegen.network.persistent import Callee, Step, base_names, comment
+from retune.codegen.network.persistent import Callee, CalleeLaunch, base_names, comment
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function
 
 NAME = "in_one_thread"
 """Entry point of the kernel, which is launched as a single work-item."""
 
 
-def inline_text(callees: Sequence[Callee], steps: Sequence[Step], bases: int) -> str:
+def inline_text(callees: Sequence[Callee], steps: Sequence[CalleeLaunch], bases: int) -> str:
     """OpenCL C of the kernel; the callees' own texts go before it.
 
     Arguments: `bases` pointers, then the first step to run, the step to stop before, and how many
@@ -33,7 +33,7 @@ def inline_text(callees: Sequence[Callee], steps: Sequence[Step], bases: int) ->
     return "\n".join([*cooperative_kernel(NAME, (1, 1, 1), given, body), ""])
 
 
-def _call(number: int, step: Step, callee: Callee) -> list[str]:
+def _call(number: int, step: CalleeLaunch, callee: Callee) -> list[str]:
     """All groups of one step."""
     loops = [
         f"for (int {axis} = 0; {axis} < {extent}; ++{axis})"

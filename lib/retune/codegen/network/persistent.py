@@ -65,7 +65,7 @@ class Callee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CalleeLaunch:
     """One launch of a callee."""
 
     kernel: str
@@ -102,7 +102,7 @@ def state_bytes(steps: int, threads: int) -> int:
 
 def persistent_text(
     callees: Sequence[Callee],
-    steps: Sequence[Step],
+    steps: Sequence[CalleeLaunch],
     bases: int,
     threads: int | str,
     *,
@@ -139,11 +139,11 @@ def base_names(bases: int) -> list[str]:
     return [f"base_{i}" for i in range(bases)]
 
 
-def _width(steps: Sequence[Step]) -> int:
+def _width(steps: Sequence[CalleeLaunch]) -> int:
     return max((len(step.waits) for step in steps), default=0)
 
 
-def table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
+def table(callees: Sequence[Callee], steps: Sequence[CalleeLaunch]) -> list[str]:
     """The constant `steps`: a row for each step."""
     numbers = {callee.kernel: i for i, callee in enumerate(callees)}
     groups = {callee.kernel: prod(callee.groups) for callee in callees}

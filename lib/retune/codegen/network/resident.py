@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from math import prod
 from textwrap import wrap
 
-from retune.codegen.network.persistent import ALIGN_BYTES, Callee, Step, base_names
+from retune.codegen.network.persistent import ALIGN_BYTES, Callee, CalleeLaunch, base_names
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function, tile_name
 
 NAME = "persistent"
@@ -168,7 +168,7 @@ def state_bytes(steps: int) -> int:
 
 
 def resident_text(
-    tiles: Sequence[Callee], steps: Sequence[Step], bases: int, shape: Shape, way: Way
+    tiles: Sequence[Callee], steps: Sequence[CalleeLaunch], bases: int, shape: Shape, way: Way
 ) -> str:
     """OpenCL C of the kernel; the texts of the kernels that it runs go before it.
 
@@ -195,7 +195,7 @@ def table_bytes(tiles: Sequence[Callee], steps: int) -> int:
     return 4 * (steps + 1) * (_PLACES_AT + 2 * most)
 
 
-def _table(tiles: Sequence[Callee], steps: Sequence[Step], shape: Shape) -> list[str]:
+def _table(tiles: Sequence[Callee], steps: Sequence[CalleeLaunch], shape: Shape) -> list[str]:
     """The constants `waits`, and `steps`: a row for each step, and one that ends the numbers."""
     numbers = {one.kernel: i for i, one in enumerate(tiles)}
     waits = [before for step in steps for before in step.waits]

@@ -13,18 +13,18 @@ from retune.codegen.kernel import (
     Array,
     Assign,
     Declare,
+    ForLoop,
     If,
     Kernel,
     Literal,
-    Load,
     LookedUp,
-    Loop,
+    MemoryLoad,
     Name,
     Number,
     Operation,
-    Part,
     Registers,
     Statement,
+    SubArray,
     Value,
     Wait,
     parts,
@@ -84,7 +84,7 @@ class _Guarding:
                 case Wait():
                     close()
                     made.append(statement)
-                case Loop(body=inside) if _waits(inside):
+                case ForLoop(body=inside) if _waits(inside):
                     close()
                     made.append(replace(statement, body=self.guarded(inside)))
                 case If() if _waits((statement,)):
@@ -105,12 +105,14 @@ class _Guarding:
 
     def _is_free(self, value: Value) -> bool:
         """Whether any item may compute it: it is made of numbers that all items know."""
-        return not any(isinstance(v, Load | LookedUp) or v in self._guarded for v in parts(value))
+        return not any(
+            isinstance(v, MemoryLoad | LookedUp) or v in self._guarded for v in parts(value)
+        )
 
     def _called(self, statement: Statement) -> Statement:
         """The same by what the function is given: numbers of group and item, and memory."""
         match statement:
-            case Loop(body=body):
+            case ForLoop(body=body):
                 return replace(statement, body=tuple(map(self._called, body)))
             case If(then=then, otherwise=otherwise):
                 then, otherwise = (tuple(map(self._called, part)) for part in (then, otherwise))
@@ -120,7 +122,7 @@ class _Guarding:
             case Number(name, _, axis):
                 return Declare(name, self._number(axis))
             case Array() if statement in self._arrays:
-                return Part(statement.memory, self._arrays[statement])
+                return SubArray(statement.memory, self._arrays[statement])
             case _:
                 return statement
 
@@ -139,7 +141,7 @@ def _waits(body: Sequence[Statement]) -> bool:
     """Whether a barrier stands somewhere in the statements."""
     return any(
         isinstance(s, Wait)
-        or (isinstance(s, Loop) and _waits(s.body))
+        or (isinstance(s, ForLoop) and _waits(s.body))
         or (isinstance(s, If) and _waits((*s.then, *s.otherwise)))
         for s in body
     )

@@ -18,21 +18,21 @@ from retune.codegen.kernel import (
     Assign,
     At,
     Declare,
+    ForLoop,
     If,
     Kernel,
     Lanes,
     Literal,
-    Load,
     LookedUp,
-    Loop,
     Memory,
+    MemoryLoad,
     Name,
     Number,
     Operation,
-    Part,
     Prefetch,
     Registers,
     Store,
+    SubArray,
     TileConfiguration,
     TileStep,
     Together,
@@ -198,7 +198,7 @@ def _vector(memory: Memory, dtype: DType, lanes: int = 1) -> str:
     return f"{_SPACE[memory.scope]} {type_name(dtype, lanes)}"
 
 
-def _load(value: Load, to: Printer) -> str:
+def _load(value: MemoryLoad, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
@@ -372,7 +372,7 @@ def _array(s: Array, _to: Printer) -> list[str]:
     return [f"{space}{kind} {size} {aligned};"]
 
 
-def _part(s: Part, _to: Printer) -> list[str]:
+def _part(s: SubArray, _to: Printer) -> list[str]:
     pointer = f"{_vector(s.memory, s.memory.dtype)}*"
     return [f"{pointer} {s.memory.name} = ({pointer})(arena + {s.first});"]
 
@@ -420,7 +420,7 @@ def _number(s: Number, _to: Printer) -> list[str]:
     return [f"const int {s.name.name} = {number};  // of {s.extent}{notes}"]
 
 
-def _loop(s: Loop, to: Printer) -> list[str]:
+def _loop(s: ForLoop, to: Printer) -> list[str]:
     name = s.name.name
     hint = [f"__attribute__((opencl_unroll_hint({s.unroll})))"] if s.unroll > 1 else []
     return [
@@ -594,7 +594,7 @@ OPENCL = Renderer(
     values={
         Literal: _literal,
         Name: _name,
-        Load: _load,
+        MemoryLoad: _load,
         LookedUp: _looked_up,
         Lanes: _lanes,
         Operation: _operation,
@@ -603,13 +603,13 @@ OPENCL = Renderer(
         Declare: _declare,
         Registers: _registers,
         Array: _array,
-        Part: _part,
+        SubArray: _part,
         Assign: _assign,
         Store: _store,
         Wait: _wait,
         Prefetch: _prefetch,
         Number: _number,
-        Loop: _loop,
+        ForLoop: _loop,
         If: _if,
         TileConfiguration: _tile_configuration,
         TileStep: _tile_step,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
-from retune.codegen.addresses import Place
+from retune.codegen.addresses import Address
 from retune.codegen.kernel import VECTOR_LANES, Lanes, Literal, Name, Operation, Value
 from retune.core.dtypes import DType
 
@@ -33,13 +33,13 @@ class Lane:
         return Lanes(self.vector, (self.number,), self.vector.dtype)
 
 
-def vectors_of(scattered: Iterable[Place]) -> Mapping[Place, tuple[Place, int]]:
+def vectors_of(scattered: Iterable[Address]) -> Mapping[Address, tuple[Address, int]]:
     """For single elements that lie in runs: the vector to read, and its lane that is the element.
 
     Vectors hold nothing but elements that were asked for. The rest of a run overlaps what is read
     already.
     """
-    found: dict[Place, tuple[Place, int]] = {}
+    found: dict[Address, tuple[Address, int]] = {}
     ordered = sorted(set(scattered), key=lambda p: (p.buffer.name, str(p.base), p.offset))
     for _, pairs in groupby(enumerate(ordered), _run):
         run = [place for _, place in pairs]
@@ -53,7 +53,7 @@ def vectors_of(scattered: Iterable[Place]) -> Mapping[Place, tuple[Place, int]]:
     return found
 
 
-def _run(numbered: tuple[int, Place]) -> tuple[object, ...]:
+def _run(numbered: tuple[int, Address]) -> tuple[object, ...]:
     """The same for neighbours in the order of their offsets, and for no others."""
     number, place = numbered
     return place.buffer, place.base, place.divisor, place.offset - number

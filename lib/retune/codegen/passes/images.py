@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retune.codegen.kernel import CHANNELS, At, Load, Statement, parts
+from retune.codegen.kernel import CHANNELS, At, MemoryLoad, Statement, parts
 from retune.codegen.network.resident import WAYS
 from retune.codegen.source import Pack
 from retune.codegen.target import ONE_BASE, Groups, Target
@@ -75,10 +75,10 @@ def read_otherwise(body: tuple[Statement, ...]) -> frozenset[str]:
     """Names of memory that would be images, and that a statement does not read by whole texels."""
     found = list(parts(body))
     touched = Counter(p.memory.name for p in found if isinstance(p, At) and p.memory.image)
-    whole = Counter(p.at.memory.name for p in found if isinstance(p, Load) and _is_texel(p))
+    whole = Counter(p.at.memory.name for p in found if isinstance(p, MemoryLoad) and _is_texel(p))
     return frozenset(touched - whole)
 
 
-def _is_texel(load: Load) -> bool:
+def _is_texel(load: MemoryLoad) -> bool:
     at = load.at
     return at.lanes == CHANNELS and at.aligned and load.dtype == at.memory.dtype

@@ -19,7 +19,7 @@ items. Reads past the end of a buffer are asked for too, which is harmless: a pr
 
 from collections.abc import Sequence
 
-from retune.codegen.addresses import Place
+from retune.codegen.addresses import Address
 from retune.codegen.kernel import At, Memory, Prefetch
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Var, variables
@@ -41,7 +41,7 @@ def is_stream(buffer: Buffer) -> bool:
     return elements(buffer) * buffer.dtype.itemsize >= _LEAST_BYTES
 
 
-def fetch(read: Place, memory: Memory) -> Prefetch | None:
+def fetch(read: Address, memory: Memory) -> Prefetch | None:
     """What lies ahead of a read; None where its line was asked for."""
     size = read.buffer.dtype.itemsize
     if read.offset * size % _LINE_BYTES:
@@ -49,7 +49,7 @@ def fetch(read: Place, memory: Memory) -> Prefetch | None:
     return Prefetch(At(memory, read.base, read.offset), AHEAD_BYTES // size, later=False)
 
 
-def share_of_next(read: Place, loops: Sequence[For]) -> Polynomial | None:
+def share_of_next(read: Address, loops: Sequence[For]) -> Polynomial | None:
     """The index of a place in the next strip to be fetched at this read, for every pass another.
 
     `loops` are those in time around it, from the outermost. A strip is what the read goes through
@@ -76,6 +76,6 @@ def share_of_next(read: Place, loops: Sequence[For]) -> Polynomial | None:
     return place
 
 
-def _moving(read: Place) -> set[Var]:
+def _moving(read: Address) -> set[Var]:
     """The variables on which the place of a read depends."""
     return {v for monomial, _ in read.terms for atom in monomial for v in variables(atom)}

@@ -28,7 +28,7 @@ from retune.device.measure.messages import (
     Checked,
     Forget,
     Launching,
-    Load,
+    LoadArrays,
     Refused,
     Time,
     Timed,
@@ -289,7 +289,7 @@ class LocalRunner(DirectRunner):
         child = self._main
         child.ensure()
         if _WORKLOAD not in child.holds or self._loaded is not workload:
-            load = Load(
+            load = LoadArrays(
                 inputs=dict(workload.inputs),
                 outputs=dict(workload.outputs),
                 places=dict(workload.places),

@@ -13,7 +13,7 @@ from retune.records.schema import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadArrays:
     """Use these arrays as inputs and reference from now on."""
 
     inputs: Mapping[str, np.ndarray]
@@ -70,7 +70,7 @@ class Launching:
     """Measure what launching costs."""
 
 
-Request = Load | Build | Warm | Check | Time | Forget | Launching
+Request = LoadArrays | Build | Warm | Check | Time | Forget | Launching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

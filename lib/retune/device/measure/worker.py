@@ -32,7 +32,7 @@ from retune.device.measure.messages import (
     Done,
     Forget,
     Launching,
-    Load,
+    LoadArrays,
     Ready,
     Refused,
     Reply,
@@ -63,7 +63,7 @@ class Worker:
         self._reference: Reference | None = None
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
-        self._workload = Load(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
+        self._workload = LoadArrays(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
         self._uploaded: dict[str, DeviceMemory] = {}
         self._bound: BoundJob | None = None
         self._flush: np.ndarray | None = None
@@ -72,7 +72,7 @@ class Worker:
         """Carries out one request. A failure of the candidate is a reply."""
         try:
             match request:
-                case Load():
+                case LoadArrays():
                     self._workload = request
                     self._uploaded.clear()
                     return Done()

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retune.codegen.network.persistent import Callee, Step, most_rounds
+from retune.codegen.network.persistent import Callee, CalleeLaunch, most_rounds
 from retune.codegen.source import ProgramSource, three
 from retune.device.opencl.joining import join_kernels
 from retune.device.opencl.persistent import Persistent, can_persist
@@ -118,7 +118,7 @@ def _build_resident(
         for callee, kernel in zip(_callees(job), job.kernels, strict=True)
     ]
     callees, texts = join_kernels(kernels)
-    steps: list[Step] = []
+    steps: list[CalleeLaunch] = []
     parts: list[range] = []
     windows = [Window.of(job) for job in jobs]
     names = [[b.name for b in job.buffers if b.role != "weight"] for job in jobs]
@@ -146,10 +146,10 @@ def _callees(job: ProgramSource) -> list[Callee]:
 
 def _steps(
     job: ProgramSource, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
-) -> list[Step]:
+) -> list[CalleeLaunch]:
     """The job's launches under their kernels' names in the program, one after the other."""
     return [
-        Step(
+        CalleeLaunch(
             kernel=kernel,
             args=tuple(places[name] for name in launch.args),
             waits=(number - 1,) if number > first else (),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from retune.codegen.network import persistent
-from retune.codegen.network.persistent import Callee, Step, persistent_text
+from retune.codegen.network.persistent import Callee, CalleeLaunch, persistent_text
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 
@@ -21,7 +21,7 @@ class Persistent:
         texts: Sequence[str],
         options: Sequence[str],
         callees: Sequence[Callee],
-        steps: Sequence[Step],
+        steps: Sequence[CalleeLaunch],
         bases: int,
         *,
         moving: bool = False,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from retune.codegen.network import resident
-from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.network.resident import WAYS
 from retune.core.target import DeviceSpec
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
@@ -26,7 +26,7 @@ class Resident:
         texts: Sequence[str],
         options: Sequence[str],
         tiles: Sequence[Callee],
-        steps: Sequence[Step],
+        steps: Sequence[CalleeLaunch],
         bases: int,
         *,
         groups: int | None = None,

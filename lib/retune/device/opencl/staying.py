@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.network.resident import WAYS
 from retune.core.dtypes import INT32, TensorType
 from retune.device.opencl.resident import GROUPS_A_UNIT, Resident
@@ -55,7 +55,7 @@ def groups_stay(device: Device, way: str, options: Sequence[str] = ()) -> bool:
         for name, size in _SIZES.items()
     ]
     steps = [
-        Step(
+        CalleeLaunch(
             kernel=name,
             args=((i % _BUFFERS, 0), ((i + 1) % _BUFFERS, 0)),
             waits=(i - 1,) if i else (),

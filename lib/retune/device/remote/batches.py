@@ -33,7 +33,7 @@ from retune.device.measure.workload import (
     packed_weights,
 )
 from retune.device.remote.wire import (
-    Parts,
+    MessageParts,
     RefusedError,
     digest_of,
     group_of,
@@ -78,7 +78,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _PackedLayer:
     """What a PackedSource is made of."""
 
     work: Convolution
@@ -97,7 +97,7 @@ class _Program:
     """Weight -> name of the array that it holds; the others come from the workload."""
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Weight -> the task's arrays that it is made of, where that is not the one of its name."""
-    layer: _Layer | None = None
+    layer: _PackedLayer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def pack_batch(
     return to_json(batch), arrays
 
 
-def unpack_batch(body: str, parts: Parts, limits: Limits) -> ReceivedBatch:
+def unpack_batch(body: str, parts: MessageParts, limits: Limits) -> ReceivedBatch:
     """The batch of that body, as far as it fits the limits. Raises: RefusedError."""
     batch = read_json(_Batch, body)
     check_options(batch.options, limits)
@@ -288,9 +288,9 @@ def _is_time(us: float) -> bool:
     return isfinite(us) and us > 0
 
 
-def _layer_of(source: PackedSource) -> _Layer:
+def _layer_of(source: PackedSource) -> _PackedLayer:
     decided = tuple((name, int(value)) for name, (value,) in source.decisions.items())
-    return _Layer(work=source.work, decisions=decided)
+    return _PackedLayer(work=source.work, decisions=decided)
 
 
 def _source(program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits) -> ProgramSource:

@@ -63,7 +63,7 @@ class AboutBoard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class RemoteBoard:
     """A board that is there."""
 
     name: str
@@ -84,7 +84,7 @@ class Board:
 class Boards:
     """All boards of a farm, and jobs that wait for boards that are not there, by resource."""
 
-    found: tuple[Board, ...]
+    found: tuple[RemoteBoard, ...]
     waiting: Mapping[str, int]
     most_bytes: int = MOST_BYTES
     """The scheduler passes on no larger message."""
@@ -94,7 +94,7 @@ class Boards:
         taken = (board.about.most_bytes for board in self.found if board.resource == resource)
         return min(MOST_BYTES, self.most_bytes, *taken) - _AROUND_BYTES
 
-    def of(self, key: str) -> tuple[Board, ...]:
+    def of(self, key: str) -> tuple[RemoteBoard, ...]:
         """Those of the key."""
         return tuple(board for board in self.found if board.key == key)
 
@@ -300,7 +300,7 @@ def link_to(address: str) -> Link:
     return Link(address)
 
 
-def boards_of(name: FarmName, link: Link | None = None) -> tuple[Board, ...]:
+def boards_of(name: FarmName, link: Link | None = None) -> tuple[RemoteBoard, ...]:
     """The boards of that key, all of one kind: there is one at least. By the process's own link.
 
     Raises: InputError for a key that no board has, or boards that differ; AwayError if there is no
@@ -318,7 +318,7 @@ def boards_of(name: FarmName, link: Link | None = None) -> tuple[Board, ...]:
     return mine
 
 
-def one_kind(name: FarmName, boards: Sequence[Board]) -> None:
+def one_kind(name: FarmName, boards: Sequence[RemoteBoard]) -> None:
     """Raises: InputError if the boards are of several kinds, or of another version than this."""
     kinds = sorted({board.about.spec.fingerprint for board in boards})
     if len(kinds) > 1:
@@ -351,7 +351,7 @@ def about_board(spec: DeviceSpec, most_bytes: int = MOST_BYTES) -> AboutBoard:
 def _boards(answer: object) -> Boards:
     """What the scheduler says, as far as it can be understood."""
     stated = cast("Mapping[str, Any]", answer if isinstance(answer, dict) else {})
-    found: list[Board] = []
+    found: list[RemoteBoard] = []
     for entry in stated.get("boards", ()):
         try:
             about = from_json(AboutBoard, str(entry["about"]))
@@ -359,7 +359,7 @@ def _boards(answer: object) -> Boards:
         except (RecordError, ValueError, KeyError, TypeError):
             continue  # somebody's worker, but no board of ours
         found.append(
-            Board(
+            RemoteBoard(
                 name=str(entry["name"]),
                 address=str(entry["address"]),
                 resource=str(resource),

@@ -33,7 +33,7 @@ from retune.device.remote.names import FarmName
 from retune.device.remote.wire import (
     WIRE,
     Envelope,
-    Parts,
+    MessageParts,
     RefusedError,
     Reply,
     digest_of,
@@ -61,7 +61,7 @@ class Answer:
 
     board: str
     body: str
-    parts: Parts
+    parts: MessageParts
 
 
 class TooLargeError(InputError):
@@ -212,7 +212,7 @@ class FarmRunner:
             return {digest: pack_workload(workload)}
 
         asking = Asking(self._link, self._board.resource, self._closed)
-        answer = asking.answer(MEASURE, body, Parts(arrays=arrays), (digest,), blobs)
+        answer = asking.answer(MEASURE, body, MessageParts(arrays=arrays), (digest,), blobs)
         try:
             return unpack_rows(answer.body, answer.board, len(sources))
         except RefusedError as error:
@@ -234,7 +234,7 @@ class Asking:
         self,
         kind: str,
         body: str,
-        parts: Parts,
+        parts: MessageParts,
         needs: Sequence[str] = (),
         blobs: Callable[[], dict[str, bytes]] = dict,
     ) -> Answer:
@@ -259,7 +259,7 @@ class Asking:
                 case "done":
                     return Answer(board=reply.board, body=reply.body, parts=got)
                 case "missing" if not whole:
-                    sent, whole = Parts(arrays=parts.arrays, blobs=blobs()), True
+                    sent, whole = MessageParts(arrays=parts.arrays, blobs=blobs()), True
                 case "missing" | "refused":
                     raise InputError(f"board {reply.board} refuses a job: {reply.why}")
                 case "lost":
@@ -270,7 +270,7 @@ class Asking:
                             f"{_TRIES} boards could not do a job; {reply.board}: {reply.why}"
                         )
 
-    def _asked(self, job: bytes, avoid: Sequence[str]) -> tuple[Reply, Parts]:
+    def _asked(self, job: bytes, avoid: Sequence[str]) -> tuple[Reply, MessageParts]:
         answer = persevere(
             self.link, lambda: self.link.ask(job, self.resource, avoid), self.given_up
         )

@@ -65,7 +65,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class MessageParts:
     """What a message holds beside its head."""
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
@@ -80,9 +80,9 @@ def most_bytes_of(mb: float) -> int:
     return int(mb * 2**20)
 
 
-def pack(head: Envelope | Reply, parts: Parts | None = None) -> bytes:
+def pack(head: Envelope | Reply, parts: MessageParts | None = None) -> bytes:
     """The message in one piece."""
-    given = parts or Parts()
+    given = parts or MessageParts()
     arrays: dict[str, np.ndarray] = {_HEAD: np.frombuffer(to_json(head).encode(), np.uint8)}
     arrays |= {
         f"{_BLOB}{name}": np.frombuffer(data, np.uint8) for name, data in given.blobs.items()
@@ -91,7 +91,7 @@ def pack(head: Envelope | Reply, parts: Parts | None = None) -> bytes:
     return pack_arrays(arrays)
 
 
-def unpack(kind: type[T], message: object, most_bytes: int = MOST_BYTES) -> tuple[T, Parts]:
+def unpack(kind: type[T], message: object, most_bytes: int = MOST_BYTES) -> tuple[T, MessageParts]:
     """The head of that kind, and the rest. Raises: RefusedError for anything else."""
     if not isinstance(message, bytes):
         raise RefusedError(f"expected a message of bytes, got {type(message).__name__}")
@@ -112,7 +112,7 @@ def unpack(kind: type[T], message: object, most_bytes: int = MOST_BYTES) -> tupl
             blobs[name.removeprefix(_BLOB)] = data
         else:
             named[name.removeprefix("array/")] = array
-    return head, Parts(arrays=named, blobs=blobs)
+    return head, MessageParts(arrays=named, blobs=blobs)
 
 
 def read_json(kind: type[T], text: bytes | str) -> T:

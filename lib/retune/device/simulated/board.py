@@ -1,7 +1,7 @@
 """Simulated boards: what a TOML file says of one, and which faults it shall have.
 
-Read `Board`, `Fault` and `read_board`. How long kernels take on one says `simulation`; who applies
-the faults, `faults`.
+Read `SimulatedBoard`, `Fault` and `read_board`. How long kernels take on one says `simulation`; who
+applies the faults, `faults`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -56,7 +56,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class SimulatedBoard:
     """A device that is simulated: it has the limits of a real one, and times that are made up."""
 
     path: Path = field(default=Path(), metadata={"stated": False})
@@ -96,9 +96,9 @@ class Board:
         )
 
 
-def read_board(path: Path) -> Board:
+def read_board(path: Path) -> SimulatedBoard:
     """The board of that TOML file. Raises: InputError naming the file, the fault and the key."""
-    board = read_toml(Board, path, "the TOML file of a simulated device")
+    board = read_toml(SimulatedBoard, path, "the TOML file of a simulated device")
     if board.name == board.base:
         raise InputError(f"{path}: name: expected one of its own, got {board.name!r}, the base's")
     return replace(board, path=path, model=board.model or board.name)

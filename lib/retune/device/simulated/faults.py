@@ -17,7 +17,7 @@ from retune.core.errors import InputError, RecordError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
-from retune.device.simulated.board import Board, Fault
+from retune.device.simulated.board import Fault, SimulatedBoard
 from retune.device.simulated.simulation import fraction, program_key
 
 
@@ -52,7 +52,7 @@ class _State:
 class Script:
     """The faults of one board. Processes may share the board."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: SimulatedBoard) -> None:
         """Reads nothing yet."""
         self._faults = board.fault
         self._path = board.path.with_name(f"{board.path.name}.state")

@@ -25,7 +25,7 @@ from retune.device.measure.workload import (
     check_fits,
 )
 from retune.device.opencl.runtime import Device
-from retune.device.simulated.board import Board, Fault
+from retune.device.simulated.board import Fault, SimulatedBoard
 from retune.device.simulated.faults import Script, Turn
 from retune.device.simulated.simulation import corrupted, program_times_us
 from retune.records.cost import NOMINAL_US
@@ -38,7 +38,7 @@ _SEED_DIGITS = 16
 class SimulatedDevice(Device):
     """A board's base device under the board's description. What runs on it runs there."""
 
-    def __init__(self, handle: Any, base: DeviceSpec, board: Board) -> None:
+    def __init__(self, handle: Any, base: DeviceSpec, board: SimulatedBoard) -> None:
         """`base` and `handle` are the base device's, as `catalogue.find_device` gives them."""
         super().__init__(handle, base)
         self.spec = board.described(base)
@@ -49,7 +49,7 @@ class SimulatedRunner(DirectRunner):
     """A Runner for a simulated board. May be shared by threads: batches queue up."""
 
     def __init__(
-        self, board: Board, base: DeviceSpec, *, wait: Callable[[float], None] = time.sleep
+        self, board: SimulatedBoard, base: DeviceSpec, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
         """`base` is the spec of the board's base device; `wait` lets so many seconds pass."""
         super().__init__()

@@ -15,7 +15,7 @@ import numpy as np
 from retune.codegen.source import Run, three
 from retune.core.dtypes import BOOL, dtype_of
 from retune.core.keys import content_key
-from retune.device.simulated.board import Board
+from retune.device.simulated.board import SimulatedBoard
 
 _GFLOPS = 50.0
 _GBYTES_PER_S = 20.0
@@ -47,7 +47,7 @@ def program_key(runs: Sequence[Run]) -> str:
 
 
 def program_times_us(
-    runs: Sequence[Run], board: Board, offending: frozenset[str] = frozenset()
+    runs: Sequence[Run], board: SimulatedBoard, offending: frozenset[str] = frozenset()
 ) -> tuple[float, ...]:
     """Microseconds of each launch of a program on the board, all of them positive.
 
@@ -61,7 +61,7 @@ def program_times_us(
 class BoardRoofline:
     """What a board can do at best; no kernel is faster, but for what only looks so."""
 
-    board: Board
+    board: SimulatedBoard
 
     def least_s(self, flops: int, traffic: int) -> float:
         """Seconds that so much arithmetic and so many bytes take at the very least."""
@@ -98,7 +98,7 @@ def corrupted_array(array: np.ndarray) -> np.ndarray:
     return found
 
 
-def _kernel_us(run: Run, board: Board) -> float:
+def _kernel_us(run: Run, board: SimulatedBoard) -> float:
     kernel, launch = run
     groups = max(1, prod(launch.global_size) // max(1, prod(launch.local_size)))
     idle = ceil(groups / _UNITS) * _UNITS / groups

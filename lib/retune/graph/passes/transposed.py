@@ -71,7 +71,7 @@ class _Phases:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _TransposedConv:
     """A transposed convolution: its dimensions, groups, and what lies between the data."""
 
     phases: Sequence[_Phases]
@@ -92,7 +92,7 @@ def _lowered(r: GraphRewriter, node: Node) -> str | None:
         return None
     data, weight = node.inputs
     groups = integer(node.attrs, "groups")
-    layer = _Layer(_phases(r, node), groups, border(node.attrs))
+    layer = _TransposedConv(_phases(r, node), groups, border(node.attrs))
     kernel = _phase_kernels(r, weight, layer)
     last = prod(layer.strides) == 1 and not layer.border
     result = _convolved(r, data, kernel, layer, node.outputs[0] if last else "")
@@ -128,7 +128,9 @@ def _phases(r: GraphRewriter, node: Node) -> list[_Phases]:
     ]
 
 
-def _convolved(r: GraphRewriter, data: str, kernel: str, layer: _Layer, output: str) -> str:
+def _convolved(
+    r: GraphRewriter, data: str, kernel: str, layer: _TransposedConv, output: str
+) -> str:
     """Every phase, as channels: by one convolution, or by one each, if that spares many zeros."""
     phases = layer.phases
     whole = prod(phase.own_taps * phase.stride for phase in phases)
@@ -150,7 +152,9 @@ def _convolved(r: GraphRewriter, data: str, kernel: str, layer: _Layer, output: 
     return r.emit("concat", tuple(parts), {"axis": 1}, output)
 
 
-def _convolution(r: GraphRewriter, data: str, kernel: str, layer: _Layer, output: str) -> str:
+def _convolution(
+    r: GraphRewriter, data: str, kernel: str, layer: _TransposedConv, output: str
+) -> str:
     taps = r.shape(kernel)[2:]
     pads = [phase.pads(count) for phase, count in zip(layer.phases, taps, strict=True)]
     attrs: dict[str, AttrValue] = {
@@ -168,7 +172,7 @@ def _convolution(r: GraphRewriter, data: str, kernel: str, layer: _Layer, output
     return r.emit(op, (data, kernel), {**attrs, "groups": groups}, output)
 
 
-def _between(r: GraphRewriter, sums: str, kernel: str, layer: _Layer) -> str:
+def _between(r: GraphRewriter, sums: str, kernel: str, layer: _TransposedConv) -> str:
     """The sums, and for each phase what the taps add that fall between the data."""
     array = r.constant(kernel)
     if not layer.border or array is None:
@@ -182,7 +186,7 @@ def _between(r: GraphRewriter, sums: str, kernel: str, layer: _Layer) -> str:
     return r.emit("add", (sums, stored), {})
 
 
-def _phase_kernels(r: GraphRewriter, weight: str, layer: _Layer) -> str:
+def _phase_kernels(r: GraphRewriter, weight: str, layer: _TransposedConv) -> str:
     """[made, in / groups, taps...] as the kernel of the convolution that makes all phases.
 
     Its output channels are (group, phase, channel of the group), [.., in / groups, own taps...].

@@ -30,7 +30,7 @@ _ALU_BITS = 3 + 1 + 16
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class BoardSpeed:
     """How fast a board's clock and its memory are."""
 
     mhz: float
@@ -40,13 +40,13 @@ class Board:
     """Longest burst."""
 
 
-BOARDS: Mapping[str, Board] = {
-    "sim": Board(100, 8, 256),
-    "tsim": Board(100, 8, 16),
-    "pynq": Board(100, 8, 256),
-    "ultra96": Board(333, 16, 256),
-    "zcu104": Board(333, 16, 256),
-    "de10nano": Board(100, 8, 16),
+BOARDS: Mapping[str, BoardSpeed] = {
+    "sim": BoardSpeed(100, 8, 256),
+    "tsim": BoardSpeed(100, 8, 16),
+    "pynq": BoardSpeed(100, 8, 256),
+    "ultra96": BoardSpeed(333, 16, 256),
+    "zcu104": BoardSpeed(333, 16, 256),
+    "de10nano": BoardSpeed(100, 8, 16),
 }
 """Boards by the TARGET of `vta_config.json`; `sim` has the pace of Pynq."""
 
@@ -120,7 +120,7 @@ class VtaConfig:
         return int(getattr(self, f"{'acc' if memory == 'out' else memory}_depth"))
 
     @property
-    def board(self) -> Board:
+    def board(self) -> BoardSpeed:
         """Clock and memory."""
         return BOARDS[self.target]
 

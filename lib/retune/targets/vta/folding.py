@@ -17,7 +17,7 @@ LATENCY = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class StridedLoop:
     """A loop, and by how much its iterations are apart in each memory."""
 
     extent: int
@@ -37,14 +37,14 @@ class Folded:
 
     uops: np.ndarray
     """isa.MICRO_OP [n]"""
-    outer: Loop
-    inner: Loop
+    outer: StridedLoop
+    inner: StridedLoop
 
 
-_ONCE = Loop(1)
+_ONCE = StridedLoop(1)
 
 
-def fold(loops: Sequence[Loop], base: tuple[int, int, int]) -> Folded:
+def fold(loops: Sequence[StridedLoop], base: tuple[int, int, int]) -> Folded:
     """The loops with two of them folded; `base` is the first (dst, src, wgt).
 
     As few micro-ops as there can be, so ordered that each sum comes back after `LATENCY` at least,
@@ -64,7 +64,7 @@ def fold(loops: Sequence[Loop], base: tuple[int, int, int]) -> Folded:
     return Folded(uops=unrolled(ordered, base), outer=outer, inner=inner)
 
 
-def unrolled(loops: Sequence[Loop], base: tuple[int, int, int]) -> np.ndarray:
+def unrolled(loops: Sequence[StridedLoop], base: tuple[int, int, int]) -> np.ndarray:
     """A micro-op for each iteration of nested loops. isa.MICRO_OP [n]"""
     made = np.zeros(prod(loop.extent for loop in loops), MICRO_OP)
     for name, first in zip(("dst", "src", "wgt"), base, strict=True):

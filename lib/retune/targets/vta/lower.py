@@ -14,7 +14,7 @@ from itertools import product
 from retune.core.dtypes import INT8
 from retune.core.errors import InputError, ScheduleError
 from retune.targets.vta.config import VtaConfig
-from retune.targets.vta.folding import Folded, Loop, fold, unrolled
+from retune.targets.vta.folding import Folded, StridedLoop, fold, unrolled
 from retune.targets.vta.isa import ACC, ACC8, INP, LOAD, OUT, STORE, WGT
 from retune.targets.vta.module import UOPS, DramBuffer, Memory, VtaModule, laid_out
 from retune.targets.vta.stream import Piece, Stream
@@ -275,31 +275,31 @@ class _Lowering:
         nests = self._spread(base) if self.work.transposed else [(self._window(), base)]
         return [part for loops, at in nests for part in self.stream.gemm(fold(loops, at))]
 
-    def _channel_loops(self) -> list[Loop]:
+    def _channel_loops(self) -> list[StridedLoop]:
         """Over blocks of the batch, of output channels and of input channels."""
         t, taps = self.tiles, self.work.taps
         tile, plane = t.h * t.w, t.high * t.wide
         return [
-            Loop(t.b, dst=t.co * tile, src=t.ci * plane),
-            Loop(t.co, dst=tile, wgt=t.ci * taps),
-            Loop(t.ci, src=plane, wgt=taps),
+            StridedLoop(t.b, dst=t.co * tile, src=t.ci * plane),
+            StridedLoop(t.co, dst=tile, wgt=t.ci * taps),
+            StridedLoop(t.ci, src=plane, wgt=taps),
         ]
 
-    def _window(self) -> list[Loop]:
+    def _window(self) -> list[StridedLoop]:
         """All loops of a convolution."""
         t, work = self.tiles, self.work
         (kh, kw), (sh, sw), (dh, dw) = work.kernel, work.strides, work.dilation
         return [
             *self._channel_loops(),
-            Loop(t.h, dst=t.w, src=(1 if kh == 1 else sh) * t.wide),
-            Loop(t.w, dst=1, src=sw),
-            Loop(kh, src=dh * t.wide, wgt=kw),
-            Loop(kw, src=dw, wgt=1),
+            StridedLoop(t.h, dst=t.w, src=(1 if kh == 1 else sh) * t.wide),
+            StridedLoop(t.w, dst=1, src=sw),
+            StridedLoop(kh, src=dh * t.wide, wgt=kw),
+            StridedLoop(kw, src=dw, wgt=1),
         ]
 
     def _spread(
         self, base: tuple[int, int, int]
-    ) -> Iterator[tuple[list[Loop], tuple[int, int, int]]]:
+    ) -> Iterator[tuple[list[StridedLoop], tuple[int, int, int]]]:
         """The loops of a transposed convolution, for each tap: it writes every so many rows."""
         t, work = self.tiles, self.work
         (kh, kw), (sh, sw), (top, left, _, _) = work.kernel, work.strides, work.padding
@@ -311,8 +311,8 @@ class _Lowering:
             if rows and columns:
                 loops = [
                     *self._channel_loops(),
-                    Loop(rows, dst=sh * t.w, src=t.wide),
-                    Loop(columns, dst=sw, src=1),
+                    StridedLoop(rows, dst=sh * t.w, src=t.wide),
+                    StridedLoop(columns, dst=sw, src=1),
                 ]
                 dst, src, wgt = base
                 yield loops, (dst + r * t.w + c, src + y * t.wide + x, wgt + dy * kw + dx)
@@ -356,8 +356,10 @@ class _Lowering:
         names = [operand.name for operand in self.work.channels()]
         src = self._vectors_at + names.index(step.operand) * self.work.o + place.co * t.co
         tile = t.h * t.w
-        uops = unrolled([Loop(t.b, dst=t.co * tile)], (dst, src, 0))
-        every = Folded(uops=uops, outer=Loop(t.co, dst=tile, src=1), inner=Loop(tile, dst=1))
+        uops = unrolled([StridedLoop(t.b, dst=t.co * tile)], (dst, src, 0))
+        every = Folded(
+            uops=uops, outer=StridedLoop(t.co, dst=tile, src=1), inner=StridedLoop(tile, dst=1)
+        )
         return self.stream.alu(every, step.op)
 
     def _operand_at(self, name: str | None, thread: _Thread) -> int:
@@ -388,7 +390,9 @@ class _Lowering:
 
 def _over(dst: int, src: int, count: int) -> Folded:
     """One element after the other."""
-    return Folded(uops=unrolled([], (dst, src, 0)), outer=Loop(1), inner=Loop(count, 1, 1))
+    return Folded(
+        uops=unrolled([], (dst, src, 0)), outer=StridedLoop(1), inner=StridedLoop(count, 1, 1)
+    )
 
 
 def _tap(tap: int, kernel: int, stride: int, begin: int, size: int) -> tuple[int, int, int]:

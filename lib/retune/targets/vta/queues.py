@@ -54,7 +54,7 @@ def run_queues(
     Raises: InputError naming the instruction that waits for ever, whose token nobody takes, or
     that has a token of a neighbour that there is not.
     """
-    return _Machine(instructions, busy, bus, fetch).run()
+    return _Timeline(instructions, busy, bus, fetch).run()
 
 
 class _Token(NamedTuple):
@@ -81,7 +81,7 @@ def _least(heads: Sequence[_Head | None]) -> _Head | None:
     return found
 
 
-class _Machine:
+class _Timeline:
     """The queues in time. All lists are by instruction, or by queue."""
 
     def __init__(

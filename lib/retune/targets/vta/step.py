@@ -15,7 +15,7 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, ModelError, RecordError
 from retune.targets.vta.functional import execute
 from retune.targets.vta.module import DramBuffer, VtaModule
-from retune.targets.vta.timing import Timing, simulate
+from retune.targets.vta.timing import ModuleTiming, simulate
 
 TITLE = "VTA (simulated)"
 """What its steps are called in profiles."""
@@ -60,7 +60,7 @@ class OffloadedStep:
         return tuple(_type(buffer) for buffer in self.module.outputs)
 
     @cached_property
-    def timing(self) -> Timing:
+    def timing(self) -> ModuleTiming:
         """Its course, the same for each run. Raises: ModelError if the module is not sound."""
         try:
             return simulate(self.module)

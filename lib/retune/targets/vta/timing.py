@@ -49,7 +49,7 @@ class Costs:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Timing:
+class ModuleTiming:
     """The course of a module."""
 
     module: VtaModule
@@ -89,7 +89,7 @@ class Timing:
 
 
 @lru_cache(maxsize=8)
-def simulate(module: VtaModule) -> Timing:
+def simulate(module: VtaModule) -> ModuleTiming:
     """The course of a module; the same for the same module, always.
 
     Those of the last few modules are kept, as who times a module also executes it.
@@ -100,7 +100,7 @@ def simulate(module: VtaModule) -> Timing:
     found = costs(module.instructions, module.config)
     fetch = (MEMORY_CYCLES, -(-INSTRUCTION_BYTES // module.config.board.beat_bytes))
     course = run_queues(module.instructions, found.busy, found.bus, fetch)
-    return Timing(module=module, costs=found, course=course)
+    return ModuleTiming(module=module, costs=found, course=course)
 
 
 def _check_loops(instructions: np.ndarray) -> None:

@@ -26,7 +26,7 @@ from retune.device.remote.batches import (
 from retune.device.remote.wire import (
     WIRE,
     Envelope,
-    Parts,
+    MessageParts,
     RefusedError,
     Reply,
     digest_of,
@@ -50,7 +50,7 @@ def job(*sources: ProgramSource, options: MeasureOptions = OPTIONS) -> bytes:
     digest = digest_of(blob)
     body, arrays = pack_batch(WORKLOAD, digest, sources, options)
     head = Envelope(wire=WIRE, kind="measure", board="k/1", needs=(digest,), body=body)
-    return pack(head, Parts(arrays=arrays, blobs={digest: blob}))
+    return pack(head, MessageParts(arrays=arrays, blobs={digest: blob}))
 
 
 def received(message: bytes, limits: Limits | None = None) -> tuple[ReceivedBatch, Workload]:
@@ -128,7 +128,7 @@ def test_how_outputs_lie_travels():
     buffers = [replace(b, elements=8) if b.name == "y" else b for b in source.buffers]
     wide = replace(source, buffers=tuple(buffers))
     body, arrays = pack_batch(laid, digest_of(blob), [wide], OPTIONS)
-    workload = unpack_batch(body, Parts(arrays=arrays), Limits()).workload(blob)
+    workload = unpack_batch(body, MessageParts(arrays=arrays), Limits()).workload(blob)
     np.testing.assert_array_equal(workload.places["y"], places)
     check_fits(workload, wide)
     with pytest.raises(InputError, match="expects 4 elements, and the workload has one at place 6"):
@@ -147,7 +147,7 @@ def test_how_outputs_lie_travels():
 def test_places_that_are_none_are_refused(places: dict[str, np.ndarray]):
     blob = pack_workload(replace(WORKLOAD, places=places))
     body, arrays = pack_batch(WORKLOAD, digest_of(blob), [program("a")], OPTIONS)
-    batch = unpack_batch(body, Parts(arrays=arrays), Limits())
+    batch = unpack_batch(body, MessageParts(arrays=arrays), Limits())
     with pytest.raises(RefusedError, match="expected one for each element"):
         batch.workload(blob)
 
@@ -166,7 +166,7 @@ def layer_job(**fields: object) -> str:
 
 
 def test_a_layer_for_an_accelerator_travels():
-    batch = unpack_batch(layer_job(), Parts(), ACCELERATED)
+    batch = unpack_batch(layer_job(), MessageParts(), ACCELERATED)
     (source,) = batch.sources
     assert source.key == accelerator.GOOD.key
     workload = batch.workload(pack_workload(accelerator.workload("layer")))
@@ -178,7 +178,7 @@ def test_an_order_of_tiles_travels_with_them():
     good = accelerator.GOOD
     ordered = packed_source(good.work, {**good.decisions, "order": (3,)}, good.config)
     body, _ = pack_batch(accelerator.workload("layer"), digest_of(b""), [ordered], OPTIONS)
-    (source,) = unpack_batch(body, Parts(), ACCELERATED).sources
+    (source,) = unpack_batch(body, MessageParts(), ACCELERATED).sources
     assert source.key == ordered.key
 
 
@@ -199,7 +199,7 @@ def test_an_order_of_tiles_travels_with_them():
 )
 def test_a_layer_that_is_none_is_refused(body: str, limits: Limits, sentence: str):
     with pytest.raises(InputError, match=sentence):
-        unpack_batch(body, Parts(), limits)
+        unpack_batch(body, MessageParts(), limits)
 
 
 def test_an_accelerator_takes_no_kernels():
@@ -359,7 +359,7 @@ def test_a_message_that_is_none_is_refused(rng: np.random.Generator):
 
 def test_a_blob_is_known_by_its_content():
     head, parts = unpack(Envelope, job(program()))
-    forged = Parts(arrays=parts.arrays, blobs=dict.fromkeys(parts.blobs, b"forged"))
+    forged = MessageParts(arrays=parts.arrays, blobs=dict.fromkeys(parts.blobs, b"forged"))
     with pytest.raises(RefusedError, match="expected a blob with digest"):
         unpack(Envelope, pack(head, forged))
 
@@ -386,6 +386,6 @@ def test_an_answer_that_is_none_is_refused(
 
 def test_deep_json_is_refused():
     with pytest.raises(RefusedError):
-        unpack_batch("[" * 100_000, Parts(), Limits())
+        unpack_batch("[" * 100_000, MessageParts(), Limits())
     head = Reply(state="done", body="{" * 10)
     assert unpack(Reply, pack(head))[0] == head

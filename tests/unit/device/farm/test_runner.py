@@ -16,7 +16,7 @@ from retune.device.measure.vitals import Vitals
 from retune.device.measure.workload import MeasureOptions
 from retune.device.remote import link as links
 from retune.device.remote.batches import Limits, pack_rows, unpack_batch
-from retune.device.remote.link import AwayError, Board, Boards, LostError, about_board
+from retune.device.remote.link import AwayError, Boards, LostError, RemoteBoard, about_board
 from retune.device.remote.names import FarmName
 from retune.device.remote.runner import FarmRunner
 from retune.device.remote.wire import Envelope, Reply, pack, unpack
@@ -31,10 +31,10 @@ Deed = Callable[["FakeLink", tuple[ProgramSource, ...]], Reply | None]
 """What happens instead of an answer; None: the answer."""
 
 
-def board(name: str, **fields: object) -> Board:
+def board(name: str, **fields: object) -> RemoteBoard:
     about = about_board(GENERIC_CPU)
     given = {"address": f"tls://{name}", "resource": "k/1", "jobs": 0, "about": about, **fields}
-    return Board(name=name, **given)  # type: ignore[arg-type]
+    return RemoteBoard(name=name, **given)  # type: ignore[arg-type]
 
 
 class FakeLink:
@@ -43,7 +43,7 @@ class FakeLink:
     patience_s = 0.0
     most_bytes = 1 << 30
 
-    def __init__(self, *boards: Board, script: tuple[Deed, ...] = ()) -> None:
+    def __init__(self, *boards: RemoteBoard, script: tuple[Deed, ...] = ()) -> None:
         self.there = list(boards or (board("a"), board("b")))
         self.script = list(script)
         self.asked: list[tuple[str, ...]] = []

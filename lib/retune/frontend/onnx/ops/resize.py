@@ -16,7 +16,7 @@ import numpy as np
 from retune.core.dtypes import FLOAT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
-from retune.frontend.onnx.ops.resizing import BY_SCALE, CROP, Axis, Method, Taps, taps
+from retune.frontend.onnx.ops.resizing import BY_SCALE, CROP, Method, ResizedAxis, Taps, taps
 from retune.frontend.onnx.ops.windows import from_image, to_image
 from retune.ops import Array
 
@@ -86,15 +86,15 @@ def _check_count(what: str, found: Sequence[Any] | Array, axes: Sequence[int], e
         raise ModelError(f"{len(found)} {what} for {len(axes)} axes; expected {each} for each axis")
 
 
-def _by_scales(shape: Sequence[int], axes: Sequence[int], scales: Array) -> dict[int, Axis]:
+def _by_scales(shape: Sequence[int], axes: Sequence[int], scales: Array) -> dict[int, ResizedAxis]:
     _check_count("scales", scales, axes, 1)
-    found: dict[int, Axis] = {}
+    found: dict[int, ResizedAxis] = {}
     for axis, scale in zip(axes, scales.astype(np.float32), strict=True):
         if not scale > 0:
             raise ModelError(f"the scale of axis {axis} is {scale}; expected a positive number")
         extent = shape[axis]
         whole = np.float32(scale) * np.float32(extent)
-        found[axis] = Axis(
+        found[axis] = ResizedAxis(
             extent=extent, made=int(np.floor(whole)), scale=float(scale), whole=float(whole)
         )
     return found
@@ -102,20 +102,22 @@ def _by_scales(shape: Sequence[int], axes: Sequence[int], scales: Array) -> dict
 
 def _by_sizes(
     shape: Sequence[int], axes: Sequence[int], sizes: Array, policy: str
-) -> dict[int, Axis]:
+) -> dict[int, ResizedAxis]:
     _check_count("sizes", sizes, axes, 1)
     wanted = {axis: int(size) for axis, size in zip(axes, sizes, strict=True)}
     shares = {axis: size / shape[axis] for axis, size in wanted.items()}
     match policy:
         case "stretch":
             return {
-                axis: Axis(extent=shape[axis], made=size, scale=shares[axis], whole=float(size))
+                axis: ResizedAxis(
+                    extent=shape[axis], made=size, scale=shares[axis], whole=float(size)
+                )
                 for axis, size in wanted.items()
             }
         case "not_larger" | "not_smaller":
             scale = (min if policy == "not_larger" else max)(shares.values())
             return {
-                axis: Axis(
+                axis: ResizedAxis(
                     extent=shape[axis],
                     made=int(np.floor(scale * shape[axis] + 0.5)),
                     scale=scale,
@@ -130,14 +132,16 @@ def _by_sizes(
             )
 
 
-def _cropped(found: Mapping[int, Axis], axes: Sequence[int], roi: Array | None) -> dict[int, Axis]:
+def _cropped(
+    found: Mapping[int, ResizedAxis], axes: Sequence[int], roi: Array | None
+) -> dict[int, ResizedAxis]:
     """The axes with their regions of interest, which are stated as starts, then ends."""
     if roi is None:
         raise ModelError(f"{CROP} without a region of interest; expected it as the second input")
     _check_count("bounds of the region of interest", roi, axes, 2)
     sides = zip(axes, roi[: len(axes)], roi[len(axes) :], strict=True)
     return {
-        axis: Axis(
+        axis: ResizedAxis(
             extent=found[axis].extent,
             made=found[axis].made,
             scale=found[axis].scale,
@@ -158,7 +162,7 @@ class _Step:
     constants: Sequence[Array] = ()
 
 
-def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, Axis], method: Method) -> None:
+def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, ResizedAxis], method: Method) -> None:
     """The node's output, from its first input; rows become images, as the layers beside them do."""
     rank, dtype = len(emit.shape(node.inputs[0])), emit.type(node.inputs[0]).dtype
     value = to_image(emit, node.inputs[0])

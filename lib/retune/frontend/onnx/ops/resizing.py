@@ -51,7 +51,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class ResizedAxis:
     """A dimension to be resized."""
 
     extent: int
@@ -88,7 +88,7 @@ class Taps:
         return self.places[:, 0] if single else None
 
 
-def taps(axis: Axis, method: Method) -> Taps:
+def taps(axis: ResizedAxis, method: Method) -> Taps:
     """How the axis is resized by the method."""
     crop = method.coordinates == CROP
     exact = np.float32 if crop or method.mode == "nearest" else np.float64
@@ -104,7 +104,7 @@ def taps(axis: Axis, method: Method) -> Taps:
     return Taps(places[:, used], weights[:, used], outside)
 
 
-def coordinates(axis: Axis, mode: str, exact: type[np.floating]) -> Array:
+def coordinates(axis: ResizedAxis, mode: str, exact: type[np.floating]) -> Array:
     """The place in the data of each element of the result, computed in the type `exact`."""
     i = np.arange(axis.made, dtype=exact)
     scale, whole, last = exact(axis.scale), exact(axis.whole), exact(axis.extent - 1)
@@ -144,7 +144,7 @@ def _rounded(x: Array, rounding: str, shrinks: bool) -> Array:
             return np.ceil(x) if shrinks else np.floor(x)
 
 
-def _filtered(x: Array, axis: Axis, method: Method) -> tuple[Array, Array]:
+def _filtered(x: Array, axis: ResizedAxis, method: Method) -> tuple[Array, Array]:
     """Places, which may lie outside of the data, and weights."""
     stretch = max(1.0, 1.0 / axis.scale) if method.antialias else 1.0
     radius = int(np.ceil(_RADIUS[method.mode] * stretch))
