@@ -539,8 +539,8 @@ def _conversion(dtype: DType) -> Conversion | None:
 
 def _storage_lines(kernel: Kernel) -> list[str]:
     """The conversions that the kernel's loads and stores need."""
-    nodes = [part for part in parts(kernel.body) if isinstance(part, Load | Store)]
-    used = dict.fromkeys((type(n) is Load, n.at.memory.dtype, n.at.lanes) for n in nodes)
+    nodes = [part for part in parts(kernel.body) if isinstance(part, MemoryLoad | Store)]
+    used = dict.fromkeys((type(n) is MemoryLoad, n.at.memory.dtype, n.at.lanes) for n in nodes)
     lines: list[str] = []
     for is_load, dtype, lanes in used:
         if (conversion := _conversion(dtype)) is None:
