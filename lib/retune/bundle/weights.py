@@ -4,9 +4,7 @@ Reading it by `core/arrays.py`, from any buffer, lets a mapped file and a part o
 same way, without a copy of the whole.
 """
 
-import errno
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from retune.bundle.manifest import Malformed
-from retune.core.arrays import METADATA, storable, view_arrays
+from retune.core.arrays import METADATA, save_arrays, view_arrays
 
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
@@ -22,16 +20,7 @@ def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
 
     Raises: OSError where there is no room for it.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    dense, notes = storable({_stored(name): array for name, array in weights.items()})
-    try:
-        save_file(dense, path, metadata=notes)
-    except SafetensorError as error:  # the library says what the system says in words alone
-        if shutil.disk_usage(path.parent).free >= sum(array.nbytes for array in dense.values()):
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+    save_arrays({_stored(name): array for name, array in weights.items()}, path)
 
 
 def _stored(name: str) -> str:

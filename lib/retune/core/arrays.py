@@ -5,12 +5,16 @@ type follows from the type's entry; an array of a type that it lacks is stored a
 of that size, and the header's metadata name the type.
 """
 
+import errno
 import json
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -33,7 +37,32 @@ class _Entry:
     data_offsets: tuple[Count, Count]
 
 
-def storable(
+def array_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The arrays in one piece."""
+    from safetensors.numpy import save
+
+    dense, notes = _storable(arrays)
+    return save(dense, notes)
+
+
+def save_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> None:
+    """The file holds every array, written from its own memory (copied only if not contiguous).
+
+    Raises: OSError where there is no room for it.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    dense, notes = _storable(arrays)
+    try:
+        save_file(dense, path, metadata=notes)
+    except SafetensorError as error:  # the library says what the system says in words alone
+        if shutil.disk_usage(path.parent).free >= sum(array.nbytes for array in dense.values()):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+
+
+def _storable(
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, str] | None]:
     """What the library writes: arrays without gaps, of types that it has, and metadata if any."""

@@ -406,7 +406,7 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(SafetensorError):
         save_weights(weights, tmp_path / "file")
     full = SimpleNamespace(free=0)
-    monkeypatch.setattr("retune.bundle.weights.shutil.disk_usage", lambda _: full)
+    monkeypatch.setattr("retune.core.arrays.shutil.disk_usage", lambda _: full)
     with pytest.raises(OSError, match=r"No space left on device.*file") as found:
         save_weights(weights, tmp_path / "file")
     assert may_pass(found.value)

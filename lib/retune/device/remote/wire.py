@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
-import safetensors.numpy
 
-from retune.core.arrays import storable, view_arrays
+from retune.core.arrays import array_bytes, view_arrays
 from retune.core.errors import InputError, RecordError
 from retune.core.schema import from_json, to_json
 
@@ -129,7 +128,7 @@ def read_json(kind: type[T], text: bytes | str) -> T:
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The arrays by name, in one piece."""
-    return safetensors.numpy.save(*storable(arrays))
+    return array_bytes(arrays)
 
 
 def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
