@@ -7,6 +7,7 @@ import numpy as np
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts
+from retune.ir.plan import quiet
 from retune.ops import Array, lookup
 
 Execute = Callable[[Graph, Mapping[str, Array]], dict[str, Array]]
@@ -19,7 +20,8 @@ def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     Values are dropped after their last use. Raises: InputError when an input is missing, or has
     another shape or element type.
     """
-    (found,) = run_parts(graph, [inputs], lambda _, arrays: arrays)
+    with quiet():
+        (found,) = run_parts(graph, [inputs], lambda _, arrays: arrays)
     return found
 
 

@@ -165,6 +165,13 @@ class _Operand:
     order: tuple[int, ...]
     """Sorts what `index` has read into the order of the axes; empty if it is."""
 
+    contiguous: tuple[int, ...]
+    """Elements from one to the next along each dimension of an array in row-major order."""
+
+    def strides(self, strides: Sequence[int]) -> list[int]:
+        """Those of the view from those of the array."""
+        return [sum(step * strides[dim] for dim, step in own) for own in self.steps]
+
     def array(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """The view of these arrays, with a dimension for each axis."""
         array = arrays[self.name]
@@ -173,7 +180,7 @@ class _Operand:
         if self.index is not None:
             found = array[self.index] if self.index else array
             return found.transpose(self.order) if self.order else found
-        strides = [sum(step * array.strides[dim] for dim, step in own) for own in self.steps]
+        strides = self.strides(array.strides)
         start = tuple(slice(first, None) for first in self.starts)
         return as_strided(array[start], self.shape, strides, writeable=False)
 
@@ -217,8 +224,17 @@ def _operand(
     own = tuple(extents[axis] for axis in steps)
     moves = tuple(tuple(move.items()) for move in steps.values())
     index, order = _slices(moves, own, starts, shape)
+    contiguous = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
     return _Operand(
-        load.buffer.name, working.numpy, tuple(steps), own, tuple(starts), moves, index, order
+        load.buffer.name,
+        working.numpy,
+        tuple(steps),
+        own,
+        tuple(starts),
+        moves,
+        index,
+        order,
+        contiguous,
     )
 
 
@@ -305,9 +321,15 @@ def _matrix(
     straight, turned = lying(batch, rows, columns), lying(batch, columns, rows)
     inner, upright = [place[axis] for axis in (*columns, *rows)], {place[axis] for axis in rows}
 
+    def lies_upright(strides: Sequence[int]) -> bool:
+        return bool(upright) and min(inner, key=strides.__getitem__) in upright
+
+    usual = lies_upright(operand.strides(operand.contiguous))
+
     def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = operand.array(arrays)
-        turn = bool(upright) and min(inner, key=array.strides.__getitem__) in upright
+        plain = arrays[operand.name].flags.c_contiguous
+        turn = usual if plain else lies_upright(array.strides)
         order, shape = turned if turn else straight
         if order is not None:
             array = array.transpose(order)
