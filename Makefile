@@ -6,6 +6,8 @@ MODEL  ?= light:squeezenet
 OUT    ?= artifacts/squeezenet
 MINUTES ?= 2
 JOBS   ?= 2
+# Tests of the parts that most changes touch: types, IR, schedules, code generation, records, reports.
+QUICK  := tests/test_architecture.py $(addprefix tests/unit/,core ir codegen schedule intrinsics records report)
 
 # The first interpreter that runs and is new enough; PYTHON=... on the command line overrides it.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
@@ -16,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow lint format setup clean
+.PHONY: help run test test-slow check quick-tests lint format setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +28,12 @@ run: $(VENV)/.run ## Tune a real network on this machine in about four minutes, 
 
 test: lint ## The whole gate: formatting, lint, types, layers, tests
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
+
+check: $(VENV)/.dev ## What needs neither a device nor a process, in under a minute
+	@$(MAKE) --no-print-directory -j 2 lint quick-tests
+
+quick-tests: $(VENV)/.dev
+	@$(BIN)/python -m pytest -q -m "not slow and not device and not process" $(QUICK)
 
 test-slow: $(VENV)/.dev ## The tests that take minutes each
 	@$(BIN)/python -m pytest -q -m slow

@@ -165,7 +165,7 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
 
 
 class _Sources:
-    """OpenCL programs of tasks' finalists, made once for all groups whose values lie alike."""
+    """OpenCL programs of tasks' finalists, made once for all groups with the same layouts."""
 
     def __init__(self, finalists: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
         self._finalists = finalists
@@ -180,7 +180,7 @@ class _Sources:
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
     def of(self, task: Task, storages: Mapping[str, Storage]) -> list[ProgramSource]:
-        """The programs of its finalists, those inputs and outputs lying as the storages say."""
+        """The programs of its finalists, with these storages of inputs and outputs."""
         key = (task.key, frozenset(storages.items()))
         if key not in self._made:
             programs = [view(program, storages) for program in self._programs_of(task)]
@@ -234,7 +234,7 @@ class _PlanBuilder:
     def interface(self) -> None:
         """Inputs that no kernel reads and outputs that no kernel writes exist all the same.
 
-        An output that is a constant lies in the memory of that constant.
+        An output that is a constant shares the buffer of that constant.
         """
         for value in self.graph.outputs:
             array = self.graph.constants.get(value)
@@ -314,19 +314,18 @@ class _PlanBuilder:
     def storages(self, group: PlacedGroup, task: Task) -> dict[str, Storage]:
         """Of the task's inputs and outputs, those that have a view, by their names."""
         views = {name: self.views.get(value) for name, value in bound_values(group, task).items()}
-        lie = {name: place.storage for name, place in views.items() if place is not None}
-        found = task_storages(task, lie)
+        storages = {name: each.storage for name, each in views.items() if each is not None}
+        found = task_storages(task, storages)
         if found is None:
-            what = ", ".join(f"{name} as {storage}" for name, storage in lie.items())
+            what = ", ".join(f"{name} as {storage}" for name, storage in storages.items())
             raise InputError(
-                f"group {group.group.name}: expected layouts in which its kernel finds all that it "
-                f"reads and makes; got {what}, and NHWC for the rest; plan the layouts of this "
-                "network anew"
+                f"group {group.group.name}: expected layouts that its kernel can read and "
+                f"write; got {what}, and NHWC for the rest; plan the layouts of this network again"
             )
         return found
 
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[Run]:
-        """All launches, less the copies of what lies in place already."""
+        """All launches, without the copies of values that are views of the result already."""
         moved = inclusions_of(placed.group, self.graph)
         if len(moved) != len(source.launches):
             return source.runs

@@ -157,7 +157,7 @@ def _reduction(stage: Tensor, op: Compute) -> Step:
         for step in parts() if kept is None else kept:
             found = np.asarray(step(arrays), wide)
             if over:
-                found = combine.reduce(np.broadcast_to(found, whole), axis=over)
+                found = combine.reduce(np.broadcast_to(found, whole), axis=over, initial=start)
             combine(out, found, out=out)
         return out.astype(dtype, copy=False)
 

@@ -22,7 +22,7 @@ from retune.device.opening import unraced
 from retune.pipeline.manifest import BestRecord, Constraints, ImportManifest
 from retune.pipeline.network import open_network
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.selection import best_record, network_place
+from retune.pipeline.selection import best_record, network_context
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.space import Candidate
 from retune.search.comparison import Comparison
@@ -73,7 +73,7 @@ def compare_finalists(
         return Constraints(uncompared=why)
     network_now = open_network(request).network
     planned = best_in_layouts(network_now, layouts, session.store, session.conditions, session.spec)
-    place = network_place(network.model_key, layouts)
+    place = network_context(network.model_key, layouts)
     finalists = choose_finalists(session, budget_s, without, planned, place)
     if not finalists:
         return Constraints(uncompared="nothing but default schedules is known")

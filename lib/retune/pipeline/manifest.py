@@ -43,7 +43,7 @@ class Manifest:
     key: str = ""
     """Content key of the stage's inputs and code."""
     folder: str = ""
-    """Where the output lies; known when the manifest is loaded, not stored."""
+    """The path of the output; known when the manifest is loaded, not stored."""
     seconds: float = 0.0
     """What the stage took when it ran."""
     outputs: tuple[OutputFile, ...] = ()

@@ -38,7 +38,7 @@ Bindings = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class ImportedNetwork:
-    """A model in its optimised form, and where its ONNX file lies."""
+    """A model in its optimised form, and the path of its ONNX file."""
 
     onnx: Path
     network: Network
@@ -59,7 +59,7 @@ def import_network(
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
-    Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
+    Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
     `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
     the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
     By a `recipe`, which stage quantize writes, the network is one of integers; then the part of it
@@ -129,7 +129,7 @@ def order_of(layout: str) -> Layout:
     match layout:
         case "NHWC" | "NCHW":
             return layout
-        case "auto" | "NCHW16c":  # images lie otherwise than the graph is written: stage layout
+        case "auto" | "NCHW16c":  # written in NHWC: stage layout assigns activation layouts
             return "NHWC"
         case _:
             raise InputError(f"layout {layout!r} is not known; choose {', '.join(LAYOUTS)}")

@@ -211,12 +211,12 @@ class TuneRequest:
 
     @property
     def module(self) -> Path:
-        """Where the bundle will lie."""
+        """The path of the bundle."""
         return Path(self.out) / "module"
 
     @property
     def report(self) -> Path:
-        """Where the report will lie."""
+        """The path of the report."""
         return Path(self.out) / "report.html"
 
 

@@ -81,8 +81,8 @@ def stage_choose(
     )
 
 
-def network_place(model_key: str, layouts: LayoutAssignment) -> str:
-    """Where a kernel is timed in a network whose images lie so."""
+def network_context(model_key: str, layouts: LayoutAssignment) -> str:
+    """The value of `Conditions.place` for kernels timed in a network with these layouts."""
     named = "" if layouts == ALL_NHWC else content_key(layouts)
     return within(model_key, named)
 
@@ -100,7 +100,7 @@ def _conditions(
     if not task.searched:
         sources = dict.fromkeys((alone.constants, *CONSTANTS))
         return [replace(alone, constants=source) for source in sources]
-    return [replace(alone, place=network_place(model_key, layouts)), alone]
+    return [replace(alone, place=network_context(model_key, layouts)), alone]
 
 
 def best_record(record: TuningRecord) -> BestRecord:

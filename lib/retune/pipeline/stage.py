@@ -37,7 +37,7 @@ _log = logging.getLogger("retune.pipeline")
 
 
 class Stage(Generic[P, M]):
-    """A function from a request and manifests to a manifest; what it made lies below `work`.
+    """A function from a request and manifests to a manifest; what it made is stored below `work`.
 
     Calling it gives the manifest of the finished output, which is made only if there is none.
     """
@@ -107,7 +107,7 @@ def run_once(kind: type[M], *, stage: str, key: str, work: Path, body: Callable[
 
 
 def stage_folder(work: Path, stage: str, key: str) -> Path:
-    """Where the output of that stage for that key lies, or will lie."""
+    """The path of that stage's output for that key, whether it exists or not."""
     return work / stage / key
 
 
@@ -134,7 +134,7 @@ def load(kind: type[M], folder: Path) -> M | None:
 
 
 def stage_intact(manifest: Manifest) -> bool:
-    """True if the output that the manifest is of lies where it says, with nothing changed since.
+    """True if the output that the manifest is of is at its path, with nothing changed since.
 
     What `run_once` did not store, as it was cut short or lies in the user's folder, has nothing
     that could be missing.

@@ -143,8 +143,9 @@ def stage_finalists(
     tuned: TunedTasks,
     layouts: LayoutManifest = UNPLANNED,
 ) -> Constraints:
-    """The winner of each task, after their searches; every measurement is in the store. Images lie
-    as the layouts say.
+    """The winner of each task, in the network with these activation layouts.
+
+    The searches are done, and every measurement is in the store.
 
     Tasks whose search failed keep their default schedule. When those who watch wish it so, no
     comparison begins, or it ends early, and the manifest is not stored.

@@ -177,8 +177,8 @@ def test_many_images_in_one_axis_of_groups_keep_the_meaning(monkeypatch: pytest.
 def test_the_untuned_candidate_uses_the_device(name: str):
     space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
     program = space.instantiate(default_candidate(space, GENERIC_GPU))
-    kernels = lower(program, GPU).kernels
-    assert max(prod(k.global_size) for k in kernels) >= 32 * GENERIC_GPU.compute_units
+    launches = lower(program, GPU).launches
+    assert max(prod(each.global_size) for each in launches) >= 32 * GENERIC_GPU.compute_units
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_the_untuned_candidate_uses_the_device(name: str):
 )
 def test_few_results_of_deep_reductions_are_spread_over_units(name: str, groups: int):
     space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
-    first, *_ = lower(space.instantiate(default_candidate(space, GENERIC_GPU)), GPU).kernels
+    first, *_ = lower(space.instantiate(default_candidate(space, GENERIC_GPU)), GPU).launches
     assert prod(first.global_size) // prod(first.local_size) >= groups
 
 
@@ -253,7 +253,7 @@ def test_what_is_before_a_convolution_is_computed_where_its_data_is_copied(dag: 
         (row,) = sketch.sample(1, np.random.default_rng(0))
         apart = not any(part in sketch.name for part in (".local", ".halo"))
         adds_up = sketch.name.endswith(".sliced")
-        assert len(lower(sketch.instantiate(row), GPU).kernels) == 1 + apart + adds_up, sketch.name
+        assert len(lower(sketch.instantiate(row), GPU).launches) == 1 + apart + adds_up, sketch.name
 
 
 def test_features_see_local_memory():
@@ -271,7 +271,7 @@ def test_shared_slices_add_up_in_local_memory():
     space = gpu_space(from_dag(conv2d(1, 14, 14, 64, 64)), GENERIC_GPU)
     sketch = space.sketch("gpu.v4.local4.halo.shared")
     (row,) = sketch.sample(1, np.random.default_rng(0))
-    assert len(lower(sketch.instantiate(row), GPU).kernels) == 1
+    assert len(lower(sketch.instantiate(row), GPU).launches) == 1
     assert any(b.name == "conv.part" and b.scope == "local" for b in sketch.program.scratch)
 
 

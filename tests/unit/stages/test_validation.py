@@ -23,7 +23,7 @@ from retune.pipeline.finalists import InNetwork
 from retune.pipeline.manifest import CompileManifest, Constraints, Selection, VerifyManifest
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.selection import best_record, network_place, stated_errors
+from retune.pipeline.selection import best_record, network_context, stated_errors
 from retune.records import ranking
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
@@ -217,9 +217,9 @@ def test_layouts_stay_where_the_bundle_is_faster_with_them(
 def test_the_place_of_a_time_is_the_network_and_its_layouts():
     layouts = LayoutAssignment(activations={"image": KeptLayouts("NCHW16c")})
     plain, timed = LayoutPlan(kernels_us={"conv": 7.0}), LayoutPlan(layouts=layouts)
-    nhwc = network_place("model", ALL_NHWC)
-    assert network_place("model", plain.layouts) == nhwc, "all in NHWC"
-    assert network_place("model", timed.layouts) == network_place("model", layouts) != nhwc
+    nhwc = network_context("model", ALL_NHWC)
+    assert network_context("model", plain.layouts) == nhwc, "all in NHWC"
+    assert network_context("model", timed.layouts) == network_context("model", layouts) != nhwc
 
 
 # -- exactness -------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from retune.core.arrays import array_bytes, view_arrays
 from retune.core.errors import InputError, RecordError
 from retune.core.schema import from_json, to_json
 
@@ -129,7 +128,7 @@ def read_json(kind: type[T], text: bytes | str) -> T:
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The arrays by name, in one piece."""
-    return safetensors.numpy.save({n: np.asarray(a, order="C") for n, a in arrays.items()})
+    return array_bytes(arrays)
 
 
 def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
@@ -138,8 +137,8 @@ def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
     Raises: RefusedError for anything else.
     """
     try:
-        return dict(safetensors.numpy.load(data))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        return view_arrays(memoryview(data), error=RecordError)
+    except (RecordError, ValueError, OverflowError) as error:
         raise RefusedError(f"expected arrays in safetensors, got {error}") from None
 
 

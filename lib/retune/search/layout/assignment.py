@@ -1,4 +1,4 @@
-"""A layout assignment, applied to a network: what lies where, and which activations are copied.
+"""A layout assignment, applied to a network: storages of activations, and layout transforms.
 
 Whatever is not a kernel reads and makes NHWC. Read `with_layouts`.
 """

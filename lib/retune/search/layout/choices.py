@@ -117,7 +117,7 @@ class LayoutChoices:
 
     @cached_property
     def nhwc(self) -> frozenset[Measured]:
-        """Those of `computing` that are NHWC, of the row pitch that they have in the network."""
+        """Those of `computing` that are NHWC, with the padding of pixels that the network has."""
         return frozenset((kernel.task_key, kernel.nhwc) for kernel in self.kernels)
 
 

@@ -28,9 +28,9 @@ from retune.search.extract import PlacedGroup, make_task
 from retune.search.task import Task
 
 CROWDED_BYTES = 2048
-"""Rows of a multiple of it begin in one or two sets of a first-level cache whose ways are pages.
+"""Pixels of a multiple of it begin in one or two sets of an L1 cache whose ways are pages.
 
-Depthwise layers read a window of them at once. With rows a line longer they take, by
+Depthwise layers read a window of pixels at once. With pixels padded by a cache line they take, by
 `benchmarks.pitch` (AMD EPYC of 32 KiB first caches, PoCL, medians of paired ratios): 1024 channels
 0.71 of the time at 14x14 and 0.66 at 7x7, 512 channels 0.85 and 0.97; other convolutions 1.00."""
 GPU_BLOCK = 4
@@ -48,7 +48,7 @@ _NAME = re.compile(r"(?P<nhwc>NHWC)(\+(?P<padding>[1-9]\d*))?|NCHW((?P<block>[1-
 
 @lru_cache(maxsize=256)
 def _parsed(layout: ActivationLayout) -> tuple[bool, int, int]:
-    """Whether channels are innermost, those behind each row, and those of a block; 0: none."""
+    """Whether channels are innermost, a pixel's padding, and channels of a block; 0: none."""
     match = _NAME.fullmatch(layout)
     if match is None:
         raise InputError(
@@ -101,10 +101,10 @@ def may_be_blocked(kind: TensorType, layout: ActivationLayout = NHWC) -> bool:
 def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[ActivationLayout, ...]:
     """The layouts that are worth trying for an activation on a device; NHWC comes first.
 
-    On CPUs blocks have as many channels as a vector has floats, and rows that crowd a few sets of
-    the first cache may be a cache line longer. On GPUs blocks have the channels that one item loads
-    at once, and neighbouring items may read neighbouring pixels of NCHW. Activations of one pixel,
-    or of fewer channels than a block has, have NHWC alone.
+    On CPUs blocks have as many channels as a vector has floats, and pixels that map to a few sets
+    of the L1 cache may be padded by a cache line. On GPUs blocks have the channels that one item
+    loads at once, and neighbouring items may read neighbouring pixels of NCHW. Activations of one
+    pixel, or of fewer channels than a block has, have NHWC alone.
     """
     _, height, width, channels = kind.shape
     cpu = spec.device_class == "cpu"
@@ -163,9 +163,9 @@ def activations_of(task: Task, shapes: Shapes | None = None) -> dict[str, bool]:
 def io_storages(
     task: Task, layouts: IOLayouts, shapes: Shapes | None = None
 ) -> dict[str, Storage] | None:
-    """Where the task's activations lie, by the names of its inputs and outputs, but for NHWC.
+    """Storages of the task's activations that are not NHWC, by names of its inputs and outputs.
 
-    None where its kernels cannot find them there. By its own shapes, or those of another group.
+    None where its kernels cannot address them. By its own shapes, or those of another group.
     """
     shapes = own_shapes(task) if shapes is None else shapes
     found: dict[str, Storage] = {}
@@ -191,7 +191,7 @@ def task_storages(task: Task, storages: Mapping[str, Storage]) -> dict[str, Stor
     """The storage maps in the shapes that the task has; all else is row-major.
 
     None where the task has axes that cut across those of one of them. An element-wise task over one
-    axis does not care where elements lie, as long as all activations are whole and have one layout.
+    axis does not depend on the layout, as long as all activations are whole and have the same one.
     """
     shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
     if all(storage.can_be(shapes[name]) for name, storage in storages.items()):

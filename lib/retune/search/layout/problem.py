@@ -92,8 +92,8 @@ class LayoutProblem:
             _add(self.table, _available(self.options[value], mades), value, kernel.output)
 
     def nhwc_us(self, kernel: LayoutKernel) -> float | None:
-        """What the kernel takes in NHWC, of the row pitch that it has in the network; else without
-        one."""
+        """What the kernel takes in NHWC, padded as in the network; where that was not measured,
+        without padding."""
         there = self.cost((kernel.task_key, kernel.nhwc))
         return self.cost((kernel.task_key, IOLayouts())) if there is None else there
 

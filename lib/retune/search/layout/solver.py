@@ -7,8 +7,8 @@ Variables are eliminated one by one (bucket elimination; Dechter, 1999). For all
 neighbours, the best that a variable can do becomes one cost table over them. The variable whose
 neighbours need the fewest new pairs goes first (min-fill), which keeps tables small where a graph
 is nearly a chain or a tree, as networks are. Where a table would not fit into memory, an integer
-program is solved instead (HiGHS). It proves the same optimum, but takes 10 to 200 times as long:
-0.11 s against 0.001 s for ResNet-50, 3.4 s against 0.035 s for DenseNet-201 with three layouts.
+program is solved instead (HiGHS). It proves the same optimum, but takes longer: on the tables of
+resnet50, inception_v3 and densenet201, elimination took 0.001 to 0.035 s, and HiGHS 0.09 to 3.4 s.
 """
 
 from dataclasses import dataclass, field

@@ -1,10 +1,10 @@
-"""Which values of a network are channels of others, so that nobody has to copy them.
+"""Which values of a network are views of others, so that no kernel copies them.
 
-What a concatenation along the last axis joins lies in its result, and a slice along that axis in
-what it is cut from: as columns of its rows, or, in blocks of channels, as some of the blocks.
-Producers write and readers read there, and neither costs them anything. So rows that crowd a few
-sets of a processor's cache are columns of longer ones, whose rest is never touched. Read
-`find_views`.
+The inputs of a concatenation along the last axis are views of its result, and a slice along that
+axis is a view of its source. In NHWC a view is a range of channels of each pixel, and in blocked
+layouts a range of blocks. Producers write to the view and readers read from it, at no extra cost.
+Pixels that map to a few cache sets of a CPU become views of padded ones: the padding is never
+accessed. Read `find_views`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from retune.search.layout.layouts import CROWDED_BYTES, bound_values, channels_o
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A value that is channels of another one, or lies in memory that is no value."""
+    """A value stored in the channels of another value, or in a buffer that is not a value."""
 
     of: str
     storage: Storage
@@ -31,8 +31,9 @@ def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     """The values that need no memory of their own, by name.
 
     Holds after the call: each of them equals its channels of the other value, and every group that
-    makes or reads it can do so there; or it lies in memory that is no value, as the network's
-    layouts say or as long rows do. Neither inputs nor outputs of the network are among them.
+    makes or reads it can do so there. Or it has a buffer that is not a value: in the layout that
+    the network assigns to it, or with padded pixels. Inputs and outputs of the network have no
+    views.
     """
     forest = _Forest(network)
     for value, wider, offset in _inclusions(network):
@@ -53,7 +54,7 @@ def is_in_place(
 
 
 def own_name(name: str, graph: Graph) -> str:
-    """The name of memory that is no value of the network: always the same, and none of its."""
+    """A name for a buffer that differs from those of the network's values: always the same one."""
     while name in graph.types:
         name += "@"
     return name
@@ -109,19 +110,19 @@ def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterat
 
 
 def _crowded(network: Network) -> Iterator[str]:
-    """Values around depthwise convolutions whose pixels lie in few sets of the first cache."""
+    """Activations of depthwise convolutions whose pixels map to few sets of the L1 cache."""
     for placed in network.groups:
         if placed.group.anchor.op != "depthwise_conv2d":
             continue
         for value in (*placed.group.inputs, *placed.group.outputs):
             kind = network.graph.types[value]
-            row = kind.shape[-1] * kind.dtype.itemsize if kind.shape else 0
-            if row and row % CROWDED_BYTES == 0 and kind.elements > kind.shape[-1]:
+            pixel = kind.shape[-1] * kind.dtype.itemsize if kind.shape else 0
+            if pixel and pixel % CROWDED_BYTES == 0 and kind.elements > kind.shape[-1]:
                 yield value
 
 
 def _within(some: tuple[str, ...], others: tuple[str, ...]) -> int | None:
-    """Where `some` stands in a row in the longer `others`."""
+    """The index at which the longer `others` contains `some` as a contiguous run; else None."""
     if len(some) >= len(others):
         return None
     spans = range(len(others) - len(some) + 1)
@@ -130,19 +131,19 @@ def _within(some: tuple[str, ...], others: tuple[str, ...]) -> int | None:
 
 @dataclass(slots=True)
 class _Forest:
-    """Trees of values, each of which lies in its parent; the roots have memory of their own."""
+    """Trees of values, each of which is a view of its parent; the roots have their own buffers."""
 
     network: Network
     parents: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     wide: dict[str, int] = field(default_factory=dict[str, int])
-    """Rows that are no value of the network, and how wide they are."""
+    """Buffers of padded pixels, which are not values of the network, and elements of a pixel."""
     makers: dict[str, PlacedGroup] = field(init=False)
     readers: dict[str, list[PlacedGroup]] = field(init=False)
     places: dict[str, list[tuple[str, str, int]]] = field(init=False)
     """Of values in concatenations, as parts or wholes: the part, the whole, its first column there.
     """
     inside: dict[str, list[str]] = field(init=False)
-    """What lies in a root, itself included; roots alone are left out."""
+    """The views of a root, itself included; roots without views are left out."""
 
     def __post_init__(self) -> None:
         groups = self.network.groups
@@ -159,7 +160,7 @@ class _Forest:
                 self.readers.setdefault(value, []).append(placed)
 
     def join(self, value: str, wider: str, offset: int) -> None:
-        """Puts the value into the wider one if it, and all that lies in it, may lie there."""
+        """Makes the value a view of the wider one, if it and all of its own views may be."""
         if value in self.parents or value == self._root(wider)[0]:
             return
         if wider in self.network.graph.constants or not self._may_lie_beside_others(value):
@@ -176,25 +177,26 @@ class _Forest:
         self.inside.setdefault(root, [root]).extend(moved)
 
     def widen(self, value: str, more_bytes: int) -> None:
-        """Puts the value into longer rows, which nothing else lies in, if it may lie in a row."""
-        graph, laid = self.network.graph, value in self.network.layouts
-        if laid or value in self.parents or not self._may_lie_beside_others(value):
+        """Makes the value a view of a padded buffer of its own, if it may be a view."""
+        graph, assigned = self.network.graph, value in self.network.layouts
+        if assigned or value in self.parents or not self._may_lie_beside_others(value):
             return
-        rows, kind = own_name(f"{value}@padded", graph), graph.types[value]
-        self.parents[value] = (rows, 0)
-        self.wide[rows] = kind.shape[-1] + more_bytes // kind.dtype.itemsize
+        padded, kind = own_name(f"{value}@padded", graph), graph.types[value]
+        self.parents[value] = (padded, 0)
+        self.wide[padded] = kind.shape[-1] + more_bytes // kind.dtype.itemsize
 
     def _copied_within(self, root: str, place: tuple[str, str, int]) -> bool:
         """Whether a concatenation would copy a part to there from elsewhere in the same memory.
 
-        So it would what stands in it twice, by way of another one: that lies in one of the places.
+        It would copy a value that the concatenation has twice, once through another one: the value
+        is a view at one of the two offsets only.
         """
         part, whole, first = place
         (of, at), (around, begin) = self._root(part), self._root(whole)
         return of == around == root and at != begin + first
 
     def views(self) -> dict[str, View]:
-        """What came of it."""
+        """The views of all values that have one, by name."""
         found: dict[str, View] = {}
         for value in (*self.parents, *self.network.layouts):
             root, offset = self._root(value)
@@ -218,12 +220,12 @@ class _Forest:
         return value, offset
 
     def _alone(self, value: str) -> Storage:
-        """How the value lies in memory of its own."""
-        laid = self.network.layouts.get(value)
-        return laid or row_major(self.network.graph.types[value].shape)
+        """The storage of the value in a buffer of its own."""
+        assigned = self.network.layouts.get(value)
+        return assigned or row_major(self.network.graph.types[value].shape)
 
     def _may_lie_beside_others(self, value: str) -> bool:
-        """Whether whoever makes or reads the value can do so with other channels beside its own."""
+        """Whether the kernels that write or read the value can do so in a wider buffer."""
         graph = self.network.graph
         if value not in self.makers or not graph.types[value].shape:
             return False
@@ -236,7 +238,7 @@ class _Forest:
         return all(self._finds(placed, value, beside) for placed in around)
 
     def _finds(self, placed: PlacedGroup, value: str, storage: Storage) -> bool:
-        """Whether the group's kernel finds the value there, whatever became of its axes."""
+        """Whether the group's kernel can address the value in that storage, after any reshapes."""
         group = placed.group
         if placed.task_key is None or group.aside or group.kind == ALIAS:
             return False
@@ -247,5 +249,5 @@ class _Forest:
 
 
 def _digits(storage: Storage) -> list[tuple[int, int, int]]:
-    """What its addresses are made of, without the room that there may be beside."""
+    """The parts of its addresses, without the room for padding."""
     return [(part.dim, part.divisor, part.extent) for part in storage.parts]
