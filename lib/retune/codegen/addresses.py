@@ -53,7 +53,7 @@ class Address(IRNode):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Form:
+class _AffineIndex:
     """An index that is `base + offset + sum(step * unrolled variable) + stride * lane`."""
 
     base: Value | None
@@ -71,7 +71,7 @@ class Addresses:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._forms: dict[tuple[int, str, str], tuple[object, _Form | None]] = {}
+        self._forms: dict[tuple[int, str, str], tuple[object, _AffineIndex | None]] = {}
 
     def of(self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance) -> Address | None:
         """Where an access of an instance goes; None when its lanes are not adjacent."""
@@ -111,7 +111,7 @@ class Addresses:
 
     def _form(
         self, terms: Polynomial, env: Mapping[str, int], lane: Var | None, buffer: Buffer
-    ) -> _Form | None:
+    ) -> _AffineIndex | None:
         """The parts of an index; None where unrolled variables or lanes are multiplied."""
         base: Polynomial = {}
         moving = {*map(Var, env), lane}
@@ -132,7 +132,9 @@ class Addresses:
         if stride not in (0, 1):
             return None
         known = self._frame.hoist(base, self._frame.names.of(buffer.name)) if base else None
-        return _Form(known, offset, tuple(steps), stride, _known_divisor(base), tuple(base.items()))
+        return _AffineIndex(
+            known, offset, tuple(steps), stride, _known_divisor(base), tuple(base.items())
+        )
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
