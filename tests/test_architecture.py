@@ -37,7 +37,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "pandas": ("lib/retune/records/",),
     "ml_dtypes": ("lib/retune/core/dtypes.py",),
     "msgspec": ("lib/retune/core/schema.py",),
-    "safetensors": ("lib/retune/bundle/", "lib/retune/device/remote/wire.py"),
+    "safetensors": ("lib/retune/core/arrays.py",),
     "distributed": ("lib/retune/device/remote/", "lib/retune/farm/"),
     "dask": ("lib/retune/device/remote/restricted_unpickler.py",),
     "cryptography": ("lib/retune/farm/certs.py", "lib/retune/bundle/trust.py"),

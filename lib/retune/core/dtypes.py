@@ -1,7 +1,8 @@
 """Element types, one entry each, and the types of tensors.
 
 Read `DType`: all that depends on a type is a property of its entry, and nothing else compares its
-name. An entry is what a new type needs here, and each renderer's table holds its text.
+name. An entry is all that a new type needs, see `define`: files, messages, ONNX and the text of
+kernels follow from it.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
 Kind = Literal["float", "int", "uint", "bool"]
+Specials = Literal["ieee", "fn", "fnuz"]
+"""What patterns of a float mean none of its numbers, in the words of ONNX and `ml_dtypes`: those of
+the greatest exponent, as in IEEE 754; all ones alone, a NaN, and none is infinite; or minus zero
+alone, which is a NaN, and the exponent's bias is greater by one."""
 
 _DEFAULT_TOLERANCE = 1e-4
 """Allowed deviation relative to the reference's range: the order of additions differs."""
@@ -26,7 +31,9 @@ class DType(str):
     itself or a wider one: loads convert to it, and stores convert back.
     """
 
-    __slots__ = ("bits", "compute", "element", "elements", "kind", "tolerance")
+    __slots__ = (
+        "bits", "compute", "element", "elements", "exponent", "kind", "specials", "tolerance",
+    )  # fmt: skip
     kind: Kind
     bits: int
     """Of the values; in memory an element takes whole bytes, see `itemsize`."""
@@ -38,10 +45,13 @@ class DType(str):
     """Elements in one word."""
     compute: "DType"
     """The type of expressions that read such elements."""
+    exponent: int
+    """Bits of a float's exponent; 0 for others."""
+    specials: Specials
 
     def __new__(cls, name: str) -> "DType":  # noqa: PYI034  # an entry of the table
         """The entry of that name. Raises: ValueError if there is none."""
-        found = _ENTRIES.get(name)
+        found = ENTRIES.get(name)
         if found is None:
             raise ValueError(f"expected an element type among {', '.join(DTYPES)}, got {name!r}")
         return found
@@ -52,6 +62,7 @@ class DType(str):
         made = str.__new__(cls, name)
         made.kind, made.bits, made.tolerance = element.kind, element.bits, element.tolerance
         made.element, made.elements, made.compute = element, 1, made
+        made.exponent, made.specials = element.exponent, element.specials
         return made
 
     def __reduce__(self) -> tuple[type["DType"], tuple[Any, ...]]:
@@ -61,6 +72,30 @@ class DType(str):
     def is_float(self) -> bool:
         """Whether it is a floating-point type."""
         return self.kind == "float"
+
+    @property
+    def is_small_float(self) -> bool:
+        """Whether it is a floating-point type that memory holds, but nothing computes with."""
+        return self.is_float and self.compute is not self
+
+    @property
+    def mantissa(self) -> int:
+        """Bits of a float's mantissa, the leading one left out."""
+        return self.bits - 1 - self.exponent
+
+    @property
+    def bias(self) -> int:
+        """What a float's stored exponent is greater by than that of its value."""
+        return (1 << (self.exponent - 1)) - (self.specials != "fnuz")
+
+    @property
+    def finfo(self) -> Any:
+        """Limits of a floating-point type, as `numpy.finfo` states them."""
+        if self.numpy.isbuiltin == 1:
+            return np.finfo(self.numpy)
+        import ml_dtypes
+
+        return ml_dtypes.finfo(self.numpy)
 
     @property
     def is_unsigned(self) -> bool:
@@ -97,60 +132,80 @@ class DType(str):
         return _numpy(self.element)
 
 
-_ENTRIES: dict[str, DType] = {}
+ENTRIES: dict[str, DType] = {}
+"""The table: types by name."""
+DTYPES: list[DType] = []
+"""Element types that a value of a graph may have: files of weights hold them all."""
+NUMPY_DTYPES: list[DType] = []
+"""Those that arrays have."""
 
 
-def _entry(
+def define(
     name: str,
     kind: Kind,
     bits: int,
     *,
+    exponent: int = 0,
+    specials: Specials = "ieee",
     compute: DType | None = None,
     tolerance: float = _DEFAULT_TOLERANCE,
+    in_graphs: bool = True,
+    in_arrays: bool = True,
 ) -> DType:
-    entry = str.__new__(DType, name)
+    """A new entry; a type that numpy lacks has the name that `ml_dtypes` calls it by.
+
+    `in_graphs`: values of a graph may have the type, not only the memory of kernels. `in_arrays`:
+    so may arrays. Raises: ValueError if there is an entry of that name.
+    """
+    if name in ENTRIES:
+        raise ValueError(f"element type {name}: expected a new name, got that of an entry")
+    entry = ENTRIES[name] = str.__new__(DType, name)
     entry.kind, entry.bits, entry.tolerance = kind, bits, tolerance
+    entry.exponent, entry.specials = exponent, specials
     entry.element, entry.elements = entry, 1
     entry.compute = compute or entry
-    return _ENTRIES.setdefault(name, entry)
+    if in_graphs:
+        DTYPES.append(entry)
+    if in_graphs and in_arrays:
+        NUMPY_DTYPES.append(entry)
+    return entry
 
 
-FLOAT32 = _entry("float32", "float", 32)
-FLOAT64 = _entry("float64", "float", 64)
-FLOAT16 = _entry("float16", "float", 16, compute=FLOAT32, tolerance=2e-3)
-BFLOAT16 = _entry("bfloat16", "float", 16, compute=FLOAT32, tolerance=1.6e-2)
-FLOAT8_E4M3FN = _entry("float8_e4m3fn", "float", 8, compute=FLOAT32, tolerance=1.25e-1)
-FLOAT8_E5M2 = _entry("float8_e5m2", "float", 8, compute=FLOAT32, tolerance=2.5e-1)
-INT64 = _entry("int64", "int", 64)
-INT32 = _entry("int32", "int", 32)
-INT16 = _entry("int16", "int", 16)
-INT8 = _entry("int8", "int", 8)
-INT7 = _entry("int7", "int", 7)
+FLOAT32 = define("float32", "float", 32, exponent=8)
+FLOAT64 = define("float64", "float", 64, exponent=11)
+FLOAT16 = define("float16", "float", 16, exponent=5, compute=FLOAT32, tolerance=2e-3)
+BFLOAT16 = define("bfloat16", "float", 16, exponent=8, compute=FLOAT32, tolerance=1.6e-2)
+FLOAT8_E4M3FN = define(
+    "float8_e4m3fn", "float", 8, exponent=4, specials="fn", compute=FLOAT32, tolerance=1.25e-1,
+    in_graphs=False,
+)  # fmt: skip
+FLOAT8_E5M2 = define(
+    "float8_e5m2", "float", 8, exponent=5, compute=FLOAT32, tolerance=2.5e-1, in_graphs=False
+)
+INT64 = define("int64", "int", 64)
+INT32 = define("int32", "int", 32)
+INT16 = define("int16", "int", 16)
+INT8 = define("int8", "int", 8)
+INT7 = define("int7", "int", 7, in_arrays=False)
 """An int8 in memory, of -64 to 64, which is what quantizers to seven bits make. Only constants
 have that type; some instructions for products of bytes ask for it."""
-INT4 = _entry("int4", "int", 4, compute=INT8)
-UINT64 = _entry("uint64", "uint", 64)
-UINT32 = _entry("uint32", "uint", 32)
-UINT16 = _entry("uint16", "uint", 16)
-UINT8 = _entry("uint8", "uint", 8)
-UINT4 = _entry("uint4", "uint", 4, compute=UINT8)
-BOOL = _entry("bool", "bool", 1)
+INT4 = define("int4", "int", 4, compute=INT8, in_graphs=False)
+UINT64 = define("uint64", "uint", 64)
+UINT32 = define("uint32", "uint", 32)
+UINT16 = define("uint16", "uint", 16)
+UINT8 = define("uint8", "uint", 8)
+UINT4 = define("uint4", "uint", 4, compute=UINT8, in_graphs=False)
+BOOL = define("bool", "bool", 1)
 """One byte in memory, 0 or 1."""
-
-_KERNELS_ONLY = (FLOAT8_E4M3FN, FLOAT8_E5M2, INT4, UINT4)
-DTYPES = tuple(dtype for dtype in _ENTRIES.values() if dtype not in _KERNELS_ONLY)
-"""Element types that a value of a graph may have: files of weights hold them all."""
-NUMPY_DTYPES = tuple(dtype for dtype in DTYPES if dtype is not INT7)
-"""Those that arrays have."""
 
 
 def packed(element: DType, count: int) -> DType:
     """The type of words of so many integers, `int8x4`, which instructions on bytes read."""
     name = f"{element}x{count}"
-    if name not in _ENTRIES:
-        word = _ENTRIES[name] = DType.like(element, name)
+    if name not in ENTRIES:
+        word = ENTRIES[name] = DType.like(element, name)
         word.bits, word.elements = 8 * element.itemsize * count, count
-    return _ENTRIES[name]
+    return ENTRIES[name]
 
 
 @cache
@@ -169,6 +224,16 @@ def _numpy(dtype: DType) -> np.dtype[Any]:
 def dtype_of(array: Array | np.generic) -> DType:
     """The type of an array's elements. Raises: ValueError if it is not one of ours."""
     return DType(array.dtype.name)
+
+
+def as_stored(array: Array, dtype: DType) -> Array:
+    """An array of a file of numpy's, which states no type of `ml_dtypes`, as one of that type.
+
+    Others stay as they are.
+    """
+    kind = array.dtype
+    bare = kind.type is np.void and kind.names is None
+    return array.view(dtype.numpy) if bare and kind.itemsize == dtype.itemsize else array
 
 
 def as_dtype(dtype: DType | str) -> DType:

@@ -220,11 +220,13 @@ def _packed_array(value: object) -> object:
 def _unpacked_array(kind: type, data: object) -> object:
     import numpy as np
 
+    from retune.core.dtypes import ENTRIES, numpy_dtype
+
     if kind is not np.ndarray:
         raise TypeError(f"unpack: {kind} has no form as a message")
     name, shape, pieces = msgspec.convert(data, tuple[str, tuple[Count, ...], list[bytes]])
     try:
-        dtype = np.dtype(name)
+        dtype = numpy_dtype(name) if name in ENTRIES else np.dtype(name)
     except TypeError as error:
         raise ValueError(f"expected an array of numbers, got {_shown(name)}") from error
     if dtype.kind not in _ARRAY_KINDS or dtype.hasobject:

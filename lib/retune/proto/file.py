@@ -14,7 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, helper, numpy_helper
 
-from retune.core.dtypes import DTYPES, INT8, UINT8, UNKNOWN, Array, DType, TensorType
+from retune.core.dtypes import DTYPES, INT8, NUMPY_DTYPES, UINT8, UNKNOWN, Array, DType, TensorType
 from retune.core.errors import ModelError
 from retune.proto.scope import bodies_of
 
@@ -92,7 +92,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     for name in _names(model):
         if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
             raise ModelError(
-                f"{path}: the name {name[:40]!r} is no text; expected UTF-8; the file is damaged, "
+                f"{path}: the name {name[:40]!r} is not text; expected UTF-8; the file is damaged, "
                 "copy or export it again"
             )
     return model
@@ -236,18 +236,25 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: Path, where: str) -> Ar
 
 
 def element_type(number: int, where: str) -> DType:
-    """Our name of an ONNX element type. Raises: ModelError if there is none."""
-    try:
-        known = onnx.TensorProto.DataType.Name(number).lower()
-        name = str(np.dtype(helper.tensor_dtype_to_np_dtype(number)))
-    except (KeyError, TypeError, ValueError):
-        known = name = f"number {number}"
-    if name not in DTYPES:
+    """Our type of an ONNX element type. Raises: ModelError if there is none."""
+    found = known_element_type(number)
+    if found is None:
+        stated = number in onnx.TensorProto.DataType.values()
+        known = onnx.TensorProto.DataType.Name(number).lower() if stated else f"number {number}"
         raise ModelError(
             f"{where}: element type {known} is not supported; expected one of {', '.join(DTYPES)}; "
             "convert the model"
         )
-    return DType(name)
+    return found
+
+
+def known_element_type(number: int) -> DType | None:
+    """Our type of an ONNX element type, by the type of arrays that it has; None if none."""
+    try:
+        name = np.dtype(helper.tensor_dtype_to_np_dtype(number)).name
+    except (KeyError, TypeError, ValueError):
+        return None
+    return DType(name) if name in NUMPY_DTYPES else None
 
 
 def external_path(tensor: onnx.TensorProto, folder: Path, where: str) -> Path:
@@ -320,7 +327,7 @@ def stated_tensor(entry: onnx.ValueInfoProto, where: str) -> TensorType | None:
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     """A value of that type as a file states it; UNKNOWN dimensions are left open."""
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
+    element = helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
     shape = [None if extent == UNKNOWN else extent for extent in kind.shape]
     return helper.make_tensor_value_info(name, element, shape)
 

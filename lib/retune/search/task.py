@@ -9,7 +9,7 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
-from retune.core.dtypes import FLOAT16, DType, TensorType
+from retune.core.dtypes import DType, TensorType, dtype_of
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -30,11 +30,6 @@ from retune.targets.spaces import space_of
 from retune.targets.vta.packed import INPUTS, MAGNITUDES, Packed
 from retune.targets.vta.source import packed_source
 from retune.targets.vta.space import space_of as packed_space
-
-_TOLERANCE = 1e-4
-"""Allowed deviation relative to the reference's range: the order of additions differs."""
-_TOLERANCE_OF_HALF = 2e-3
-"""The same of what is rounded to float16: two steps of it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -145,8 +140,7 @@ class Task:
             for i, (name, kind) in enumerate(zip(self.inputs, self._input_types(), strict=True))
         }
         outputs = self._reference(arrays)
-        half = any(array.dtype == FLOAT16 for array in outputs.values())
-        allowed = _TOLERANCE_OF_HALF if half else _TOLERANCE
+        allowed = max(dtype_of(array).tolerance for array in outputs.values())
         return Workload(
             key=self.workload_key(seed), inputs=arrays, outputs=outputs, rtol=allowed, atol=allowed
         )

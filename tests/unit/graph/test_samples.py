@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from retune.core.dtypes import BFLOAT16, TensorType
 from retune.core.errors import InputError
+from retune.graph.graph import GraphBuilder
 from retune.graph.quantize.samples import held_out, load_samples, random_samples
 from tests.support.quantize_networks import residual, samples
 
@@ -28,6 +30,21 @@ def test_a_folder_holds_them_in_the_order_of_its_files(tmp_path, graph):
     np.savez(tmp_path / "a.npz", **{name: array[:2] for name, array in data.items()})
     for name, array in load_samples(tmp_path, graph).items():
         np.testing.assert_array_equal(array, data[name])
+
+
+def test_samples_of_bfloat16_are_told_by_the_network(tmp_path):
+    """A file of numpy's does not name the type."""
+    build = GraphBuilder("net")
+    build.add("relu", [build.input("x", TensorType((1, 4), BFLOAT16))], outputs=["y"])
+    made = build.finish(["y"])
+    data = np.arange(8).reshape(2, 4).astype(BFLOAT16.numpy)
+    np.savez(tmp_path / "data.npz", x=data)
+    found = load_samples(tmp_path / "data.npz", made)["x"]
+    assert found.dtype == data.dtype
+    np.testing.assert_array_equal(found, data)
+    np.savez(tmp_path / "data.npz", x=np.full_like(data, np.nan))
+    with pytest.raises(InputError, match="finite"):
+        load_samples(tmp_path / "data.npz", made)
 
 
 @pytest.mark.parametrize(

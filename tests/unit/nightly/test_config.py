@@ -252,7 +252,7 @@ MISTAKES = {
         LEAST + '[notify]\nwebhook = { url = "ftp://x" }',
         "url: expected an address that begins with https",
     ),
-    "secret": (LEAST + HOOK + 'headers = { Authorization = "hunter2" } }', "no place for secrets"),
+    "secret": (LEAST + HOOK + 'headers = { Authorization = "hunter2" } }', "do not store secrets"),
     "variable": (LEAST + HOOK + 'headers = { A = "hunter2${B" } }', "variables written as"),
     "header": (LEAST + HOOK + 'headers = { "A B" = "hunter2" } }', "expected the name of a header"),
 }

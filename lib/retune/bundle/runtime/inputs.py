@@ -18,7 +18,7 @@ class InputCheck:
     def __init__(self, module: str, types: Mapping[str, TensorType]) -> None:
         self._module = module
         self._types = types
-        self._expected = [(name, np.dtype(t.dtype), t.shape) for name, t in types.items()]
+        self._expected = [(name, t.dtype.numpy, t.shape) for name, t in types.items()]
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The inputs in the module's order.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retune.core.dtypes import FLOAT16, dtype_of
+from retune.core.dtypes import as_dtype, dtype_of
 from retune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,8 +26,9 @@ Feeds = Callable[[int], Mapping[str, np.ndarray]]
 TOLERANCE = 1e-4
 """Largest deviation of a float32 module that may be published, as a part of the reference's
 range."""
-TOLERANCE_OF_HALF = 1e-2
-"""The same of a module that keeps values in float16 from one kernel to the next."""
+_ROUNDINGS = 5
+"""A module that rounds values from one kernel to the next, such as to float16, may deviate by so
+many times the tolerance of their type."""
 DIRECT_PART = 0.2
 """Part of the tolerance up to which a module is as exact as one of direct convolutions. Beyond it,
 strategies that are less exact are to be given up."""
@@ -66,7 +67,9 @@ class Verification:
 def tolerance_of(plan: "NetworkPlan") -> float:
     """The largest deviation of that network that may be published."""
     inside = (b for b in plan.buffers if b.role not in ("input", "output"))
-    return TOLERANCE_OF_HALF if any(b.dtype == FLOAT16 for b in inside) else TOLERANCE
+    types = {as_dtype(b.dtype) for b in inside}
+    rounded = (dtype.tolerance for dtype in types if dtype.is_small_float)
+    return max([TOLERANCE, *(_ROUNDINGS * allowed for allowed in rounded)])
 
 
 def verify(
@@ -115,7 +118,7 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
 
     Values that are not finite have to be equal, and so have integers and truth values. A constant
     reference has no range: its magnitude (or 1, if that is 0) takes its place. Neighbours of
-    float16 count as equal: which of them is nearer to a value, rounding decides.
+    a small float count as equal: which of them is nearer to a value, rounding decides.
     """
     if got is None:
         return _incomparable(name, "missing")
@@ -135,7 +138,7 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
     if not theirs.size:
         return OutputDeviation(name=name, max_abs=0.0, max_rel_range=0.0, reference_range=0.0)
     apart = np.abs(ours - theirs)
-    if expected.dtype == np.float16:
+    if dtype_of(expected).is_small_float:
         steps = np.spacing(np.abs(expected[finite])).astype(np.float64)
         apart = np.where(apart <= steps, 0.0, apart)
     largest = float(apart.max())

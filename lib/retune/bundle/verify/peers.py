@@ -28,12 +28,10 @@ Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-_ELEMENT_TYPES: Mapping[str, DType] = {
-    "float": FLOAT32,
-    "double": FLOAT64,
-    **{dtype: dtype for dtype in NUMPY_DTYPES},
-}
-"""ONNX's names of the element types that retune knows."""
+
+def _element_types() -> Mapping[str, DType]:
+    """ONNX's names of the element types that retune knows."""
+    return {"float": FLOAT32, "double": FLOAT64, **{dtype: dtype for dtype in NUMPY_DTYPES}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +226,7 @@ def _openvino_type(port: Any) -> tuple[str, Sequence[object]]:
     """ONNX's name of the element type, and the extents that are known among the dimensions."""
     dims = [dim.get_length() if dim.is_static else str(dim) for dim in port.get_partial_shape()]
     kind = np.dtype(port.get_element_type().to_dtype()).name
-    return next((key for key, dtype in _ELEMENT_TYPES.items() if dtype == kind), kind), dims
+    return next((key for key, dtype in _element_types().items() if dtype == kind), kind), dims
 
 
 def _input_types(
@@ -249,8 +247,8 @@ def _input_types(
 
 def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) -> TensorType:
     """The input's type, with unknown dimensions taken from `shapes`. Raises: InputError."""
-    if kind not in _ELEMENT_TYPES:
-        known = ", ".join(_ELEMENT_TYPES)
+    if kind not in (known_types := _element_types()):
+        known = ", ".join(known_types)
         raise ModelError(f"input {name}: expected an element type among {known}; got {kind}")
     given = shapes.get(name, tuple(dims))
     if len(given) != len(dims) or not all(isinstance(dim, int) and dim > 0 for dim in given):
@@ -260,7 +258,7 @@ def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) ->
             f"input {name}: expected {len(dims)} known and positive extents; got {list(given)}; "
             f"{remedy}"
         )
-    return TensorType(cast("tuple[int, ...]", tuple(given)), _ELEMENT_TYPES[kind])
+    return TensorType(cast("tuple[int, ...]", tuple(given)), known_types[kind])
 
 
 def _import(name: str) -> ModuleType:

@@ -44,10 +44,16 @@ from retune.codegen.opencl.intrinsics import function_lines, function_name, macr
 from retune.codegen.opencl.kernels import kernel_lines
 from retune.codegen.opencl.lookups import LOOKUP, lookup_lines
 from retune.codegen.opencl.rounding import macro_of, rounding_lines
+from retune.codegen.opencl.small_floats import (
+    has_range_of_float32,
+    loader,
+    loader_lines,
+    storer,
+    storer_lines,
+)
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
 from retune.core.dtypes import (
-    BFLOAT16,
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -196,7 +202,7 @@ def _load(value: MemoryLoad, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
-    if (conversion := CONVERSIONS.get(at.memory.dtype)) is not None:
+    if (conversion := _conversion(at.memory.dtype)) is not None:
         return conversion.load(at, to)
     return _read(at, value.dtype, to)
 
@@ -384,7 +390,7 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 def _store(s: Store, to: Printer) -> list[str]:
     at, value = s.at, _bare(s.value, to)
-    if (conversion := CONVERSIONS.get(at.memory.dtype)) is not None:
+    if (conversion := _conversion(at.memory.dtype)) is not None:
         return conversion.store(at, value, to)
     return _written(at, value, to)
 
@@ -478,31 +484,20 @@ def _store_half(at: At, value: str, to: Printer) -> list[str]:
     return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
 
 
-def _load_bfloat16(at: At, to: Printer) -> str:
-    """The upper half of a float32."""
-    lanes = str(at.lanes) if at.lanes > 1 else ""
-    return f"as_float{lanes}(convert_uint{lanes}({_read(at, at.memory.dtype, to)}) << 16)"
+def _load_small_float(at: At, to: Printer) -> str:
+    dtype, read = at.memory.dtype, _read(at, at.memory.dtype, to)
+    if has_range_of_float32(dtype):
+        lanes = str(at.lanes) if at.lanes > 1 else ""
+        return f"as_float{lanes}(convert_uint{lanes}({read}) << {FLOAT32.bits - dtype.bits})"
+    return f"{loader(dtype, at.lanes)}({read})"
 
 
-def _store_bfloat16(at: At, value: str, to: Printer) -> list[str]:
-    return _written(at, f"TO_BFLOAT16_{at.lanes}({value})", to)
+def _store_small_float(at: At, value: str, to: Printer) -> list[str]:
+    return _written(at, f"{storer(at.memory.dtype, at.lanes)}({value})", to)
 
 
-def _bfloat16_lines(lanes: int) -> list[str]:
-    """A float32 as bfloat16, to the nearest, halves to even; a NaN stays one."""
-    name, n = f"TO_BFLOAT16_{lanes}", str(lanes) if lanes > 1 else ""
-    return [
-        f"#ifndef {name}",
-        f"#define {name} to_bfloat16_{lanes}",
-        f"static ushort{n} {name}(const float{n} value) {{",
-        f"  const uint{n} bits = as_uint{n}(value);",
-        f"  const uint{n} rounded = bits + 0x7fffu + ((bits >> 16) & 1u);",
-        f"  const uint{n} nan = bits | 0x400000u;",
-        f"  return convert_ushort{n}(((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded) >> 16);",
-        "}",
-        "#endif",
-        "",
-    ]
+def _loader_lines(dtype: DType, lanes: int) -> list[str]:
+    return [] if has_range_of_float32(dtype) else loader_lines(dtype, lanes)
 
 
 def _load_int4(at: At, to: Printer) -> str:
@@ -523,24 +518,36 @@ class Conversion:
     """Elements as values of the compute type."""
     store: Callable[[At, str, Printer], list[str]]
     """Elements set to the text of such a value."""
-    lines: Callable[[int], list[str]] | None = None
-    """What stands before kernels that store vectors of so many lanes."""
+    load_lines: Callable[[DType, int], list[str]] | None = None
+    """What stands before kernels that load vectors of so many lanes of the type."""
+    store_lines: Callable[[DType, int], list[str]] | None = None
+    """The same for stores."""
 
 
 CONVERSIONS: Mapping[DType, Conversion] = {
     FLOAT16: Conversion(_load_half, _store_half),
-    BFLOAT16: Conversion(_load_bfloat16, _store_bfloat16, _bfloat16_lines),
     INT4: Conversion(_load_int4, _store_int4),
 }
-"""The others lie in memory as they are computed with."""
+"""Types that OpenCL converts itself, or that are no floats."""
+_SMALL_FLOAT = Conversion(_load_small_float, _store_small_float, _loader_lines, storer_lines)
+
+
+def _conversion(dtype: DType) -> Conversion | None:
+    """None for what lies in memory as it is computed with."""
+    return CONVERSIONS.get(dtype, _SMALL_FLOAT if dtype.is_small_float else None)
 
 
 def _storage_lines(kernel: Kernel) -> list[str]:
-    """The conversions that the kernel's stores need."""
-    stores = [part.at for part in parts(kernel.body) if isinstance(part, Store)]
-    used = dict.fromkeys((at.memory.dtype, at.lanes) for at in stores)
-    makers = [(CONVERSIONS[dtype].lines, lanes) for dtype, lanes in used if dtype in CONVERSIONS]
-    return [line for lines, lanes in makers if lines is not None for line in lines(lanes)]
+    """The conversions that the kernel's loads and stores need."""
+    nodes = [part for part in parts(kernel.body) if isinstance(part, MemoryLoad | Store)]
+    used = dict.fromkeys((type(n) is MemoryLoad, n.at.memory.dtype, n.at.lanes) for n in nodes)
+    lines: list[str] = []
+    for is_load, dtype, lanes in used:
+        if (conversion := _conversion(dtype)) is None:
+            continue
+        maker = conversion.load_lines if is_load else conversion.store_lines
+        lines += maker(dtype, lanes) if maker is not None else []
+    return lines
 
 
 # -- kernels -----------------------------------------------------------------------------------

@@ -43,10 +43,9 @@ def random_array(
         return wide.astype(type.dtype.numpy)
     draw = np.float64 if type.dtype == FLOAT64 else np.float32
     values = rng.random(type.shape, draw) * draw(greatest - least) + draw(least)
-    return _without_denormals(np.asarray(values, type.dtype))
+    return _without_denormals(np.asarray(values, type.dtype.numpy), type.dtype)
 
 
-def _without_denormals(values: np.ndarray) -> np.ndarray:
-    tiny = np.finfo(values.dtype).tiny
-    values[np.abs(values) < tiny] = 0
+def _without_denormals(values: np.ndarray, dtype: DType) -> np.ndarray:
+    values[np.abs(values) < dtype.finfo.tiny] = 0
     return values

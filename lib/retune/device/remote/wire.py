@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
+from retune.core.arrays import array_bytes, view_arrays
 from retune.core.errors import InputError, RecordError
 from retune.core.schema import from_json, to_json
 
 WIRE = 3
 """Version of all that travels; boards and clients of another one refuse each other."""
 MOST_BYTES = 1 << 30
-"""A job is no larger, unless whoever starts scheduler or board says otherwise."""
+"""The largest size of a job, unless scheduler or board are started with another one."""
 
 _HEAD = "head"
 _LEAST_BYTES = 1 << 20
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class RefusedError(InputError):
-    """What arrived is no job, or none that this board takes; nothing of it was run."""
+    """The data received is not a job, or not one that this board takes; nothing of it was run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +54,8 @@ class Reply:
     """The head of every answer."""
 
     state: Literal["done", "missing", "refused", "lost"]
-    """`missing`: the board wants the blobs of `needs` sent along. `refused`: it is no job for this
-    board. `lost`: the board could not do it, through no fault of what it was given."""
+    """`missing`: the board wants the blobs of `needs` sent along. `refused`: the board cannot
+    take the job. `lost`: the board could not do it, through no fault of what it was given."""
     board: str = ""
     """Name of the board."""
     why: str = ""
@@ -129,7 +128,7 @@ def read_json(kind: type[T], text: bytes | str) -> T:
 
 def pack_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The arrays by name, in one piece."""
-    return safetensors.numpy.save({n: np.asarray(a, order="C") for n, a in arrays.items()})
+    return array_bytes(arrays)
 
 
 def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
@@ -138,8 +137,8 @@ def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
     Raises: RefusedError for anything else.
     """
     try:
-        return dict(safetensors.numpy.load(data))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        return view_arrays(memoryview(data), error=RecordError)
+    except (RecordError, ValueError, OverflowError) as error:
         raise RefusedError(f"expected arrays in safetensors, got {error}") from None
 
 

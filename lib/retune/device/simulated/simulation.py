@@ -13,6 +13,7 @@ from math import ceil, prod
 import numpy as np
 
 from retune.codegen.source import Run, three
+from retune.core.dtypes import BOOL, dtype_of
 from retune.core.keys import content_key
 from retune.device.simulated.board import SimulatedBoard
 
@@ -83,14 +84,15 @@ def corrupted_array(array: np.ndarray) -> np.ndarray:
     if not found.size:
         return found
     first = found.reshape(-1)[:1]
-    if found.dtype.kind == "b":
+    dtype = dtype_of(found)
+    if dtype == BOOL:
         first[:] = ~first
-    elif found.dtype.kind in "iu":
-        low, high = np.iinfo(found.dtype).min, np.iinfo(found.dtype).max
-        first[0] = low if int(first[0]) > (int(low) + int(high)) // 2 else high
+    elif dtype.is_integer:
+        low, high = dtype.limits
+        first[0] = low if int(first[0]) > (low + high) // 2 else high
     else:
         finite = np.abs(found[np.isfinite(found)])
-        largest = float(np.finfo(found.dtype).max)
+        largest = float(dtype.finfo.max)
         moved = min(1.0 + 2.0 * float(finite.max(initial=0.0)), largest)
         first[0] = moved if not first[0] > 0 else -moved
     return found

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from retune.core.dtypes import dtype_of
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import drop_identity, merge_reshapes
 from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
@@ -56,7 +57,7 @@ def _scaled_layer(r: GraphRewriter, value: str, factor: str, output: str) -> str
         return None
     whole = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
     scaled = whole.astype(weight.dtype)
-    if weight.dtype.kind != "f" and not np.array_equal(scaled, whole):
+    if not dtype_of(weight).is_float and not np.array_equal(scaled, whole):
         return None  # bytes of a product may be too large for bytes
     stored = r.store(f"{layer.inputs[1]}.scaled", scaled)
     return r.emit(layer.op, (layer.inputs[0], stored), layer.attrs, output)

@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from retune.core.dtypes import as_stored
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
 from retune.ops import Array
@@ -83,12 +84,13 @@ def _read(file: Path, graph: Graph) -> dict[str, Array]:
     for name in graph.inputs:
         if name not in data:
             raise _bad(file, graph, f"an array '{name}'", names)
-        entry, array = graph.types[name], data[name]
+        entry = graph.types[name]
+        array = data[name] = as_stored(data[name], entry.dtype)
         if str(array.dtype) != entry.dtype or array.shape[1:] != entry.shape[1:] or not array.ndim:
             raise _bad(
                 file, graph, _wanted(graph, name), f"{array.dtype}{[*array.shape]} for '{name}'"
             )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if entry.dtype.is_float and not np.isfinite(array).all():
             raise _bad(file, graph, f"finite numbers in '{name}'", "infinities or NaN")
     return data
 

@@ -5,24 +5,10 @@ from math import inf
 
 import numpy as np
 
-from retune.core.dtypes import (
-    BFLOAT16,
-    BOOL,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-    DType,
-)
+from retune.core.dtypes import BOOL, INT8, NUMPY_DTYPES, UINT8, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.proto.file import known_element_type
 
 CHAINS: dict[str, str] = {"Sum": "add", "Mean": "add", "Min": "minimum", "Max": "maximum"}
 """ONNX op of many inputs -> the graph op that chains them."""
@@ -83,33 +69,16 @@ def clip_by_inputs(node: OnnxNode, emit: Emitter) -> None:
     return emit.out("identity", data)
 
 
-CAST_TYPES: dict[int, DType] = {
-    1: FLOAT32,
-    2: UINT8,
-    3: INT8,
-    4: UINT16,
-    5: INT16,
-    6: INT32,
-    7: INT64,
-    9: BOOL,
-    10: FLOAT16,
-    11: FLOAT64,
-    12: UINT32,
-    13: UINT64,
-    16: BFLOAT16,
-}
-"""ONNX element type number -> ours."""
-
-
 def stated_type(node: OnnxNode, key: str) -> DType:
     """The element type whose ONNX number is that attribute. Raises: ModelError if it is none."""
     number = node.integer(key, 0)
-    if number not in CAST_TYPES:
+    found = known_element_type(number)
+    if found is None:
         raise ModelError(
             f"casting to ONNX element type {number} is not supported; expected one of "
-            f"{', '.join(sorted({*CAST_TYPES.values()}))}"
+            f"{', '.join(sorted(NUMPY_DTYPES))}"
         )
-    return CAST_TYPES[number]
+    return found
 
 
 @onnx_op("Cast")

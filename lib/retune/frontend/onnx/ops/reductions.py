@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from retune.core.dtypes import FLOAT64
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
@@ -109,7 +107,7 @@ def _log_sum_exp(emit: Emitter, data: str, attrs: dict[str, Any]) -> None:
         data = emit.temp("cast", data, to=FLOAT64)
     if not attrs["axes"]:
         return emit.out("cast", data, to=own)
-    kept, limit = {**attrs, "keepdims": True}, float(np.finfo(emit.type(data).dtype).max)
+    kept, limit = {**attrs, "keepdims": True}, float(emit.type(data).dtype.finfo.max)
     highest = emit.temp("reduce_max", data, label="max", **kept)
     top = emit.temp("clip", highest, label="top", min=-limit, max=limit)
     powers = emit.temp("exp", emit.temp("subtract", data, top, label="shifted"))
