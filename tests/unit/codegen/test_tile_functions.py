@@ -49,7 +49,7 @@ def kernel_of(*body: object) -> Kernel:
     return Kernel(
         name="k",
         parameters=(Parameter(X, written=True),),
-        solitary=False,
+        single_item=False,
         local_size=(4, 3, 2),
         body=body,  # type: ignore[arg-type]
     )

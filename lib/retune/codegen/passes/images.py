@@ -68,7 +68,7 @@ def takes_images(target: Target, groups: Groups) -> bool:
     Workers and persistent kernels call the function of a group with pointers, and kernels that
     reach all memory from one address have pointers as well.
     """
-    return not groups.solitary and target.offers_none(ONE_BASE, *WAYS)
+    return not groups.single_item and target.offers_none(ONE_BASE, *WAYS)
 
 
 def read_otherwise(body: tuple[Statement, ...]) -> frozenset[str]:
