@@ -82,6 +82,7 @@ def test_the_oracle_s_version_is_that_of_what_is_opened(
     assert peer_versions() == {}
 
 
+@pytest.mark.process
 def test_versions_are_known_of_what_is_installed_without_importing_it() -> None:
     code = (
         "import sys; from retune.bundle.verify.peers import oracle_version, peer_versions\n"

@@ -108,6 +108,7 @@ def test_a_key_that_is_none_is_said(
     assert "expected a public Ed25519 key as a PEM file" in refused(folder, Trust(keys=(owner,)))
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl's program is not installed")
 def test_keys_of_openssl_are_taken(folder: Path, tmp_path: Path):
     private, public = tmp_path / "key.pem", tmp_path / "key.pub"

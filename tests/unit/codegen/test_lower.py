@@ -177,6 +177,7 @@ def test_the_inner_loop_is_multiply_adds_over_named_registers():
     assert len(loads) == 2, "each vector of weights is read once for all pixels of the tile"
 
 
+@pytest.mark.process
 def test_text_is_the_same_in_another_process():
     code = (
         "from tests.unit.codegen.test_lower import one_convolution;"

@@ -100,6 +100,7 @@ def test_several_values_are_not_their_concatenation():
     assert content_key("ab", "c") != content_key("a", "bc")
 
 
+@pytest.mark.process
 def test_keys_do_not_depend_on_the_process():
     code = (
         "from retune.core.keys import content_key;"

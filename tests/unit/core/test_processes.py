@@ -22,6 +22,7 @@ def system(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return request.param
 
 
+@pytest.mark.process
 def test_this_process_is_alive_and_one_that_ended_is_not(system: str):
     here = this_process()
     assert here.process == os.getpid()
@@ -36,6 +37,7 @@ def test_a_number_that_was_used_again_is_another_process():
     assert not is_alive(replace(this_process(), started="1"))
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_process_that_ended_and_that_nobody_has_asked_after_is_not_alive():
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:

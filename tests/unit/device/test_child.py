@@ -51,6 +51,7 @@ def test_a_request_that_was_sent_by_half_is_not_the_next_one_s_begin(child: Chil
     assert child.request("third", DEADLINE_S) == echo(child, "third")
 
 
+@pytest.mark.process
 def test_a_process_that_cannot_be_started_leaves_nothing_open(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ):

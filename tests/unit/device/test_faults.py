@@ -51,6 +51,7 @@ def test_a_number_is_counted_over_batches_and_scripts(tmp_path: Path):
     assert kinds(again.claim(numbers(3))) == ["crash", None, None]
 
 
+@pytest.mark.process
 def test_a_number_is_counted_over_processes_that_measure_at_once(tmp_path: Path):
     here = board(tmp_path, fault("hang", at=31))
     others = [

@@ -24,6 +24,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
     return talk(HOLDER, RETUNE_LOCKS=str(folder))
 
 
+@pytest.mark.process
 def test_a_second_process_waits_and_says_for_whom(tmp_path: Path):
     with start(tmp_path) as first:
         assert heard(first) == "held"
@@ -34,6 +35,7 @@ def test_a_second_process_waits_and_says_for_whom(tmp_path: Path):
             assert heard(second) == "held"
 
 
+@pytest.mark.process
 def test_a_killed_holder_frees_the_device(tmp_path: Path):
     with start(tmp_path) as first:
         assert heard(first) == "held"

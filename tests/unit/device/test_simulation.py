@@ -38,6 +38,7 @@ print(program_times_us([run(1), run(2)], read_board(Path(sys.argv[1]))))
 """
 
 
+@pytest.mark.process
 def test_a_program_takes_the_same_time_in_every_process(tmp_path: Path):
     here = board(tmp_path)
     done = subprocess.run(

@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 
+import pytest
+
 from retune.core.dtypes import FLOAT32
 from retune.ir.expr import Buffer, Load, Substitution, Var, cast, const, loads, redirect, variables
 from retune.ir.nodes import IRNode, node
@@ -26,6 +28,7 @@ def test_equal_content_is_equal_and_hashes_alike():
     assert hash(VI * 4 + VJ) == hash(Var("i") * 4 + Var("j"))
 
 
+@pytest.mark.process
 def test_a_node_of_another_process_hashes_as_here():
     source = "from retune.ir.expr import Var; import pickle, sys; e = Var('i') * 4 + 1; hash(e);"
     source += "sys.stdout.buffer.write(pickle.dumps(e))"

@@ -43,6 +43,7 @@ def test_keys_depend_on_what_is_constant_and_on_the_reducer():
     assert len(keys) == 8
 
 
+@pytest.mark.process
 def test_keys_do_not_depend_on_the_process():
     code = "from tests.support.dags import conv2d; print(conv2d(1, 7, 7, 3, 8).key)"
     found = {

@@ -271,6 +271,7 @@ with run_night(Path(sys.argv[1]), "2026-03-01", me, lambda: datetime.now(UTC)) a
 """
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_night(
     tmp_path: Path, machine: Machine, clock: Clock
 ):

@@ -150,6 +150,7 @@ def test_an_address_that_is_none_is_said_without_showing_it(url: str):
     assert url not in str(caught.value)
 
 
+@pytest.mark.process
 def test_a_command_reads_subject_and_text_and_gets_the_subject_in_its_arguments(tmp_path: Path):
     program = "import sys; open(sys.argv[1], 'w').write(sys.argv[2] + '|' + sys.stdin.read())"
     out = tmp_path / "told"
@@ -159,6 +160,7 @@ def test_a_command_reads_subject_and_text_and_gets_the_subject_in_its_arguments(
     assert out.read_text() == told
 
 
+@pytest.mark.process
 def test_a_command_that_fails_says_what_it_said():
     program = "import sys; sys.exit('no such mailbox')"
     with pytest.raises(NotifyError, match="ended with 1: no such mailbox"):
@@ -182,6 +184,7 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
     os.close(reader)
 
 
+@pytest.mark.process
 def test_a_command_may_close_its_input():
     command_notifier((sys.executable, "-c", "import os; os.close(0)"))(NOTICE)
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from retune.core.results import KernelTime
 from retune.pipeline.manifest import BestRecord, Selection
 from retune.pipeline.report_data import report_data
@@ -138,6 +140,7 @@ def example(name: str, store: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_example_prints_best_curve_and_reasons(tmp_path: Path):
     fill(tmp_path)
     done = example("analyse_records.py", tmp_path)
@@ -147,6 +150,7 @@ def test_example_prints_best_curve_and_reasons(tmp_path: Path):
     assert "line 2" not in done.stdout
 
 
+@pytest.mark.process
 def test_example_asks_in_every_way_that_is_installed(tmp_path: Path):
     RecordStore(tmp_path).append([test_store.record(number) for number in range(3)])
     done = example("records_three_ways.py", tmp_path)

@@ -175,6 +175,7 @@ def finish(process: subprocess.Popen[str]) -> list[str]:
     return said
 
 
+@pytest.mark.process
 def test_a_second_start_of_the_same_command_waits_for_the_first(
     request_: TuneRequest, tmp_path: Path
 ):
@@ -194,6 +195,7 @@ def test_a_second_start_of_the_same_command_waits_for_the_first(
     assert only(request_).standing == "finished"
 
 
+@pytest.mark.process
 def test_runs_that_share_records_tune_one_after_the_other(tmp_path: Path):
     with start(tmp_path) as first, start(tmp_path, "other") as second:
         assert heard(first) == "import"
@@ -207,6 +209,7 @@ def test_runs_that_share_records_tune_one_after_the_other(tmp_path: Path):
         assert finish(second) == ["tune", "done"]
 
 
+@pytest.mark.process
 def test_a_killed_run_has_died_and_can_be_started_again(request_: TuneRequest, tmp_path: Path):
     with start(tmp_path) as first:
         assert heard(first) == "import"

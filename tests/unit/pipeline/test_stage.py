@@ -248,6 +248,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path):
     assert not stale.exists()
 
 
+@pytest.mark.process
 def test_two_processes_make_one_output(tmp_path: Path):
     code = (
         "import sys, time\n"

@@ -228,6 +228,7 @@ store.append([here.record(2)])
 """
 
 
+@pytest.mark.process
 def test_a_kill_between_write_and_rename_loses_that_batch_only(store: Path):
     code = textwrap.dedent(KILLED_WRITER).format(path=[p for p in sys.path if p])
     root = Path(__file__).resolve().parents[3]
@@ -358,6 +359,7 @@ def test_a_long_message_keeps_its_start_and_its_end():
     assert message.startswith("start") and message.endswith("end")
 
 
+@pytest.mark.process
 def test_importing_records_loads_no_table_library():
     code = "import sys, retune.records.schema; print({'pandas', 'pyarrow'} & set(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

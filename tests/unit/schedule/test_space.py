@@ -90,6 +90,7 @@ def test_candidates_are_named_by_their_values():
         assert str(space.instantiate(candidate)) == str(sketch.instantiate(row))
 
 
+@pytest.mark.process
 def test_keys_of_candidates_do_not_depend_on_order_or_process():
     one = Candidate("s", (("a", (1, 2)), ("b", (3,))))
     other = Candidate("s", (("b", (3,)), ("a", (1, 2))))

@@ -144,6 +144,7 @@ def test_a_damaged_card_is_named(tmp_path: Path):
         offline_model(tmp_path, GENERIC_CPU)
 
 
+@pytest.mark.process
 def test_example_judges_a_model_on_a_network_held_out(tmp_path: Path):
     done = run_example(store_of(tmp_path).root)
     assert done.returncode == 0, done.stderr
@@ -151,6 +152,7 @@ def test_example_judges_a_model_on_a_network_held_out(tmp_path: Path):
     assert len(ranks) == 1 and float(ranks[0]) > 0.5
 
 
+@pytest.mark.process
 def test_example_says_which_records_it_needs(tmp_path: Path):
     RecordStore(tmp_path).append(records_of_curve(0, 0, count=10))
     done = run_example(tmp_path)

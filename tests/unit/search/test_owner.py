@@ -107,6 +107,7 @@ def let_measure(process: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.process
 def test_a_second_start_waits_for_the_first_and_measures_nothing_again(store: Path):
     with talk(RUN, str(store)) as first:
         assert heard(first) == "measuring"
@@ -120,6 +121,7 @@ def test_a_second_start_waits_for_the_first_and_measures_nothing_again(store: Pa
     assert not len(doubles(store))
 
 
+@pytest.mark.process
 def test_a_second_start_goes_on_where_a_killed_one_stopped(store: Path):
     with talk(RUN, str(store)) as first:
         assert heard(first) == "measuring"

@@ -234,6 +234,7 @@ def test_a_space_without_a_function_is_refused():
         space_for(matmul())
 
 
+@pytest.mark.process
 def test_import_retune_is_cheap():
     code = (
         "import sys, retune; heavy = {'numpy', 'pandas', 'pyarrow', 'onnx', 'pyopencl'};"

@@ -74,6 +74,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.process
 def test_the_door_is_closed_for_the_whole_process():
     """No module of distributed that takes part reads pickles in another way."""
     done = subprocess.run(
