@@ -9,7 +9,7 @@ by direct kernels. On CPUs onnxruntime runs the network that its own quantizer w
 per channel), and OpenVINO the same file, where they are installed; with `--given` ours is imported
 from that file too, and all three compute with the same integers. Every run's integers are first
 compared with the numpy meaning of the quantized network. Each runs in the form that is found to be
-its fastest one (launches, or groups that stay). On GPUs runs are timed without copies from and to
+the fastest (launches, or a persistent kernel). On GPUs runs are timed without copies from and to
 the host. Prints medians and ratios, the instructions that the device has, and geometric means at
 the end.
 """

@@ -1,4 +1,4 @@
-"""Whole networks on a GPU by their launches, and by one launch of groups that stay.
+"""Whole networks on a GPU by their launches, and by one launch of a persistent kernel.
 
     python -m benchmarks.staying --device nvidia-cuda-0 zoo:kws zoo:resnet50_v1
 
@@ -35,12 +35,12 @@ def loaded(plan: NetworkPlan, form: Form, device: Device) -> tuple[Module, float
     start = time.perf_counter()
     module = Module(replace(plan, form=form), device)
     if module.form != form:
-        raise SystemExit(f"{plan.name}: {device.spec.name} has no groups that stay for it")
+        raise SystemExit(f"{plan.name}: {device.spec.name} has no persistent kernel for it")
     return module, time.perf_counter() - start
 
 
 def measure(model: str, device: Device, seconds: float) -> float:
-    """Prints a line; the time with groups that stay over that of launches."""
+    """Prints a line; the time with a persistent kernel over that of launches."""
     network = extract(optimise(load_model(model), "NHWC"), max_error=0.0)
     plan = build_plan(network, {}, device.spec, model_key=model, notes={})
     found = {form: loaded(plan, form, device) for form in FORMS}

@@ -137,7 +137,7 @@ def _retrain(config: NightlyConfig, night: Night) -> None:
     raise_if_cancelled()
     found = outcome(retrain_cost_model, {"records": config.records})
     if isinstance(found, ModelCard):
-        better = f"it beats {found.beats}" if found.in_use else "it is no better, and not used"
+        better = f"it beats {found.beats}" if found.in_use else "it is not better, and not used"
         night.note(RETRAIN, f"model {found.name} of {found.rows:,} records: {better}")
     else:
         night.note(RETRAIN, sentence(found), failed=True)

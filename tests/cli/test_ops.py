@@ -78,7 +78,7 @@ def test_how_an_operator_is_imported_may_change():
 def test_an_unknown_name_lists_close_ones(capsys: pytest.CaptureFixture[str]):
     assert run_command(["ops", "softmaks"]) == 2
     assert "close names: Softmax" in capsys.readouterr().err
-    with pytest.raises(LookupFailed, match="is no operator of ONNX's opsets 7 to"):
+    with pytest.raises(LookupFailed, match="is not an operator of ONNX's opsets 7 to"):
         support_of("Conv7d")
 
 

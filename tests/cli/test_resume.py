@@ -126,7 +126,7 @@ def test_a_run_whose_folder_is_gone_is_started_anew(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").rmdir()
     assert run_command(["resume", "last"]) == 2
-    assert "is no folder any more; start it anew with `retune tune`" in capsys.readouterr().err
+    assert "is not a folder any more; start it anew with `retune tune`" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_says_how_to_go_on(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.codegen.opencl.kernels import solitary_kernel
+from retune.codegen.opencl.kernels import single_item_kernel
 from retune.core.errors import InputError
 from retune.device.measure.local import LocalRunner, MeasureOptions
 from retune.device.measure.workload import measuring_conditions
@@ -31,12 +31,12 @@ LATE_HANG = "volatile int on = i == 99; while (on); y[i] = 2 * x[i] + w[i];"
 LATE_CRASH = "y[i] = 2 * x[i] + w[i]; if (i == 99) y[1L << 40] = 1;"
 
 
-def solitary(body: str) -> str:
+def single_item(body: str) -> str:
     """A kernel that persistent workers can run, so candidates may share a program."""
     types = ("__global const float *", "__global const float *", "__global float *")
     arguments = [f"{kind}{name}" for kind, name in zip(types, "xwy", strict=True)]
     lines = ["int i = group.x;", body]
-    return "\n".join(solitary_kernel("axpy", arguments, list("xwy"), lines)) + "\n"
+    return "\n".join(single_item_kernel("axpy", arguments, list("xwy"), lines)) + "\n"
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ def test_several_builders_give_the_same_outcomes():
 @pytest.mark.parametrize("builders", [1, 2])
 def test_candidates_of_one_program_end_as_they_would_alone(builders: int):
     bodies = [RIGHT, WRONG, UNBUILDABLE, RIGHT + " // another", HALF, LATE_CRASH, "y[i] = 0;"]
-    sources = [program(body, printed=solitary) for body in bodies]
+    sources = [program(body, printed=single_item) for body in bodies]
     with LocalRunner("pocl", builders=builders) as local:
         local.prepare(WORKLOAD)
         alone = [row for source in sources for row in local.measure("axpy", [source], QUICK)]

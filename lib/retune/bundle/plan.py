@@ -68,7 +68,7 @@ class PlanHost:
 
     @property
     def opened(self) -> HostModel | OffloadedStep:
-        """The step, ready to run. Raises: ModelError if it is no host step."""
+        """The step, ready to run. Raises: ModelError if it is not a host step."""
         return open_host(self.model) if self.engine == "onnx" else open_offloaded(self.model)
 
     @property

@@ -51,7 +51,7 @@ def map_open_file(stream: BinaryIO) -> memoryview:
 def view_weights(data: memoryview) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file by name, as read-only views of `data`: nothing is copied.
 
-    Raises: Malformed for a header that is no JSON, or that states more than the file holds.
+    Raises: Malformed for a header that is not JSON, or that states more than the file holds.
     """
     arrays = view_arrays(data, error=Malformed)
     return {name[:-1] if _is_metadata(name) else name: array for name, array in arrays.items()}

@@ -162,7 +162,7 @@ class KernelBody:
         scope = self._scopes[-1]
         if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
             scope.variables.add(loop.var)
-            name, passed = self.frame.variable(loop.var), self.frame.groups.solitary
+            name, passed = self.frame.variable(loop.var), self.frame.groups.single_item
             self._add(Number(name, kind, int(dim), extent, passed, tuple(loop.notes)))
         self._declare(loop)
         self._walk(loop.body, env)

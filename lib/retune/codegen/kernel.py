@@ -268,7 +268,7 @@ class Number(IRNode):
     axis: int
     extent: int
     passed: bool
-    """Whether it is an argument of the kernel's function, see `Kernel.solitary`."""
+    """Whether it is an argument of the kernel's function, see `Kernel.single_item`."""
     notes: tuple[tuple[str, str | int], ...] = ()
 
 
@@ -354,7 +354,7 @@ class Kernel:
 
     name: str
     parameters: tuple[Parameter, ...]
-    solitary: bool
+    single_item: bool
     """Groups of one item; the group's number is an argument, so that others may call it."""
     based: bool = False
     """Its arguments are one address, and a structure of all parameters' distances from it."""

@@ -225,7 +225,7 @@ def _kernel(
     kernel = Kernel(
         name=name,
         parameters=tuple(Parameter(body.frame.memory(b), b in written) for b in touched),
-        solitary=groups.solitary,
+        single_item=groups.single_item,
         based=ONE_BASE in target.offers and len(touched) >= LEAST_BASED,
         local_size=local,
         body=statements,
@@ -238,7 +238,7 @@ def _kernel(
         name=name,
         text=render(kernel, target.renderer),
         called=called,
-        single_item=kernel.solitary,
+        single_item=kernel.single_item,
         images=tuple(n for n, p in enumerate(kernel.parameters) if p.memory.image is not None),
         arena_bytes=arena,
         intrinsics=required_implementations(functions),
@@ -263,7 +263,7 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
 def _called(kernel: Kernel, target: Target) -> tuple[int | None, str]:
     """The group of a kernel as a function of its own, and the bytes of local memory that it takes,
     for devices on which groups may be persistent."""
-    if kernel.solitary or not any(way in target.offers for way in WAYS):
+    if kernel.single_item or not any(way in target.offers for way in WAYS):
         return None, ""
     function, arena = tile_function(replace(kernel, fetches=False, functions=(), comment=()))
     return arena, f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"

@@ -52,7 +52,7 @@ LEAST_BASED = 3
 class Groups:
     """Work-groups of one sort."""
 
-    solitary: bool
+    single_item: bool
     """Of one work-item: the group's number comes as an argument, other kernels may call it."""
     aligned_vectors: bool
     """Whether a vector that surely starts on its own size is accessed as one.
@@ -91,7 +91,11 @@ class Target:
         return self.together if shares else self.alone
 
 
-_TOGETHER = Groups(solitary=False, aligned_vectors=True, prefetch=False, most=MOST_GROUPS)
+_TOGETHER = Groups(single_item=False, aligned_vectors=True, prefetch=False, most=MOST_GROUPS)
 
-CPU = Target(alone=Groups(solitary=True, aligned_vectors=False, prefetch=True), together=_TOGETHER)
-GPU = Target(alone=Groups(solitary=True, aligned_vectors=False, prefetch=False), together=_TOGETHER)
+CPU = Target(
+    alone=Groups(single_item=True, aligned_vectors=False, prefetch=True), together=_TOGETHER
+)
+GPU = Target(
+    alone=Groups(single_item=True, aligned_vectors=False, prefetch=False), together=_TOGETHER
+)

@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 _NO_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
 """Nothing is waited for at the other end of a pipe, either."""
 _LINE_BYTES = 512
-"""A lock file is no longer than this."""
+"""The largest size of a lock file."""
 
 
 def machine_lock(kind: str, *identity: object) -> Path:

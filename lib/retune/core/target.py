@@ -36,7 +36,7 @@ class DeviceSpec:
     l3_bytes: int
     cache_line_bytes: int
     local_memory_bytes: int
-    """Of one work-group; for a GPU 0 where it is no more than a part of global memory (Mali)."""
+    """Of one work-group; for a GPU 0 where it is only a part of global memory (Mali)."""
     global_memory_bytes: int = field(compare=False)
     """As the driver says at the moment: PoCL says what the machine has left."""
     max_work_group: int
@@ -50,7 +50,7 @@ class DeviceSpec:
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
     """What was built, run and found right there, see `device.probing`: ways of intrinsics, launches
-    from one address, and groups that stay."""
+    from one address, and persistent kernels."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
     accelerator: str = ""

@@ -107,7 +107,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _role_named(name: str) -> Role:
-    """Raises: InputError for a name that is no role."""
+    """Raises: InputError for a name that is not a role."""
     for role in ROLES:
         if name == role:
             return role

@@ -42,7 +42,7 @@ class JobHandler(Protocol):
     ) -> tuple[str, MessageParts]:
         """Body and parts of the answer; `blob` gives one that the job needs, by digest.
 
-        Raises: RefusedError for what is no job; DeviceError where the board cannot do it.
+        Raises: RefusedError for data that is not a job; DeviceError where the board cannot do it.
         """
         ...
 

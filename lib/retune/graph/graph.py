@@ -220,7 +220,7 @@ class GraphBuilder:
         return self._claim(name, array_type(array, dtype))
 
     def fresh(self, name: str) -> str:
-        """`name`, or the first of `name.1`, `name.2`, ... that is no value's and not reserved."""
+        """`name`, or the first of `name.1`, `name.2`, ... that is neither taken nor reserved."""
         found, count = name, 0
         while found in self.types or found in self._reserved:
             count += 1

@@ -45,7 +45,7 @@ class GraphRewriter:
         return self._made.get(new)
 
     def only_use(self, new: str) -> bool:
-        """True if at most one node reads the value, and it is no output of the network."""
+        """True if at most one node reads the value, and it is not an output of the network."""
         return self._uses[new] <= 1 and new not in self.old.outputs
 
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, output: str = "") -> str:

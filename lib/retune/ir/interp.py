@@ -15,7 +15,7 @@ import numpy as np
 from retune.core.errors import VerifyError
 from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Var
-from retune.ir.memory import Arrays, Memory
+from retune.ir.memory import ArrayMemory, Arrays
 from retune.ir.plan import COMBINE, GRID_LIMIT, Plan
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt
@@ -61,7 +61,7 @@ class Interpreter:
 
     def __init__(self, arrays: Arrays, apart: Collection[Var] = ()) -> None:
         self.arrays = arrays
-        self.memory = Memory(arrays)
+        self.memory = ArrayMemory(arrays)
         self.apart = apart
 
     def run(self, stmt: Stmt, env: dict[Var, Value]) -> None:

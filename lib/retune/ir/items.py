@@ -246,7 +246,7 @@ class _Scene:
         late = shadow.read_by_another(places, who)
         self._report(late, block.buffer, at, who, "writes", "reads or has read")
         earlier, now = shadow.write(places, who)
-        if block.reducer is None:  # the same value twice is no harm
+        if block.reducer is None:  # the same value twice is harmless
             earlier &= ~_same(before, value)
             now &= ~_same(array[target], value)
         self._report(earlier | now, block.buffer, at, who, "writes", "writes or has written")

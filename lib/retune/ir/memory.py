@@ -11,7 +11,7 @@ from retune.ir.expr import Load
 Arrays = dict[str, np.ndarray]
 
 
-class Memory:
+class ArrayMemory:
     """Reads from named arrays; indices out of range read the nearest element.
 
     Only the branch not taken of a selection may do that; `ir.verify` looks for other reads.

@@ -20,7 +20,7 @@ from retune.ir.contract import contraction
 from retune.ir.evaluate import Value, apply, evaluate
 from retune.ir.expr import BITCAST, Binary, Call, Cast, Expr, Load, Select, Var, loads, walk
 from retune.ir.functions import FUNCTIONS
-from retune.ir.memory import Arrays, Memory, even_steps
+from retune.ir.memory import ArrayMemory, Arrays, even_steps
 from retune.ir.operators import OPERATORS
 from retune.ir.stmt import identity
 from retune.ir.te import Axis, Compute, Concat, Dag, Tensor
@@ -319,7 +319,7 @@ def _load(load: Load, env: Env) -> _Part:
         indices = [_compiled(index, env) for index in load.indices]
         steps, shape = [i.step for i in indices], np.broadcast_shapes(*(i.shape for i in indices))
         part = _Part(
-            lambda arrays: Memory(arrays).fetch(load, tuple(s(arrays) for s in steps)), shape
+            lambda arrays: ArrayMemory(arrays).fetch(load, tuple(s(arrays) for s in steps)), shape
         )
     else:
         part = _read(name, load, env)
@@ -346,7 +346,9 @@ def _read(name: str, load: Load, env: Env) -> _Part:
         at = tuple(clipped)
         return _Part(lambda arrays: arrays[name][at], shape)
     return _Part(
-        lambda arrays: Memory(arrays).fetch(load, tuple(evaluate(i, env) for i in load.indices)),
+        lambda arrays: ArrayMemory(arrays).fetch(
+            load, tuple(evaluate(i, env) for i in load.indices)
+        ),
         shape,
     )
 

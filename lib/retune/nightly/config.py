@@ -404,7 +404,7 @@ def _check_webhook(webhook: WebhookConfig, where: str) -> None:
         if name.lower() in _SECRET_HEADERS and not VARIABLE.search(value):
             raise InputError(
                 f"{header}: expected a variable of the environment such as "
-                '"Bearer ${NIGHTLY_TOKEN}", got a text; this file is no place for secrets'
+                '"Bearer ${NIGHTLY_TOKEN}", got a text; do not store secrets in this file'
             )
 
 

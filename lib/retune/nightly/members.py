@@ -28,7 +28,7 @@ from retune.search.model.registry import registered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class NightPlan:
     """What a night is to do."""
 
     minutes: tuple[tuple[str, str, float], ...]
@@ -37,7 +37,7 @@ class Plan:
     """Network, device, and why it cannot be tuned."""
 
 
-def stage_plan(file: str, name: str, seconds_left: float) -> Plan:
+def stage_plan(file: str, name: str, seconds_left: float) -> NightPlan:
     """Minutes for every member of the configuration in that file, in the night of that name.
 
     Members whose network cannot be imported have a sentence instead. `seconds_left` are those until
@@ -56,7 +56,7 @@ def stage_plan(file: str, name: str, seconds_left: float) -> Plan:
             broken.append((*key, str(error)))
     shares = plan_minutes(config, standings, RecordStore(config.records), seconds_left=seconds_left)
     minutes = tuple((*key, share) for key, share in shares.items())
-    return Plan(minutes=minutes, broken=tuple(broken))
+    return NightPlan(minutes=minutes, broken=tuple(broken))
 
 
 def _standing(request: TuneRequest, key: Key, nights: Sequence[NightState]) -> Standing:

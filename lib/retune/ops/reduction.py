@@ -55,8 +55,8 @@ def reduce(c: OpCall) -> Tensor:
     count = prod(data.shape[d] for d in over)
 
     def body(*i: Expr) -> Expr:
-        if truth:
-            return binary("ne", total[i], 0)
+        if truth:  # the maximum of no elements is the least integer, which is false, too
+            return binary("lt", 0, total[i]) if c.op == "reduce_max" else binary("ne", total[i], 0)
         whole = not data.dtype.is_float
         return (
             call("divide", total[i], const(count, data.dtype))

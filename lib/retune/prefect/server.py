@@ -68,7 +68,7 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
     in use. Otherwise a server is started, and it ends with the context or with this process,
     however that ends. It starts what is scheduled only if that is asked for.
 
-    Raises: ServerError with the server's last words. InputError if PREFECT_HOME is no place for it.
+    Raises: ServerError with the server's last words. InputError if PREFECT_HOME is unusable.
     """
     with _environment(QUIET):
         if given := _configured():

@@ -92,7 +92,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     for name in _names(model):
         if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
             raise ModelError(
-                f"{path}: the name {name[:40]!r} is no text; expected UTF-8; the file is damaged, "
+                f"{path}: the name {name[:40]!r} is not text; expected UTF-8; the file is damaged, "
                 "copy or export it again"
             )
     return model

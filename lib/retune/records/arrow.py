@@ -29,7 +29,7 @@ _VERSION_DIGITS = 10
 """No version has as many; Python refuses to read a number of thousands."""
 
 _NO_VALUE = (ValueError, OverflowError)
-"""Text that is no UTF-8, a date of the year 300,000."""
+"""Text that is not UTF-8, a date of the year 300,000."""
 
 _LOG = logging.getLogger(__name__)
 

@@ -136,7 +136,7 @@ class RecordStore:
     def trials(self, run_id: str, task_key: str, device: str) -> list[TuningRecord]:
         """The task's trials in a run on that device fingerprint, in their order.
 
-        What finalists were measured again for is no trial.
+        Measurements that repeat finalists are not trials.
         """
         wanted: dict[str, Filter] = {"run_id": run_id, "task_key": task_key, "device": device}
         found = to_records(self.table(wanted, None))
@@ -314,7 +314,7 @@ def _open_file(path: Path) -> ds.ParquetFileFragment | Exception:
         version = schema_version(fragment.metadata.metadata)
         absent = sorted(ALWAYS - set(fragment.physical_schema.names))
         if absent:
-            return pa.ArrowInvalid(f"it is no file of records: it has no column {absent[0]}")
+            return pa.ArrowInvalid(f"it is not a file of records: it has no column {absent[0]}")
     except _UNREADABLE as error:
         return error
     if version > SCHEMA_VERSION:

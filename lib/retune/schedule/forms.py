@@ -1,7 +1,7 @@
 """Other forms of a stage: algorithms that compute the same, by stages of their own.
 
-A form says what is computed, not in which order: it is no primitive, and knows no schedule. It is a
-function (program, block, sizes) -> (program, names of the stages that it made), which raises
+A form says what is computed, not in which order. It is not a primitive, and knows no schedule. It
+is a function (program, block, sizes) -> (program, names of the stages that it made), which raises
 ScheduleError for a block that has no such form. `Schedule.restate` applies one by its name, so that
 a trace can state it.
 """

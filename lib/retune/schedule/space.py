@@ -153,7 +153,7 @@ class Sketch:
     def row(self, decided: Mapping[str, Sequence[int]]) -> np.ndarray:
         """The row that gives these values. int64 [decisions]
 
-        Raises: ScheduleError for a decision without a value, or a value that is no option.
+        Raises: ScheduleError for a decision without a value, or a value that is not an option.
         """
         row = np.zeros(len(self.decisions), np.int64)
         for column, decision in enumerate(self.decisions):

@@ -138,7 +138,7 @@ def tune(
     first. `runner` measures in place of this machine's `device`; `report` is called after each
     batch.
 
-    Raises: InputError for what is no expression, a space that does not fit it, or no trials;
+    Raises: InputError if it is not an expression, a space does not fit it, or without trials;
     DeviceError if no candidate was right.
     """
     if trials < 1:

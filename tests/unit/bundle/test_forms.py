@@ -55,8 +55,8 @@ class FakeClock:
 
 
 @pytest.fixture
-def solitary(plan: NetworkPlan) -> NetworkPlan:
-    """The plan with kernels of solitary work-groups."""
+def single_item(plan: NetworkPlan) -> NetworkPlan:
+    """The plan with kernels of single-work-item groups."""
     return replace(
         plan, kernels=tuple(replace(kernel, single_item=True) for kernel in plan.kernels)
     )
@@ -73,19 +73,19 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return use
 
 
-def test_a_processor_with_both_devices_allows_both_forms(solitary: NetworkPlan) -> None:
+def test_a_processor_with_both_devices_allows_both_forms(single_item: NetworkPlan) -> None:
     device = FakeDevice(in_caller=FakeDevice())
-    assert _forms(solitary, device) == ("persistent", "inline")
-    assert _forms(solitary, FakeDevice()) == ("persistent",)
+    assert _forms(single_item, device) == ("persistent", "inline")
+    assert _forms(single_item, FakeDevice()) == ("persistent",)
 
 
 def test_kernels_of_cooperating_items_go_through_a_queue(plan: NetworkPlan) -> None:
     assert _forms(plan, FakeDevice(in_caller=FakeDevice())) == ("queued",)
 
 
-def test_a_form_that_the_device_lacks_becomes_the_usual_one(solitary: NetworkPlan) -> None:
+def test_a_form_that_the_device_lacks_becomes_the_usual_one(single_item: NetworkPlan) -> None:
     device = FakeDevice()
-    wished = replace(solitary, form="inline")
+    wished = replace(single_item, form="inline")
     assert settle(wished, device) == ("persistent", device)  # type: ignore[arg-type]
     both = FakeDevice(in_caller=FakeDevice())
     assert settle(wished, both) == ("inline", both.in_caller)  # type: ignore[arg-type]
@@ -93,22 +93,22 @@ def test_a_form_that_the_device_lacks_becomes_the_usual_one(solitary: NetworkPla
 
 @pytest.mark.parametrize("best", ["persistent", "inline"])
 def test_the_form_of_the_least_median_is_taken(
-    solitary: NetworkPlan, loading: Callable[[float], None], best: str
+    single_item: NetworkPlan, loading: Callable[[float], None], best: str
 ) -> None:
     loading(1e-5)
     clock = FakeClock({"persistent": 2.0, "inline": 2.0, best: 1.0})
-    found = best_form(solitary, FakeDevice(in_caller=FakeDevice()), clock)  # type: ignore[arg-type]
-    assert found == replace(solitary, form=best)
+    found = best_form(single_item, FakeDevice(in_caller=FakeDevice()), clock)  # type: ignore[arg-type]
+    assert found == replace(single_item, form=best)
     assert clock.asked == ["persistent", "inline"]
 
 
 def test_long_networks_are_not_compared(
-    solitary: NetworkPlan, loading: Callable[[float], None]
+    single_item: NetworkPlan, loading: Callable[[float], None]
 ) -> None:
     loading(1.01 * forms.LONGEST_S)
     clock = FakeClock({})
     device = FakeDevice(in_caller=FakeDevice())
-    assert best_form(solitary, device, clock).form == "persistent"  # type: ignore[arg-type]
+    assert best_form(single_item, device, clock).form == "persistent"  # type: ignore[arg-type]
     assert clock.asked == []
 
 

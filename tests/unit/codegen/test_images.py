@@ -83,7 +83,7 @@ def test_a_constant_is_packed_before_it_is_an_image():
         (product(3, 5, 12), replace(GPU, offers=(ONE_BASE,)), {}),
         (product(3, 5, 12), replace(GPU, offers=(next(iter(WAYS)),)), {}),
     ],
-    ids=["pairs", "eights", "no texels", "groups of one", "one address", "groups that stay"],
+    ids=["pairs", "eights", "no texels", "groups of one", "one address", "persistent kernel"],
 )
 def test_all_others_get_an_array(dag: Dag, target: Target, options: dict[str, int]):
     source = made(dag, target, **options)

@@ -49,7 +49,7 @@ def kernel_of(*body: object) -> Kernel:
     return Kernel(
         name="k",
         parameters=(Parameter(X, written=True),),
-        solitary=False,
+        single_item=False,
         local_size=(4, 3, 2),
         body=body,  # type: ignore[arg-type]
     )
@@ -127,7 +127,7 @@ def test_a_barrier_behind_a_test_is_refused() -> None:
 
 
 def test_the_text(golden: Golden) -> None:
-    """Only where a device offers groups that stay, and beside a kernel that is what it was."""
+    """Only where a device offers persistent kernels, and beside a kernel that is what it was."""
     space = gpu_space(from_dag(conv2d(1, 6, 6, 8, 16, pad=1)), GENERIC_GPU)
     program = space.instantiate(default_candidate(space, GENERIC_GPU))
     plain = lower(program, GPU).kernels[0]

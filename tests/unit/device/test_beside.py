@@ -103,7 +103,7 @@ def test_on_a_gpu_the_next_batch_is_built_while_one_is_measured():
     gpu, building = Children(GENERIC_GPU), threading.Event()
 
     def build(request: Request) -> None:
-        if isinstance(request, Build) and "b" in next(iter(request.jobs.values())).texts[0]:
+        if isinstance(request, Build) and "b" in next(iter(request.jobs.values())).kernels[0].text:
             building.set()
 
     def check(request: Request) -> None:

@@ -85,7 +85,7 @@ def test_jobs_with_long_texts_go_to_different_programs():
     assert [each.request.jobs[each.index] for each in built] == mixed
 
 
-def test_only_solitary_jobs_of_the_same_options_share_a_program():
+def test_only_single_item_jobs_of_the_same_options_share_a_program():
     fakes = children(1)
     fast = [job(f"fast {n}", options=("-fast",)) for n in range(2)]
     grouped = [job(f"grouped {n}", alone=False) for n in range(2)]

@@ -239,7 +239,7 @@ def test_a_name_of_other_bytes_is_one_error(tmp_path: Path):
     data = model([made], {"x": [2]}).SerializeToString().replace(b"start", b"st\xff\xfet")
     path = tmp_path / "bent.onnx"
     path.write_bytes(data)
-    with pytest.raises(ModelError, match=r"is no text; expected UTF-8|not a readable ONNX file"):
+    with pytest.raises(ModelError, match=r"is not text; expected UTF-8|not a readable ONNX file"):
         load_file(path)
 
 
@@ -264,7 +264,7 @@ def test_an_opset_that_nobody_counts_to_is_one_error(tmp_path: Path):
 
 def test_a_loop_without_a_body_is_named():
     made = node("Loop", ["n", "", "x"], ["y"], body=1)
-    with pytest.raises(ModelError, match="attribute 'body' is no graph"):
+    with pytest.raises(ModelError, match="attribute 'body': expected a graph"):
         import_model(model([made], {"x": [2]}, weights={"n": INDEX}))
 
 

@@ -323,5 +323,5 @@ def test_a_name_that_is_no_text_is_one_error(what: str, tmp_path: Path):
     path = tmp_path / "net.onnx"
     made = model([relu], {"x": [2]}).SerializeToString()
     path.write_bytes(made.replace(b"MARK", b"\xff\xfe\xfd\xfc"))
-    with pytest.raises(ModelError, match=r"net\.onnx: the name b'.*' is no text; expected UTF-8"):
+    with pytest.raises(ModelError, match=r"net\.onnx: the name b'.*' is not text; expected UTF-8"):
         load_file(path)

@@ -50,9 +50,9 @@ def test_an_input_goes_before_a_symbol_of_its_name():
         ),
         ({"x": (1, 3)}, r"'x': the shape given is 1,3; the model fixes n,3,8"),
         ({"x": (0, 3, 8)}, r"give positive extents"),
-        ({"z": (1, 3, 8)}, r"a shape is given for 'z', which is no input .* its inputs are x"),
+        ({"z": (1, 3, 8)}, r"a shape is given for 'z', which is not an input .* its inputs are x"),
         ({"x": (1, 3, 8), "n": (2,)}, "where n is 2"),
-        ({"n": (2, 2)}, "a shape is given for 'n', which is no input"),
+        ({"n": (2, 2)}, "a shape is given for 'n', which is not an input"),
     ],
 )
 def test_a_contradicting_shape_is_refused(shapes: dict[str, tuple[int, ...]], message: str):

@@ -252,7 +252,7 @@ MISTAKES = {
         LEAST + '[notify]\nwebhook = { url = "ftp://x" }',
         "url: expected an address that begins with https",
     ),
-    "secret": (LEAST + HOOK + 'headers = { Authorization = "hunter2" } }', "no place for secrets"),
+    "secret": (LEAST + HOOK + 'headers = { Authorization = "hunter2" } }', "do not store secrets"),
     "variable": (LEAST + HOOK + 'headers = { A = "hunter2${B" } }', "variables written as"),
     "header": (LEAST + HOOK + 'headers = { "A B" = "hunter2" } }', "expected the name of a header"),
 }
@@ -279,9 +279,11 @@ def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes, words: s
         load_config(path, known)
 
 
-@pytest.mark.parametrize("name", ["missing.toml", ""])
-def test_a_file_that_is_not_there_says_so(tmp_path: Path, name: str):
-    with pytest.raises(InputError, match="expected a TOML file, got none"):
+@pytest.mark.parametrize(
+    ("name", "got"), [("missing.toml", "no file; check the path"), ("", "none (Is a directory)")]
+)
+def test_a_file_that_is_not_there_says_so(tmp_path: Path, name: str, got: str):
+    with pytest.raises(InputError, match=re.escape(f"expected a TOML file, got {got}")):
         load_config(tmp_path / name, known)
 
 

@@ -415,4 +415,4 @@ def test_tables_of_other_programs_are_no_records(store: Path, caplog: pytest.Log
     summary = RecordStore(store).summary()
     assert summary.records == 1
     assert [Path(path).name for path in summary.damaged] == ["part-0-other-0.parquet"]
-    assert "no file of records: it has no column record_id" in caplog.text
+    assert "not a file of records: it has no column record_id" in caplog.text

@@ -89,7 +89,7 @@ const char *network_problem(void);
 def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterator[str]:
     numbers = {
         "NETWORK_IS_FOR_CPU": int(plan.device.device_class == "cpu"),
-        "NETWORK_IS_SOLITARY": int(plan.single_item),
+        "NETWORK_IS_SINGLE_ITEM": int(plan.single_item),
         "NEEDS_MATRIX_REGISTERS": int(not plan.intrinsics.isdisjoint(asking_implementations())),
         "KERNEL_BYTES": kernel_bytes,
         "PEAK_BYTES": f"{peak_bytes}UL",

@@ -592,7 +592,7 @@ static void settle(struct network *n, const struct device *found, int count) {
   cl_ulong atomics = 0;
   const cl_ulong needed = CL_DEVICE_ATOMIC_ORDER_ACQ_REL | CL_DEVICE_ATOMIC_SCOPE_DEVICE;
   n->form = QUEUED;
-  if (!NETWORK_IS_SOLITARY) return;
+  if (!NETWORK_IS_SINGLE_ITEM) return;
   clGetDeviceInfo(n->device.id, CL_DEVICE_ATOMIC_MEMORY_CAPABILITIES, sizeof atomics, &atomics,
                   NULL);
   if (is_cpu(n) && (atomics & needed) == needed) n->form = PERSISTENT;

@@ -139,7 +139,7 @@ def queued_launches(
 
 
 def can_stay(plan: NetworkPlan) -> bool:
-    """Whether groups that stay can run every kernel of the plan, where there are such groups."""
+    """Whether a persistent kernel can run every kernel of the plan, where the device has one."""
     if not plan.launches or not all(
         kernel.single_item or kernel.arena_bytes is not None for kernel in plan.kernels
     ):

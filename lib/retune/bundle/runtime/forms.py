@@ -2,8 +2,8 @@
 
 Read `best_form`. A network's size does not say it: waking the device's threads costs as much as
 some hundred thousand multiply-adds, and how far several threads shorten a network depends on its
-steps. Nor does it on a GPU: groups that stay save launches, and give up what a driver has beside
-them, groups of the size and the registers that each kernel wants.
+steps. Nor does it on a GPU: a persistent kernel saves launches, but its groups have one size
+and one number of registers for all steps, where launches have those of each kernel.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,9 +44,8 @@ def best_form(
 ) -> NetworkPlan:
     """The plan in the form whose whole calls, copies included, take the least time on the device.
 
-    The usual form where there is no other that the device builds, or where no other can gain a
-    worthwhile part. The caller holds the device's lease. For a plan that may hang there is
-    `examiner.Examiner`.
+    The usual form if the device builds only that, or if other forms cannot gain a worthwhile part.
+    The caller holds the device's lease. For a plan that may hang there is `examiner.Examiner`.
     """
     forms = forms_worth_timing(plan, device)
     usual = replace(plan, form=forms[0])

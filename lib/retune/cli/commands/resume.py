@@ -62,7 +62,7 @@ def _started_from(record: "RunRecord") -> Generator[None]:
     folder = Path(record.folder)
     if not folder.is_dir():
         raise InputError(
-            f"run {record.name} was started in {folder}, which is no folder any more; "
+            f"run {record.name} was started in {folder}, which is not a folder any more; "
             "start it anew with `retune tune`"
         )
     if folder.resolve() != Path.cwd().resolve():

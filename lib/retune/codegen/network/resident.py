@@ -136,7 +136,7 @@ def _room(tiles: Callee) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The groups that stay."""
+    """The groups of a persistent kernel."""
 
     groups: int
     items: int

@@ -18,9 +18,9 @@ def kernel_lines(kernel: Kernel, body: list[str]) -> list[str]:
     if kernel.called:
         return tile_function_lines(name, arguments, body)
     given = _based_arguments(name) if kernel.based else arguments
-    if kernel.solitary:
+    if kernel.single_item:
         passed = [_from_base(p) if kernel.based else p.memory.name for p in parameters]
-        code = solitary_kernel(name, arguments, passed, body, given)
+        code = single_item_kernel(name, arguments, passed, body, given)
     else:
         pairs = zip(arguments, parameters, strict=True)
         found = [f"{a} = {_from_base(p)};" for a, p in pairs] if kernel.based else []
@@ -91,7 +91,7 @@ def _space(p: Parameter) -> str:
     return f"__global {'' if p.written else 'const '}{type_name(p.memory.dtype)}"
 
 
-def solitary_kernel(
+def single_item_kernel(
     name: str,
     arguments: list[str],
     passed: list[str],

@@ -65,10 +65,10 @@ def fits_image(elements: int, dtype: str, row: int) -> bool:
 def takes_images(target: Target, groups: Groups) -> bool:
     """Whether kernels of such groups may have images as arguments.
 
-    A function of a group is called with pointers, by workers or by groups that stay; so are kernels
-    that reach all memory from one address.
+    Workers and persistent kernels call the function of a group with pointers, and kernels that
+    reach all memory from one address have pointers as well.
     """
-    return not groups.solitary and target.offers_none(ONE_BASE, *WAYS)
+    return not groups.single_item and target.offers_none(ONE_BASE, *WAYS)
 
 
 def read_otherwise(body: tuple[Statement, ...]) -> frozenset[str]:

@@ -210,7 +210,7 @@ class LocalRunner(DirectRunner):
             self._forget([self._main, *others], options)
 
     def _measure(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
-        """The candidate's row. What may not have been its own fault convicts nobody.
+        """The candidate's row; a failure that others may have caused is tried again.
 
         A failure in a shared program is tried again alone; a crash or a timeout, which others or a
         busy machine may have caused, once more in a fresh child.

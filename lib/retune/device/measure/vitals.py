@@ -12,7 +12,7 @@ _KHZ = 1e-3
 _HZ = 1e-6
 _MILLI = 1e-3
 _COLDEST_C, _HOTTEST_C = -100.0, 300.0
-"""What lies outside is no temperature: sensors that are off show such numbers."""
+"""Values outside are not temperatures: sensors that are off show such numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

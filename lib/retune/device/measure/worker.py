@@ -106,7 +106,7 @@ class Worker:
         fresh = not self._uploaded
         result = self._run_and_compare(built, job, request)
         if isinstance(result, Refused) and not fresh:
-            # An earlier candidate may have written past its buffers: only fresh inputs convict.
+            # An earlier candidate may have written past its buffers: only fresh inputs prove it.
             self._uploaded.clear()
             result = self._run_and_compare(built, job, request)
         if isinstance(result, Refused):

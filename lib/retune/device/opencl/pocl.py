@@ -61,7 +61,7 @@ def doubtful_processor(version: str) -> str | None:
 
     None where they do: later versions (whose devices are called `cpu`) name the processor of the
     library that they chose, and inline nothing once they are given another name: 226 instead of
-    1590 GFLOPS on 16 cores. `generic` is no name at all, and other processors than x86-64 are not
+    1590 GFLOPS on 16 cores. `generic` is not a valid name, and other processors than x86-64 are not
     known here.
     """
     found = re.search(r"(\w+)-x86_64-\S*-linux-gnu-(\S+)$", version)

@@ -1,4 +1,4 @@
-"""A list of kernels on a GPU as one launch of groups that stay."""
+"""A list of kernels on a GPU as one launch of a persistent kernel."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from retune.core.target import DeviceSpec
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 GROUPS_A_UNIT = 2
-"""Groups that stay on each of the device's units."""
+"""Groups of the persistent kernel on each of the device's units."""
 
 
 def way_of(spec: DeviceSpec) -> str | None:
-    """How groups that stay count and wait there: what was found to work; None: in no way."""
+    """How persistent groups synchronize there: the first way found to work; None without one."""
     return next((name for name in WAYS if name in spec.instructions), None)
 
 

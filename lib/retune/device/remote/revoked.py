@@ -67,7 +67,7 @@ def serial_of(certificate: Mapping[str, Any]) -> str:
 
 
 def read_revoked(path: Path) -> dict[str, str]:
-    """The names of revoked certificates by serial number. Raises: InputError if it is no list."""
+    """Names of revoked certificates by serial number. Raises: InputError if it is not a list."""
     try:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ from retune.core.schema import from_json, to_json
 WIRE = 3
 """Version of all that travels; boards and clients of another one refuse each other."""
 MOST_BYTES = 1 << 30
-"""A job is no larger, unless whoever starts scheduler or board says otherwise."""
+"""The largest size of a job, unless scheduler or board are started with another one."""
 
 _HEAD = "head"
 _LEAST_BYTES = 1 << 20
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class RefusedError(InputError):
-    """What arrived is no job, or none that this board takes; nothing of it was run."""
+    """The data received is not a job, or not one that this board takes; nothing of it was run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class Reply:
     """The head of every answer."""
 
     state: Literal["done", "missing", "refused", "lost"]
-    """`missing`: the board wants the blobs of `needs` sent along. `refused`: it is no job for this
-    board. `lost`: the board could not do it, through no fault of what it was given."""
+    """`missing`: the board wants the blobs of `needs` sent along. `refused`: the board cannot
+    take the job. `lost`: the board could not do it, through no fault of what it was given."""
     board: str = ""
     """Name of the board."""
     why: str = ""

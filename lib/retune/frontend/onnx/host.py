@@ -39,7 +39,7 @@ def evaluate(
 
 
 def runs_on_host(proto: onnx.NodeProto, opsets: Opsets, functions: Functions) -> bool:
-    """True if ONNX's reference implementation has the operator, and it is no source of chance."""
+    """True if ONNX's reference implementation has the operator, and it is not a random one."""
     domain = standard(proto.domain)
     known: Any = defs.get_schema(proto.op_type, domain) if defs.has(proto.op_type, domain) else None
     if known is not None and known.non_deterministic:

@@ -95,7 +95,7 @@ def _extents(entries: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> dict[str
     }
     if unknown := sorted(set(shapes) - names - set(bound)):
         raise ModelError(
-            f"a shape is given for '{', '.join(unknown)}', which is no input of the network; "
+            f"a shape is given for '{', '.join(unknown)}', which is not an input of the network; "
             f"its inputs are {', '.join(entry.name for entry in entries) or 'none'}"
         )
     for entry in entries:

@@ -96,7 +96,7 @@ def support_of(name: str) -> Support:
         folded = {key.lower(): key for key in known}
         close = [folded[key] for key in get_close_matches(name.lower(), folded, n=3)]
         raise LookupFailed(
-            f"{name} is no operator of ONNX's opsets {OLDEST_OPSET} to {newest_opset()}; "
+            f"{name} is not an operator of ONNX's opsets {OLDEST_OPSET} to {newest_opset()}; "
             f"close names: {', '.join(close) or 'none'}"
         )
     return _support(name, known[name])
@@ -204,7 +204,7 @@ def _held(schema: _Schema) -> bool:
 
 
 def _ours(kind: str) -> str:
-    """Our name of what ONNX calls `tensor(float)`; empty for what is no tensor."""
+    """Our name of what ONNX calls `tensor(float)`; empty for other types."""
     inner = kind.removeprefix("tensor(")
     return "" if inner == kind else _NAMES.get(inner[:-1], inner[:-1])
 

@@ -1,7 +1,7 @@
 """Which inputs of a graph hold indices, and how many values they may have.
 
 Random indices have to be valid, and those into a table of weights should reach all of it, as those
-of a user do. What is no index may have any value.
+of a user do. Other inputs may have any value.
 """
 
 from collections.abc import Mapping

@@ -27,7 +27,7 @@ _SHIFT = 21
 _MOST_SHIFT = 31
 _MOST_OFFSET = 2**30
 _MOST_BIAS = 2**30
-"""In magnitude: weights are coded so that the bias in the same codes is no more."""
+"""Largest magnitude of a quantized bias; scales of weights are chosen to keep within it."""
 _SUM_BITS, _CODE_BITS = 29, 8
 """Of sums of codes, and of a code without its zero point."""
 _REMEDY = "quantize it again with ranges nearer to each other, or leave it in floats"

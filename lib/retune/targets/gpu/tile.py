@@ -297,7 +297,7 @@ def accumulate(
 
 
 def _may_divide(s: Schedule, loop: str, size: int) -> bool:
-    """False where the loop's known extent is no multiple of `size`."""
+    """False where the loop's known extent is not a multiple of `size`."""
     extent = s.loop(loop).extent
     return bool(variables(extent)) or evaluate_int(extent) % size == 0
 

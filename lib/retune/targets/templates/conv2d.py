@@ -9,7 +9,7 @@ broadcast, and weights packed at compile time to the order of the loops, which i
 
 Where the images lie in blocks, the template is what it was: `conv2d_nchwc_blocks*`. Its knobs have
 all of AutoTVM's values, `tile_ic` and `tile_oc` are the blocks that it reads and makes, and only
-the search for layouts tries it. What AutoTVM does not refuse, tiles that spill, is no candidate.
+the search for layouts tries it. Tiles that spill, which AutoTVM accepts, are not candidates.
 Pixels that are one axis, as those of a 1x1 convolution may be, have one tile and no `tile_oh`.
 
 A network that was imported as NCHW has no use for it: the lanes of its outputs are not adjacent.

@@ -2,8 +2,8 @@
 
 Read `execute`. A stream is refused, with the number of the instruction, if it leaves a memory or a
 buffer, reads what nothing wrote, takes a micro-op that there is not, writes a sum that is still in
-the pipe, or touches what another queue may be at: order that no token makes certain is no order,
-even where these queues would have kept it.
+the pipe, or touches what another queue may be at: order counts only if a
+token guarantees it, even where these queues would have kept it.
 """
 
 from collections.abc import Mapping, Sequence

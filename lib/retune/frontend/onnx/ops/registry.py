@@ -170,7 +170,7 @@ class Emitter:
         """The tensors of an input that is a sequence. Raises: ModelError if it is none."""
         value = self.node.inputs[index]
         if value not in self._values.sequences:
-            raise ModelError(f"input '{value}' is no sequence; expected one")
+            raise ModelError(f"input '{value}': expected a sequence, got a tensor")
         return self._values.sequences[value]
 
     def out_sequence(self, parts: Sequence[str]) -> None:
@@ -189,7 +189,7 @@ class Emitter:
         """The outputs of the body in attribute `key`, applied to these values."""
         graph = self.node.attrs[key]
         if not isinstance(graph, onnx.GraphProto):
-            raise ModelError(f"attribute '{key}' is no graph; expected the body of the op")
+            raise ModelError(f"attribute '{key}': expected a graph, the body of the operator")
         return self._around.body(graph, inputs, label or key)
 
     def host(self) -> None:

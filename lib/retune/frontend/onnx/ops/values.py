@@ -1,7 +1,7 @@
 """Values of an ONNX model that are no tensors of the graph: they exist only while importing.
 
 A sequence is a tuple of tensors, and an optional a tensor or nothing; operators on them choose
-among tensors, so that none of them is left in the graph. Another name for a tensor is no node.
+among tensors, so that none of them is left in the graph. Another name for a tensor is not a node.
 """
 
 

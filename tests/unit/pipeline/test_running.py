@@ -17,7 +17,7 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import RunRecord, find_run, recorded_run, run_name, runs
 from tests.support.processes import heard, talk, tell
 
-RUN = "import sys, tests.unit.stages.test_running as here; here.run_when_told(*sys.argv[1:])"
+RUN = "import sys, tests.unit.pipeline.test_running as here; here.run_when_told(*sys.argv[1:])"
 
 
 @pytest.fixture(autouse=True)
