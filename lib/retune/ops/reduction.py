@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import BOOL, INT32, INT64, Array, TensorType
+from retune.core.dtypes import BOOL, INT32, INT64, Array, TensorType, dtype_of
 from retune.ir.expr import Expr, binary, cast, const, equal, select
 from retune.ir.functions import call
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
@@ -67,8 +67,30 @@ def reduce(c: OpCall) -> Tensor:
     return c.stage(body, [total])
 
 
+def _mean(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """The sum divided by the count: kernels multiply by its reciprocal, which rounds once more.
+
+    What calibrates a quantizer is exact to the last bit.
+    """
+    data, axes = present(arrays), ints(attrs, "axes")
+    dtype, count = dtype_of(data), prod(data.shape[d] for d in axes)
+    wide = data.astype(dtype.compute.numpy, copy=False)
+    total = wide.sum(axis=axes, keepdims=bool(attrs["keepdims"]), dtype=wide.dtype)
+    number = wide.dtype.type(count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        if dtype.is_float:
+            return (np.asarray(total / number, data.dtype),)
+        whole = total // number
+        return (np.asarray(whole + ((total < 0) & (whole * number != total)), data.dtype),)
+
+
 for _name in _REDUCERS:
-    op(_name, kind="reduction", infer=_infer_sum if _name == "reduce_sum" else _infer)(reduce)
+    op(
+        _name,
+        kind="reduction",
+        infer=_infer_sum if _name == "reduce_sum" else _infer,
+        numpy=_mean if _name == "reduce_mean" else None,
+    )(reduce)
 
 
 Step = Callable[[Expr, Expr, tuple[Expr, ...]], Expr]
