@@ -8,7 +8,6 @@ import typer
 from retune.cli.commands.farm import Certs, print_boards
 from retune.cli.console import print_json, print_table, say
 from retune.cli.options import Json
-from retune.core.dtypes import FLOAT16, FLOAT32, FLOAT64
 from retune.core.errors import InputError
 
 Scheduler = Annotated[
@@ -73,8 +72,10 @@ def devices(
 
 
 def _print_profiles() -> None:
+    from retune.core.dtypes import FLOAT16, FLOAT32, FLOAT64
     from retune.device.profiles import profile_names, read_profile
 
+    optional = (FLOAT16, FLOAT64)  # types that a device need not have
     specs = [read_profile(name).spec for name in profile_names()]
     rows = [
         {
@@ -83,16 +84,12 @@ def _print_profiles() -> None:
             "units": spec.compute_units,
             "work-items": spec.max_work_group,
             "local KiB": spec.local_memory_bytes / 1024,
-            "types": ", ".join((FLOAT32, *(t for t in _TYPES if not spec.lacking(t)))),
+            "types": ", ".join((FLOAT32, *(t for t in optional if not spec.lacking(t)))),
             "OpenCL": spec.opencl.split()[-1],
         }
         for spec in specs
     ]
     print_table(rows, "profiles: bundles are compiled for them with --trials 0")
-
-
-_TYPES = (FLOAT16, FLOAT64)
-"""Types that a device need not have."""
 
 
 def _print_sources(*, json: bool) -> None:
