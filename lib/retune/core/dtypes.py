@@ -8,12 +8,16 @@ kernels follow from it.
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+# numpy is loaded where arrays are met: the command line's help describes types without it.
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]
+    Array: TypeAlias = npt.NDArray[Any]
+else:
+    Array = Any
 Kind = Literal["float", "int", "uint", "bool"]
 Specials = Literal["ieee", "fn", "fnuz"]
 """What patterns of a float mean none of its numbers, in the words of ONNX and `ml_dtypes`: those of
@@ -91,6 +95,8 @@ class DType(str):
     @property
     def finfo(self) -> Any:
         """Limits of a floating-point type, as `numpy.finfo` states them."""
+        import numpy as np
+
         if self.numpy.isbuiltin == 1:
             return np.finfo(self.numpy)
         import ml_dtypes
@@ -127,7 +133,7 @@ class DType(str):
         return (0, (1 << self.bits) - 1)
 
     @property
-    def numpy(self) -> np.dtype[Any]:
+    def numpy(self) -> "np.dtype[Any]":
         """The type of arrays that hold such elements."""
         return _numpy(self.element)
 
@@ -209,7 +215,9 @@ def packed(element: DType, count: int) -> DType:
 
 
 @cache
-def _numpy(dtype: DType) -> np.dtype[Any]:
+def _numpy(dtype: DType) -> "np.dtype[Any]":
+    import numpy as np
+
     if dtype is INT7:
         return np.dtype(np.int8)
     try:
@@ -221,7 +229,7 @@ def _numpy(dtype: DType) -> np.dtype[Any]:
         return np.dtype(found)
 
 
-def dtype_of(array: Array | np.generic) -> DType:
+def dtype_of(array: "Array | np.generic") -> DType:
     """The type of an array's elements. Raises: ValueError if it is not one of ours."""
     return DType(array.dtype.name)
 
@@ -231,6 +239,8 @@ def as_stored(array: Array, dtype: DType) -> Array:
 
     Others stay as they are.
     """
+    import numpy as np
+
     kind = array.dtype
     bare = kind.type is np.void and kind.names is None
     return array.view(dtype.numpy) if bare and kind.itemsize == dtype.itemsize else array
@@ -241,7 +251,7 @@ def as_dtype(dtype: DType | str) -> DType:
     return dtype if isinstance(dtype, DType) else DType(dtype)
 
 
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
+def numpy_dtype(dtype: str) -> "np.dtype[Any]":
     """The type of arrays that hold elements of the type of that name."""
     return DType(dtype).numpy
 

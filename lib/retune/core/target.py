@@ -4,16 +4,14 @@ No OpenCL object appears here, so spaces are built and tested without a device.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from retune.core.dtypes import DType
+from retune.core.dtypes import FLOAT16, FLOAT64, DType
 
 DeviceClass = str
 """Which rules a device goes by: `cpu`, `gpu`, or what is registered in `retune.targets.devices`."""
 
-_EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
-"""Name of an element type -> the OpenCL extension without which no kernel computes with it."""
+_EXTENSIONS = {FLOAT16: "cl_khr_fp16", FLOAT64: "cl_khr_fp64"}
+"""Element type -> the OpenCL extension without which no kernel computes with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +75,7 @@ class DeviceSpec:
         """
         return self.device_class == "gpu"
 
-    def lacking(self, dtype: "DType") -> str:
+    def lacking(self, dtype: DType) -> str:
         """The OpenCL extension without which it does not compute with that type; '' if it does."""
         extension = _EXTENSIONS.get(dtype, "")
         return "" if extension in self.extensions else extension
@@ -89,8 +87,6 @@ class DeviceSpec:
         On a processor the conversions cost more than the memory saves (mobilenet: PoCL 3.0 5.5 x,
         which converts in software, Intel's runtime 1.3 x the time in float32; Zen 5).
         """
-        from retune.core.dtypes import FLOAT16
-
         return self.device_class != "cpu" and not self.lacking(FLOAT16)
 
     @property
