@@ -17,8 +17,8 @@ from retune.graph.graph import Graph
 from retune.proto.file import OLDEST_OPSET
 
 DOMAINS = {"", "ai.onnx"}
-_NARROW_RTOL = {"float16": 2e-3, "bfloat16": 2.0**-7}
-"""Two units in the last place: rounding to float16 after each step differs from once at the end."""
+_NARROW_RTOL = {"float16": 2e-3, "bfloat16": 2.0**-6}
+"""Two units in the last place, of 11 and 8 bits: rounding after each step is not rounding once."""
 
 
 def _opset(model: onnx.ModelProto) -> int:
