@@ -78,7 +78,7 @@ BAD: dict[str, Bad] = {
     "unbound shapes": Bad(
         inputs, "{command} --shape ids=1,128 --shape 'an image=1,3,224,224'", lines=2
     ),
-    "shape of no input": Bad(network, "is no input of the network", ("--shape", "z=1,3,8,8")),
+    "shape of no input": Bad(network, "is not an input of the network", ("--shape", "z=1,3,8,8")),
     "contradicting shape": Bad(network, "the model fixes n,3,8,8", ("--shape", "x=1,4,8,8")),
     "rank of a shape": Bad(network, "the model fixes n,3,8,8", ("--shape", "x=1,3,8")),
     "unsupported op": Bad(
