@@ -65,7 +65,7 @@ def test_an_unknown_device_is_an_error_that_lists_the_known():
         open_device("toaster")
 
 
-def test_the_names_of_many_kernels_are_those_of_the_text(device: Device):
+def test_a_kernel_is_found_among_many(device: Device):
     """More than 8 KiB of them: what NVIDIA's driver says of its programs must not be asked for."""
     names = [f"kernel_{'x' * 60}_{number}" for number in range(140)]
     attribute = "__attribute__((reqd_work_group_size(1, 1, 1)))"
@@ -74,7 +74,6 @@ def test_the_names_of_many_kernels_are_those_of_the_text(device: Device):
     program = device.build(
         helper + "\n".join(f"{head}(__global int* x) {{ other(x); }}" for head in heads)
     )
-    assert program.names == tuple(names)
     buffer = device.upload(np.zeros(1, np.int32))
     device.enqueue([device.prepare(program, names[-1], [buffer], (1,), (1,))])
     assert device.read(buffer, TensorType((1,), "int32")) == 1
@@ -82,7 +81,6 @@ def test_the_names_of_many_kernels_are_those_of_the_text(device: Device):
 
 def test_launches_run_in_order(memory: Device):
     program = memory.build(DOUBLE, options=("-cl-fast-relaxed-math",))
-    assert set(program.names) == {"twice", "next"}
     x, y = memory.random("float32", KIND.elements, 1), memory.random("float32", KIND.elements, 2)
     first = memory.prepare(program, "twice", [x, y], (KIND.elements, 1, 1), (1, 1, 1))
     then = memory.prepare(program, "next", [y], (KIND.elements, 1, 1), (16, 1, 1))
@@ -171,7 +169,7 @@ __kernel void f(__global float *y) { y[0] = JOIN(fm, a)(2.0f, 3.0f, y[0]); }
 def test_refused_launches_say_which(device: Device):
     program = device.build(DOUBLE)
     y = device.allocate(4096)
-    with pytest.raises(LaunchFailed, match=r"'thrice': the program has only"):
+    with pytest.raises(LaunchFailed, match="'thrice': the program has no kernel of that name"):
         device.prepare(program, "thrice", [y], (1, 1, 1), (1, 1, 1))
     with pytest.raises(LaunchFailed, match="'twice': takes 2 arguments, got 1"):
         device.prepare(program, "twice", [y], (1, 1, 1), (1, 1, 1))
