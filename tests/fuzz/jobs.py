@@ -130,7 +130,7 @@ class Board:
 class _BundleChild(FakeChild):
     """Answers an Examiner without running anything."""
 
-    def __init__(self, device: str, *, entry: str) -> None:
+    def __init__(self, device: str, *, entry: str, replies: Sequence[type]) -> None:
         super().__init__(lambda _: None)
 
     def request(self, request: Any, deadline_s: float) -> Any:

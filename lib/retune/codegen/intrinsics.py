@@ -191,7 +191,7 @@ def _lane_call(found: Match) -> Block:
     for number, (load, operand) in enumerate(zip(found.reads, found.entry.operands, strict=True)):
         index = found.pack(number)
         assert index is not None, "`mismatch` has asked"
-        packs.append(_read_as(load, packed(load.dtype, operand.pack), index, operand.pack))
+        packs.append(_read_as(load, packed(load.buffer.dtype, operand.pack), index, operand.pack))
     return replace(
         found.block, value=Call(found.entry.name, tuple(packs), found.block.buffer.dtype)
     )
@@ -228,7 +228,7 @@ def _shares(found: Match, items: tuple[Var, Var], number: int) -> Iterable[Expr]
     """What an item reads of an operand, pack by pack; those of columns are lanes."""
     load, place, entry = found.reads[number], found.tile(number), found.entry
     operand, axis = entry.operands[number], found.loops[entry.op.axes[number].var]
-    fragment, dtype = operand.fragment, packed(load.dtype, operand.pack)
+    fragment, dtype = operand.fragment, packed(load.buffer.dtype, operand.pack)
     assert place is not None and fragment is not None, "`mismatch` has asked"
     places: dict[Var, Expr] = {FIRST: items[0], SECOND: items[1]}
     theirs: dict[Var, Expr] = {}
@@ -331,7 +331,7 @@ class _TileCalls:
         for number, load in enumerate(self._found.reads):
             place = self._found.tile(number)
             assert place is not None, "`mismatch` has asked"
-            kind = self._tile(load.dtype, self._found.wanted(number).indices, place)
+            kind = self._tile(load.buffer.dtype, self._found.wanted(number).indices, place)
             yield _read_as(load, kind, place.origin)
 
 

@@ -45,7 +45,7 @@ class Match:
 
     def signature(self, lanes: int = 1) -> Signature:
         """Of the function that computes it in so many lanes."""
-        return Signature(tuple(load.dtype for load in self.reads), lanes)
+        return Signature(tuple(load.buffer.dtype for load in self.reads), lanes)
 
     def pack(self, number: int) -> Expr | None:
         """Number of the pack that an operand's elements are in; None where they are not in one."""
@@ -157,7 +157,7 @@ def _bindings(
     match pattern, value:
         case Load(buffer), Load():
             operand = next(o for o in entry.operands if o.name == buffer.name)
-            if value.dtype in operand.dtypes and bound.get(operand.name, value) == value:
+            if value.buffer.dtype in operand.dtypes and bound.get(operand.name, value) == value:
                 yield {**bound, operand.name: value}
         case Load(), Select(_, Load() as read, Const()) if entry.warp is not None:
             yield from _bindings(pattern, read, entry, axes, bound)
