@@ -17,11 +17,13 @@ from retune.bundle.verify.bench import Benchmark, Timing
 from retune.bundle.verify.examination import (
     Compare,
     FindForm,
+    Forms,
     ListForms,
     Open,
     Opened,
     Outputs,
     Profile,
+    Profiled,
     Run,
 )
 from retune.bundle.verify.examiner import Examiner
@@ -143,11 +145,9 @@ class _BundleChild(FakeChild):
             case Compare():
                 return Benchmark(rounds=1, timings=tuple(map(_timing, request.entrants)), ratios=())
             case Profile():
-                return ()
-            case ListForms():
-                return ("queued",)
-            case FindForm():
-                return "queued"
+                return Profiled(steps=())
+            case ListForms() | FindForm():
+                return Forms(forms=("queued",))
             case _:
                 raise RetuneError(f"expected a request of an examiner, got {request}")
 
