@@ -12,7 +12,7 @@ from retune.core.target import GENERIC_CPU
 from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.probing import offered
 from retune.device.opencl.runtime import Device, open_device
-from retune.intrinsics import Intrinsic, register_intrinsic
+from retune.intrinsics import Intrinsic, build_options, register_intrinsic
 from retune.intrinsics.intrinsic import _KNOWN
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
@@ -27,9 +27,21 @@ pytestmark = pytest.mark.device
 SPEC = replace(GENERIC_CPU, instructions=("outer16.unit",))
 
 
-@pytest.fixture(scope="module")
-def device() -> Device:
-    return open_device("pocl")
+def forget() -> None:
+    """Other tests compare what a device offers in this process and in its children."""
+    del _KNOWN[OUTER16.name]
+    build_options.cache_clear()
+
+
+forget()  # importing registers it, and every worker imports all tests
+
+
+@pytest.fixture(scope="module", autouse=True)
+def device() -> Iterator[Device]:
+    opened = open_device("pocl")  # described for all tests, before there is the instruction
+    register_intrinsic(OUTER16)
+    yield opened
+    forget()
 
 
 def product(rows: int, inner: int, outer: int, dtype: str = FLOAT16) -> Dag:

@@ -6,7 +6,7 @@ An `Implementation` is one instruction that computes it: its text for each rende
 needs for it, and what it costs. Which implementations a device has is probed: built, run and
 compared, see `device.opencl.probing`.
 
-A new instruction is one entry; `tests/toy_instruction.py` registers one with 16-bit storage.
+A new instruction is one entry; `tests/support/toy_instruction.py` registers one on 16-bit floats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
