@@ -27,7 +27,7 @@ class TaskEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """A task with what is known of it, during a run or at its end."""
+    """A task with its latency and its trials, during a run or at its end."""
 
     entry: TaskEntry
     trials: int = 0

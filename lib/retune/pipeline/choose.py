@@ -1,4 +1,4 @@
-"""Which record each task is compiled from: a pure function of what is known. Read `choose`."""
+"""Which record each task is compiled from, by records and constraints alone. Read `choose`."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Stages compile, verify and bench: from chosen records to a bundle, and what is known of it."""
+"""Stages compile, verify and bench: from chosen records to a checked and timed bundle."""
 
 from dataclasses import replace
 from pathlib import Path
