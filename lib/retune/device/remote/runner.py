@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -131,7 +132,10 @@ class FarmRunner:
             check_fits(self._workloads[workload_key], source)
         self._enter()
         try:
-            return self._threads.submit(self._carried_out, workload_key, candidates, options)
+            here = copy_context()  # whose stopwatch stands still while boards are busy
+            return self._threads.submit(
+                here.run, self._carried_out, workload_key, candidates, options
+            )
         except BaseException:
             self._leave()
             raise
