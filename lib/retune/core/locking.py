@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 import tempfile
+import threading
 from collections.abc import Generator
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,6 +21,7 @@ from retune.core.config import knob
 from retune.core.errors import BusyError, InputError, may_pass
 from retune.core.keys import content_key
 from retune.core.processes import Holder, is_alive, this_process
+from retune.core.waiting import ASK_INTERVAL_S, check_waiting
 
 _LOG = logging.getLogger(__name__)
 _NO_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -70,7 +72,8 @@ def exclusive(path: Path, doing: str = "", *, wait: bool = True) -> Generator[No
     what, such as "the store is being compacted". Without `wait` that is an error.
     The file is gone after the context; that of a holder who was killed stays, and locks nothing.
 
-    Raises: BusyError without `wait`; InputError for a place where no file can be made.
+    Raises: BusyError without `wait`; InputError for a place where no file can be made; what ends
+    the wait, see `retune.core.waiting`.
     """
     descriptor = _acquire(path, doing, wait)
     try:
@@ -120,7 +123,7 @@ def _acquire(path: Path, doing: str, wait: bool) -> int:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 _busy(descriptor, doing or f"{path} is held", wait)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _wait_for(descriptor)
             if _lies_at(descriptor, path):
                 _name_holder(descriptor)
                 return descriptor
@@ -170,6 +173,31 @@ def _busy(descriptor: int, doing: str, wait: bool) -> None:
     if not wait:
         raise BusyError(f"{sentence}; try again when it has ended")
     _LOG.warning("%s; waiting until it ends", sentence)
+
+
+def _wait_for(descriptor: int) -> None:
+    """Holds after the call: the lock is held. Raises: what ends the wait.
+
+    A thread waits in the kernel, which hands the lock over at once, however briefly it is free. It
+    has a descriptor of its own: a wait that was given up lets go as soon as it gets the lock.
+    """
+    own, done = os.dup(descriptor), threading.Event()
+    failed: list[OSError] = []
+
+    def wait() -> None:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX)
+        except OSError as error:
+            failed.append(error)
+        finally:
+            os.close(own)
+            done.set()
+
+    threading.Thread(target=wait, name="lock", daemon=True).start()
+    while not done.wait(ASK_INTERVAL_S):
+        check_waiting()
+    if failed:
+        raise failed[0]
 
 
 def _name_holder(descriptor: int) -> None:

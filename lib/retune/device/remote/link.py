@@ -23,6 +23,7 @@ import retune
 from retune.core.errors import DeviceError, InputError, RecordError
 from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
+from retune.core.waiting import check_waiting
 from retune.device.remote.names import FarmName, check_address
 from retune.device.remote.restricted_unpickler import restrict_unpickling
 from retune.device.remote.security import security_of
@@ -212,6 +213,7 @@ class Link:
         future.add_done_callback(lambda _: done.set())
         alone_since: float | None = None
         while not done.wait(_GLANCE_S):
+            check_waiting()
             alone_since = self._looked_after(future, resource, alone_since)
         if future.status not in ("finished", "error"):
             raise AwayError(f"{self.address}: the farm's scheduler is gone")

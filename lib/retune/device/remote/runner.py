@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -130,7 +131,8 @@ class FarmRunner:
             check_fits(self._workloads[workload_key], source)
         self._enter()
         try:
-            return self._threads.submit(self._carried_out, workload_key, candidates, options)
+            batch = (workload_key, candidates, options)
+            return self._threads.submit(copy_context().run, self._carried_out, *batch)
         except BaseException:
             self._leave()
             raise
