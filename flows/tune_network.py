@@ -48,7 +48,7 @@ MOST_SEARCHES = 1024
 def tune_network(request: TuneRequest) -> TuneResult | State[TuneResult]:
     """Tunes a network for a device, and publishes the bundle and the report."""
     device = request.device
-    tags = [f"model:{model_name(request.model)}", f"device:{device}"]
+    tags = [f"model:{model_name(request.model)}"]
     try:
         with flow_run(tags=tags, device=device), tuning_progress(request.model, device):
             result = run_chain(request, AsTasks(tasks.TASKS))
