@@ -24,7 +24,7 @@ from retune.pipeline.quantization import (
     read_recipe,
     stage_quantize,
 )
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import TuneRequest, model_file
 from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR
@@ -161,7 +161,7 @@ def _keeps_half(request: TuneRequest) -> bool:
 
 
 def _import_inputs(request: TuneRequest) -> Inputs:
-    path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
+    path = model_file(request)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
     return contents, request.shapes, request.layout, _keeps_half(request)
@@ -169,7 +169,7 @@ def _import_inputs(request: TuneRequest) -> Inputs:
 
 @stage(ImportManifest, "import", _import_inputs)
 def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
-    """The facts of the imported network; its ONNX file is what oracle and peers read.
+    """The facts of the imported network.
 
     Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
     measured for a bundle that could not be verified. InputError for an unknown device.
@@ -181,9 +181,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     open_reference(imported.onnx, graph, shapes=shapes)
     half = _keeps_half(request)
     return ImportManifest(
-        name=graph.name,
         model_key=stage_import.key(request),
-        onnx=str(imported.onnx.resolve()),
         layout=request.layout,
         inputs=tuple(
             ValueInfo(name=name, dtype=entry.dtype, shape=entry.shape)

@@ -26,6 +26,7 @@ from typing import (
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
+from retune.core.names import model_name
 from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.search.defaults import (
@@ -210,6 +211,11 @@ class TuneRequest:
             object.__setattr__(self, "minutes", DEFAULT_MINUTES)
 
     @property
+    def name(self) -> str:
+        """The network's name: that of its file, or of the built-in model."""
+        return model_name(self.model)
+
+    @property
     def module(self) -> Path:
         """The path of the bundle."""
         return Path(self.out) / "module"
@@ -287,6 +293,17 @@ def refuse_earlier(values: Mapping[str, Any], written: Callable[[str], str] = st
             )
         if old in REMOVED:
             raise InputError(f"{written(old)} {value}: {REMOVED[old]}")
+
+
+def model_file(request: TuneRequest) -> Path:
+    """The ONNX file of the request's model, which oracle and peers read; a built-in one is built.
+
+    Raises: LookupFailed for an unknown name, ModelError for a shape that does not fit.
+    """
+    from retune.frontend.models import resolve_model
+
+    folder = Path(request.work) / "models"
+    return resolve_model(request.model, folder, dict(request.shapes)).resolve()
 
 
 def check_values(request: TuneRequest) -> None:

@@ -223,6 +223,7 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         run_id=run,
         model=request.model,
         layout=request.layout,
+        night=request.campaign,
         tuner=request.tuner,
         allocator=request.task_scheduler,
         seed=request.seed,

@@ -193,7 +193,7 @@ class _Made:
         It is if it verifies, and also where the errors of the whole selection's strategies add up
         to what it deviates by: some of them will be given up.
         """
-        name = self.network.name
+        name = self.request.name
         some = replace(selection, best=tuple(b for b in selection.best if b.task_key in keys))
         found = verified(self.request, self.network, lambda: self.bundle(some))
         if isinstance(found, DeviceError):

@@ -51,6 +51,8 @@ class RunSettings:
     run_id: str
     model: str
     layout: str
+    night: str = ""
+    """The night or campaign that the records name."""
     tuner: str = DEFAULT_TUNER
     allocator: str = DEFAULT_ALLOCATOR
     seed: int = 0
@@ -260,6 +262,7 @@ class Session:
         spec, settings = self.spec, self.settings
         return TuningRecord(
             run_id=settings.run_id,
+            night=settings.night,
             model=settings.model,
             target=spec.model,
             task_key=task.key,

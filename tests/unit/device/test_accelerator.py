@@ -20,7 +20,8 @@ from retune.targets.vta.lower import lower
 from retune.targets.vta.source import PackedSource, packed_source
 from retune.targets.vta.template import KNOBS
 from retune.targets.vta.timing import simulate
-from retune.targets.vta.workload import Convolution, reference, requantized
+from retune.targets.vta.workload import Convolution, requantized
+from tests.support.vta_reference import reference
 
 CONFIG = VtaConfig()
 WORK = Convolution(

@@ -87,6 +87,7 @@ def request_(tmp_path: Path) -> TuneRequest:
         records=str(tmp_path / "records"),
         work=str(tmp_path / "work"),
         trials=150,
+        campaign="tonight",
     )
 
 
@@ -138,6 +139,7 @@ def test_tasks_are_searched_together_until_the_budget_is_spent(
     done = tuning.join_tuned(request_, network, tasks, found)
     assert done.reason == "150 trials are done"
     assert not done.stopped and not done.failed
+    assert set(RecordStore(request_.records).scan(columns=["night"])["night"]) == {"tonight"}
     assert [p.task_key for p in done.progress] == [t.key for t in tasks.tasks if t.tunable]
     for key, search in found.items():
         assert isinstance(search, TuneManifest)
