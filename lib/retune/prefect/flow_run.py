@@ -16,12 +16,14 @@ from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run as current
 
+from retune.core.errors import RetuneError
 from retune.core.names import model_name, slug
 from retune.prefect.cancelling import cancellable
 from retune.prefect.contact import SERVER
 from retune.prefect.reap import DEVICE, OURS, mark_dead_runs, run_tags
 from retune.prefect.run_log import run_log
 from retune.prefect.slots import device_slot
+from retune.prefect.surviving import surviving
 
 if TYPE_CHECKING:
     from prefect.flows import FlowStateHook
@@ -35,9 +37,17 @@ class Hooks(TypedDict):
 
 
 def outcome(flow: Flow[..., Any], parameters: Mapping[str, Any]) -> object:
-    """What a flow run of these parameters returns, or the exception that ended it."""
-    run = cast("Callable[..., State[Any]]", flow)
-    return run(**parameters, return_state=True).result(raise_on_failure=False)
+    """What a flow run of these parameters returns, or the exception that ended it.
+
+    A server that dies once the flow has begun changes neither. Raises: an error of the connection
+    (`httpx.TransportError`) where the server did not let it begin.
+    """
+    run = cast("Callable[..., object]", flow)
+    try:
+        found = surviving(lambda: run(**parameters, return_state=True))
+    except RetuneError as error:
+        return error
+    return found.result(raise_on_failure=False) if isinstance(found, State) else found
 
 
 def name_of_run() -> str:
