@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 
 from retune import __version__
 from retune.bundle.build import check_types
@@ -316,11 +315,11 @@ def _compare(
     budget = max(_COMPARISON_SECONDS, _comparison_s(request, tuned, layouts))
     without = [key for key, _ in tuned.failed]
 
-    with searched_session(request, tuned, last=True) as session:
-        started = perf_counter()
+    with searched_session(request, tuned, last=True) as session, session.stopwatch.counting():
+        started = session.stopwatch()
 
         def time_left() -> bool:
-            return perf_counter() - started < budget and not stopping()
+            return session.stopwatch() - started < budget and not stopping()
 
         tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
         return compare_finalists(
@@ -331,7 +330,7 @@ def _compare(
 def _comparison_s(request: TuneRequest, tuned: TunedTasks, layouts: LayoutManifest) -> float:
     """What is left of the minutes, or as large a share of the time that the trials took."""
     if request.minutes is not None:
-        return 60 * request.minutes - tuned.seconds_done - layouts.seconds
+        return 60 * request.minutes - tuned.seconds_done - layouts.spent_s
     return tuned.seconds_done * _COMPARISON_SHARE / (1 - _COMPARISON_SHARE)
 
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retune.codegen.source import ProgramSource
+from retune.core.stopwatch import Stopwatch
 from retune.device.measure.workload import MeasureOptions, Runner, measuring_conditions
 from retune.records.conditions import Conditions, group
 from retune.records.cost import measured_costs
@@ -107,7 +109,7 @@ class Session:
         in a network of these tasks. Raises: LookupFailed for an unknown tuner or allocator.
 
         Nothing is measured before all tasks but those that have `ended` are searched by someone, or
-        `grace_s` after the first one is.
+        `grace_s` after the first one is. Time in which others have the device does not count.
         """
         check_allocator(settings.allocator)
         options = network_options(tasks, settings.options)
@@ -121,8 +123,10 @@ class Session:
         self._changed = threading.Condition()
         """Held whenever what is known of the tasks is read, or changed."""
         self._reporting = threading.Lock()
+        self.stopwatch = Stopwatch(clock)
+        """The run's time, from any moment on."""
         awaited = {task.key for task in tuned} - set(ended)
-        self._scheduler = self._new_scheduler(awaited, grace_s, clock)
+        self._scheduler = self._new_scheduler(awaited, grace_s)
         self._prepared: set[str] = set()
         mine = {**self.conditions.comparable, "task_key": [task.key for task in tuned]}
         rows = store.scan(mine, HISTORY_COLUMNS)
@@ -230,6 +234,16 @@ class Session:
         self._record(run, batch, measured, self._scheduler.number(len(batch)))()
         return measured
 
+    def timed(
+        self, workload_key: str, programs: Sequence[ProgramSource | Measurement]
+    ) -> Sequence[Measurement]:
+        """A row for each program of a workload that the runner knows, or the one that there is.
+
+        The session's stopwatch stands still while others have the device.
+        """
+        with self.stopwatch.counting():
+            return measure_programs(self.runner, workload_key, programs, self.settings.options)
+
     def _choose(self, available: Collection[str], spent: float) -> str | None:
         """The next task; unavailable ones count as done, but tasks are still compared with them."""
         states = [run.state for run in self._runs.values()]
@@ -304,7 +318,7 @@ class Session:
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
-        return measure_programs(self.runner, workload_key, batch.programs, self.settings.options)
+        return self.timed(workload_key, batch.programs)
 
     def _record(
         self, run: TaskRun, batch: Batch, measurements: Sequence[Measurement], first: int
@@ -345,9 +359,7 @@ class Session:
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _new_scheduler(
-        self, awaited: Collection[str], grace_s: float, clock: Callable[[], float]
-    ) -> TaskScheduler:
+    def _new_scheduler(self, awaited: Collection[str], grace_s: float) -> TaskScheduler:
         settings = self.settings
         return TaskScheduler(
             self._choose,
@@ -358,7 +370,7 @@ class Session:
             places=lambda: self.runner.places,
             awaited=awaited,
             grace_s=grace_s,
-            clock=clock,
+            clock=self.stopwatch,
         )
 
     def _recall(self, own: "Table") -> None:

@@ -68,6 +68,7 @@ def test_a_second_process_waits_and_says_for_whom(lock: Path):
             first.communicate("")
             assert waiting.startswith(f"{PAINTED} by process {first.pid} on ")
             assert waiting.endswith("; waiting until it ends")
+            assert heard(second).endswith(f" s: {PAINTED} by this process")
             assert heard(second) == "held"
     assert is_free(lock)
 

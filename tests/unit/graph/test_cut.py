@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from retune.core.dtypes import TensorType
-from tests.support.cut import cut_out, with_types
+from retune.frontend.onnx.cut import cut_out, with_types
 from tests.support.device_networks import Net
 
 X = TensorType((1, 3, 4, 4))

@@ -131,8 +131,10 @@ class FarmRunner:
             check_fits(self._workloads[workload_key], source)
         self._enter()
         try:
-            batch = (workload_key, candidates, options)
-            return self._threads.submit(copy_context().run, self._carried_out, *batch)
+            here = copy_context()  # whose stopwatch stands still while boards are busy
+            return self._threads.submit(
+                here.run, self._carried_out, workload_key, candidates, options
+            )
         except BaseException:
             self._leave()
             raise
