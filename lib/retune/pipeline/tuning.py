@@ -62,8 +62,7 @@ _RECORDED = RecordedTrials()
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
     """The name of a run: the same request under the same conditions continues the same run.
 
-    A request that asks for other repeats, pauses or deadlines is another run: what failed by them
-    is to be measured again.
+    A request that asks for other repeats, pauses or deadlines is another run.
     """
     budget = (request.trials, request.minutes, request.patience)
     search = (request.tuner, request.task_scheduler, request.seed)
