@@ -73,7 +73,7 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
     Raises: ServerError with the server's last words. InputError if PREFECT_HOME is unusable.
     """
     with _environment(QUIET):
-        if given := _configured():
+        if given := configured_api():
             yield given
             return
         folder = home or default_home()
@@ -91,8 +91,8 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
             yield url
 
 
-def _configured() -> str | None:
-    """The address of the API that Prefect's settings name, wherever they do."""
+def configured_api() -> str | None:
+    """The address of the API that Prefect's settings name, wherever they do; None: nowhere."""
     if os.environ.get("PREFECT_API_URL"):
         return os.environ["PREFECT_API_URL"]
     from prefect.settings import get_current_settings
