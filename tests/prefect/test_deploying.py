@@ -1,4 +1,4 @@
-"""Deployments: those of prefect.yaml hold no schedule and no path, a fleet's follow from its file."""
+"""Deployments: prefect.yaml has neither schedule nor path; a fleet's follow from its file."""
 
 from pathlib import Path
 from typing import Any

@@ -3,12 +3,27 @@
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.records.conditions import Conditions
 from retune.search.allocate import ROUND
-from retune.search.task import Task
+
+
+class ReadsConstants(Protocol):
+    """What is known of a task, also where its network is not open."""
+
+    @property
+    def weight(self) -> int:
+        """How often the network runs it."""
+        ...
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of the constants that one run reads."""
+        ...
+
 
 _BUILT_AT_ONCE = 4
 """Candidates of a GPU's batch for each core of the host: it is the host that takes the time."""
@@ -34,14 +49,14 @@ def usual_batch(spec: DeviceSpec) -> int:
     return ROUND
 
 
-def network_options(tasks: Iterable[Task], options: MeasureOptions) -> MeasureOptions:
+def network_options(tasks: Iterable[ReadsConstants], options: MeasureOptions) -> MeasureOptions:
     """The options with constants as far away as they are in a network of these tasks."""
     spread = sum(task.weight * task.constant_bytes for task in tasks)
     return replace(options, spread_bytes=spread)
 
 
 def network_conditions(
-    spec: DeviceSpec, tasks: Iterable[Task], options: MeasureOptions | None = None
+    spec: DeviceSpec, tasks: Iterable[ReadsConstants], options: MeasureOptions | None = None
 ) -> Conditions:
     """The conditions under which a Session times these tasks, all of a network, on a device."""
     return measuring_conditions(spec, network_options(tasks, options or MeasureOptions()))

@@ -86,7 +86,7 @@ def test_a_nightly_file_has_them_as_keys(tmp_path: Path):
     assert set(OPTION_KEYS) | set(OWN_KEYS) | set(DECIDED) == OPTIONS.keys()
     path = tmp_path / "fleet.toml"
     path.write_text('out = "o"\n[[model]]\nmodel = "zoo:mlp"\n[[device]]\nname = "pocl"\n')
-    config = load_config(path, lambda _: None)
+    config = load_config(path)
     asked = config.request(*config.pairs[0], minutes=3.0, campaign="c")
     own = {
         "out": str(tmp_path / "o/mlp/pocl"),
