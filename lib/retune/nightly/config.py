@@ -32,6 +32,7 @@ from retune.core.schema import (
     did_you_mean,
     read_toml,
 )
+from retune.device.simulated.accelerator import config_file
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.nightly.window import TimeWindow, daily, firing_times, parse_window
@@ -380,8 +381,8 @@ def _model(model: ModelConfig, folder: Path) -> ModelConfig:
 def _device(device: DeviceConfig, folder: Path) -> DeviceConfig:
     """With its own name; the file of a simulated one is relative to the configuration."""
     given = device.device or device.name
-    file = given.removeprefix(SIMULATED)
-    return replace(device, device=given if file == given else f"{SIMULATED}{folder / file}")
+    file = given.removeprefix(SIMULATED) if given.startswith(SIMULATED) else config_file(given)
+    return replace(device, device=given.removesuffix(file) + str(folder / file) if file else given)
 
 
 def _check_devices(config: NightlyConfig) -> None:
