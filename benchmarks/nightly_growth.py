@@ -72,8 +72,10 @@ def grown(folder: Path, night: str, members: int) -> Mapping[str, int]:
 def command(folder: Path, verb: str, *arguments: str) -> str:
     """What the command prints."""
     done = subprocess.run(
-        [*(sys.executable, "-m", "retune.cli.main", "nightly", verb), *arguments]
-        + ["--config", "fleet.toml"],
+        [
+            *(sys.executable, "-m", "retune.cli.main", "nightly", verb),
+            *(*arguments, "--config", "fleet.toml"),
+        ],
         cwd=folder,
         env={k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")},
         capture_output=True,
