@@ -120,6 +120,7 @@ def say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
         type="markdown",
         key=slug("failure", name_of(flow.name, flow_run.parameters)),
         data="\n".join(lines),
+        description=f"How to continue {flow_run.name}",
         flow_run_id=flow_run.id,
     )
     SERVER.ask(lambda client: client.create_artifact(made))
