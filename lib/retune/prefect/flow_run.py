@@ -81,10 +81,10 @@ def flow_run(
     of_device = [f"{DEVICE}{device}"] if device else []
     with ExitStack() as held:
         held.enter_context(run_log())
-        mark_dead_runs()
         SERVER.ask(
             lambda client: _describe(client, run, [OURS, *run_tags(), *tags, *of_device], name)
         )
+        mark_dead_runs()  # after that: a run that goes on had the tags of a process that is gone
         held.enter_context(cancellable(current.id))
         if device:
             held.enter_context(device_slot(device, run))
