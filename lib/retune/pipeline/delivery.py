@@ -16,6 +16,7 @@ from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
 from retune.core.results import KernelTime, Latency
 from retune.core.schema import to_json
+from retune.device.measure.gate import HOST
 from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.pipeline.manifest import (
     BenchManifest,
@@ -76,18 +77,19 @@ def stage_compile(
     """
     spec = spec_of(request.device)
     chosen = selected_candidates(request, selection)
-    plan = build_plan(
-        selected_network(request, selection),
-        chosen,
-        spec,
-        model_key=network.model_key,
-        notes={
-            "variant": variant,
-            "layout": request.layout,
-            MAX_ERROR_NOTE: f"{request.max_error:g}",
-            **_recipe_note(network),
-        },
-    )
+    with HOST.working():
+        plan = build_plan(
+            selected_network(request, selection),
+            chosen,
+            spec,
+            model_key=network.model_key,
+            notes={
+                "variant": variant,
+                "layout": request.layout,
+                MAX_ERROR_NOTE: f"{request.max_error:g}",
+                **_recipe_note(network),
+            },
+        )
     plan = replace(plan, name=network.model_key[:_KEY_DIGITS])
     plan = _write_best_form(plan, folder / _MODULE, request.device)
     memory = plan_memory(plan)

@@ -11,6 +11,7 @@ from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
 from retune.core.results import TaskEntry
+from retune.device.measure.gate import HOST
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
@@ -73,7 +74,8 @@ def import_network(
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
     shapes_ = tuple(sorted(own.items()))
-    return _import(path, versions, shapes_, layout, max_error, half, recipe, accelerator)
+    with HOST.working():
+        return _import(path, versions, shapes_, layout, max_error, half, recipe, accelerator)
 
 
 def _version(path: Path) -> Version:
@@ -199,7 +201,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
-    return (network.model_key, *accelerator_inputs(request))
+    return ("constant bytes", network.model_key, *accelerator_inputs(request))
 
 
 @stage(TaskManifest, "extract", _extract_inputs)
@@ -216,6 +218,7 @@ def stage_extract(_: Path, request: TuneRequest, network: ImportManifest) -> Tas
             output_shape=t.output_shape,
             epilogue=t.epilogue,
             tunable=t.tunable,
+            constant_bytes=t.constant_bytes,
         )
         for t in open_network(request).network.tasks.values()
     )

@@ -7,7 +7,7 @@ they are the same each time, one repeat is all, and nobody has to be quiet meanw
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
 from queue import LifoQueue
@@ -19,6 +19,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child, ChildLostError
+from retune.device.measure.gate import HOST
 from retune.device.measure.messages import Done
 from retune.device.measure.workload import DirectRunner, MeasureOptions, Workload
 from retune.device.opencl.host import available_cores
@@ -136,8 +137,8 @@ class AcceleratorRunner(DirectRunner):
         return self.capacity + 1
 
     def working(self) -> AbstractContextManager[None]:
-        """Cycles that are counted cannot be disturbed."""
-        return nullcontext()
+        """Cycles that are counted cannot be disturbed, but times of devices beside them can."""
+        return HOST.working()
 
     def measure(
         self,
