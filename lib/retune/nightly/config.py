@@ -32,6 +32,7 @@ from retune.core.schema import (
     did_you_mean,
     read_toml,
 )
+from retune.device.simulated.accelerator import config_file
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.nightly.window import TimeWindow, daily, firing_times, parse_window
@@ -195,6 +196,8 @@ class NightlyConfig:
 
     file: str = ""
     """Where it was read from: no key of the file."""
+    name: str = ""
+    """Of the fleet, on pages and on a Prefect server; by default the file's own."""
     out: Text
     records: str = ""
     work: str = ""
@@ -292,6 +295,7 @@ def load_config(path: Path) -> NightlyConfig:
     config = replace(
         _placed(read, folder),
         file=where,
+        name=read.name or path.stem,
         out=str((folder / read.out).resolve()),
         records=str((folder / read.records).resolve() if read.records else records_root()),
         work=str((folder / read.work).resolve() if read.work else cache_root()),
@@ -301,6 +305,7 @@ def load_config(path: Path) -> NightlyConfig:
     for key in ("out", "records", "work"):
         if getattr(read, key):
             _within(where, partial(check_folder, f"{key}:", Path(getattr(config, key))))
+    _within(f"{where}: name", partial(check_name, config.name))
     _within(where, partial(quantize_settings, getattr(config, "quantize", None)))
     _check_devices(config)
     _check_models(config)
@@ -376,8 +381,8 @@ def _model(model: ModelConfig, folder: Path) -> ModelConfig:
 def _device(device: DeviceConfig, folder: Path) -> DeviceConfig:
     """With its own name; the file of a simulated one is relative to the configuration."""
     given = device.device or device.name
-    file = given.removeprefix(SIMULATED)
-    return replace(device, device=given if file == given else f"{SIMULATED}{folder / file}")
+    file = given.removeprefix(SIMULATED) if given.startswith(SIMULATED) else config_file(given)
+    return replace(device, device=given.removesuffix(file) + str(folder / file) if file else given)
 
 
 def _check_devices(config: NightlyConfig) -> None:

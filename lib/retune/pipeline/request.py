@@ -246,6 +246,14 @@ class TuneRequest:
         converter=quantize_settings,
         default=None,
     )
+    pack_start: str = option(
+        "Graph packing for an accelerator: the op after which it begins; by default max_pool2d",
+        default="",
+    )
+    pack_stop: str = option(
+        "Graph packing for an accelerator: the op before which it ends; by default global_avg_pool",
+        default="",
+    )
     calibration: str = option(
         "Calibration samples: an .npz file, a folder of them, or random",
         converter=_text,
