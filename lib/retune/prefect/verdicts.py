@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from prefect.events import emit_event
 
 from retune.core.names import slug
+from retune.prefect.contact import SERVER
 from retune.records.nights import NightRow
 
 REGRESSION, IMPROVEMENT = "retune.regression.found", "retune.improvement.found"
@@ -17,8 +18,11 @@ HARDWARE, METHOD = "retune.hardware.changed", "retune.method.changed"
 def emit_verdicts(rows: Iterable[NightRow]) -> list[str]:
     """An event for each change of these rows that is not noise; their names.
 
-    The resource is the network on its device: `retune.network.FLEET.DEVICE.NETWORK`.
+    The resource is the network on its device: `retune.network.FLEET.DEVICE.NETWORK`. A server that
+    does not answer is told nothing.
     """
+    if SERVER.lost:
+        return []
     return [_emit(name, row) for row in rows if (name := event_of(row))]
 
 
