@@ -300,7 +300,7 @@ def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> bool
     if (page := page_of(settings, state.name)).is_file():  # a night that was ended has none yet
         print_line(f"page      {page}")
     if (index := index_of(settings)).is_file():
-        print_line(f"nights    {index}")
+        print_line(f"all       {index}")
     waiting = any(member.status in ("planned", "running", "skipped") for member in state.members)
     if last and last.end != "running" and (waiting or last.end == "died"):
         again = ["retune", "nightly", "run", "--config", settings.file]
