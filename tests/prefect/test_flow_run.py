@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -142,6 +143,58 @@ def test_a_suspended_run_ends_and_stays_suspended():
     with pytest.raises(Pause):
         run_in_flow(body)
     assert state_of(runs[0]).name == "Suspended"
+
+
+def artifacts_of(run: UUID) -> dict[str, str]:
+    """Key -> data of the run's artifacts."""
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    found = ask(lambda client: client.read_artifacts(artifact_filter=wanted))
+    return {entry.key: str(entry.data) for entry in found if entry.key}
+
+
+def test_two_fleets_have_artifacts_of_their_own(tmp_path: Path):
+    from retune.prefect.artifacts import of_fleet, show_file, show_markdown
+
+    def shows() -> None:
+        for fleet in ("Lab 1", "field"):
+            with of_fleet(fleet):
+                show_markdown("night", markdown=f"# {fleet}")
+        show_file("bundle", "mlp", "mali", path=tmp_path, title="Bundle of mlp on mali")
+
+    run, _ = run_in_flow(shows)
+    assert artifacts_of(run) == {
+        "lab-1-night": "# Lab 1",
+        "field-night": "# field",
+        "bundle-mlp-mali": f"[Bundle of mlp on mali]({tmp_path.as_uri()})",
+    }
+
+
+def test_names_of_runs_are_no_paths(tmp_path: Path):
+    from retune.prefect.flow_run import name_of
+
+    board = tmp_path / "board.toml"
+    board.write_text('name = "mali"\n')
+    given = {"model": str(tmp_path / "squeezenet.onnx"), "device": f"sim:{board}"}
+    assert name_of("tune-network", given) == "squeezenet on mali"
+    assert name_of("nightly", {"config": str(tmp_path / "lab.toml")}) == "nightly lab"
+    assert name_of("retrain-cost-model", {"records": str(tmp_path)}) == "retrain-cost-model"
+
+
+def test_a_night_is_called_by_its_date():
+    from prefect import flow
+
+    from retune.prefect.flow_run import flow_run
+
+    @flow(name="nightly")
+    def nightly() -> str:
+        with flow_run(name="nightly lab 2026-11-25", tags=["fleet:lab"]):
+            return str(this_run())
+
+    run = ask(lambda client: client.read_flow_run(UUID(nightly())))
+    assert run.name == "nightly lab 2026-11-25"
+    assert {"retune", "fleet:lab"} <= set(run.tags)
 
 
 @pytest.fixture
