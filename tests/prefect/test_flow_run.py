@@ -27,7 +27,6 @@ def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reap, "GRACE", timedelta(0), raising=False)
     monkeypatch.setattr(cancelling, "ASK_INTERVAL_S", 0.0)
     monkeypatch.setattr(slots, "ASK_S", 0.0)
-    monkeypatch.setattr(slots, "REAP_S", 0.0)
 
 
 def ask(question: Callable[[Any], Any]) -> Any:
@@ -47,16 +46,16 @@ def state_of(run: UUID) -> Any:
     return ask(lambda client: client.read_flow_run(run)).state
 
 
-def running_elsewhere(*, host: str, process: str, name: str = "lost") -> UUID:
+def running_elsewhere(*, host: str, process: str, device: str = "board") -> UUID:
     """A flow run that counts as running, of a process of that host."""
     from prefect import flow
     from prefect.states import Running
 
-    @flow(name=name)
+    @flow(name="lost")
     def lost() -> None:
         """Nothing."""
 
-    tags = ["retune", f"host:{host}", f"process:{process}", "device:board"]
+    tags = ["retune", f"host:{host}", f"process:{process}", f"device:{device}"]
     run = ask(lambda client: client.create_flow_run(lost, state=Running(), tags=tags))
     return run.id
 
@@ -247,12 +246,16 @@ def test_cancelling_ends_the_wait_for_a_slot(limited: str, caplog: pytest.LogCap
     assert used(limited) == 0
 
 
-def test_the_slot_of_a_dead_run_is_free_for_the_next_one(limited: str):
+@pytest.mark.parametrize("end", ["dead", "Crashed", "Cancelled"])
+def test_the_slot_of_a_killed_run_is_free_for_the_next_one(limited: str, end: str):
+    """Whether any flow finds it dead, or its worker has said so already."""
+    from prefect.states import Cancelled, Crashed
+
     from retune.prefect.reap import LEASE, run_tags
     from retune.prefect.slots import LEASE_S, limit_name
 
     host = run_tags()[0].partition(":")[2]
-    run = running_elsewhere(host=host, process=dead_process())
+    run = running_elsewhere(host=host, process=dead_process(), device=limited)
     names = [limit_name(limited)]
     lease = ask(
         lambda client: client.increment_concurrency_slots_with_lease(
@@ -260,9 +263,12 @@ def test_the_slot_of_a_dead_run_is_free_for_the_next_one(limited: str):
         )
     ).json()["lease_id"]
     ask(lambda client: client.update_flow_run_labels(run, {LEASE: lease}))
+    if end != "dead":
+        state = {"Crashed": Crashed, "Cancelled": Cancelled}[end]()
+        ask(lambda client: client.set_flow_run_state(run, state, force=True))
     assert used(limited) == 1
     assert run_in_flow(lambda: used(limited), device=limited)[1] == 1
-    assert state_of(run).is_crashed()
+    assert state_of(run).is_final()
     assert used(limited) == 0
 
 
