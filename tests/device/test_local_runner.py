@@ -104,7 +104,7 @@ def test_several_builders_give_the_same_outcomes():
     assert statuses(rows) == ["ok", "compile_error", "wrong_result", "crash", "ok"]
 
 
-@pytest.mark.parametrize("builders", [1, 2])
+@pytest.mark.parametrize("builders", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_candidates_of_one_program_end_as_they_would_alone(builders: int):
     bodies = [RIGHT, WRONG, UNBUILDABLE, RIGHT + " // another", HALF, LATE_CRASH, "y[i] = 0;"]
     sources = [program(body, printed=single_item) for body in bodies]
