@@ -10,13 +10,15 @@ from time import process_time
 import numpy as np
 
 from benchmarks.command import parser_of
+from retune.ir.interp import run_dag
 from retune.report.vta import Layer, as_file, queue_chart, roofline_chart
 from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.expression import expression
 from retune.targets.vta.functional import execute
 from retune.targets.vta.lower import lower
 from retune.targets.vta.space import space_of
 from retune.targets.vta.timing import ModuleTiming, simulate
-from retune.targets.vta.workload import OUTPUT, Convolution, reference, requantized
+from retune.targets.vta.workload import OUTPUT, Convolution, requantized
 
 _SHARE = 0.7
 """Of the peak, for windows of 3x3."""
@@ -69,7 +71,7 @@ def _tuned(
     space = space_of(work, config)
     everyone = space.everyone()
     arrays = _arrays(work, config, rng)
-    expected = reference(work, arrays)
+    expected = run_dag(expression(work, config), arrays)[OUTPUT]
     best: ModuleTiming | None = None
     spent = np.zeros(3)
     slowest = np.zeros(3)

@@ -2,13 +2,18 @@
 
 Read `nightly`. A night has a name, the date on which its window opened or a campaign's: started
 again it goes on where it stood, and the next night goes on searching from what the records know.
-What goes wrong with one member ends neither the others nor the night.
+Each device has a lane of its own, see `retune.nightly.lanes`. What goes wrong with one member ends
+neither the others nor the night, and however the night ends, people are told.
 """
 
+import logging
 import os
-from datetime import UTC, datetime
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from httpx import TransportError
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
@@ -17,7 +22,7 @@ from prefect.states import Cancelled
 import tasks
 from flows.retrain_cost_model import retrain_cost_model
 from flows.tune_network import parameters_of, tune_network
-from retune.core.errors import RetuneError, sentence
+from retune.core.errors import RetuneError, RunStopped, sentence
 from retune.core.names import slug
 from retune.core.replacing import replacing
 from retune.nightly.config import (
@@ -27,7 +32,10 @@ from retune.nightly.config import (
     NotifyConfig,
     load_config,
 )
+from retune.nightly.fleet import Key
+from retune.nightly.lanes import Turn, run_lanes
 from retune.nightly.members import (
+    NightPlan,
     earlier_nights,
     new_records,
     page_of,
@@ -35,22 +43,38 @@ from retune.nightly.members import (
     result_of,
     stage_plan,
 )
-from retune.nightly.night import Night, NightState, night_name, nights_since, run_night
+from retune.nightly.night import (
+    MemberResult,
+    Night,
+    NightState,
+    night_name,
+    nights_since,
+    run_night,
+)
 from retune.nightly.notify import check_environment, notifiers, send, wanted
 from retune.nightly.summary import night_markdown, night_page, notice_of, summarize_night
-from retune.nightly.window import is_open, seconds_left
-from retune.pipeline.results import TuneResult
+from retune.nightly.window import TimeWindow, check_open, is_open, next_opening
+from retune.pipeline.calling import InProcess
+from retune.pipeline.chain import run_chain
+from retune.pipeline.request import TuneRequest
+from retune.pipeline.results import TuneEvent, TuneResult
 from retune.pipeline.upkeep import stage_compact
+from retune.pipeline.watch import stopping, watching
 from retune.prefect.cancelling import RunCancelled, raise_if_cancelled
 from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome
 from retune.prefect.notices import block_notifier
 from retune.prefect.stage_task import AsTasks
 from retune.search.model.registry import ModelCard
 
-RETRAIN, COMPACT = "retrain", "compact"
+RETRAIN, COMPACT, NOTIFY = "retrain", "compact", "notify"
+EARLY = timedelta(minutes=10)
+"""A night that is started so long before its window opens waits for it."""
+_ASK_S = 5.0
+
+_LOG = logging.getLogger("retune.nightly")
 
 
-def now() -> datetime:
+def clock() -> datetime:
     """The moment; tests have a clock of their own."""
     return datetime.now(UTC)
 
@@ -62,107 +86,177 @@ def now() -> datetime:
     result_serializer="json",
     **HOOKS,
 )
-def nightly(config: str, campaign: str = "") -> NightState | State[NightState]:
+def nightly(config: str, campaign: str = "", now: bool = False) -> NightState | State[NightState]:
     """Tunes a fleet of networks for its devices, and promotes the bundles that are faster.
 
     Args:
         config: The TOML file of the fleet; examples/nightly.toml shows all of it.
         campaign: The night's name in place of its date: any number of nights may be one campaign.
+        now: Whether the night is run outside of its window, too.
     """
     settings = load_config(Path(config))
     check_environment(settings.notify or NotifyConfig(), os.environ)
-    name = night_name(settings.hours, now(), campaign)
     try:
+        hours = _hours(settings, now=now)
+        name = night_name(settings.hours, clock(), campaign)
         with (
             flow_run(tags=[f"night:{name}"]),
-            run_night(Path(settings.work), name, processes_of_this_machine(), now) as night,
+            run_night(Path(settings.work), name, processes_of_this_machine(), clock) as night,
         ):
-            _plan(settings, night)
-            for member in night.to_do():
-                _tune(settings, night, (member.model, member.device))
-            _retrain(settings, night)
-            _compact(settings, night)
-            night.complete()
+            return _NightRun(settings, night, hours).go()
     except RunCancelled as cancelled:
         return Cancelled(message=str(cancelled))
-    _tell(settings, night.state)
-    return night.state
 
 
-def _plan(config: NightlyConfig, night: Night) -> None:
-    """Every member has its minutes; those of an earlier attempt keep theirs."""
-    keys = [(model.name, device.name) for model, device in config.pairs]
-    minutes = {key: known.minutes for key in keys if (known := night.state.member(key))}
-    broken: dict[tuple[str, str], str] = {}
-    if night.unplanned(keys):
-        left = min(seconds_left(config.hours, now()), 1e9)
-        made = AsTasks(tasks.TASKS).call(stage_plan, config.file, night.name, left)
-        minutes = {(model, device): share for model, device, share in made.minutes} | minutes
-        broken = {(model, device): why for model, device, why in made.broken}
-    night.plan({key: minutes.get(key, 0.0) for key in keys})
-    for key, why in broken.items():
-        night.fail(key, why)
+def _hours(config: NightlyConfig, *, now: bool) -> TimeWindow | None:
+    """The hours that the night keeps to; they have begun when the call returns.
+
+    Raises: InputError if they begin much later.
+    """
+    hours = config.hours
+    if hours is None or is_open(hours, clock()):
+        return hours
+    if now:
+        return None
+    opens = next_opening(hours, clock())
+    if opens - clock() > EARLY:
+        check_open(hours, clock(), f"a night of {config.file}")
+    _LOG.info("the night waits until its window opens at %s", opens.astimezone(hours.zone))
+    while (left := (opens - clock()).total_seconds()) > 0:
+        raise_if_cancelled()
+        time.sleep(min(left, _ASK_S))
+    return hours
 
 
-def _tune(config: NightlyConfig, night: Night, key: tuple[str, str]) -> None:
-    """The member's run is done, or the night says why not."""
-    raise_if_cancelled()
-    if not is_open(config.hours, now()):
-        night.skip(key, "the window closed before its turn")
-        return
-    model, device = _member(config, key)
-    planned = night.state.member(key)
-    assert planned is not None  # it is on the list of what is to be done
-    request = config.request(model, device, minutes=planned.minutes, campaign=night.name)
-    night.begin(key)
-    found = outcome(tune_network, parameters_of(request))
-    raise_if_cancelled()
-    if isinstance(found, TuneResult):
-        night.finish(key, result_of(found))
-    else:
-        night.fail(key, sentence(found))
+@dataclass(frozen=True)
+class _NightRun:
+    """A night that this flow run carries out."""
+
+    config: NightlyConfig
+    night: Night
+    hours: TimeWindow | None
+
+    def go(self) -> NightState:
+        """All is done that is to be done tonight, and people are told; however it ends."""
+        reason = ""
+        try:
+            reason = self._carry_out()
+        except BaseException as error:
+            reason = sentence(error)
+            raise
+        finally:
+            self.night.end(reason)
+            self._tell()
+        return self.night.state
+
+    def _carry_out(self) -> str:
+        """Why not all of it was done; empty if it was."""
+        plan = AsTasks(tasks.TASKS).call(stage_plan, self.config.file, self.night.name)
+        self._plan(plan)
+        run_lanes(plan.lanes, self.night, self._tune, self.hours, clock)
+        raise_if_cancelled()
+        if any(member.status in ("planned", "running") for member in self.night.state.members):
+            return "no more was to be measured"
+        self._retrain()
+        self._compact()
+        return ""
+
+    def _plan(self, plan: NightPlan) -> None:
+        """Every member of the configuration is one of the night's, and those that cannot be tuned
+        have failed."""
+        keys: list[Key] = [member.key for lane in plan.lanes for member in lane.members]
+        broken = {(model, device): why for model, device, why in plan.broken}
+        self.night.plan(dict.fromkeys([*keys, *broken], 0.0))
+        for key, why in broken.items():
+            member = self.night.state.member(key)
+            if member is not None and member.status != "done":
+                self.night.fail(key, why)
+
+    def _tune(self, turn: Turn) -> MemberResult:
+        """The member's run is done. Raises: why it failed, or RunCancelled."""
+        raise_if_cancelled()
+        model, device = _member(self.config, turn.key)
+        request = self.config.request(model, device, minutes=turn.minutes, campaign=self.night.name)
+
+        def follow(event: TuneEvent) -> None:
+            if event.stage == "tune":
+                turn.spend(event.spent)
+            elif event.stage == "decided":
+                turn.searched()
+
+        with watching(progress=follow):
+            result = _result(request)
+        if stopping() and not result.trials:
+            raise RunStopped("nothing more is measured")
+        return result_of(result)
+
+    def _retrain(self) -> None:
+        """A cost model is trained on what is new, if that is enough."""
+        config, night = self.config, self.night
+        if night.noted(RETRAIN):
+            return
+        nights = nights_since([*earlier_nights(config, night.name), night.state], RETRAIN)
+        if not config.retrain.due(nights, new_records(config.records)):
+            return
+        found = outcome(retrain_cost_model, {"records": config.records})
+        raise_if_cancelled()
+        if isinstance(found, ModelCard):
+            better = f"it beats {found.beats}" if found.in_use else "it is not better, and not used"
+            night.note(RETRAIN, f"model {found.name} of {found.rows:,} records: {better}")
+        else:
+            night.note(RETRAIN, sentence(found), failed=True)
+
+    def _compact(self) -> None:
+        """The files of finished days are joined."""
+        raise_if_cancelled()
+        try:
+            gone = AsTasks(tasks.TASKS).call(stage_compact, self.config.records)
+        except RetuneError as error:
+            self.night.note(COMPACT, str(error), failed=True)
+        else:
+            self.night.note(COMPACT, f"{gone:,} files of records fewer")
+
+    def _tell(self) -> None:
+        """People are told as they wish; file, page and artifact say what came of that, too."""
+        config, night = self.config, self.night
+        earlier = earlier_nights(config, night.name)
+        notify = config.notify or NotifyConfig()
+        notice = notice_of(summarize_night(night.state, earlier))
+        if wanted(notify, notice):
+            block = notify.email_block
+            others = {"e-mail": block_notifier(block)} if block else {}
+            told = send(notice, notifiers(notify, os.environ, others))
+            for each in told:
+                text = each.problem or f"told of {', '.join(notice.events) or 'the night'}"
+                night.note(f"{NOTIFY} {each.channel}", text, failed=bool(each.problem))
+        summary = summarize_night(night.state, earlier)
+        with replacing(page_of(config, night.name)) as stream:
+            stream.write(night_page(summary, config.timezone).encode())
+        try:
+            create_markdown_artifact(
+                key=slug("night", Path(config.file).stem), markdown=night_markdown(summary)
+            )
+        except TransportError as error:
+            _LOG.warning("the Prefect server does not show the night: %s", error)
 
 
-def _member(config: NightlyConfig, key: tuple[str, str]) -> tuple[ModelConfig, DeviceConfig]:
-    return next(pair for pair in config.pairs if (pair[0].name, pair[1].name) == key)
+def _result(request: TuneRequest) -> TuneResult:
+    """What a run of that request comes to. Raises: why it failed; RunCancelled.
 
-
-def _retrain(config: NightlyConfig, night: Night) -> None:
-    """A cost model is trained on what is new, if that is enough."""
-    if night.noted(RETRAIN):
-        return
-    nights = nights_since([*earlier_nights(config, night.name), night.state], RETRAIN)
-    if not config.retrain.due(nights, new_records(config.records)):
-        return
-    raise_if_cancelled()
-    found = outcome(retrain_cost_model, {"records": config.records})
-    if isinstance(found, ModelCard):
-        better = f"it beats {found.beats}" if found.in_use else "it is not better, and not used"
-        night.note(RETRAIN, f"model {found.name} of {found.rows:,} records: {better}")
-    else:
-        night.note(RETRAIN, sentence(found), failed=True)
-
-
-def _compact(config: NightlyConfig, night: Night) -> None:
-    """The files of finished days are joined."""
-    raise_if_cancelled()
+    Without the Prefect server it goes on where it stands: the stages' files are what counts.
+    """
     try:
-        gone = AsTasks(tasks.TASKS).call(stage_compact, config.records)
-    except RetuneError as error:
-        night.note(COMPACT, str(error), failed=True)
-    else:
-        night.note(COMPACT, f"{gone:,} files of records fewer")
+        found = outcome(tune_network, parameters_of(request))
+    except TransportError as error:
+        found = error
+    raise_if_cancelled()
+    if isinstance(found, TransportError):
+        _LOG.warning("the Prefect server is lost (%s); %s goes on without", found, request.model)
+        return run_chain(request, InProcess())
+    if isinstance(found, TuneResult):
+        return found
+    raise found if isinstance(found, BaseException) else TypeError(str(found))
 
 
-def _tell(config: NightlyConfig, state: NightState) -> None:
-    """The night's page lies beside the bundles, and people are told as they wish."""
-    summary = summarize_night(state, earlier_nights(config, state.name))
-    with replacing(page_of(config, state.name)) as stream:
-        stream.write(night_page(summary, config.timezone).encode())
-    create_markdown_artifact(key=slug("night"), markdown=night_markdown(summary))
-    notice = notice_of(summary)
-    notify = config.notify or NotifyConfig()
-    if wanted(notify, notice):
-        block = notify.email_block
-        others = [block_notifier(block)] if block else []
-        send(notice, notifiers(notify, os.environ, others))
+def _member(config: NightlyConfig, key: Key) -> tuple[ModelConfig, DeviceConfig]:
+    return next(pair for pair in config.pairs if (pair[0].name, pair[1].name) == key)

@@ -1,7 +1,7 @@
 """ONNX's own backend suite: its node tests for every op that is imported, as cases to run."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from onnx.backend.test.loader import load_model_tests
 
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops import NotConstant, handler_of
-from retune.graph.evaluate import Execute
 from retune.graph.graph import Graph
 from retune.proto.file import OLDEST_OPSET
 
+Execute = Callable[[Graph, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+"""Something that runs a graph: by its numpy meaning, or on a device."""
 DOMAINS = {"", "ai.onnx"}
 _NARROW_RTOL = {"float16": 2e-3, "bfloat16": 2.0**-6}
 """Two units in the last place, of 11 and 8 bits: rounding after each step is not rounding once."""

@@ -109,9 +109,7 @@ class FakeStages:
             (folder / "model.onnx").write_bytes(b"onnx")
             value = ValueInfo(name="data", dtype="float32", shape=(1, 3, 8, 8))
             return ImportManifest(
-                name="fake",
                 model_key="model",
-                onnx="model.onnx",
                 layout=request.layout,
                 inputs=(value,),
                 output_values=(value,),

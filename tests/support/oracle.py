@@ -14,10 +14,10 @@ from retune.codegen.source import ProgramSource
 from retune.core.dtypes import BOOL, INT7, INT8, UINT8, TensorType, numpy_dtype
 from retune.device.opencl.runtime import Device
 from retune.ir.interp import run_dag, run_program
-from retune.ir.items import run_items
 from retune.ir.stmt import Program
 from retune.ir.te import Dag
 from retune.targets.devices import target_of
+from tests.support.items import run_items
 
 Arrays = dict[str, np.ndarray]
 

@@ -7,10 +7,11 @@ from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.expr import Scope, loads
-from retune.ir.stmt import For, Program, blocks, from_dag, walk
+from retune.ir.stmt import For, Program, blocks, from_dag
 from retune.ir.te import Dag
 from retune.schedule.schedule import Schedule
 from tests.support.dags import Choose
+from tests.support.statements import walk
 
 MANY = 2000
 """Iterations of a nest in which each work-item may copy what all of them need."""

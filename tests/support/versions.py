@@ -23,10 +23,15 @@ from tests.support.bundle_fixtures import make_plan
 PLAN = make_plan()
 
 
+NAMED = "named"
+"""Note of the name, which stays when a bundle is published."""
+
+
 def plan_named(name: str) -> NetworkPlan:
     """A plan of another program for each name: its weights differ."""
     seed = int.from_bytes(name.encode(), "big") % 1000
-    return replace(PLAN, name=name, weights={"bias": np.full(32, seed, np.float32)})
+    weights = {"bias": np.full(32, seed, np.float32)}
+    return replace(PLAN, name=name, notes={**PLAN.notes, NAMED: name}, weights=weights)
 
 
 @cache

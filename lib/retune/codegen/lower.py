@@ -109,7 +109,7 @@ def lower(program: Program, target: Target) -> ProgramSource:
 def finished(program: Program) -> Program:
     """The program as its kernels run it: each nest after all passes that need no order of memory.
 
-    What work-items do, and where they wait, is stated in it; `ir.items` can run it.
+    What work-items do, and where they wait, is stated in it.
     """
     parts = [
         _part(program, root) if is_compile_time(root) else _passed(_part(program, root))

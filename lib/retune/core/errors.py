@@ -62,10 +62,6 @@ class VerifyError(RetuneError):
     """A program breaks an invariant of the IR: a bug in a pass or primitive."""
 
 
-class RaceError(VerifyError):
-    """Two work-items touch one element, one of them writes it, and neither waits for the other."""
-
-
 class CodegenError(RetuneError):
     """A program cannot be printed as OpenCL C."""
 

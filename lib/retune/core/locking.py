@@ -13,13 +13,16 @@ import os
 import stat
 import tempfile
 from collections.abc import Generator
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
+from threading import Event, Thread, Timer
+from time import monotonic
 
 from retune.core.config import knob
 from retune.core.errors import BusyError, InputError, may_pass
 from retune.core.keys import content_key
 from retune.core.processes import Holder, is_alive, this_process
+from retune.core.waiting import ASK_INTERVAL_S, check_waiting
 
 _LOG = logging.getLogger(__name__)
 _NO_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -63,16 +66,20 @@ def _own_folder() -> Path:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, doing: str = "", *, wait: bool = True) -> Generator[None]:
+def exclusive(
+    path: Path, doing: str = "", *, wait: bool = True, quiet_s: float = 0.0
+) -> Generator[None]:
     """Holds the lock at `path` for the time of the context; its folder is made.
 
     While another holds it the call waits, and says on the log who it is, since when, and `doing`
-    what, such as "the store is being compacted". Without `wait` that is an error.
+    what, such as "the store is being compacted"; afterwards, how long that was. It says neither of
+    a wait of less than `quiet_s` seconds. Without `wait` that is an error.
     The file is gone after the context; that of a holder who was killed stays, and locks nothing.
 
-    Raises: BusyError without `wait`; InputError for a place where no file can be made.
+    Raises: BusyError without `wait`; InputError for a place where no file can be made; what ends
+    the wait, see `retune.core.waiting`.
     """
-    descriptor = _acquire(path, doing, wait)
+    descriptor = _acquire(path, doing or f"{path} is held", quiet_s if wait else None)
     try:
         yield
     finally:
@@ -111,19 +118,36 @@ class _Hold:
 _HOLDS: ContextVar[tuple[_Hold, ...]] = ContextVar("retune_locks", default=())
 
 
-def _acquire(path: Path, doing: str, wait: bool) -> int:
-    """The open lock file, locked, and at its place: a holder who ends takes it away."""
+def _acquire(path: Path, doing: str, quiet_s: float | None) -> int:
+    """The open lock file, locked. Raises: BusyError where `quiet_s` is None and another has it."""
+    descriptor = _locked(path, wait=False)
+    if descriptor is None:
+        if quiet_s is None:
+            raise BusyError(f"{_sentence(path, doing)}; try again when it has ended")
+        with _told(path, doing, quiet_s):
+            descriptor = _locked(path, wait=True)
+    assert descriptor is not None, "it was waited for"
+    _name_holder(descriptor)
+    return descriptor
+
+
+def _locked(path: Path, *, wait: bool) -> int | None:
+    """The open lock file, locked, and at its place: a holder who ends takes it away.
+
+    None if another has the lock, and nobody is to wait.
+    """
     while True:
         descriptor = _open(path)
         try:
-            try:
+            if wait:
+                _wait_for(descriptor)
+            else:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                _busy(descriptor, doing or f"{path} is held", wait)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _lies_at(descriptor, path):
-                _name_holder(descriptor)
                 return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
         except BaseException:
             os.close(descriptor)
             raise
@@ -163,13 +187,68 @@ def _no_lock_file(path: Path, got: str) -> InputError:
     )
 
 
-def _busy(descriptor: int, doing: str, wait: bool) -> None:
-    holder = Holder.from_line(os.pread(descriptor, _LINE_BYTES, 0).decode(errors="replace"))
+@contextlib.contextmanager
+def _told(path: Path, doing: str, quiet_s: float) -> Generator[None]:
+    """The log says of a wait for whom it is, once it lasts `quiet_s`, and then how long it was."""
+    began, said = monotonic(), Event()
+
+    def say() -> None:
+        said.set()
+        _LOG.warning("%s; waiting until it ends", _sentence(path, doing))
+
+    timer = Timer(quiet_s, copy_context().run, (say,))
+    timer.daemon = True
+    if quiet_s:
+        timer.start()
+    else:
+        say()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    if said.is_set():
+        _LOG.warning(
+            "the wait is over after %.0f s: %s by this process", monotonic() - began, doing
+        )
+
+
+def _sentence(path: Path, doing: str) -> str:
+    """Who does it, as far as the lock file says."""
+    holder = None
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | _NO_LINKS)
+        try:
+            line = os.pread(descriptor, _LINE_BYTES, 0).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+        holder = Holder.from_line(line)
     known = holder is not None and is_alive(holder)
-    sentence = f"{doing} by {holder if known else 'another process'}"
-    if not wait:
-        raise BusyError(f"{sentence}; try again when it has ended")
-    _LOG.warning("%s; waiting until it ends", sentence)
+    return f"{doing} by {holder if known else 'another process'}"
+
+
+def _wait_for(descriptor: int) -> None:
+    """Holds after the call: the lock is held. Raises: what ends the wait.
+
+    A thread waits in the kernel, which hands the lock over at once, however briefly it is free. It
+    has a descriptor of its own: a wait that was given up lets go as soon as it gets the lock.
+    """
+    own, done = os.dup(descriptor), Event()
+    failed: list[OSError] = []
+
+    def wait() -> None:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX)
+        except OSError as error:
+            failed.append(error)
+        finally:
+            os.close(own)
+            done.set()
+
+    Thread(target=wait, name="lock", daemon=True).start()
+    while not done.wait(ASK_INTERVAL_S):
+        check_waiting()
+    if failed:
+        raise failed[0]
 
 
 def _name_holder(descriptor: int) -> None:

@@ -18,6 +18,8 @@ class TaskEntry:
     epilogue: tuple[str, ...] = ()
     tunable: bool = True
     """False: data movement or a chain with one sensible schedule."""
+    constant_bytes: int = 0
+    """Of the constants that one run reads."""
 
     @property
     def operators(self) -> str:

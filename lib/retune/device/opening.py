@@ -136,6 +136,11 @@ def unraced(name: str) -> str:
     return f"{board.name if board else name} is simulated"
 
 
+def timed_here(name: str) -> bool:
+    """Whether candidates are timed on this machine's processor, which other work here disturbs."""
+    return not is_farm(name) and not is_simulated(name) and spec_of(name).device_class == "cpu"
+
+
 @contextmanager
 def base_leased(name: str) -> Generator[None]:
     """Holds the device that the simulated one of that name computes on; of a real one nothing.

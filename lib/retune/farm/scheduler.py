@@ -84,6 +84,7 @@ class FarmScheduler(Scheduler):
                 "resources": list(ws.resources),
                 "about": ws.extra.get("retune", ""),
                 "jobs": len(ws.processing),
+                "running": [str(ts.key) for ts in ws.executing],
             }
             for ws in self.workers.values()
         ]

@@ -10,9 +10,6 @@ from retune.graph.passes.indices import index_counts
 from retune.ir.plan import quiet
 from retune.ops import Array, lookup
 
-Execute = Callable[[Graph, Mapping[str, Array]], dict[str, Array]]
-"""Something that runs a graph: by its numpy meaning, or on a device."""
-
 
 def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Every output of the graph by name, of the type that the graph states for it.

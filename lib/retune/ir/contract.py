@@ -63,17 +63,6 @@ Sums = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """From arrays by name to the sums."""
 
 
-def contract(
-    body: Expr, out: Mapping[Var, int], reduce: Mapping[Var, int], arrays: Mapping[str, np.ndarray]
-) -> np.ndarray | None:
-    """The sum of `body` over the `reduce` axes at each point of the `out` axes, see `contraction`.
-
-    None if a contraction does not cover it.
-    """
-    made = contraction(body, out, reduce, {name: array.shape for name, array in arrays.items()})
-    return None if made is None else made(arrays)
-
-
 def contraction(
     body: Expr,
     out: Mapping[Var, int],

@@ -76,11 +76,6 @@ def apply(function: ScalarFunction, *arrays: np.ndarray, **attributes: float) ->
     return np.asarray(value).astype(result, copy=False)
 
 
-def evaluate_each(expr: Expr, values: Mapping[Var, Value], count: int) -> np.ndarray:
-    """The value for each of `count` points, of which a constant is the same. float64 [count]"""
-    return np.broadcast_to(np.asarray(evaluate(expr, values), np.float64), count)
-
-
 class Formulas:
     """Some expressions, to be evaluated again and again: equal parts of them are evaluated once.
 

@@ -225,18 +225,6 @@ def sequence(*stmts: Stmt) -> Seq:
     return Seq(tuple(one for s in stmts for one in (s.stmts if isinstance(s, Seq) else (s,))))
 
 
-def walk(stmt: Stmt) -> Iterator[Stmt]:
-    """Every statement, parents before children, in program order."""
-    stack: list[Stmt] = [stmt]
-    while stack:
-        node = stack.pop()
-        yield node
-        if isinstance(node, For):
-            stack.append(node.body)
-        elif isinstance(node, Seq):
-            stack.extend(reversed(node.stmts))
-
-
 @node
 class Inside(IRNode):
     """What a statement consists of."""

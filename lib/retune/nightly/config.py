@@ -1,8 +1,9 @@
 """The configuration of nights: `load_config` reads it. `examples/nightly.toml` shows every key.
 
-Each class is a table of the file, and the file is checked whole when it is loaded, models and
-devices included, so that a mistake is known before night. Keys for how networks are tuned are the
-fields of a request, for the whole file or for one model.
+Each class is a table of the file, and the file is checked whole when it is loaded. Whether models
+and devices are there is another question, since that may differ from night to night: see
+`member_faults`. Keys for how networks are tuned are the fields of a request, for the whole file or
+for one model; those for how candidates are measured may also be a device's.
 """
 
 import math
@@ -15,9 +16,10 @@ from datetime import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
+from zoneinfo import ZoneInfo
 
 from retune.core.config import cache_root, records_root
-from retune.core.errors import InputError
+from retune.core.errors import InputError, RetuneError, sentence
 from retune.core.files import check_folder
 from retune.core.names import check_name, is_built_in, model_name, slug
 from retune.core.schema import (
@@ -30,19 +32,21 @@ from retune.core.schema import (
     did_you_mean,
     read_toml,
 )
+from retune.device.simulated.accelerator import config_file
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.nightly.window import TimeWindow, daily, firing_times, parse_window
 from retune.pipeline.quantization import RANDOM, check_settings
-from retune.pipeline.request import SCHEMES, TuneRequest, options, refuse_earlier
+from retune.pipeline.request import SCHEMES, TuneRequest, options, quantize_settings, refuse_earlier
 
 T = TypeVar("T")
 
 DeviceCheck = Callable[[str], object]
 """Raises InputError, which says what devices there are, if there is none of that name."""
 
-Event = Literal["failure", "promotion", "always"]
-"""What somebody wants to hear of; `always` is every night."""
+Event = Literal["failure", "promotion", "idle", "always"]
+"""What somebody wants to hear of: something failed, a bundle was promoted, a night in which nothing
+was tuned, every night."""
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A variable of the environment in a text: `${NAME}`."""
@@ -54,20 +58,29 @@ DECIDED = ("trials", "publish", "campaign")
 and is a campaign of its own."""
 OPTION_KEYS = tuple(name for name in options() if name not in (*OWN_KEYS, *DECIDED))
 """Fields of a request that are keys of the whole file and of a model."""
+MEASURING_KEYS = (
+    "trials_per_task", "repeats", "min_repeat_ms", "cooldown", "build_deadline", "run_deadline",
+)  # fmt: skip
+"""Those of them that are keys of a device, too, and count there before all others: a weak board
+takes longer, whatever it is asked for."""
 
 _DEFAULT_START = time(22)
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
 
 
-def _with_options(kind: type[T]) -> type[T]:
-    """Decorates a table: the options of a request are keys too, None where they are left out."""
-    forms: dict[str, Any] = {"quantize": Literal[tuple(SCHEMES)]}
-    known = options()
-    keys = [(n, forms.get(n, known[n].hint) | None, field(default=None)) for n in OPTION_KEYS]
-    made = make_dataclass(kind.__name__, keys, bases=(kind,), frozen=True, kw_only=True)
-    made.__doc__ = kind.__doc__
-    return cast("type[T]", made)
+def _with_options(*names: str) -> Callable[[type[T]], type[T]]:
+    """Decorates a table: these options of a request are keys too, None where they are left out."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        forms: dict[str, Any] = {"quantize": Literal[tuple(SCHEMES)] | dict[str, Any]}
+        known = options()
+        keys = [(n, forms.get(n, known[n].hint) | None, field(default=None)) for n in names]
+        made = make_dataclass(kind.__name__, keys, bases=(kind,), frozen=True, kw_only=True)
+        made.__doc__ = kind.__doc__
+        return cast("type[T]", made)
+
+    return decorate
 
 
 def _given(table: object) -> dict[str, Any]:
@@ -84,7 +97,7 @@ class MinuteBounds:
     most: Above0 | None = None
 
 
-@_with_options
+@_with_options(*OPTION_KEYS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A network of the fleet."""
@@ -113,6 +126,7 @@ class ModelConfig:
                 return MinuteBounds(least=fixed, most=fixed)
 
 
+@_with_options(*MEASURING_KEYS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConfig:
     """A device that networks are tuned for."""
@@ -122,7 +136,7 @@ class DeviceConfig:
     device: str = ""
     """What `retune tune --device` takes; by default the name."""
     minutes: Above0 | None = None
-    """Most minutes of measuring on it a night, over all networks."""
+    """Of measuring on it a night, over all networks; by default those of the whole file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +172,7 @@ class WebhookConfig:
 class NotifyConfig:
     """Who is told of a night, and when."""
 
-    on: Annotated[tuple[Event, ...], Meta(min_length=1)] = ("failure", "promotion")
+    on: Annotated[tuple[Event, ...], Meta(min_length=1)] = ("failure", "promotion", "idle")
     webhook: WebhookConfig | None = None
     command: tuple[Text, ...] = ()
     """A program and its arguments; it reads the text."""
@@ -175,7 +189,7 @@ class WindowConfig:
     timezone: Text = "UTC"
 
 
-@_with_options
+@_with_options(*OPTION_KEYS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightlyConfig:
     """A checked configuration. Its paths are absolute, or relative to the folder of the process."""
@@ -186,7 +200,7 @@ class NightlyConfig:
     records: str = ""
     work: str = ""
     minutes: Above0 = 60.0
-    """Of measuring a night, over all networks and devices: each gets a share."""
+    """Of measuring a night on each device, over all of its networks: each gets a share."""
     window: WindowConfig | None = None
     """Nothing is begun outside. None: at any time."""
     cron: str = ""
@@ -213,6 +227,11 @@ class NightlyConfig:
         return self.window.timezone if self.window else "UTC"
 
     @property
+    def zone(self) -> ZoneInfo:
+        """The same, for moments."""
+        return ZoneInfo(self.timezone)
+
+    @property
     def pairs(self) -> tuple[tuple[ModelConfig, DeviceConfig], ...]:
         """Every network with each of its devices, in the file's order."""
         devices = {device.name: device for device in self.device}
@@ -228,7 +247,7 @@ class NightlyConfig:
         What the file says of quantized networks is not for those that stay in floats.
         """
         of_all, own = _given(self), _given(model)
-        if SCHEMES[(of_all | own).get("quantize", "none")] is None:
+        if (of_all | own).get("quantize", "none") == "none":
             of_all = {n: v for n, v in of_all.items() if n not in ("calibration", "accuracy_drop")}
         return TuneRequest(
             model=model.model,
@@ -240,7 +259,7 @@ class NightlyConfig:
             publish="faster",
             shapes=model.shapes,
             campaign=campaign,
-            **(of_all | own),
+            **(of_all | own | _given(device)),
         )
 
 
@@ -251,11 +270,11 @@ def check_device(name: str) -> None:
     spec_of(name)
 
 
-def load_config(path: Path, device_check: DeviceCheck = check_device) -> NightlyConfig:
+def load_config(path: Path) -> NightlyConfig:
     """The configuration in a TOML file; relative paths in it are relative to its folder.
 
-    `device_check` is asked for each device. What the environment has to say is checked later, by
-    `retune.nightly.notify.check_environment`: the file may be looked at where nothing is run.
+    Models, devices and the environment are not looked at, see `member_faults` and
+    `retune.nightly.notify.check_environment`: the file may be read where nothing is run.
 
     Raises: InputError naming file, table, key, what was expected, and what was found.
     """
@@ -283,12 +302,50 @@ def load_config(path: Path, device_check: DeviceCheck = check_device) -> Nightly
     for key in ("out", "records", "work"):
         if getattr(read, key):
             _within(where, partial(check_folder, f"{key}:", Path(getattr(config, key))))
-    _check_devices(config, device_check)
+    _within(where, partial(quantize_settings, getattr(config, "quantize", None)))
+    _check_devices(config)
     _check_models(config)
     _check_hours(config)
     _check_minutes(config)
     _check_notify(config)
     return config
+
+
+def member_faults(
+    config: NightlyConfig, device_check: DeviceCheck = check_device
+) -> dict[tuple[str, str], str]:
+    """Names of networks and devices -> why that member cannot be tuned now.
+
+    The model or the device is not there, or is none. `device_check` is asked for each device.
+    """
+    devices = {d.name: _fault(partial(device_check, d.device)) for d in config.device}
+    found: dict[tuple[str, str], str] = {}
+    for model in config.model:
+        fault = _fault(partial(_check_files, config, model))
+        for device in model.devices or devices:
+            if why := fault or devices[device]:
+                found[model.name, device] = why
+    return found
+
+
+def _check_files(config: NightlyConfig, model: ModelConfig) -> None:
+    """Raises: RetuneError if the model is not there, or its samples are not."""
+    shapes = {name: (s,) if isinstance(s, int) else s for name, s in model.shapes.items()}
+    check_model(model.model, shapes)
+    _check_settings(config, model)
+
+
+def _check_settings(config: NightlyConfig, model: ModelConfig) -> None:
+    asked = config.request(model, config.device[0], minutes=1.0, campaign="")
+    check_settings(asked.quantize, asked.calibration, asked.accuracy_drop)
+
+
+def _fault(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except RetuneError as error:
+        return sentence(error)
+    return ""
 
 
 def _refuse_earlier(path: Path) -> None:
@@ -320,16 +377,13 @@ def _model(model: ModelConfig, folder: Path) -> ModelConfig:
 def _device(device: DeviceConfig, folder: Path) -> DeviceConfig:
     """With its own name; the file of a simulated one is relative to the configuration."""
     given = device.device or device.name
-    file = given.removeprefix(SIMULATED)
-    return replace(device, device=given if file == given else f"{SIMULATED}{folder / file}")
+    file = given.removeprefix(SIMULATED) if given.startswith(SIMULATED) else config_file(given)
+    return replace(device, device=given.removesuffix(file) + str(folder / file) if file else given)
 
 
-def _check_devices(config: NightlyConfig, device_check: DeviceCheck) -> None:
+def _check_devices(config: NightlyConfig) -> None:
     for number, device in enumerate(config.device, 1):
-        where = f"{config.file}: device {number}"
-        _within(f"{where}: name", partial(check_name, device.name))
-        key = "name" if device.device == device.name else "device"
-        _within(f"{where}: {key}", partial(device_check, device.device))
+        _within(f"{config.file}: device {number}: name", partial(check_name, device.name))
     _check_distinct(config.file, "device", (device.name for device in config.device))
 
 
@@ -338,8 +392,6 @@ def _check_models(config: NightlyConfig) -> None:
     for number, model in enumerate(config.model, 1):
         where = f"{config.file}: model {number}"
         _within(f"{where}: name", partial(check_name, model.name))
-        shapes = {name: (s,) if isinstance(s, int) else s for name, s in model.shapes.items()}
-        _within(f"{where}: model", partial(check_model, model.model, shapes))
         chosen = model.devices or ()
         for device in chosen:
             if device not in names:
@@ -355,9 +407,10 @@ def _check_models(config: NightlyConfig) -> None:
                 f"{where}: minutes: most: expected at least as many as `least`, which is "
                 f"{model.bounds.least:g}, got {most:g}"
             )
-        asked = config.request(model, config.device[0], minutes=1.0, campaign="")
-        settings = asked.quantize, asked.calibration, asked.accuracy_drop
-        _within(where, partial(check_settings, *settings))
+        _within(where, partial(quantize_settings, getattr(model, "quantize", None)))
+        samples = config.request(model, config.device[0], minutes=1.0, campaign="").calibration
+        if samples in ("", RANDOM) or Path(samples).exists():
+            _within(where, partial(_check_settings, config, model))
     _check_distinct(config.file, "model", (model.name for model in config.model))
 
 
@@ -414,26 +467,24 @@ def _check_variables(where: str, text: str) -> None:
 
 
 def _check_minutes(config: NightlyConfig) -> None:
-    """The minutes that are promised to networks and devices can all be had in one night."""
-    least = sum(model.bounds.least for model, _ in config.pairs)
-    if least > config.minutes:
-        raise InputError(
-            f"{config.file}: minutes: expected at least {least:g}, which [[model]] tables ask for "
-            f"on all their devices, got {config.minutes:g}"
-        )
-    night = config.hours.minutes if config.hours else math.inf
-    if config.minutes > night * len(config.device):
-        raise InputError(
-            f"{config.file}: minutes: expected at most {night:g} for each of "
-            f"{len(config.device)} devices, as the window is no longer, got {config.minutes:g}"
-        )
-    for number, device in enumerate(config.device, 1):
-        asked = sum(model.bounds.least for model, on in config.pairs if on == device)
-        most = min(night, device.minutes or night)
-        if asked > most:
+    """What is promised to each device and its networks can be had in one window."""
+    window = config.hours.minutes if config.hours else math.inf
+    tables = [("", config.minutes)] + [
+        (f"device {number}: ", device.minutes or config.minutes)
+        for number, device in enumerate(config.device, 1)
+    ]
+    for table, minutes in tables:
+        if minutes > window:
             raise InputError(
-                f"{config.file}: device {number}: minutes: expected at least {asked:g}, "
-                f"which [[model]] tables ask for on {device.name}, got {most:g}"
+                f"{config.file}: {table}minutes: expected at most {window:g}, which are those of "
+                f"the window, as they are each device's own, got {minutes:g}"
+            )
+    for (table, minutes), device in zip(tables[1:], config.device, strict=True):
+        asked = sum(model.bounds.least for model, on in config.pairs if on == device)
+        if asked > minutes:
+            raise InputError(
+                f"{config.file}: {table}minutes: expected at least {asked:g}, "
+                f"which [[model]] tables ask for on {device.name}, got {minutes:g}"
             )
 
 

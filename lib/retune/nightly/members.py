@@ -1,25 +1,37 @@
 """Members of the fleet between configuration, stages and the state of the night.
 
-Read `stage_plan` (before a night) and `result_of` (after a member's run).
+Read `stage_plan` (before a night), `planned_night` (for people) and `result_of` (after a member's
+run).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from retune.core.errors import RetuneError
+from retune.core.errors import sentence
 from retune.core.locking import exclusive
 from retune.core.processes import Holder, is_alive, this_process
 from retune.core.results import Latency
-from retune.device.opening import spec_of
-from retune.nightly.config import NightlyConfig, load_config
+from retune.device.opening import spec_of, timed_here
+from retune.nightly.config import NightlyConfig, load_config, member_faults
 from retune.nightly.fleet import Key
-from retune.nightly.night import Measured, MemberResult, NightState, Processes, read_nights
-from retune.nightly.planning import Standing, plan_minutes
+from retune.nightly.lanes import Lane
+from retune.nightly.night import (
+    Measured,
+    MemberResult,
+    NightState,
+    Processes,
+    night_name,
+    read_night,
+    read_nights,
+)
+from retune.nightly.planning import PlannedTurn, Standing, plan_lanes, timetable
 from retune.nightly.summary import nights_of
-from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.nightly.window import minutes_left, next_opening
+from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneResult
 from retune.records.store import RecordStore
@@ -31,44 +43,78 @@ from retune.search.model.registry import registered
 class NightPlan:
     """What a night is to do."""
 
-    minutes: tuple[tuple[str, str, float], ...]
-    """Network, device, minutes of measuring."""
+    lanes: tuple[Lane, ...]
     broken: tuple[tuple[str, str, str], ...] = ()
     """Network, device, and why it cannot be tuned."""
 
 
-def stage_plan(file: str, name: str, seconds_left: float) -> NightPlan:
-    """Minutes for every member of the configuration in that file, in the night of that name.
+def stage_plan(file: str, name: str) -> NightPlan:
+    """The lanes of the configuration in that file, for the night of that name.
 
-    Members whose network cannot be imported have a sentence instead. `seconds_left` are those until
-    the window closes. Raises: InputError for a file that cannot be used.
+    Members that cannot be tuned, as their model cannot be imported or their device is not there,
+    have a sentence instead. Raises: InputError for a file that cannot be used.
     """
     config = load_config(Path(file))
     nights = earlier_nights(config, name)
+    broken = member_faults(config)
     standings: dict[Key, Standing] = {}
-    broken: list[tuple[str, str, str]] = []
     for model, device in config.pairs:
         key = (model.name, device.name)
+        if key in broken:
+            continue
         request = config.request(model, device, minutes=config.minutes, campaign=name)
         try:
             standings[key] = _standing(request, key, nights)
-        except RetuneError as error:
-            broken.append((*key, str(error)))
-    shares = plan_minutes(config, standings, RecordStore(config.records), seconds_left=seconds_left)
-    minutes = tuple((*key, share) for key, share in shares.items())
-    return NightPlan(minutes=minutes, broken=tuple(broken))
+        except Exception as error:  # noqa: BLE001 - one network's fault is not the fleet's
+            broken[key] = sentence(error)
+    lanes = plan_lanes(config, standings, RecordStore(config.records), nights)
+    return NightPlan(lanes=lanes, broken=tuple((*key, why) for key, why in broken.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedNight:
+    """Who would get what and when in the night that is on, or that comes next."""
+
+    night: str
+    opens: datetime
+    """UTC, as `closes` is. Now, if it is open."""
+    closes: datetime | None
+    """None: there is no window."""
+    turns: tuple[PlannedTurn, ...]
+    done: tuple[Key, ...]
+    """Members that the night has done already."""
+    broken: tuple[tuple[str, str, str], ...]
+    """Network, device, and why it cannot be tuned."""
+
+
+def planned_night(config: NightlyConfig, now: datetime) -> PlannedNight:
+    """The timetable of the night that is on at that moment, or comes next; nothing is run."""
+    opens = next_opening(config.hours, now)
+    name = night_name(config.hours, opens)
+    plan = stage_plan(config.file, name)
+    state = read_night(Path(config.work), name)
+    done = [m.key for m in state.members if m.status == "done"] if state else []
+    window = minutes_left(config.hours, opens)
+    return PlannedNight(
+        night=name,
+        opens=opens,
+        closes=None if math.isinf(window) else opens + timedelta(minutes=window),
+        turns=tuple(timetable(plan.lanes, opens, window, done)),
+        done=tuple(done),
+        broken=plan.broken,
+    )
 
 
 def _standing(request: TuneRequest, key: Key, nights: Sequence[NightState]) -> Standing:
     """The network on its device as it stands; `nights` are the earlier ones."""
     spec = spec_of(request.device)
     entries = stage_extract(request, stage_import(request)).tasks
-    tasks = open_network(request).network.tasks.values()
     _, champions = nights_of(key, nights)
     return Standing(
         tasks=entries,
-        conditions=network_conditions(spec, tasks, usual_options(spec)),
+        conditions=network_conditions(spec, entries, usual_options(spec)),
         latency_us=champions[-1] if champions else None,
+        overlaps=not timed_here(request.device),
     )
 
 

@@ -2,27 +2,27 @@
 
 Read NightState, and `run_night`, which gives the Night that this process may change. Every change
 replaces WORK/nights/NAME/night.json in one step, so a night whose process died is continued where
-it stood: what is done is not done again, and plans are kept, since a member's minutes are a part of
-its run's identity.
+it stood: what is done is not done again, and a member that has begun keeps its minutes, since they
+are a part of its run's identity. All others are planned anew by each attempt.
 
 How processes are told apart and locked out is passed in, see Processes.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import InputError, RecordError, sentence
 from retune.core.names import check_name
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
 from retune.nightly.fleet import Key
-from retune.nightly.window import TimeWindow, night_of
+from retune.nightly.window import TimeWindow, is_open, night_of
 
 FOLDER = "nights"
 STATE = "night.json"
@@ -98,16 +98,29 @@ class MemberState:
     """Its name in the configuration."""
     device: str
     minutes: float
-    """Planned."""
+    """Planned; 0: none were left for it, or it was skipped before it began."""
     status: Status = "planned"
     reason: str = ""
     """Why it failed or was skipped."""
     result: MemberResult | None = None
+    begun: bool = False
+    """Its run has begun with these minutes, in this attempt or an earlier one."""
+    spent: float | None = None
+    """Minutes of measuring, where there is no result that says so."""
 
     @property
     def key(self) -> Key:
         """What it is known by in the fleet."""
         return self.model, self.device
+
+    @property
+    def used(self) -> float:
+        """Minutes of its device that are gone or taken: what it spent, once that is known."""
+        if self.result is not None:
+            return self.result.minutes
+        if self.status == "failed" and self.spent is not None:
+            return self.spent
+        return self.minutes if self.begun else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +133,8 @@ class Attempt:
     """ISO 8601, UTC."""
     ended: str = ""
     end: AttemptEnd = "running"
+    reason: str = ""
+    """Why it stopped before all was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +174,12 @@ class NightState:
 def night_name(window: TimeWindow | None, now: datetime, campaign: str = "") -> str:
     """The campaign's name, or the date on which the night's window opened, also after midnight.
 
-    While the window is closed it is the date of its next opening. Raises: InputError for a campaign
-    that cannot be the name of a folder.
+    While the window is closed it is date and time by its clock, so that it is no other night's.
+    Raises: InputError for a campaign that cannot be the name of a folder.
     """
     if not campaign:
+        if window is not None and not is_open(window, now):
+            return f"{now.astimezone(window.zone):%Y-%m-%d-%H%M}"
         return night_of(window, now).isoformat()
     try:
         check_name(campaign)
@@ -223,7 +240,7 @@ def run_night(work: Path, name: str, processes: Processes, clock: Clock) -> Gene
     """The night of that name, begun or continued by this process, for the time of the context.
 
     What earlier attempts did not get done is planned again. At the end of the context the attempt
-    has ended: `finished` after `Night.complete`, otherwise `stopped`.
+    has ended, see `Night.end`; without that call it was `stopped`.
 
     Raises: an error that says who runs it, if somebody does; RecordError if its file is damaged.
     """
@@ -243,8 +260,11 @@ def run_night(work: Path, name: str, processes: Processes, clock: Clock) -> Gene
         night.begin_attempt(processes.me, last)
         try:
             yield night
+        except BaseException as error:
+            night.end(sentence(error))
+            raise
         finally:
-            night.end_attempt()
+            night.end("it was left before its end")
 
 
 class Night:
@@ -254,7 +274,6 @@ class Night:
         self._path = path
         self._state = state
         self._clock = clock
-        self._complete = False
         self._lock = threading.Lock()
 
     @property
@@ -268,30 +287,30 @@ class Night:
         return self._state.name
 
     def plan(self, minutes: Mapping[Key, float]) -> None:
-        """Every one of these is a member, with these minutes unless it was planned before.
+        """Every one of these is a member, in this order, with these minutes unless it has begun.
 
         Members that are not among them, since the configuration has changed, are skipped.
         """
         with self._lock:
             known = {member.key: member for member in self._state.members}
-            planned = [
-                known.get(key) or MemberState(model=key[0], device=key[1], minutes=share)
-                for key, share in minutes.items()
-            ]
+            planned = [_with_minutes(known.get(key), key, share) for key, share in minutes.items()]
             gone = [_gone(member) for key, member in known.items() if key not in minutes]
             self._write(replace(self._state, members=(*planned, *gone)))
 
-    def unplanned(self, keys: Collection[Key]) -> tuple[Key, ...]:
-        """Those among the keys that have no minutes yet."""
-        return tuple(key for key in keys if self._state.member(key) is None)
+    def of_device(self, device: str) -> tuple[MemberState, ...]:
+        """The members of that device, in the order of the plan."""
+        return tuple(each for each in self._state.members if each.device == device)
 
-    def to_do(self) -> tuple[MemberState, ...]:
-        """Members that wait for their turn, in the order of the plan."""
-        return tuple(each for each in self._state.members if each.status == "planned")
+    def to_do(self, device: str) -> tuple[MemberState, ...]:
+        """Members of that device that wait for their turn: those that had begun come first."""
+        waiting = [each for each in self.of_device(device) if each.status == "planned"]
+        return tuple(sorted(waiting, key=lambda each: not each.begun))
 
-    def begin(self, key: Key) -> None:
-        """The member is running."""
-        self._change(key, lambda member: replace(member, status="running", reason=""))
+    def begin(self, key: Key, minutes: float) -> None:
+        """The member is running, with these minutes unless it had begun before."""
+        self._change(
+            key, lambda m: replace(_with_minutes(m, key, minutes), status="running", begun=True)
+        )
         member = self._state.member(key)
         assert member is not None, "it is on the list of what is to be done"
         _LOG.info("%s on %s, %.1f minutes of night %s", *key, member.minutes, self.name)
@@ -300,15 +319,17 @@ class Night:
         """The member is done."""
         self._change(key, lambda member: replace(member, status="done", result=result))
 
-    def fail(self, key: Key, reason: str, result: MemberResult | None = None) -> None:
-        """The member failed, for this reason; `result` is what is known in spite of that."""
+    def fail(self, key: Key, reason: str, *, spent: float = 0.0) -> None:
+        """The member failed, for this reason, after so many minutes of measuring."""
         self._change(
-            key, lambda member: replace(member, status="failed", reason=reason, result=result)
+            key, lambda member: replace(member, status="failed", reason=reason, spent=spent)
         )
 
     def skip(self, key: Key, reason: str) -> None:
-        """The member is left out in this attempt, for this reason."""
-        self._change(key, lambda member: replace(member, status="skipped", reason=reason))
+        """The member is left out in this attempt, for this reason; the next one plans it anew."""
+        self._change(
+            key, lambda m: replace(_with_minutes(m, key, 0.0), status="skipped", reason=reason)
+        )
 
     def note(self, step: str, text: str, *, failed: bool = False) -> None:
         """What came of a step of the whole fleet; a note of before on that step gives way."""
@@ -321,10 +342,6 @@ class Night:
         """True if that step was done and has not failed."""
         return has_note(self._state, step)
 
-    def complete(self) -> None:
-        """Everything was done that was to be done: the attempt will end as `finished`."""
-        self._complete = True
-
     def begin_attempt(self, process: str, last: Attempt | None) -> None:
         """An attempt of that process has begun; `last` says how the one before it ended."""
         with self._lock:
@@ -335,11 +352,17 @@ class Night:
             members = tuple(_again(member) for member in self._state.members)
             self._write(replace(self._state, attempts=attempts, members=members))
 
-    def end_attempt(self) -> None:
-        """The attempt has ended. A member that still counts as running waits for the next one."""
+    def end(self, reason: str = "") -> None:
+        """The attempt has ended: all was done, or it stopped for that reason. Once is enough.
+
+        A member that still counts as running waits for the next attempt.
+        """
         with self._lock:
-            end: AttemptEnd = "finished" if self._complete else "stopped"
-            last = replace(self._state.attempts[-1], ended=_moment(self._clock), end=end)
+            last = self._state.attempts[-1]
+            if last.end != "running":
+                return
+            end: AttemptEnd = "stopped" if reason else "finished"
+            last = replace(last, ended=_moment(self._clock), end=end, reason=reason)
             members = tuple(
                 _again(member) if member.status == "running" else member
                 for member in self._state.members
@@ -356,14 +379,32 @@ class Night:
             self._write(replace(self._state, members=members))
 
     def _write(self, state: NightState) -> None:
-        with replacing(self._path) as stream:
-            stream.write(to_json(state).encode())
+        """A night does not fail for a full disk: what it could not say is said with the next."""
         self._state = state
+        try:
+            with replacing(self._path) as stream:
+                stream.write(to_json(state).encode())
+        except OSError as error:
+            _LOG.warning(
+                "%s cannot be written (%s); a night that is killed now does more than once what "
+                "it did since the last change",
+                self._path,
+                error.strerror,
+            )
+
+
+def _with_minutes(member: MemberState | None, key: Key, minutes: float) -> MemberState:
+    """The member with these minutes, unless it has begun with others."""
+    if member is None:
+        return MemberState(model=key[0], device=key[1], minutes=minutes)
+    return member if member.begun else replace(member, minutes=minutes)
 
 
 def _again(member: MemberState) -> MemberState:
     """The member at the beginning of an attempt: what is not done waits for its turn."""
-    return member if member.status == "done" else replace(member, status="planned", reason="")
+    if member.status == "done":
+        return member
+    return replace(member, status="planned", reason="", spent=None)
 
 
 def _gone(member: MemberState) -> MemberState:

@@ -1,7 +1,7 @@
 """Telling people of a night: a request to a web address, a program, or whatever is passed in.
 
-Read `notifiers` and `send`. Telling never fails a night: what goes wrong is logged, without the
-values of variables, since they are secrets.
+Read `notifiers` and `send`. Telling never fails a night: what goes wrong is logged and returned,
+without the values of variables, since they are secrets.
 """
 
 import http.client
@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -56,6 +56,16 @@ Notifier = Callable[[Notice], None]
 """Tells somebody. Raises: any exception where that fails."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What came of telling somebody."""
+
+    channel: str
+    """`webhook`, `command`, or what a caller calls it."""
+    problem: str = ""
+    """Why they do not know; empty if they do."""
+
+
 class NotifyError(RetuneError):
     """Somebody could not be told."""
 
@@ -81,34 +91,38 @@ def check_environment(config: NotifyConfig, environment: Mapping[str, str]) -> N
 
 
 def notifiers(
-    config: NotifyConfig, environment: Mapping[str, str], others: Sequence[Notifier] = ()
-) -> tuple[Notifier, ...]:
-    """Whom the configuration names: the webhook, the command, and then `others`.
+    config: NotifyConfig,
+    environment: Mapping[str, str],
+    others: Mapping[str, Notifier] | None = None,
+) -> dict[str, Notifier]:
+    """Whom the configuration names, by channel: the webhook, the command, and then `others`.
 
-    Raises: InputError for a variable of the environment that is not set.
+    `check_environment` says whether the variables that they need are there.
     """
-    check_environment(config, environment)
-    found: list[Notifier] = []
+    found: dict[str, Notifier] = {}
     if (hook := config.webhook) is not None:
-        found.append(webhook_notifier(hook, environment))
+        found["webhook"] = webhook_notifier(hook, environment)
     if command := config.command:
-        found.append(command_notifier(command))
-    return (*found, *others)
+        found["command"] = command_notifier(command)
+    return {**found, **(others or {})}
 
 
-def send(notice: Notice, to: Collection[Notifier]) -> int:
-    """Tells each of them, and gives how many were told; that one fails is logged."""
-    told = 0
-    for notifier in to:
-        try:
-            notifier(notice)
-        except NotifyError as error:
-            _LOG.warning("%s", error)
-        except Exception as error:  # noqa: BLE001 - a night does not fail since nobody hears of it
-            _LOG.warning("a notification failed: %s", type(error).__name__)
-        else:
-            told += 1
-    return told
+def send(notice: Notice, to: Mapping[str, Notifier]) -> tuple[Told, ...]:
+    """Tells each of them, and gives what came of it."""
+    return tuple(_told(notice, channel, notifier) for channel, notifier in to.items())
+
+
+def _told(notice: Notice, channel: str, notifier: Notifier) -> Told:
+    try:
+        notifier(notice)
+    except RetuneError as error:
+        problem = str(error)
+    except Exception as error:  # noqa: BLE001 - a night does not fail since nobody hears of it
+        problem = f"{channel}: {type(error).__name__}"  # its text may hold a secret
+    else:
+        return Told(channel=channel)
+    _LOG.warning("%s", problem)
+    return Told(channel=channel, problem=problem)
 
 
 def webhook_notifier(
@@ -121,10 +135,10 @@ def webhook_notifier(
     What may pass (no connection, an error of the server) is tried again after each of PAUSES_S.
     Redirections are not followed: the headers are meant for this address alone.
     """
-    url = _filled(config.url, environment)
-    headers = {name: _filled(value, environment) for name, value in config.headers.items()}
 
     def post(notice: Notice) -> None:
+        url = _filled(config.url, environment)
+        headers = {name: _filled(value, environment) for name, value in config.headers.items()}
         body = {
             "subject": notice.subject,
             "text": notice.text,
@@ -178,7 +192,7 @@ def command_notifier(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_
 
 
 def _filled(text: str, environment: Mapping[str, str]) -> str:
-    return VARIABLE.sub(lambda match: environment[match[1]], text)
+    return VARIABLE.sub(lambda match: environment.get(match[1], ""), text)
 
 
 def _post(url: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> tuple[str, bool]:

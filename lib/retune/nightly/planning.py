@@ -1,14 +1,19 @@
-"""A night's plan: configuration, records and clock become minutes for networks on devices."""
+"""A night's plan: configuration, records and earlier nights become lanes, and lanes a timetable.
 
-import math
+Read `plan_lanes` (what a night works by) and `timetable` (what people are shown of it).
+"""
+
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from retune.core.results import TaskEntry
 from retune.nightly.config import NightlyConfig
 from retune.nightly.curves import Curve, estimated_us, outlook_of, pace_of, read_curves
-from retune.nightly.fleet import Key, Member, allocate
+from retune.nightly.fleet import Key, Member, allocate, saving
+from retune.nightly.lanes import Lane
+from retune.nightly.night import NightState
 from retune.records.conditions import Conditions
 from retune.records.store import RecordStore
 
@@ -22,26 +27,49 @@ class Standing:
     """Under which its tasks are timed there."""
     latency_us: float | None = None
     """Of the bundle that is current. None: it is estimated from records."""
+    overlaps: bool = True
+    """Whether work on this machine leaves measurements on the device undisturbed."""
 
 
-def plan_minutes(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTurn:
+    """A member in the timetable of a night: measuring alone, what else it takes comes on top."""
+
+    model: str
+    device: str
+    minutes: float
+    begin: datetime
+    end: datetime
+    saving_s: float
+    """Seconds a day that these minutes are expected to save."""
+
+
+def plan_lanes(
     config: NightlyConfig,
     standings: Mapping[Key, Standing],
     store: RecordStore,
-    *,
-    minutes: float | None = None,
-    seconds_left: float = math.inf,
-) -> dict[Key, float]:
-    """Minutes of measuring for each of these pairs of the configuration's.
+    earlier: Sequence[NightState] = (),
+) -> tuple[Lane, ...]:
+    """A lane for each device of the configuration that has a member with a standing.
 
-    `minutes` is what they may have together, if that is less than a whole night's; `seconds_left`
-    until the window closes, which no device is measured beyond.
+    Who has waited longest is begun first: those that no earlier night has done, then those that the
+    oldest one did last; where that is the same, in the order of the configuration.
     """
+    lanes: list[Lane] = []
     members = fleet_members(config, standings, store)
-    limits = {
-        device.name: min(device.minutes or math.inf, seconds_left / 60) for device in config.device
-    }
-    return allocate(members, config.minutes if minutes is None else minutes, limits)
+    last = _last_done(earlier)
+    for device in config.device:
+        mine = [member for member in members if member.key[1] == device.name]
+        if mine:
+            lanes.append(
+                Lane(
+                    device=device.name,
+                    minutes=device.minutes or config.minutes,
+                    members=tuple(sorted(mine, key=lambda member: last.get(member.key, -1))),
+                    overlaps=all(standings[member.key].overlaps for member in mine),
+                )
+            )
+    return tuple(lanes)
 
 
 def fleet_members(
@@ -53,12 +81,13 @@ def fleet_members(
     of_device: defaultdict[str, list[Curve]] = defaultdict(list)
     for (_, device), curve in curves.items():
         of_device[device].append(curve)
+    paces = {device: pace_of(found) for device, found in of_device.items()}
     members: list[Member] = []
     for model, device in config.pairs:
         key = (model.name, device.name)
         if key not in standings:
             continue
-        pace = pace_of(of_device[device.name])
+        pace = paces[device.name]
         members.append(
             Member(
                 key=key,
@@ -70,3 +99,42 @@ def fleet_members(
             )
         )
     return members
+
+
+def timetable(
+    lanes: Sequence[Lane], start: datetime, window_minutes: float, done: Collection[Key] = ()
+) -> list[PlannedTurn]:
+    """Who is measured when, lane by lane, if all use what they get, from `start` on.
+
+    `window_minutes` are left until the window closes; members that are `done` have no turn.
+    """
+    turns: list[PlannedTurn] = []
+    for lane in lanes:
+        waiting = [member for member in lane.members if member.key not in done]
+        shares = allocate(waiting, min(lane.minutes, window_minutes))
+        begin = start
+        for member in waiting:
+            minutes = shares[member.key]
+            end = begin + timedelta(minutes=minutes)
+            turns.append(
+                PlannedTurn(
+                    model=member.key[0],
+                    device=lane.device,
+                    minutes=minutes,
+                    begin=begin,
+                    end=end,
+                    saving_s=saving(member, minutes),
+                )
+            )
+            begin = end
+    return turns
+
+
+def _last_done(nights: Sequence[NightState]) -> dict[Key, int]:
+    """The number of the last night, the oldest first, that has done each member."""
+    return {
+        member.key: number
+        for number, night in enumerate(nights)
+        for member in night.members
+        if member.status == "done"
+    }

@@ -68,6 +68,8 @@ class NightSummary:
     """Empty while it is run."""
     members: tuple[MemberSummary, ...]
     notes: tuple[Note, ...]
+    stopped: str = ""
+    """Why it ended before all was done."""
 
     @property
     def promoted(self) -> int:
@@ -80,11 +82,18 @@ class NightSummary:
         return sum(m.failed for m in self.members) + sum(note.failed for note in self.notes)
 
     @property
+    def idle(self) -> bool:
+        """True if no network was tuned in it, in no attempt."""
+        return not any(member.result or member.state.begun for member in self.members)
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """What happened that somebody may want to hear of."""
         found: list[Event] = []
-        if self.failed:
+        if self.failed or self.stopped:
             found.append("failure")
+        if self.idle:
+            found.append("idle")
         if self.promoted:
             found.append("promotion")
         return tuple(found)
@@ -98,6 +107,7 @@ def summarize_night(state: NightState, earlier: Sequence[NightState] = ()) -> Ni
         ended=state.attempts[-1].ended if state.attempts else "",
         members=tuple(_member(member, [*earlier, state]) for member in state.members),
         notes=state.notes,
+        stopped=state.attempts[-1].reason if state.attempts else "",
     )
 
 
@@ -131,7 +141,8 @@ def night_rows(summary: NightSummary) -> list[Row]:
 
 def night_lines(summary: NightSummary) -> list[str]:
     """Below the table: why each is as it is, what failed, and what came of the fleet's steps."""
-    lines: list[str] = []
+    lines = [f"the night was stopped: {summary.stopped}"] if summary.stopped else []
+    lines += ["nothing was tuned in this night"] if summary.idle else []
     for member in summary.members:
         name = "/".join(member.state.key)
         lines.append(f"{name}: {member.outcome}{f'; {member.reason}' if member.reason else ''}")
@@ -149,6 +160,8 @@ def night_data(summary: NightSummary) -> Row:
         "ended": summary.ended,
         "promoted": summary.promoted,
         "failed": summary.failed,
+        "stopped": summary.stopped,
+        "events": list(summary.events),
         "members": [
             {
                 **{k: v for k, v in asdict(member.state).items() if k != "result"},
@@ -216,6 +229,7 @@ def notice_of(summary: NightSummary) -> Notice:
 def subject_of(summary: NightSummary) -> str:
     """The night in one line."""
     failed = f", {summary.failed} failed" if summary.failed else ""
+    failed += ", stopped" if summary.stopped else ""
     count = len(summary.members)
     return (
         f"retune night {summary.name}: {summary.promoted} of {count} "

@@ -96,12 +96,25 @@ def is_open(window: TimeWindow | None, now: datetime) -> bool:
     return window is None or opening_of(window, now) is not None
 
 
-def seconds_left(window: TimeWindow | None, now: datetime) -> float:
+def check_open(window: TimeWindow | None, now: datetime, what: str) -> None:
+    """Raises: InputError while it is closed, which says when `what` may begin."""
+    if window is None or is_open(window, now):
+        return
+    opens = next_opening(window, now).astimezone(window.zone)
+    hours, minutes = divmod(math.ceil((opens - now).total_seconds() / 60), 60)
+    ahead = f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    raise InputError(
+        f"{what}: expected a time within its window, which opens at {opens:%Y-%m-%d %H:%M} "
+        f"{window.timezone}, in {ahead}; start it then, or at once with --now"
+    )
+
+
+def minutes_left(window: TimeWindow | None, now: datetime) -> float:
     """Until it closes; 0 while it is closed. Infinite without a window."""
     if window is None:
         return math.inf
     on = opening_of(window, now)
-    return (on.end - now.astimezone(UTC)).total_seconds() if on else 0.0
+    return (on.end - now.astimezone(UTC)).total_seconds() / 60 if on else 0.0
 
 
 def next_opening(window: TimeWindow | None, now: datetime) -> datetime:

@@ -43,11 +43,11 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
     """
     check_request(request)
     network = by.call(stage_import, request)  # before the run: a bad model leaves nothing behind
-    tell(event_of(network))
+    tell(event_of(request, network))
     quantized = None
     if request.quantize is not None:
         quantized = by.call(stage_quantize, request, network)
-        tell(event_of(quantized))
+        tell(event_of(request, quantized))
         network = quantized_network(network, quantized)
     with recorded_run(request, wait=wait) as run:
         run.claim(run_id(request, network, spec_of(request.device)))
@@ -62,7 +62,7 @@ def _chain(
     run: RecordedRun,
 ) -> TuneResult:
     tasks = by.call(stage_extract, request, network)
-    tell(event_of(tasks))
+    tell(event_of(request, tasks))
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
     found = by.together(stage_tune, [(request, network, tasks, key) for key in keys])
     searched = join_tuned(request, network, tasks, dict(zip(keys, found, strict=True)))
@@ -74,7 +74,7 @@ def _chain(
     nothing = untuned(request, selection)
     plain = by.call(stage_compile, request, network, tasks, nothing, "untuned")
     tuned = by.call(stage_compile, request, network, tasks, selection, "tuned")
-    tell(event_of(tuned))
+    tell(event_of(request, tuned))
     verified = by.call(stage_verify, request, network, tuned)
     tell(TuneEvent(stage="validate", text=validated(constraints, verified)))
     if request.publish == "always":  # otherwise what is published stays, and the result says why

@@ -16,6 +16,7 @@ from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
 from retune.core.results import KernelTime, Latency
 from retune.core.schema import to_json
+from retune.device.measure.gate import HOST
 from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.pipeline.manifest import (
     BenchManifest,
@@ -27,13 +28,15 @@ from retune.pipeline.manifest import (
     VerifyManifest,
 )
 from retune.pipeline.quantization import read_recipe
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import TuneRequest, model_file
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 
 _MODULE = "module"
+_KEY_DIGITS = 8
+"""Of the model's key, which name its bundles until one is published."""
 _PEERS = ("onnxruntime",)
 """Programs that a bundle is compared with where they are installed."""
 _BENCH_SECONDS = 20.0
@@ -74,19 +77,20 @@ def stage_compile(
     """
     spec = spec_of(request.device)
     chosen = selected_candidates(request, selection)
-    plan = build_plan(
-        selected_network(request, selection),
-        chosen,
-        spec,
-        model_key=network.model_key,
-        notes={
-            "variant": variant,
-            "model": request.model,
-            "layout": request.layout,
-            MAX_ERROR_NOTE: f"{request.max_error:g}",
-            **_recipe_note(network),
-        },
-    )
+    with HOST.working():
+        plan = build_plan(
+            selected_network(request, selection),
+            chosen,
+            spec,
+            model_key=network.model_key,
+            notes={
+                "variant": variant,
+                "layout": request.layout,
+                MAX_ERROR_NOTE: f"{request.max_error:g}",
+                **_recipe_note(network),
+            },
+        )
+    plan = replace(plan, name=network.model_key[:_KEY_DIGITS])
     plan = _write_best_form(plan, folder / _MODULE, request.device)
     memory = plan_memory(plan)
     without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
@@ -144,7 +148,7 @@ def stage_verify(
     player = playing(request.device)
     with open_examiner(player) as examiner:
         bundle = compiled.file(compiled.module)
-        verdict = examiner.verify(bundle, _original(network), samples=request.samples)
+        verdict = examiner.verify(bundle, _original(request, network), samples=request.samples)
     outcome = verdict.found
     where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
     return VerifyManifest(
@@ -163,10 +167,10 @@ def _finite(value: float) -> float:
     return min(value, float(np.finfo(np.float64).max))
 
 
-def _original(network: ImportManifest) -> Original:
+def _original(request: TuneRequest, network: ImportManifest) -> Original:
     shapes = {value.name: value.shape for value in network.inputs}
     recipe = read_recipe(Path(network.recipe)) if network.recipe else None
-    return Original(onnx=Path(network.onnx), shapes=shapes, recipe=recipe)
+    return Original(onnx=model_file(request), shapes=shapes, recipe=recipe)
 
 
 def _bench_inputs(
@@ -192,7 +196,7 @@ def stage_bench(
     if is_absent(request.device):
         return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
-    original = _original(network)
+    original = _original(request, network)
     peers = () if unraced(request.device) else peer_versions(_PEERS)  # they run on no board
     rivals = {name: Rival(peer=name, network=original) for name in peers}
     entrants: dict[str, Entrant] = {**bundles, **rivals}

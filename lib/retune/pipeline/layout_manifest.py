@@ -38,6 +38,8 @@ class LayoutManifest(Manifest):
     """Kernels of which no time is known: they count nothing in a total."""
     trials: int = 0
     """Candidates that were measured for it."""
+    spent_s: float = 0.0
+    """Of the run's minutes."""
     unused: int = 0
     """Of these, in other layouts than NHWC that the plan does not use."""
     launch: LaunchCost = NO_LAUNCHES

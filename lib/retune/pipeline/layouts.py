@@ -1,11 +1,11 @@
 """Stage layout: the layouts of the network's activations, by the times of kernels and copies."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from time import perf_counter
 
 from retune.core.layouts import ALL_NHWC, BLOCKED, MEASURED, NHWC, LayoutPlan
+from retune.core.stopwatch import Stopwatch
 from retune.device.measure.local import LocalRunner
 from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
 from retune.device.opening import is_absent, unraced
@@ -79,7 +79,8 @@ def totals_of(
 def _measured(request: TuneRequest, session: Session) -> LayoutManifest:
     network = open_network(request).network
     tell(TuneEvent(stage="layout", text="kernels are measured in other layouts"))
-    found = LayoutSearch(session, network).run(_budget(request))
+    budget = _Budget(request, session.stopwatch)
+    found = LayoutSearch(session, network).run(budget.may_go_on)
     problem, launch = found.problem, _launching(session)
     unknown = [k for k in problem.choices.kernels if problem.nhwc_us(k) is None]
     return LayoutManifest(
@@ -88,6 +89,7 @@ def _measured(request: TuneRequest, session: Session) -> LayoutManifest:
         launch=launch,
         unmeasured=len(unknown),
         trials=found.trials,
+        spent_s=budget.spent_s,
         unused=found.unused,
         stopped=stopping(),
     )
@@ -104,18 +106,31 @@ def _launching(session: Session) -> LaunchCost:
 def _blocked(request: TuneRequest, tuned: TunedTasks | None) -> LayoutManifest:
     """All activations in blocks; for a tuned run kernels were measured so."""
     network = open_network(request).network
-    layouts, trials = uniform_layout(network, BLOCKED), 0
-    if tuned is not None:
-        with searched_session(request, tuned) as session:
-            trials = LayoutSearch(session, network).measure(layouts, _budget(request))
-    return LayoutManifest(plan=LayoutPlan(layouts=layouts), trials=trials, stopped=stopping())
+    done = LayoutManifest(plan=LayoutPlan(layouts=uniform_layout(network, BLOCKED)))
+    if tuned is None:
+        return done
+    with searched_session(request, tuned) as session:
+        budget = _Budget(request, session.stopwatch)
+        trials = LayoutSearch(session, network).measure(done.plan.layouts, budget.may_go_on)
+        return replace(done, trials=trials, spent_s=budget.spent_s, stopped=stopping())
 
 
-def _budget(request: TuneRequest) -> Callable[[int], bool]:
-    """Whether more may be measured, after so many candidates."""
-    share, started = layout_share(request), perf_counter()
-    if request.minutes is not None:
-        seconds = 60 * request.minutes * share
-        return lambda _: perf_counter() - started < seconds and not stopping()
-    most = None if request.trials is None else round(request.trials * share)
-    return lambda count: (most is None or count < most) and not stopping()
+class _Budget:
+    """What measuring layouts may take of a request's budget, from now on."""
+
+    def __init__(self, request: TuneRequest, stopwatch: Stopwatch) -> None:
+        share = layout_share(request)
+        self._stopwatch, self._began = stopwatch, stopwatch()
+        self._seconds = None if request.minutes is None else 60 * request.minutes * share
+        self._trials = None if request.trials is None else round(request.trials * share)
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of it that are gone."""
+        return self._stopwatch() - self._began
+
+    def may_go_on(self, count: int) -> bool:
+        """Whether more may be measured, after so many candidates."""
+        if self._seconds is not None:
+            return self.spent_s < self._seconds and not stopping()
+        return (self._trials is None or count < self._trials) and not stopping()

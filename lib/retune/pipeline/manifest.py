@@ -2,6 +2,8 @@
 
 All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
+A manifest states contents, as its key does: where the model is now, and by what name, the request
+says.
 
 The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
 -> TuneManifest (one for each task) -> TunedTasks -> Constraints -> Selection
@@ -71,13 +73,10 @@ class ValueInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportManifest(Manifest):
-    """The network as a concrete ONNX file, which the oracle and the peers read as well."""
+    """The facts of the network. Its ONNX file is the request's: `request.model_file`."""
 
-    name: str
     model_key: str
     """Content key of the graph, weights included."""
-    onnx: str
-    """File: the network with every shape bound."""
     layout: str
     inputs: tuple[ValueInfo, ...]
     output_values: tuple[ValueInfo, ...]

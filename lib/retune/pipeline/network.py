@@ -11,6 +11,7 @@ from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
 from retune.core.results import TaskEntry
+from retune.device.measure.gate import HOST
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
@@ -24,7 +25,7 @@ from retune.pipeline.quantization import (
     read_recipe,
     stage_quantize,
 )
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import TuneRequest, model_file
 from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR
@@ -56,14 +57,15 @@ def import_network(
     half: bool = False,
     recipe: Path | None = None,
     accelerator: VtaConfig | None = None,
+    packed_part: tuple[str, str] = ("", ""),
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
     `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
     the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
-    By a `recipe`, which stage quantize writes, the network is one of integers; then the part of it
-    that the `accelerator` can run is packed.
+    By a `recipe`, which stage quantize writes, the network is quantized; then the part of it that
+    the `accelerator` can run is packed, between the ops of `packed_part`.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
@@ -73,7 +75,10 @@ def import_network(
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
     shapes_ = tuple(sorted(own.items()))
-    return _import(path, versions, shapes_, layout, max_error, half, recipe, accelerator)
+    with HOST.working():
+        return _import(
+            path, versions, shapes_, layout, max_error, half, recipe, accelerator, packed_part
+        )
 
 
 def _version(path: Path) -> Version:
@@ -107,6 +112,7 @@ def _import(
     half: bool,
     recipe: Path | None,
     accelerator: VtaConfig | None,
+    packed_part: tuple[str, str],
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
@@ -114,7 +120,8 @@ def _import(
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
         if accelerator is not None:
-            graph = packed_network(graph, accelerator)
+            start, stop = packed_part
+            graph = packed_network(graph, accelerator, start_name=start, stop_name=stop)
     network = extract(
         optimise(graph, order_of(layout), half=half),
         max_error=max_error,
@@ -153,6 +160,7 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
         half=_keeps_half(request),
         recipe=recipe,
         accelerator=config_of(spec_of(request.device)),
+        packed_part=(request.pack_start, request.pack_stop),
     )
 
 
@@ -161,7 +169,7 @@ def _keeps_half(request: TuneRequest) -> bool:
 
 
 def _import_inputs(request: TuneRequest) -> Inputs:
-    path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
+    path = model_file(request)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
     return contents, request.shapes, request.layout, _keeps_half(request)
@@ -169,7 +177,7 @@ def _import_inputs(request: TuneRequest) -> Inputs:
 
 @stage(ImportManifest, "import", _import_inputs)
 def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
-    """The facts of the imported network; its ONNX file is what oracle and peers read.
+    """The facts of the imported network.
 
     Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
     measured for a bundle that could not be verified. InputError for an unknown device.
@@ -181,9 +189,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     open_reference(imported.onnx, graph, shapes=shapes)
     half = _keeps_half(request)
     return ImportManifest(
-        name=graph.name,
         model_key=stage_import.key(request),
-        onnx=str(imported.onnx.resolve()),
         layout=request.layout,
         inputs=tuple(
             ValueInfo(name=name, dtype=entry.dtype, shape=entry.shape)
@@ -201,7 +207,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
-    return (network.model_key, *accelerator_inputs(request))
+    return ("constant bytes", network.model_key, *accelerator_inputs(request))
 
 
 @stage(TaskManifest, "extract", _extract_inputs)
@@ -218,6 +224,7 @@ def stage_extract(_: Path, request: TuneRequest, network: ImportManifest) -> Tas
             output_shape=t.output_shape,
             epilogue=t.epilogue,
             tunable=t.tunable,
+            constant_bytes=t.constant_bytes,
         )
         for t in open_network(request).network.tasks.values()
     )

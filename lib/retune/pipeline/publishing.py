@@ -246,7 +246,9 @@ def _keep_version(
         return known
 
     def make(folder: Path) -> Version:
-        write_bundle(read_bundle(source), folder / MODULE)
+        plan = read_bundle(source)
+        notes = {**plan.notes, "model": request.model}
+        write_bundle(replace(plan, name=request.name, notes=notes), folder / MODULE)
         (folder / REPORT).write_bytes(report)
         return known
 

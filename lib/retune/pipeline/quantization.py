@@ -27,7 +27,7 @@ from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
 from retune.pipeline.manifest import ImportManifest, OutputQuality, QuantizeManifest
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import TuneRequest, model_file
 from retune.pipeline.stage import Inputs, stage
 
 RANDOM = "random"
@@ -50,6 +50,11 @@ def check_quantization(request: TuneRequest) -> None:
         raise InputError(
             f"device {request.device!r} computes with integers whose scales are powers of two: "
             f"expected quantize power2, got {asked}"
+        )
+    if (request.pack_start or request.pack_stop) and not is_accelerator(request.device):
+        raise InputError(
+            f"device {request.device!r}: expected no pack_start and pack_stop, as nothing is "
+            f"packed for it, got {request.pack_start or request.pack_stop!r}; leave them out"
         )
     check_settings(request.quantize, request.calibration, request.accuracy_drop)
 
@@ -93,7 +98,8 @@ def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
 def accelerator_inputs(request: TuneRequest) -> Inputs:
     """What stages depend on that ask what an accelerator packs; nothing without one."""
     config = config_of(spec_of(request.device))
-    return () if config is None else (config,)
+    part = (request.pack_start, request.pack_stop)
+    return () if config is None else (config, *(part if any(part) else ()))
 
 
 def _settings(request: TuneRequest) -> QuantizeSettings:
@@ -125,7 +131,7 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
     A quarter of the samples is held out: no ranges follow from it. It judges, of layers to leave in
     floats too. Raises: InputError for samples that the network does not take.
     """
-    graph = float_network(network)
+    graph = float_network(request, network)
     settings = replace(_settings(request), skip_conv_layers=_left_to_cpu(request, graph))
     if any(node.op in RESCALING for node in graph.nodes):
         raise InputError(
@@ -156,13 +162,13 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
     )
 
 
-def float_network(network: ImportManifest) -> Graph:
+def float_network(request: TuneRequest, network: ImportManifest) -> Graph:
     """The imported network as its file has it."""
-    return load_file(Path(network.onnx), {value.name: value.shape for value in network.inputs})
+    return load_file(model_file(request), {value.name: value.shape for value in network.inputs})
 
 
 def quantized_network(network: ImportManifest, made: QuantizeManifest) -> ImportManifest:
-    """The facts of the network of integers: the float one's file, and the recipe."""
+    """The facts of the quantized network: the float one's, and the recipe."""
     return replace(network, model_key=made.key, recipe=str(made.file(made.recipe).resolve()))
 
 
@@ -171,12 +177,14 @@ def read_recipe(path: Path) -> Recipe:
     return from_json(Recipe, path.read_text(encoding="utf-8"))
 
 
-def write_qdq(network: ImportManifest, made: QuantizeManifest, path: Path) -> None:
+def write_qdq(
+    request: TuneRequest, network: ImportManifest, made: QuantizeManifest, path: Path
+) -> None:
     """Writes the network of integers as an ONNX file that other programs run.
 
     Raises: ModelError for a node that has no form in ONNX here; nothing is written then.
     """
-    model = qdq(float_network(network), read_recipe(made.file(made.recipe)))
+    model = qdq(float_network(request, network), read_recipe(made.file(made.recipe)))
     with replacing(path) as stream:
         stream.write(model.SerializeToString())
 

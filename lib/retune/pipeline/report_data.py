@@ -37,7 +37,7 @@ def report_data(
     times = measured_times(Path(request.records), run.searched.run_id)
     return ReportData(
         simulated=is_simulated(request.device),
-        network=request.model if is_built_in(request.model) else run.network.name,
+        network=request.model if is_built_in(request.model) else request.name,
         target=model_of(run.searched.target),
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),

@@ -20,12 +20,12 @@ from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 
 
 def event_of(
-    done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest,
+    request: TuneRequest, done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest
 ) -> TuneEvent:
     """What those who watch are told of a stage that is done."""
     match done:
         case ImportManifest():
-            text = f"{done.name}: {counted(done.nodes, 'node')}, {flop_text(done.flops)}"
+            text = f"{request.name}: {counted(done.nodes, 'node')}, {flop_text(done.flops)}"
             return TuneEvent(stage="import", text=text)
         case QuantizeManifest():
             return TuneEvent(stage="quantize", text=quality_text(done))
@@ -82,7 +82,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
     """What the user is told."""
     return TuneResult(
         model=request.model,
-        name=run.network.name,
+        name=request.name,
         module=published.module,
         report=published.report,
         records=request.records,

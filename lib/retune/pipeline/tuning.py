@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 
 from retune import __version__
 from retune.bundle.build import check_types
@@ -52,17 +51,27 @@ _LAYOUT_SHARE = 0.12
 """What of the budget goes into layouts, where they are measured."""
 _NOTHING_LEFT = "nothing is left to try"
 
+_TIMING = ("repeats", "min_repeat_ms", "cooldown", "build_deadline", "run_deadline")
+"""Fields of a request that say how a candidate is timed. Times compare whatever they are: they are
+medians of repeats, beside a calibration kernel that is timed around them."""
+
 _OPEN = OpenRuns()
 _RECORDED = RecordedTrials()
 
 
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
-    """The name of a run: the same request under the same conditions continues the same run."""
+    """The name of a run: the same request under the same conditions continues the same run.
+
+    A request that asks for other repeats, pauses or deadlines is another run.
+    """
     budget = (request.trials, request.minutes, request.patience)
     search = (request.tuner, request.task_scheduler, request.seed)
     where = (request.records, request.max_error)
     conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
-    return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
+    asked = [(name, getattr(request, name)) for name in (*_TIMING, "trials_per_task")]
+    stated = [pair for pair in asked if pair[1] is not None]  # others leave the name as it was
+    whole = (conditions.key, search, budget, where, request.campaign)
+    return content_key(network.model_key, *whole, *stated)
 
 
 def tune_key(run: str, task_key: str) -> str:
@@ -210,7 +219,7 @@ def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) 
             statuses=tuple(session.statuses(task_key).most_common()),
             trials_done=session.trials,
             seconds_done=session.seconds,
-            reason=_reason(request, end),
+            reason=_reason(request, end, mine.trials),
             stopped=end == "stopped",
         )
 
@@ -223,6 +232,7 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         run_id=run,
         model=request.model,
         layout=request.layout,
+        night=request.campaign,
         tuner=request.tuner,
         allocator=request.task_scheduler,
         seed=request.seed,
@@ -232,7 +242,8 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         patience=request.patience,
         retune=__version__,
         batch=usual_batch(spec),
-        options=usual_options(spec),
+        task_trials=request.trials_per_task,
+        options=usual_options(spec, **{name: getattr(request, name) for name in _TIMING}),
     )
     network = open_network(request).network
     check_types(network.graph, spec)
@@ -255,7 +266,8 @@ def _is_recorded(search: TuneManifest, recorded: Mapping[str, int]) -> bool:
     return mine >= search.progress.trials and all_tasks >= search.trials_done
 
 
-def _reason(request: TuneRequest, end: End) -> str:
+def _reason(request: TuneRequest, end: End, trials: int) -> str:
+    """Why a task with so many trials gets no further ones."""
     match end:
         case "trials":
             return f"{request.trials} trials are done"
@@ -263,6 +275,8 @@ def _reason(request: TuneRequest, end: End) -> str:
             return f"{request.minutes:g} minutes are over"
         case "stopped":
             return "stopped by hand, the same command goes on"
+        case "nothing left" if trials == request.trials_per_task:
+            return f"{counted(trials, 'trial')} of each task are done"
         case "nothing left":
             return _NOTHING_LEFT
 
@@ -315,11 +329,11 @@ def _compare(
     budget = max(_COMPARISON_SECONDS, _comparison_s(request, tuned, layouts))
     without = [key for key, _ in tuned.failed]
 
-    with searched_session(request, tuned, last=True) as session:
-        started = perf_counter()
+    with searched_session(request, tuned, last=True) as session, session.stopwatch.counting():
+        started = session.stopwatch()
 
         def time_left() -> bool:
-            return perf_counter() - started < budget and not stopping()
+            return session.stopwatch() - started < budget and not stopping()
 
         tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
         return compare_finalists(
@@ -330,7 +344,7 @@ def _compare(
 def _comparison_s(request: TuneRequest, tuned: TunedTasks, layouts: LayoutManifest) -> float:
     """What is left of the minutes, or as large a share of the time that the trials took."""
     if request.minutes is not None:
-        return 60 * request.minutes - tuned.seconds_done - layouts.seconds
+        return 60 * request.minutes - tuned.seconds_done - layouts.spent_s
     return tuned.seconds_done * _COMPARISON_SHARE / (1 - _COMPARISON_SHARE)
 
 

@@ -6,7 +6,6 @@ bundle interleaved with that of default schedules: what is not faster beyond dou
 """
 
 import logging
-import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version
 from retune.core.errors import DeviceError
 from retune.core.layouts import ALL_NHWC, MEASURED
+from retune.core.stopwatch import Stopwatch
 from retune.device.opening import spec_of
 from retune.pipeline.bisection import bisect
 from retune.pipeline.delivery import device_conditions, stage_compile, stage_verify
@@ -193,7 +193,7 @@ class _Made:
         It is if it verifies, and also where the errors of the whole selection's strategies add up
         to what it deviates by: some of them will be given up.
         """
-        name = self.network.name
+        name = self.request.name
         some = replace(selection, best=tuple(b for b in selection.best if b.task_key in keys))
         found = verified(self.request, self.network, lambda: self.bundle(some))
         if isinstance(found, DeviceError):
@@ -219,11 +219,17 @@ def _slower_tasks(
         key: list(dict.fromkeys([default_candidate(network.tasks[key].space(spec), spec), own]))
         for key, own in chosen.items()
     }
-    deadline = time.monotonic() + _SLOWER_S
+    stopwatch = Stopwatch()
+    deadline = stopwatch() + _SLOWER_S
+
+    def time_left() -> bool:
+        return stopwatch() < deadline
+
     try:
-        compared = compare_in_network(
-            network, pairs, spec, request.device, request.seed, lambda: time.monotonic() < deadline
-        )
+        with stopwatch.counting():
+            compared = compare_in_network(
+                network, pairs, spec, request.device, request.seed, time_left
+            )
     except DeviceError:
         return every
     return tuple(k for k in every if len(pairs[k]) > 1 and not compared.leaders[k])

@@ -12,8 +12,17 @@ from retune.nightly.notify import Notice, Notifier
 def block_notifier(slug: str) -> Notifier:
     """Tells by the block of that slug, such as `sendgrid-email/nights`.
 
-    Raises: InputError if the server has no such block, or it tells nobody anything.
+    What it returns raises: InputError if the server has no such block, or it notifies nobody.
     """
+
+    def tell(notice: Notice) -> None:
+        told = _block(slug).notify(body=notice.text, subject=notice.subject)
+        assert told is None  # outside an event loop the call waits
+
+    return tell
+
+
+def _block(slug: str) -> NotificationBlock:
     try:
         block = cast(Block, Block.load(slug))
     except (ValueError, RuntimeError) as error:
@@ -26,9 +35,4 @@ def block_notifier(slug: str) -> Notifier:
             f"[notify] email_block: expected a block that notifies, got {slug!r}, a "
             f"{type(block).__name__}"
         )
-
-    def tell(notice: Notice) -> None:
-        told = block.notify(body=notice.text, subject=notice.subject)
-        assert told is None  # outside an event loop the call waits
-
-    return tell
+    return block

@@ -39,6 +39,7 @@ _ENV = pa.struct([(name, _TEXT) for name in ("driver", "opencl", "retune")])
 _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("record_id", _TEXT, "unique id"),
     ("run_id", _TEXT, ""),
+    ("night", _TEXT, ""),
     ("attempt", pa.int16(), "count"),
     ("trial", pa.int32(), "count"),
     ("phase", _TEXT, ""),
@@ -151,13 +152,22 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def with_new_names(table: pa.Table) -> pa.Table:
-    """The table, with the layouts of files of earlier versions by their names of today."""
-    for name in ("layout_in", "layout_out"):
+RESTATED = ("night", "layout_in", "layout_out")
+"""Columns that `as_of_today` changes: files of earlier versions are not to be searched for them."""
+
+
+def as_of_today(table: pa.Table) -> pa.Table:
+    """The table, with files of earlier versions read as today's: the layouts have their new names,
+    and records without a night belong to none."""
+    for name in RESTATED:
         if name in table.column_names:
             number = table.column_names.index(name)
-            layouts = pc.replace_substring_regex(table.column(number), f"^{ROWS}", NHWC)
-            table = table.set_column(number, table.schema.field(number), layouts)
+            column = table.column(number)
+            if name == "night":
+                column = pc.fill_null(column, "")
+            else:
+                column = pc.replace_substring_regex(column, f"^{ROWS}", NHWC)
+            table = table.set_column(number, table.schema.field(number), column)
     return table
 
 

@@ -145,6 +145,9 @@ class TuningRecord:
     record_id: str = field(default_factory=_new_id)
     """Unique; a record that is delivered twice is read once."""
     run_id: str
+    """Its run: one of a network on a device, in a night or beside it."""
+    night: str = ""
+    """The night or campaign that the run belongs to; empty outside."""
     attempt: int = 0
     """Which of several measurements of a finalist it is; 0 in the search."""
     trial: int = 0

@@ -30,11 +30,12 @@ from retune.records.arrow import (
     FILE_SCHEMA,
     PARTITION_COLUMNS,
     READ_SCHEMA,
+    RESTATED,
     as_frame,
+    as_of_today,
     schema_version,
     to_records,
     to_table,
-    with_new_names,
 )
 from retune.records.quarantine import JUDGED, NAMING, as_wrong, quarantined
 from retune.records.schema import BESIDE_SEARCH, SCHEMA_VERSION, TuningRecord
@@ -114,10 +115,11 @@ class RecordStore:
         wanted, given = list(columns or READ_SCHEMA.names), filters or {}
         _check_names([*wanted, *given])
         denied = quarantined(self.root)
-        late = {name: given[name] for name in given if denied and name in JUDGED}
+        changed = (*RESTATED, *(JUDGED if denied else ()))
+        late = {name: given[name] for name in given if name in changed}
         condition = _condition({name: given[name] for name in given if name not in late})
         judged = (*NAMING, *JUDGED) if denied else ()
-        read = list(dict.fromkeys([*wanted, "record_id", *judged]))
+        read = list(dict.fromkeys([*wanted, "record_id", *late, *judged]))
         try:
             fragments = list(self._open().values())
             table = _read_all(fragments, READ_SCHEMA, condition, read)
@@ -336,7 +338,7 @@ def _read_all(
     dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, fragments[0].filesystem)
     table = dataset.to_table(columns=columns, filter=condition)
     table.validate(full=True)  # text of somebody else's file may be no UTF-8
-    return with_new_names(table)
+    return as_of_today(table)
 
 
 def _once(table: pa.Table) -> pa.Table:

@@ -3,23 +3,58 @@
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any, Protocol
 
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.records.conditions import Conditions
 from retune.search.allocate import ROUND
-from retune.search.task import Task
+
+
+class ReadsConstants(Protocol):
+    """What is known of a task, also where its network is not open."""
+
+    @property
+    def weight(self) -> int:
+        """How often the network runs it."""
+        ...
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of the constants that one run reads."""
+        ...
+
 
 _BUILT_AT_ONCE = 4
 """Candidates of a GPU's batch for each core of the host: it is the host that takes the time."""
 
 
-def usual_options(spec: DeviceSpec) -> MeasureOptions:
-    """How candidates are timed on a device where nobody asks for more.
+def usual_options(
+    spec: DeviceSpec,
+    *,
+    repeats: int | None = None,
+    min_repeat_ms: float | None = None,
+    cooldown: float | None = None,
+    build_deadline: float | None = None,
+    run_deadline: float | None = None,
+) -> MeasureOptions:
+    """How candidates are timed on a device; what is None is what such a device usually gets.
 
     A GPU's times scatter little, and its neighbours do not disturb it: fewer and shorter repeats.
     Cycles of a simulated accelerator are counted once.
     """
+    asked = {
+        "repeat": repeats,
+        "min_repeat_ms": min_repeat_ms,
+        "cooldown_s": cooldown,
+        "build_deadline_s": build_deadline,
+        "run_deadline_s": run_deadline,
+    }
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    return replace(_usual(spec), **given)
+
+
+def _usual(spec: DeviceSpec) -> MeasureOptions:
     if spec.accelerator:
         return MeasureOptions(repeat=1, disturbed_retries=0)
     if spec.device_class == "gpu":
@@ -34,14 +69,14 @@ def usual_batch(spec: DeviceSpec) -> int:
     return ROUND
 
 
-def network_options(tasks: Iterable[Task], options: MeasureOptions) -> MeasureOptions:
+def network_options(tasks: Iterable[ReadsConstants], options: MeasureOptions) -> MeasureOptions:
     """The options with constants as far away as they are in a network of these tasks."""
     spread = sum(task.weight * task.constant_bytes for task in tasks)
     return replace(options, spread_bytes=spread)
 
 
 def network_conditions(
-    spec: DeviceSpec, tasks: Iterable[Task], options: MeasureOptions | None = None
+    spec: DeviceSpec, tasks: Iterable[ReadsConstants], options: MeasureOptions | None = None
 ) -> Conditions:
     """The conditions under which a Session times these tasks, all of a network, on a device."""
     return measuring_conditions(spec, network_options(tasks, options or MeasureOptions()))

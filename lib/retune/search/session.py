@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retune.codegen.source import ProgramSource
+from retune.core.stopwatch import Stopwatch
 from retune.device.measure.workload import MeasureOptions, Runner, measuring_conditions
 from retune.records.conditions import Conditions, group
 from retune.records.cost import measured_costs
@@ -51,6 +53,8 @@ class RunSettings:
     run_id: str
     model: str
     layout: str
+    night: str = ""
+    """The night or campaign that the records name."""
     tuner: str = DEFAULT_TUNER
     allocator: str = DEFAULT_ALLOCATOR
     seed: int = 0
@@ -62,6 +66,8 @@ class RunSettings:
     """What earlier processes have spent of it."""
     patience: int = 0
     """Trials without a gain after which a task gets no further ones; 0: no limit."""
+    task_trials: int | None = None
+    """Trials of a task at most; None: no limit."""
     batch: int = ROUND
     """Candidates measured between two records files."""
     options: MeasureOptions = MeasureOptions()
@@ -105,7 +111,7 @@ class Session:
         in a network of these tasks. Raises: LookupFailed for an unknown tuner or allocator.
 
         Nothing is measured before all tasks but those that have `ended` are searched by someone, or
-        `grace_s` after the first one is.
+        `grace_s` after the first one is. Time in which others have the device does not count.
         """
         check_allocator(settings.allocator)
         options = network_options(tasks, settings.options)
@@ -119,8 +125,10 @@ class Session:
         self._changed = threading.Condition()
         """Held whenever what is known of the tasks is read, or changed."""
         self._reporting = threading.Lock()
+        self.stopwatch = Stopwatch(clock)
+        """The run's time, from any moment on."""
         awaited = {task.key for task in tuned} - set(ended)
-        self._scheduler = self._new_scheduler(awaited, grace_s, clock)
+        self._scheduler = self._new_scheduler(awaited, grace_s)
         self._prepared: set[str] = set()
         mine = {**self.conditions.comparable, "task_key": [task.key for task in tuned]}
         rows = store.scan(mine, HISTORY_COLUMNS)
@@ -228,6 +236,16 @@ class Session:
         self._record(run, batch, measured, self._scheduler.number(len(batch)))()
         return measured
 
+    def timed(
+        self, workload_key: str, programs: Sequence[ProgramSource | Measurement]
+    ) -> Sequence[Measurement]:
+        """A row for each program of a workload that the runner knows, or the one that there is.
+
+        The session's stopwatch stands still while others have the device.
+        """
+        with self.stopwatch.counting():
+            return measure_programs(self.runner, workload_key, programs, self.settings.options)
+
     def _choose(self, available: Collection[str], spent: float) -> str | None:
         """The next task; unavailable ones count as done, but tasks are still compared with them."""
         states = [run.state for run in self._runs.values()]
@@ -260,6 +278,7 @@ class Session:
         spec, settings = self.spec, self.settings
         return TuningRecord(
             run_id=settings.run_id,
+            night=settings.night,
             model=settings.model,
             target=spec.model,
             task_key=task.key,
@@ -301,7 +320,7 @@ class Session:
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
-        return measure_programs(self.runner, workload_key, batch.programs, self.settings.options)
+        return self.timed(workload_key, batch.programs)
 
     def _record(
         self, run: TaskRun, batch: Batch, measurements: Sequence[Measurement], first: int
@@ -342,9 +361,7 @@ class Session:
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _new_scheduler(
-        self, awaited: Collection[str], grace_s: float, clock: Callable[[], float]
-    ) -> TaskScheduler:
+    def _new_scheduler(self, awaited: Collection[str], grace_s: float) -> TaskScheduler:
         settings = self.settings
         return TaskScheduler(
             self._choose,
@@ -355,7 +372,7 @@ class Session:
             places=lambda: self.runner.places,
             awaited=awaited,
             grace_s=grace_s,
-            clock=clock,
+            clock=self.stopwatch,
         )
 
     def _recall(self, own: "Table") -> None:
@@ -396,7 +413,7 @@ class Session:
         )
         tuner = make_tuner(settings.tuner, setting, task.key)
         first = [default_candidate(space, spec), *space.untuned()]
-        run = TaskRun(task, space, tuner, first, settings.patience)
+        run = TaskRun(task, space, tuner, first, settings.patience, settings.task_trials)
         run.recall(history_of(earlier.loc[earlier["task_key"] == task.key], space))
         return run
 

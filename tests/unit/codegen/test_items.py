@@ -8,22 +8,12 @@ from retune.codegen.passes.items import one_item, virtual_threads
 from retune.codegen.target import CPU
 from retune.ir.expr import Buffer, Load, Var, const
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import (
-    Barrier,
-    Block,
-    For,
-    Program,
-    Seq,
-    Stmt,
-    from_dag,
-    inside,
-    walk,
-    with_body,
-)
+from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, from_dag, inside, with_body
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from tests.support.dags import dense, reduction, tiled_product
 from tests.support.oracle import assert_same_meaning
+from tests.support.statements import walk
 
 I = Var("i")  # noqa: E741
 X = Buffer("x", (const(8),))

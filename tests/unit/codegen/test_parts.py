@@ -11,13 +11,14 @@ from retune.core.dtypes import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT
 from retune.ir.expr import Var, select
 from retune.ir.flat import FlatIndices, elements, flat_index
 from retune.ir.functions import call
-from retune.ir.stmt import For, blocks, from_dag, walk
+from retune.ir.stmt import For, blocks, from_dag
 from retune.ir.storage import row_major
 from retune.ir.te import placeholder
 from retune.ir.views import view
 from retune.schedule.schedule import Schedule
 from tests.support.dags import dense
 from tests.support.oracle import assert_same_meaning
+from tests.support.statements import walk
 
 VI, VJ = Var("i"), Var("j")
 

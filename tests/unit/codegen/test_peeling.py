@@ -12,7 +12,7 @@ from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import variables
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import PEEL, For, Program, blocks, from_dag, walk
+from retune.ir.stmt import PEEL, For, Program, blocks, from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
@@ -20,6 +20,7 @@ from retune.targets.cpu.space import cpu_space
 from tests.support.dags import depthwise, padded_squares
 from tests.support.oracle import assert_same_meaning
 from tests.support.properties import quick
+from tests.support.statements import walk
 
 
 def tiled(dag: Dag, width: int) -> Program:

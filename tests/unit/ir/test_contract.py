@@ -5,7 +5,7 @@ import pytest
 
 from retune.core.dtypes import INT8, INT32, UINT8
 from retune.ir import contract as module
-from retune.ir.contract import contract
+from retune.ir.contract import contraction
 from retune.ir.expr import Expr, Var, cast, select
 from retune.ir.interp import run_dag, run_program
 from retune.ir.stmt import from_dag
@@ -30,7 +30,9 @@ def contracted(dag: Dag) -> list[np.ndarray]:
         if isinstance(stage.op, Compute) and stage.op.reducer == "sum":
             out = {a.var: a.extent for a in stage.op.axes}
             reduce = {a.var: a.extent for a in stage.op.reduce_axes}
-            result = contract(stage.op.body, out, reduce, values)
+            shapes = {name: array.shape for name, array in values.items()}
+            made = contraction(stage.op.body, out, reduce, shapes)
+            result = None if made is None else made(values)
             if result is not None:
                 found.append(result)
     return found

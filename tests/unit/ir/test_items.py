@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import finished
-from retune.core.errors import RaceError, VerifyError
+from retune.core.errors import VerifyError
 from retune.ir.expr import Buffer, Expr, Load, Scope, Var, const, minimum, select
-from retune.ir.items import run_items
 from retune.ir.stmt import (
     Barrier,
     Block,
@@ -20,12 +19,13 @@ from retune.ir.stmt import (
     Stmt,
     from_dag,
     rewrite,
-    walk,
     with_body,
 )
 from retune.schedule.schedule import Schedule
 from tests.support.dags import dense, reduction, tiled_product
+from tests.support.items import RaceError, run_items
 from tests.support.oracle import assert_close, inputs_for, reference
+from tests.support.statements import walk
 
 I, J = Var("i"), Var("j")  # noqa: E741
 N = 8

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import time
 from pathlib import Path
 
@@ -10,7 +11,13 @@ import pytest
 from retune.core.errors import InputError
 from retune.core.names import slug
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from retune.nightly.config import OPTION_KEYS, NightlyConfig, NotifyConfig, load_config
+from retune.nightly.config import (
+    OPTION_KEYS,
+    NightlyConfig,
+    NotifyConfig,
+    load_config,
+    member_faults,
+)
 from retune.nightly.window import TimeWindow
 from retune.pipeline.request import TuneRequest
 
@@ -36,7 +43,7 @@ def load(tmp_path: Path) -> Callable[[str], NightlyConfig]:
     def write(text: str) -> NightlyConfig:
         path = tmp_path / "nightly.toml"
         path.write_text(text, encoding="utf-8")
-        return load_config(path, known)
+        return load_config(path)
 
     return write
 
@@ -52,7 +59,7 @@ def requested(config: NightlyConfig) -> TuneRequest:
 
 def test_the_example_is_right_and_its_defaults_are_the_defaults(load: Load):
     text = EXAMPLE.read_text(encoding="utf-8")
-    config = load_config(EXAMPLE, known)
+    config = load_config(EXAMPLE)
     assert [model.name for model in config.model] == ["mlp", "squeezenet"]
     least = load(LEAST)
     for name in ("minutes", "schedule", "retrain"):
@@ -98,6 +105,69 @@ def test_networks_are_quantized_as_the_file_says_of_all_or_of_one(load: Load, tm
     assert [r.quantize for r in requests] == [QuantizeSettings(), POWER2, None]
     assert [r.calibration for r in requests] == ["random", str(tmp_path / "digits.npz"), ""]
     assert [r.accuracy_drop for r in requests] == [1, 1, None]
+
+
+def test_settings_of_quantization_may_be_a_table(load: Load):
+    text = 'calibration = "random"\n' + LEAST
+    own = LEAST.replace('"zoo:mlp"', '"zoo:mlp"\nquantize = "none"')
+    for written, expected in (
+        ('{ method = "kl", skip = ["softmax"] }', QuantizeSettings(method="kl", skip=("softmax",))),
+        ('{ scheme = "power2", global_scale = 4 }', replace(POWER2, global_scale=4.0)),
+    ):
+        config = load(f"quantize = {written}\n{text}")
+        assert requested(config).quantize == expected
+        assert (
+            requested(load(f'quantize = {written}\ncalibration = "random"\n{own}')).quantize is None
+        )
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ('"int4"', "quantize: expected one of none, int8, power2"),
+        (
+            "{ methods = 1 }",
+            r"toml: quantize: expected keys among .*, got 'methods'; did you .*",
+        ),
+        ('{ method = "k" }', "quantize: method: expected one of minmax, .*, got 'k'"),
+        ('{ scheme = "none" }', "quantize: scheme: expected one of int8, power2, got"),
+        ('{ scheme = "power2", weights = "channel" }', "quantize: scheme power2 rescales by one"),
+        ("{ global_scale = -1 }", "quantize: global_scale -1.0 and percentile .*: expected a pos"),
+        ("3", "quantize: expected .* got 3"),
+    ],
+)
+def test_a_wrong_setting_of_quantization_is_named(load: Load, written: str, sentence: str):
+    with pytest.raises(InputError, match=sentence):
+        load(f'quantize = {written}\ncalibration = "random"\n{LEAST}')
+    own = LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\nquantize = {written}\ncalibration = "random"')
+    with pytest.raises(InputError, match=r"nightly\.toml: model 1: quantize"):
+        load(own)
+
+
+def test_a_devices_way_of_measuring_counts_before_the_files_and_the_models(load: Load):
+    config = load(
+        """
+        out = "fleet"
+        repeats = 9
+        run_deadline = 20
+        [[model]]
+        model = "zoo:mlp"
+        repeats = 7
+        trials_per_task = 100
+        [[device]]
+        name = "pocl"
+        [[device]]
+        name = "board"
+        device = "nvidia-cuda-0"
+        repeats = 3
+        cooldown = 0.5
+        """
+    )
+    asked = [config.request(*pair, minutes=1.0, campaign="night") for pair in config.pairs]
+    assert [(r.repeats, r.cooldown) for r in asked] == [(7, None), (3, 0.5)]
+    assert [(r.run_deadline, r.trials_per_task) for r in asked] == [(20.0, 100)] * 2
+    with pytest.raises(InputError, match="device 2: cooldown: expected a number of at most 60"):
+        load(LEAST + '[[device]]\nname = "nvidia-cuda-0"\ncooldown = 61')
 
 
 def test_what_is_left_out_has_its_default(load: Load, tmp_path: Path):
@@ -180,10 +250,6 @@ MISTAKES = {
     "a fraction": ("keep = 2.5" + LEAST, "keep: expected a whole number, got 2.5"),
     "a scheme": ('quantize = "int4"' + LEAST, "quantize: expected one of .*got 'int4'"),
     "no samples": ('quantize = "int8"' + LEAST, r"model 1: quantize int8: expected samples of"),
-    "lost samples": (
-        model('quantize = "int8"\ncalibration = "lost.npz"'),
-        r"model 1: calibration .*lost.npz: expected an .npz file or a folder of them",
-    ),
     "samples of floats": (model('calibration = "random"'), "are for networks of integers"),
     "a drop": (
         model('quantize = "int8"\ncalibration = "random"\naccuracy_drop = 101'),
@@ -201,16 +267,6 @@ MISTAKES = {
     "an option of before": ('layout_solver = "pbqp"' + LEAST, "layout_solver pbqp: there is one"),
     "what is no key": ('file = "x"' + LEAST, "file: expected another key"),
     "a night's own": ("trials = 3" + LEAST, "expected keys among .*, got trials"),
-    "a network": (
-        LEAST.replace("zoo:mlp", "zoo:mpl"),
-        r"model: zoo:mpl is not known; did you mean",
-    ),
-    "a light network": (LEAST.replace("zoo:mlp", "light:x"), "model: light:x is not known"),
-    "a file": (LEAST.replace("zoo:mlp", "no.onnx"), "expected an ONNX file, .*got no file"),
-    "a device": (
-        LEAST.replace("pocl", "pcl"),
-        "device 1: name: device 'pcl' is not",
-    ),
     "a model's device": (model('devices = ["pcl"]'), "got 'pcl'; did you mean pocl"),
     "a device twice": (model('devices = ["pocl", "pocl"]'), "devices: expected each device once"),
     "no devices": (model("devices = []"), r"devices: expected a list that is not empty, got \[\]"),
@@ -218,7 +274,6 @@ MISTAKES = {
         model("shapes = { data = [0, 784] }"),
         "shapes: data 1: expected a whole number of at least 1, got 0",
     ),
-    "a shape of the zoo": (model("shapes = { x = [1, 784] }"), "zoo:mlp has one input, data=N,784"),
     "bounds": (model("minutes = { least = 3, most = 2 }"), "most: expected at least as many"),
     "a name": (model('name = "a b"'), "name: expected letters, digits.*got 'a b'"),
     "names": (
@@ -237,8 +292,15 @@ MISTAKES = {
     ),
     "cron": ('cron = "61 22 * * *"' + LEAST, "cron: expected as minute values from 0 to 59"),
     "cron by day": ('cron = "0 12 * * *"\n' + NIGHT + LEAST, r"06:00, as nothing.*\(12:00\)"),
-    "long minutes": ("minutes = 481\n" + NIGHT + LEAST, "minutes: expected at most 480 for each"),
-    "promised minutes": (model("minutes = 61"), "minutes: expected at least 61, which"),
+    "long minutes": (
+        "minutes = 481\n" + NIGHT + LEAST,
+        "toml: minutes: expected at most 480, which are those of the window, as they are each",
+    ),
+    "long minutes of a device": (
+        NIGHT + LEAST.replace('"pocl"', '"pocl"\nminutes = 500'),
+        "device 1: minutes: expected at most 480, .*got 500",
+    ),
+    "promised minutes": (model("minutes = 61"), "device 1: minutes: expected at least 61, which"),
     "device minutes": (
         model("minutes = 30").replace('"pocl"', '"pocl"\nminutes = 29'),
         r"device 1: minutes: expected at least 30, which .* on pocl, got 29",
@@ -276,7 +338,7 @@ def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes, words: s
     path = tmp_path / "n.toml"
     path.write_bytes(content)
     with pytest.raises(InputError, match=words):
-        load_config(path, known)
+        load_config(path)
 
 
 @pytest.mark.parametrize(
@@ -284,13 +346,58 @@ def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes, words: s
 )
 def test_a_file_that_is_not_there_says_so(tmp_path: Path, name: str, got: str):
     with pytest.raises(InputError, match=re.escape(f"expected a TOML file, got {got}")):
-        load_config(tmp_path / name, known)
+        load_config(tmp_path / name)
 
 
 def test_a_folder_that_cannot_be_written_is_known_before_night(load: Load, tmp_path: Path):
     (tmp_path / "fleet").write_text("a file")
     with pytest.raises(InputError, match=r"nightly.toml: out: .*expected a folder, got a file"):
         load(LEAST)
+
+
+def test_a_member_that_cannot_be_tuned_has_a_reason_and_the_others_have_none(
+    load: Load, tmp_path: Path
+):
+    """What is not there tonight ends no fleet: models, samples, boards."""
+    (tmp_path / "there.onnx").write_bytes(b"")
+    config = load(
+        """
+        out = "fleet"
+        [[model]]
+        model = "zoo:mlp"
+        [[model]]
+        model = "lost.onnx"
+        devices = ["pocl"]
+        [[model]]
+        model = "zoo:mpl"
+        devices = ["pocl"]
+        [[model]]
+        model = "zoo:kws"
+        shapes = { x = [1, 784] }
+        devices = ["pocl"]
+        [[model]]
+        model = "zoo:mlp"
+        name = "samples"
+        quantize = "int8"
+        calibration = "lost.npz"
+        devices = ["pocl"]
+        [[device]]
+        name = "pocl"
+        [[device]]
+        name = "board"
+        device = "unplugged"
+        """
+    )
+    faults = member_faults(config, known)
+    assert set(faults) == {
+        ("mlp", "board"),
+        *((name, "pocl") for name in ("lost", "mpl", "kws", "samples")),
+    }
+    assert "device 'unplugged' is not known" in faults["mlp", "board"]
+    assert "lost.onnx" in faults["lost", "pocl"] and "got no file" in faults["lost", "pocl"]
+    assert "did you mean" in faults["mpl", "pocl"]
+    assert "zoo:kws has one input" in faults["kws", "pocl"]
+    assert "expected an .npz file or a folder of them" in faults["samples", "pocl"]
 
 
 def test_names_of_the_fleet_become_keys_of_artifacts():

@@ -55,13 +55,6 @@ def test_least_and_most_minutes_hold():
     assert granted == pytest.approx({"a": 5, "b": 12, "c": 3, "d": 40})
 
 
-def test_a_device_is_not_measured_longer_than_it_has():
-    members = [member("a"), member("b"), member("a", device="gpu")]
-    granted = allocate(members, 60, {"pocl": 20})
-    assert granted["a", "pocl"] + granted["b", "pocl"] == pytest.approx(20)
-    assert granted["a", "gpu"] == pytest.approx(40)
-
-
 def test_minutes_that_nobody_may_have_are_left():
     granted = allocate([member("a", most_minutes=5), member("b", most_minutes=6)], 60)
     assert granted == pytest.approx({("a", "pocl"): 5, ("b", "pocl"): 6})
@@ -105,7 +98,7 @@ def fleets(draw: st.DrawFn, most: int = 3) -> list[Member]:
         bounded = draw(st.booleans())
         found.append(
             Member(
-                key=(f"n{number}", draw(st.sampled_from(("cpu", "gpu")))),
+                key=(f"n{number}", "pocl"),
                 latency_us=draw(st.floats(1, 1e5)),
                 runs_per_day=draw(st.floats(1, 1e7)),
                 outlook=draw(outlooks),
@@ -117,7 +110,6 @@ def fleets(draw: st.DrawFn, most: int = 3) -> list[Member]:
 
 
 budgets = st.floats(1, 40)
-device_budgets = st.fixed_dictionaries({}, optional={"cpu": st.floats(1, 20)})
 
 
 @quick(150)
@@ -130,41 +122,36 @@ def test_gains_grow_ever_more_slowly(outlook: Outlook, minutes: float, more: flo
 
 
 @quick(150)
-@given(fleets(6), budgets, device_budgets)
-def test_limits_hold(members: list[Member], minutes: float, devices: dict[str, float]):
-    granted = allocate(members, minutes, devices)
+@given(fleets(6), budgets)
+def test_limits_hold(members: list[Member], minutes: float):
+    granted = allocate(members, minutes)
     assert set(granted) == {each.key for each in members}
     assert sum(granted.values()) <= minutes + 1e-6
-    for device, most in devices.items():
-        assert sum(m for key, m in granted.items() if key[1] == device) <= most + 1e-6
     for each in members:
         assert 0 <= granted[each.key] <= (each.most_minutes or math.inf) + 1e-6
-    asked = sum(each.least_minutes for each in members)
-    if asked <= minutes and not devices:
+    if sum(each.least_minutes for each in members) <= minutes:
         assert all(granted[each.key] >= each.least_minutes - 1e-6 for each in members)
 
 
 @quick(100)
-@given(fleets(6), budgets, device_budgets, st.randoms(use_true_random=False))
+@given(fleets(6), budgets, st.randoms(use_true_random=False))
 def test_the_order_of_the_members_does_not_matter(
-    members: list[Member], minutes: float, devices: dict[str, float], random: object
+    members: list[Member], minutes: float, random: object
 ):
     shuffled = list(members)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert allocate(shuffled, minutes, devices) == allocate(members, minutes, devices)
+    assert allocate(shuffled, minutes) == allocate(members, minutes)
 
 
 SLICES = 6
 
 
 @quick(100)
-@given(fleets(), budgets, device_budgets)
-def test_no_other_division_saves_more(
-    members: list[Member], minutes: float, devices: dict[str, float]
-):
+@given(fleets(), budgets)
+def test_no_other_division_saves_more(members: list[Member], minutes: float):
     """Against every division of the night's slices, from what each gets in any case."""
-    least = floors(sorted(members, key=lambda each: each.key), minutes, devices)
-    granted = allocate(members, minutes, devices, slices=SLICES)
+    least = floors(sorted(members, key=lambda each: each.key), minutes)
+    granted = allocate(members, minutes, slices=SLICES)
     step = minutes / SLICES
     best = 0.0
     for slices in itertools.product(range(SLICES + 1), repeat=len(members)):
@@ -172,22 +159,12 @@ def test_no_other_division_saves_more(
             each.key: least[each.key] + count * step
             for each, count in zip(members, slices, strict=True)
         }
-        if _allowed(members, tried, minutes, devices):
+        if _allowed(members, tried, minutes):
             best = max(best, total(members, tried))
     assert total(members, granted) >= best * (1 - 1e-9)
 
 
-def _allowed(
-    members: Sequence[Member],
-    granted: Mapping[Key, float],
-    minutes: float,
-    devices: Mapping[str, float],
-) -> bool:
+def _allowed(members: Sequence[Member], granted: Mapping[Key, float], minutes: float) -> bool:
     if sum(granted.values()) > minutes:
         return False
-    if any(granted[each.key] > (each.most_minutes or math.inf) for each in members):
-        return False
-    return all(
-        sum(m for key, m in granted.items() if key[1] == device) <= most
-        for device, most in devices.items()
-    )
+    return all(granted[each.key] <= (each.most_minutes or math.inf) for each in members)

@@ -1,5 +1,6 @@
 """A night is on disk as it stands: whoever dies, the next one goes on, and two at once do not."""
 
+import errno
 import logging
 import os
 import signal
@@ -48,7 +49,7 @@ def statuses(night: Night) -> list[tuple[str, str]]:
 def test_the_date_of_the_opening_names_the_night_also_after_midnight():
     for moment in (datetime(2026, 3, 1, 22, tzinfo=UTC), datetime(2026, 3, 2, 5, 59, tzinfo=UTC)):
         assert night_name(NIGHT, moment) == NAME
-    assert night_name(NIGHT, datetime(2026, 3, 2, 12, tzinfo=UTC)) == "2026-03-02"
+    assert night_name(NIGHT, datetime(2026, 3, 2, 12, tzinfo=UTC)) == "2026-03-02-1200"
     assert night_name(None, datetime(2026, 3, 2, 5, tzinfo=UTC)) == "2026-03-02"
     assert night_name(NIGHT, datetime(2026, 3, 2, 5, tzinfo=UTC), "try-1") == "try-1"
 
@@ -61,16 +62,15 @@ def test_a_campaign_is_the_name_of_a_folder(campaign: str):
 
 def test_what_a_night_says_is_on_disk(tmp_path: Path, machine: Machine, clock: Clock):
     with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
-        assert night.unplanned(list(PLAN)) == (MLP, KWS)
         night.plan(PLAN)
-        night.begin(MLP)
+        night.begin(MLP, 10.0)
         night.finish(MLP, result(None, 900.0))
-        night.begin(KWS)
-        night.fail(KWS, "the device was lost", result(None, None, promoted=False))
+        night.begin(KWS, 5.0)
+        night.fail(KWS, "the device was lost", spent=2.5)
         night.note("retrain", "120 records, the model in use stays")
         assert read_night(tmp_path, NAME) == night.state
         clock.turn()
-        night.complete()
+        night.end()
     state = read_night(tmp_path, NAME)
     assert state is not None and state.finished
     (attempt,) = state.attempts
@@ -78,6 +78,7 @@ def test_what_a_night_says_is_on_disk(tmp_path: Path, machine: Machine, clock: C
     assert attempt.ended == "2026-03-01T23:00:00+00:00"
     assert [member.status for member in state.members] == ["done", "failed"]
     assert state.members[0].result == result(None, 900.0)
+    assert [member.used for member in state.members] == [4.5, 2.5]
 
 
 def test_whose_turn_it_is_is_told(
@@ -86,7 +87,7 @@ def test_whose_turn_it_is_is_told(
     caplog.set_level("INFO", "retune.nightly")
     with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
         night.plan(PLAN)
-        night.begin(KWS)
+        night.begin(KWS, 5.0)
     assert f"kws on pocl, 5.0 minutes of night {NAME}" in caplog.messages
 
 
@@ -96,13 +97,13 @@ def test_the_same_night_goes_on_where_it_was_stopped(
     with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
         night.plan(PLAN)
         night.finish(MLP, result(None, 900.0))
-        night.begin(KWS)
+        night.begin(KWS, 5.0)
     stopped = read_night(tmp_path, NAME)
     assert stopped is not None and not stopped.finished
     assert stopped.attempts[-1].end == "stopped"
     with run_night(tmp_path, NAME, machine.start("b"), clock) as night:
         night.plan({MLP: 1.0, KWS: 1.0})
-        assert [(member.key, member.minutes) for member in night.to_do()] == [(KWS, 5.0)]
+        assert [(member.key, member.minutes) for member in night.to_do("pocl")] == [(KWS, 5.0)]
 
 
 def test_what_failed_or_was_left_out_is_tried_again_when_the_night_is_continued(
@@ -112,10 +113,11 @@ def test_what_failed_or_was_left_out_is_tried_again_when_the_night_is_continued(
         night.plan(PLAN)
         night.fail(MLP, "the device was lost")
         night.skip(KWS, "the window has closed")
-        assert night.to_do() == ()
-        night.complete()
+        assert night.to_do("pocl") == ()
+        night.end()
     with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
-        assert [(m.key, m.reason) for m in night.to_do()] == [(MLP, ""), (KWS, "")]
+        assert [(m.key, m.reason) for m in night.to_do("pocl")] == [(MLP, ""), (KWS, "")]
+        assert night.state.members[1].minutes == 0.0  # to be planned anew
 
 
 def test_a_changed_configuration_keeps_the_plan_of_what_it_still_has(
@@ -124,11 +126,12 @@ def test_a_changed_configuration_keeps_the_plan_of_what_it_still_has(
     with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
         night.plan({**PLAN, ("old", "pocl"): 2.0, ("gone", "pocl"): 3.0})
         night.finish(("old", "pocl"), result(None, 1.0))
+        night.begin(KWS, 5.0)
     with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
         new = ("new", "pocl")
-        assert night.unplanned([new, KWS]) == (new,)
         night.plan({new: 7.0, KWS: 99.0, MLP: 99.0})
-        assert [(m.key, m.minutes) for m in night.to_do()] == [(new, 7.0), (KWS, 5.0), (MLP, 10.0)]
+        waiting = [(member.key, member.minutes) for member in night.to_do("pocl")]
+        assert waiting == [(KWS, 5.0), (new, 7.0), (MLP, 99.0)]  # who has begun keeps its minutes
         assert statuses(night)[3:] == [("old", "done"), ("gone", "skipped")]
 
 
@@ -139,7 +142,7 @@ def test_a_killed_night_is_seen_as_such_and_continued(
     night = first.__enter__()
     night.plan(PLAN)
     night.finish(MLP, result(None, 900.0))
-    night.begin(KWS)
+    night.begin(KWS, 5.0)
     machine.kill("a")  # nothing of the context's end happens
     before = read_night(tmp_path, NAME)
     assert before is not None and before.attempts[-1].end == "running"
@@ -147,9 +150,9 @@ def test_a_killed_night_is_seen_as_such_and_continued(
     assert seen is not None and seen.end == "died"
     clock.turn()
     with run_night(tmp_path, NAME, machine.start("b"), clock) as night:
-        assert [member.key for member in night.to_do()] == [KWS]
+        assert [member.key for member in night.to_do("pocl")] == [KWS]
         assert [attempt.end for attempt in night.state.attempts] == ["died", "running"]
-        night.complete()
+        night.end()
     after = read_night(tmp_path, NAME)
     assert after is not None and [attempt.end for attempt in after.attempts] == ["died", "finished"]
 
@@ -185,14 +188,19 @@ def test_an_error_leaves_a_night_that_is_stopped(tmp_path: Path, machine: Machin
     def fail() -> None:
         with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
             night.plan(PLAN)
-            night.begin(MLP)
+            night.begin(MLP, 10.0)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     state = read_night(tmp_path, NAME)
     assert state is not None
-    assert (state.attempts[-1].end, state.members[0].status) == ("stopped", "planned")
+    last = state.attempts[-1]
+    assert (last.end, last.reason, state.members[0].status) == (
+        "stopped",
+        "ZeroDivisionError: ",
+        "planned",
+    )
     assert not machine.held
 
 
@@ -202,7 +210,7 @@ def test_threads_share_a_night(tmp_path: Path, machine: Machine, clock: Clock):
         night.plan(dict.fromkeys(keys, 1.0))
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda key: night.finish(key, result(None, 5.0)), keys))
-        assert night.to_do() == ()
+        assert night.to_do("pocl") == ()
         assert read_night(tmp_path, NAME) == night.state
 
 
@@ -264,7 +272,7 @@ me = Processes(
 )
 with run_night(Path(sys.argv[1]), "2026-03-01", me, lambda: datetime.now(UTC)) as night:
     night.plan({("mlp", "pocl"): 10.0, ("kws", "pocl"): 5.0})
-    night.begin(("kws", "pocl"))
+    night.begin(("kws", "pocl"), 5.0)
     print("begun", flush=True)
     while True:
         night.note("count", "again and again")
@@ -290,5 +298,23 @@ def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_night(
         Attempt(process=str(child.pid), begun=state.attempts[0].begun, end="running"),
     )
     with run_night(tmp_path, NAME, machine.start("b"), clock) as night:
-        assert [member.key for member in night.to_do()] == [MLP, KWS]
+        assert [member.key for member in night.to_do("pocl")] == [KWS, MLP]
         assert night.state.attempts[0].end == "died"
+
+
+def test_a_full_disk_ends_no_night(
+    tmp_path: Path,
+    machine: Machine,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
+        night.plan(PLAN)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr("retune.nightly.night.replacing", lambda _: (_ for _ in ()).throw(full))
+            night.begin(MLP, 10.0)
+        assert "cannot be written (No space left on device)" in caplog.text
+        night.finish(MLP, result(None, 900.0))
+        assert read_night(tmp_path, NAME) == night.state

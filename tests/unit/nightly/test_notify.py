@@ -19,6 +19,7 @@ from retune.nightly.notify import (
     Notice,
     Notifier,
     NotifyError,
+    Told,
     check_environment,
     command_notifier,
     notifiers,
@@ -201,8 +202,13 @@ def test_one_that_fails_does_not_keep_the_others_from_being_told(
         raise NotifyError("webhook of h: the server answered 500")
 
     with caplog.at_level(logging.WARNING):
-        assert send(NOTICE, [broken, refused, told.append]) == 1
+        came = send(NOTICE, {"e-mail": broken, "webhook": refused, "command": told.append})
     assert told == [NOTICE]
+    assert came == (
+        Told(channel="e-mail", problem="e-mail: RuntimeError"),
+        Told(channel="webhook", problem="webhook of h: the server answered 500"),
+        Told(channel="command"),
+    )
     assert "the server answered 500" in caplog.text and "RuntimeError" in caplog.text
     assert "hunter2" not in caplog.text
 
@@ -229,9 +235,12 @@ def test_variables_that_are_not_set_are_known_before_the_night():
     with pytest.raises(InputError, match="URL, TOKEN in the environment, URL is not set") as caught:
         check_environment(config, {"TOKEN": "hunter2", "URL": ""})
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(InputError, match="TOKEN are not set"):
-        notifiers(config, {})
-    others = (lambda notice: None,)
-    found = notifiers(config, {"TOKEN": "t", "URL": "http://h"}, others)
-    assert len(found) == 3 and found[2] is others[0]
-    assert notifiers(NotifyConfig(), {}) == ()
+
+
+def test_everyone_whom_the_configuration_names_is_told():
+    hook = WebhookConfig(url="${URL}", headers={"A": "${TOKEN} ${URL}"})
+    config = NotifyConfig(webhook=hook, command=("mail", "me"))
+    mail: list[Notice] = []
+    found = notifiers(config, {"TOKEN": "t", "URL": "http://h"}, {"e-mail": mail.append})
+    assert list(found) == ["webhook", "command", "e-mail"]
+    assert notifiers(NotifyConfig(), {}) == {}

@@ -11,11 +11,11 @@ from retune.core.errors import InputError
 from retune.nightly.window import (
     TimeWindow,
     is_open,
+    minutes_left,
     next_opening,
     night_of,
     opening_of,
     parse_window,
-    seconds_left,
 )
 from tests.support.properties import quick
 
@@ -39,8 +39,8 @@ def test_a_window_over_midnight_belongs_to_the_day_on_which_it_opened():
     assert night_of(NIGHT, at("2026-03-01 22:00")) == date(2026, 3, 1)
     assert night_of(NIGHT, at("2026-03-02 05:59")) == date(2026, 3, 1)
     assert night_of(NIGHT, at("2026-03-02 06:00")) == date(2026, 3, 2)  # the next one
-    assert seconds_left(NIGHT, at("2026-03-02 05:00")) == 3600
-    assert seconds_left(NIGHT, at("2026-03-02 06:00")) == 0
+    assert minutes_left(NIGHT, at("2026-03-02 05:00")) == 60
+    assert minutes_left(NIGHT, at("2026-03-02 06:00")) == 0
 
 
 def test_the_moment_may_be_of_any_time_zone():
@@ -57,7 +57,7 @@ def test_it_opens_next_at_its_start_and_now_if_it_is_open():
 def test_without_a_window_it_is_always_open():
     now = at("2026-03-01 00:30")
     assert is_open(None, now) and next_opening(None, now) == now
-    assert seconds_left(None, now) == float("inf")
+    assert minutes_left(None, now) == float("inf")
     assert night_of(None, now) == date(2026, 2, 28)  # in UTC
 
 
@@ -66,7 +66,7 @@ def test_without_a_window_it_is_always_open():
     [("2026-03-28", 7), ("2026-03-29", 8), ("2026-10-24", 9), ("2026-10-25", 8)],
 )
 def test_a_night_in_which_the_clock_is_changed_is_shorter_or_longer(day: str, hours: int):
-    assert seconds_left(NIGHT, at(f"{day} 22:00")) == hours * 3600
+    assert minutes_left(NIGHT, at(f"{day} 22:00")) == hours * 60
 
 
 def test_a_start_that_the_clock_skips_is_the_moment_of_the_change():
@@ -79,7 +79,7 @@ def test_a_start_that_the_clock_skips_is_the_moment_of_the_change():
 
 def test_an_end_that_the_clock_skips_is_the_moment_of_the_change():
     window = TimeWindow(start=time(1), end=time(2, 30), timezone=BERLIN)
-    assert seconds_left(window, at("2026-03-29 01:00")) == 3600
+    assert minutes_left(window, at("2026-03-29 01:00")) == 60
 
 
 def test_a_window_that_the_clock_skips_whole_does_not_open_that_day():
@@ -93,7 +93,7 @@ def test_an_hour_that_comes_twice_opens_and_closes_once():
     assert not is_open(window, at("2026-10-25 02:20", fold=1))
     late = TimeWindow(start=time(2, 30), end=time(3, 30), timezone=BERLIN)
     assert is_open(late, at("2026-10-25 02:10", fold=1))
-    assert seconds_left(late, at("2026-10-25 02:30", fold=0)) == 2 * 3600
+    assert minutes_left(late, at("2026-10-25 02:30", fold=0)) == 2 * 60
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_it_is_open_as_the_clock_on_the_wall_says(window: TimeWindow, now: datet
     nights = walked(window, now)
     on = [(start, end) for start, end in nights if start <= now < end]
     assert is_open(window, now) == bool(on)
-    assert seconds_left(window, now) == ((on[0][1] - now).total_seconds() if on else 0.0)
+    assert minutes_left(window, now) == ((on[0][1] - now).total_seconds() / 60 if on else 0.0)
     coming = min(start for start, _ in nights if start >= now)
     assert next_opening(window, now) == (now if on else coming)
 
@@ -179,8 +179,8 @@ def test_it_is_open_as_the_clock_on_the_wall_says(window: TimeWindow, now: datet
 def test_openings_hang_together(window: TimeWindow, now: datetime):
     opens = next_opening(window, now)
     assert opens >= now and is_open(window, opens)
-    assert is_open(window, now) == (opens == now) == (seconds_left(window, now) > 0)
-    closes = opens + timedelta(seconds=seconds_left(window, opens))
+    assert is_open(window, now) == (opens == now) == (minutes_left(window, now) > 0)
+    closes = opens + timedelta(minutes=minutes_left(window, opens))
     assert not is_open(window, closes) or opening_of(window, closes) != opening_of(window, opens)
     assert is_open(window, closes - timedelta(seconds=1))
     assert {night_of(window, opens), night_of(window, closes - timedelta(seconds=1))} == {
@@ -193,7 +193,7 @@ def test_openings_hang_together(window: TimeWindow, now: datetime):
 @given(windows, moments)
 def test_nights_have_names_of_their_own(window: TimeWindow, now: datetime):
     opens = next_opening(window, now)
-    closes = opens + timedelta(seconds=seconds_left(window, opens))
+    closes = opens + timedelta(minutes=minutes_left(window, opens))
     assert night_of(window, next_opening(window, closes)) > night_of(window, now)
 
 

@@ -130,6 +130,7 @@ class FakeExaminer:
 
     def verify(self, bundle: Path, network: Original, *, samples: int) -> Verdict:
         assert read_bundle(bundle).inputs == tuple(network.shapes)
+        assert network.onnx.is_file(), f"the model is not at {network.onnx}"
         self.asked.append("verify")
         found = Verification(
             samples=samples, max_abs=float("inf"), max_rel_range=0.5, outputs=(), tolerance=1e-4,
@@ -139,7 +140,8 @@ class FakeExaminer:
 
     def compare(self, entrants: Mapping[str, Entrant], *, options: BenchOptions) -> Benchmark:
         self.asked.append(f"compare {' '.join(entrants)}")
-        assert isinstance(entrants["onnxruntime"], Rival)
+        rival = entrants["onnxruntime"]
+        assert isinstance(rival, Rival) and rival.network.onnx.is_file()
         timings = tuple(
             Timing(
                 name=name, times_s=(1.0, 2.0), calls_per_sample=1, median_s=place + 2,
@@ -247,6 +249,39 @@ def test_what_was_found_is_found_again(delivered: Delivered, examined: type[Fake
     assert delivery.stage_verify(request, network, delivered.tuned) == first
     assert delivered.compiled("tuned") == delivered.tuned
     assert examined.asked == [] and delivered.keys() == before
+
+
+def test_a_model_that_was_moved_is_read_where_it_is_now(
+    delivered: Delivered, examined: type[FakeExaminer]
+):
+    """As after a run that ended before its bundle was verified."""
+    before = Path(delivered.request.model)
+    request = replace(delivered.request, model=str(before.rename(before.with_name("moved.onnx"))))
+    network = stage_import(request)
+    assert network == delivered.network, "it is the same model"
+    examined.asked.clear()
+    delivery.stage_verify(request, network, delivered.tuned)
+    delivery.stage_bench(request, network, delivered.untuned, delivered.tuned)
+    assert [asked.split()[0] for asked in examined.asked if asked != "closed"] == [
+        "verify", "compare", "profile",
+    ]  # fmt: skip
+
+
+def test_outputs_of_stages_do_not_say_where_the_model_was(delivered: Delivered):
+    """Their keys follow from its content, so the next request may have it elsewhere."""
+    delivery.stage_verify(delivered.request, delivered.network, delivered.tuned)
+    delivery.stage_bench(delivered.request, delivered.network, delivered.untuned, delivered.tuned)
+    files = [path for path in Path(delivered.request.work).rglob("*") if path.is_file()]
+    assert {path.parent.parent.name for path in files} >= {"import", "verify", "bench"}
+    model = Path(delivered.request.model)
+    named = [
+        path
+        for path in files
+        if any(
+            word.encode() in path.read_bytes() for word in (str(model.parent), f'"{model.stem}"')
+        )
+    ]
+    assert named == []
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
     device = f"sim:{written(tmp_path, name='board-a')}"
     request = TuneRequest(model="m", out="out", records="records", work="work", device=device)
     network = ImportManifest(
-        name="m", model_key="", onnx="", layout="NHWC", inputs=(), output_values=(), nodes=0,
+        model_key="", layout="NHWC", inputs=(), output_values=(), nodes=0,
         parameters=0, flops=0, passes=(),
     )  # fmt: skip
     with caplog.at_level("INFO", logger="retune.pipeline"):

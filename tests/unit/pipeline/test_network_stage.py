@@ -104,4 +104,4 @@ def test_a_model_that_fails_is_tried_again(tmp_path: Path):
     with pytest.raises(ModelError, match="'x' is n,3,6,6"):
         stage_import(request)
     convolution(file)
-    assert stage_import(request).name
+    assert stage_import(request).model_key

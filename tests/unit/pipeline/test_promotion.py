@@ -18,7 +18,7 @@ from retune.pipeline import publishing, validation
 from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
-from tests.support.versions import old_publication, plan_named
+from tests.support.versions import NAMED, old_publication, plan_named
 
 
 def ratio(middle: float, low: float, high: float) -> Ratio:
@@ -100,13 +100,16 @@ def night(request: TuneRequest, name: str, **changes) -> PublishedManifest:
 
 
 def published(request: TuneRequest) -> str:
-    return read_bundle(request.module).name
+    """What the published bundle was called when it was compiled."""
+    return read_bundle(request.module).notes[NAMED]
 
 
 def test_the_first_right_bundle_is_published(request_: TuneRequest, world: World):
     done = night(request_, "one")
     assert done.promoted and (done.number, done.current) == (1, 1)
     assert published(request_) == "one" and not world.compared
+    plan = read_bundle(request_.module)
+    assert (plan.name, plan.notes["model"]) == ("fake", "zoo:fake"), "as the request has it"
     assert request_.report.read_text() == f"why: {done.why}"
     version = current(Path(request_.out))
     assert version is not None and (version.verdict, version.run) == ("first", "night of one")

@@ -185,6 +185,7 @@ def test_a_second_start_of_the_same_command_waits_for_the_first(
             assert only(request_).holder.process == first.pid
             tell(first)
             assert finish(first) == ["tune", "done"]
+            assert heard(second).startswith("the wait is over after ")
             assert finish(second) == ["import", "tune", "done"]
     assert only(request_).holder.process == second.pid
     assert only(request_).standing == "finished"
@@ -201,6 +202,7 @@ def test_runs_that_share_records_tune_one_after_the_other(tmp_path: Path):
         assert f"is being tuned by process {first.pid} on " in heard(second)
         tell(first)
         assert heard(first) == "done"
+        assert heard(second).startswith("the wait is over after ")
         assert finish(second) == ["tune", "done"]
 
 

@@ -23,13 +23,13 @@ def test_a_stage_is_told_in_one_line_and_a_wrong_bundle_is_refused(tmp_path: Pat
     network = stages.stage_import(request)
     tasks = stages.stage_extract(request, network)
     tuned = stages.stage_compile(request, network, tasks, Selection(target="cpu"), "tuned")
-    told = [event_of(done) for done in (network, tasks, tuned)]
+    told = [event_of(request, done) for done in (network, tasks, tuned)]
     assert [event.stage for event in told] == ["import", "extract", "compile"]
-    assert told[0].text.startswith(f"{network.name}: {network.nodes} nodes, ")
+    assert told[0].text.startswith(f"fake: {network.nodes} nodes, ")
     assert told[1].text == f"{len(tasks.tasks)} tasks"
     assert told[2].text == f"{tuned.kernels} kernels, {tuned.launches} launches"
 
-    hosted = event_of(replace(tuned, host_steps=("TopK", "NonMaxSuppression, Gather")))
+    hosted = event_of(request, replace(tuned, host_steps=("TopK", "NonMaxSuppression, Gather")))
     assert hosted.text == f"{told[2].text}, on the host: TopK; NonMaxSuppression, Gather"
 
     verified = stages.stage_verify(request, network, tuned)

@@ -215,6 +215,19 @@ def test_older_files_lack_columns_and_unknown_columns_are_ignored(store: Path):
     assert (old.layout, old.env) == ("", Environment())
 
 
+def test_records_name_their_night_and_older_ones_name_none(store: Path):
+    older = to_table([record(1)]).drop_columns(["night"])
+    folder = files.partition_folder(
+        store, {"target": "cpu one", "model": "zoo:mlp", "date": "2026-03-01"}
+    )
+    files.write_table(older, folder / "part-1-old-1.parquet")
+    RecordStore(store).append([record(2, night="2026-03-02")])
+    frame = records.load(store).sort_values("night")
+    assert frame["night"].to_list() == ["", "2026-03-02"]
+    assert len(records.load(store, ["record_id"], night="")) == 1
+    assert len(records.load(store, ["record_id"], night="2026-03-02")) == 1
+
+
 KILLED_WRITER = """
 import os, signal, sys
 from pathlib import Path

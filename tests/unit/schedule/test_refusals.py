@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Var
-from retune.ir.stmt import For, from_dag, walk
+from retune.ir.stmt import For, from_dag
 from retune.schedule.schedule import Schedule
 from retune.schedule.trace import PRIMITIVES, VARIADIC
 from tests.support.dags import Choose, conv2d, dense, random_dag
 from tests.support.properties import chooser, quick, seeded
 from tests.support.random_schedules import SCOPES
+from tests.support.statements import walk
 
 Draw = Callable[[Schedule, Choose], object]
 

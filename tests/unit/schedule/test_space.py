@@ -9,7 +9,7 @@ import pytest
 from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import variables
-from retune.ir.stmt import For, from_dag, walk
+from retune.ir.stmt import For, from_dag
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Candidate, Space, sketch_of, sketches_of
@@ -19,6 +19,7 @@ from retune.targets.cpu.space import cpu_space
 from retune.targets.spaces import strategy
 from tests.support.dags import conv2d, dense
 from tests.support.oracle import assert_same_meaning
+from tests.support.statements import walk
 
 
 def _space() -> Space:

@@ -117,6 +117,7 @@ def test_a_second_start_waits_for_the_first_and_measures_nothing_again(store: Pa
             assert waiting.endswith("; waiting until it ends")
             tell(first)
             assert let_measure(first) == f"measured {TRIALS}"
+            assert heard(second).startswith("the wait is over after ")
             assert heard(second) == "measured 0"
     assert not len(doubles(store))
 
@@ -131,6 +132,7 @@ def test_a_second_start_goes_on_where_a_killed_one_stopped(store: Path):
             assert heard(first) == "measuring"
             first.kill()
             done = len(RecordStore(store).scan(columns=["trial"]))
+            assert heard(second).startswith("the wait is over after ")
             assert let_measure(second) == f"measured {TRIALS - done}"
     assert 0 < done < TRIALS
     assert not len(doubles(store))

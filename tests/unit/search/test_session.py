@@ -12,6 +12,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.dtypes import FLOAT32
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
+from retune.device.measure.lease import lease
 from retune.device.measure.workload import MeasureOptions
 from retune.records.arrow import to_records
 from retune.records.cost import measured_costs
@@ -29,6 +30,7 @@ from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
 from tests.support import dags
 from tests.support.search_fakes import HERE, FakeRunner, measured, pooling, settings, tasks, wrong
+from tests.support.waiting import OtherHolders
 
 
 def open_session(
@@ -111,6 +113,25 @@ def test_time_is_spent_by_all_processes_of_a_run(store: Path):
     assert search_all(session) == "time"
     assert session.seconds >= 20.0
     assert 0 < session.trials == len(rows(store)) < 100
+
+
+def test_waiting_for_the_device_is_not_spent(store: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another run has the device for a hundred seconds before each batch."""
+    others = OtherHolders(100.0).install(monkeypatch)
+
+    class Shared(FakeRunner):
+        def measure(
+            self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+        ) -> list[Measurement]:
+            with lease(self.spec):
+                others.now += 4.0
+                return super().measure(workload_key, candidates, options)
+
+    given = settings(seconds=10.0, spent_s=0.0)
+    session = Session(tasks(), Shared(), RecordStore(store), given, clock=others)
+    assert search_all(session) == "time"
+    assert session.seconds == 12.0
+    assert others.now == 1000.0 + 3 * 104.0
 
 
 def test_another_process_goes_on_with_the_run(store: Path):

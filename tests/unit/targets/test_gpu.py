@@ -12,7 +12,7 @@ from retune.codegen.lower import lower
 from retune.codegen.target import GPU
 from retune.core.target import GENERIC_GPU, DeviceSpec
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import For, blocks, from_dag, walk
+from retune.ir.stmt import For, blocks, from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.replay import replay
@@ -39,6 +39,7 @@ from tests.support.dags import (
 from tests.support.gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
 from tests.support.oracle import assert_items_agree, assert_same_meaning
 from tests.support.properties import chooser, quick
+from tests.support.statements import walk
 
 SHAPES: dict[str, Dag] = {
     "convolution": conv2d(1, 5, 6, 16, 8),

@@ -14,7 +14,7 @@ from retune.codegen.target import GPU
 from retune.core.target import GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import For, blocks, from_dag, walk
+from retune.ir.stmt import For, blocks, from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.replay import replay
@@ -28,6 +28,7 @@ from retune.targets.spaces import space_of
 from tests.support.dags import conv2d, dense, depthwise
 from tests.support.gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
 from tests.support.oracle import assert_items_agree, assert_same_meaning
+from tests.support.statements import walk
 from tests.support.winograd import nchw
 
 SHAPES: dict[str, Dag] = {

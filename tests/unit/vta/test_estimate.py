@@ -14,7 +14,8 @@ from retune.targets.vta.lower import lower
 from retune.targets.vta.space import space_of
 from retune.targets.vta.template import ORDER
 from retune.targets.vta.timing import simulate
-from retune.targets.vta.workload import Convolution, Operand, Step, dense, requantized
+from retune.targets.vta.workload import Convolution, Operand, Step, requantized
+from tests.support.vta_reference import dense
 
 CONFIG = VtaConfig()
 BIAS, OTHER = Operand(name="bias", reach="channel"), Operand(name="o", reach="image", dtype=INT8)

@@ -16,16 +16,9 @@ from retune.targets.vta.module import VtaModule
 from retune.targets.vta.space import TEMPLATE, space_of
 from retune.targets.vta.template import KNOBS
 from retune.targets.vta.timing import simulate
-from retune.targets.vta.workload import (
-    OUTPUT,
-    Convolution,
-    Operand,
-    Step,
-    dense,
-    reference,
-    requantized,
-)
+from retune.targets.vta.workload import OUTPUT, Convolution, Operand, Step, requantized
 from tests.support.layers import BATCHED, PLAIN, SMALL, WHOLE, arrays_of, naive, random_layer
+from tests.support.vta_reference import dense, reference
 
 
 def _candidates(work: Convolution, config: VtaConfig, count: int, seed: int = 0):

@@ -18,9 +18,9 @@ from retune.ops.blocked import blocked_conv2d
 from retune.search.extract import Network, extract
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.packed import packed_network, work_of
-from retune.targets.vta.workload import reference
 from tests.support.device_networks import Net
 from tests.support.quantize_networks import samples
+from tests.support.vta_reference import reference
 
 EXPECTED = Path(__file__).parents[2] / "expected" / "resnet18_vta_tasks.json"
 CONFIG = VtaConfig()

@@ -12,9 +12,10 @@ from retune.targets.vta.isa import TOKENS, encode
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.timing import simulate
-from retune.targets.vta.workload import OUTPUT, reference
+from retune.targets.vta.workload import OUTPUT
 from tests.support.layers import SMALL, WHOLE, arrays_of
 from tests.support.refusals import DECIDED
+from tests.support.vta_reference import reference
 
 _CHANNELS = (
     *((1, "pop_prev", 0, "push_next"), (0, "pop_next", 1, "push_prev")),

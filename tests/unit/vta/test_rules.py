@@ -11,8 +11,9 @@ from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.space import TEMPLATE, space_of
 from retune.targets.vta.template import ORDER, ORDERS
-from retune.targets.vta.workload import Convolution, dense, requantized
+from retune.targets.vta.workload import Convolution, requantized
 from tests.support.layers import PLAIN, SMALL
+from tests.support.vta_reference import dense
 
 DECIDED = {"tile_b": (1,), "tile_h": (3,), "tile_w": (2,), "tile_ci": (2,), "tile_co": (1,),
            "oc_nthread": (1,), "h_nthread": (1,)}  # fmt: skip

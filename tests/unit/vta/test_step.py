@@ -11,9 +11,10 @@ from retune.targets.vta.isa import STORE, encode
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.step import OffloadedStep, open_offloaded
-from retune.targets.vta.workload import OUTPUT, reference
+from retune.targets.vta.workload import OUTPUT
 from tests.support.layers import SMALL, WHOLE, arrays_of
 from tests.support.refusals import DECIDED
+from tests.support.vta_reference import reference
 
 
 def test_a_step_is_timed_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch):

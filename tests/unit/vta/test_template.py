@@ -7,7 +7,7 @@ import pytest
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import const
-from retune.ir.stmt import For, walk
+from retune.ir.stmt import For
 from retune.schedule.replay import replay
 from retune.schedule.trace import Trace
 from retune.targets.vta.config import VtaConfig
@@ -16,6 +16,7 @@ from retune.targets.vta.space import TEMPLATE, program_of, space_of
 from retune.targets.vta.template import KNOBS, ORDER, uops
 from retune.targets.vta.workload import Convolution, requantized
 from tests.support.layers import PLAIN, SMALL, WHOLE
+from tests.support.statements import walk
 
 
 def test_its_decisions_are_the_knobs():

@@ -19,8 +19,9 @@ from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.space import space_of
 from retune.targets.vta.timing import simulate
-from retune.targets.vta.workload import OUTPUT, Convolution, reference, requantized
+from retune.targets.vta.workload import OUTPUT, Convolution, requantized
 from tests.support.layers import WHOLE, arrays_of
+from tests.support.vta_reference import reference
 
 
 def variant(rng: np.random.Generator) -> VtaConfig:

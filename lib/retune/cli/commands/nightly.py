@@ -32,21 +32,64 @@ Campaign = Annotated[
 
 
 @app.command("run")
-def run(config: Config, campaign: Campaign = "", json: Json = False) -> None:
-    """Run tonight's night now, or continue it.
+def run(
+    config: Config,
+    campaign: Campaign = "",
+    now: Annotated[
+        bool, typer.Option("--now", help="Run the night outside of its window, too.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run tonight's night, or continue it.
 
-    Exit code 1 if something of it failed.
+    Exit code 1 if something of it failed, or nothing was tuned.
     """
     settings = _checked(config)
     from retune.nightly.night import night_name
+    from retune.nightly.window import check_open
     from retune.prefect.launch import run_flow
 
-    night_name(settings.hours, datetime.now(UTC), campaign)  # before a server is started for it
+    moment = datetime.now(UTC)
+    night_name(settings.hours, moment, campaign)  # before a server is started for it
+    if not now:
+        check_open(settings.hours, moment, f"a night of {config}")
     with progress_on_stderr(), ctrl_c_ends_measuring():
-        state = run_flow(lambda: _in_flow(config, campaign))
-    failed = _show(settings, state, json=json)
-    if failed:
+        state = run_flow(lambda: _in_flow(config, campaign, now=now))
+    if not _show(settings, state, json=json):
         raise typer.Exit(1)
+
+
+@app.command("plan")
+def plan(config: Config, json: Json = False) -> None:
+    """Print who gets what and when in the coming night, and run nothing."""
+    from retune.nightly.members import planned_night
+    from retune.report.page import time_text
+
+    settings = _checked(config)
+    planned = planned_night(settings, datetime.now(UTC))
+    if json:
+        print_json(planned)
+        return
+    zone = settings.zone
+    opens = planned.opens.astimezone(zone)
+    until = f" to {planned.closes.astimezone(zone):%H:%M}" if planned.closes else ""
+    rows = [
+        {
+            "device": turn.device,
+            "network": turn.model,
+            "minutes": turn.minutes,
+            "begins": f"{turn.begin.astimezone(zone):%H:%M}",
+            "ends": f"{turn.end.astimezone(zone):%H:%M}",
+            "saves a day": time_text(1e6 * turn.saving_s),
+        }
+        for turn in planned.turns
+    ]
+    title = f"night {planned.night}, {opens:%Y-%m-%d %H:%M}{until} {settings.timezone}"
+    print_table(rows, title)
+    for model, device in planned.done:
+        print_line(f"{model}/{device}: done in this night")
+    for model, device, why in planned.broken:
+        print_line(f"{model}/{device}: cannot be tuned: {why}")
 
 
 @app.command("serve")
@@ -56,8 +99,11 @@ def serve(config: Config) -> None:
     Until interrupted.
     """
     settings = _checked(config)
+    from retune.nightly.config import member_faults
     from retune.prefect.launch import serve_flow
 
+    for (model, device), why in member_faults(settings).items():
+        say(f"retune: {model} on {device} cannot be tuned as it is now: {why}")
     say(f"retune: nights begin at {settings.schedule!r}, {settings.timezone}; Ctrl-C ends serving")
     serve_flow(
         _flow,
@@ -104,27 +150,29 @@ def _flow() -> Any:
     return nightly
 
 
-def _in_flow(config: Path, campaign: str) -> "NightState":
-    return cast("NightState", _flow()(config=str(config), campaign=campaign))
+def _in_flow(config: Path, campaign: str, *, now: bool) -> "NightState":
+    return cast("NightState", _flow()(config=str(config), campaign=campaign, now=now))
 
 
-def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> int:
-    """Prints the night, and gives how much of it failed."""
+def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> bool:
+    """Prints the night. True if something was tuned, and nothing failed."""
     from retune.nightly.members import earlier_nights, page_of, processes_of_this_machine
     from retune.nightly.night import attempt_of
     from retune.nightly.summary import night_data, night_lines, night_rows, summarize_night
 
     summary = summarize_night(state, earlier_nights(settings, state.name))
+    well = not {"failure", "idle"} & set(summary.events)
     if json:
         print_json(night_data(summary))
-        return summary.failed
+        return well
     last = attempt_of(state, processes_of_this_machine())
     print_table(night_rows(summary), f"night {state.name}, {last.end if last else 'not begun'}")
     for line in night_lines(summary):
         print_line(line)
     if (page := page_of(settings, state.name)).is_file():  # a night that was ended has none yet
         print_line(f"page      {page}")
-    if last and last.end in ("died", "stopped"):
+    waiting = any(member.status in ("planned", "running", "skipped") for member in state.members)
+    if last and last.end != "running" and (waiting or last.end == "died"):
         again = ["retune", "nightly", "run", "--config", settings.file]
         print_line(f"goes on   {shlex.join([*again, '--campaign', state.name])}")
-    return summary.failed
+    return well

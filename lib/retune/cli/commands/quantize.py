@@ -58,7 +58,7 @@ def quantize(
         with replacing(out) as stream:
             stream.write(made.file(made.recipe).read_bytes())
     if qdq is not None:
-        write_qdq(network, made, qdq)
+        write_qdq(request, network, made, qdq)
     if json:
         print_json(quality_data(made))
     else:

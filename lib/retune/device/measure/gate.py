@@ -1,8 +1,12 @@
-"""MeasuringGate: work of this process stands still while something is measured on its processor."""
+"""MeasuringGate: work of this process stands still while something is measured on its processor.
+
+There is one processor, so there is one gate, HOST, for all devices that a process has in use.
+"""
 
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class MeasuringGate:
@@ -14,19 +18,26 @@ class MeasuringGate:
         self._waiting = 0
         """Threads that wait to measure."""
         self._measuring = False
+        self._inside: ContextVar[bool] = ContextVar("retune_working", default=False)
 
     @contextmanager
     def working(self) -> Generator[None]:
         """Nothing is measured during the context, which begins once no thread wants to measure.
 
-        Not to be entered again by a thread that is in it.
+        Inside of another one, also in a thread that runs in a copy of its context, the call does
+        not wait. No device is to be leased in it: who measures has its lease already.
         """
+        if self._inside.get():
+            yield
+            return
         with self._changed:
             self._changed.wait_for(lambda: not (self._measuring or self._waiting))
             self._working += 1
+        token = self._inside.set(True)
         try:
             yield
         finally:
+            self._inside.reset(token)
             with self._changed:
                 self._working -= 1
                 self._changed.notify_all()
@@ -48,3 +59,7 @@ class MeasuringGate:
             with self._changed:
                 self._measuring = False
                 self._changed.notify_all()
+
+
+HOST = MeasuringGate()
+"""Of this machine's processor."""

@@ -1,10 +1,15 @@
 """One measurement on a device at a time, over all processes of this machine."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from retune.core.locking import exclusive, machine_lock
+from retune.core.stopwatch import turn
 from retune.core.target import DeviceSpec
+
+QUIET_S = 5.0
+"""Waits of less than this are not told: runs that share a device take turns at every batch."""
 
 
 def lock_path(spec: DeviceSpec) -> Path:
@@ -18,9 +23,15 @@ def lock_path(spec: DeviceSpec) -> Path:
     return machine_lock("device", name, fingerprint)
 
 
-def lease(spec: DeviceSpec) -> AbstractContextManager[None]:
-    """Holds the device for the time of the context; waits, and says so, while another has it.
+@contextmanager
+def lease(spec: DeviceSpec) -> Generator[None]:
+    """Holds the device for the time of the context; waits while another has it.
 
-    The lock is the operating system's: it is free again when its holder dies.
+    That wait does not count as the run's time, and the log tells of one that lasts. The lock is the
+    operating system's: it is free again when its holder dies.
     """
-    return exclusive(lock_path(spec), f"device {spec.name} is being measured")
+    with turn() as device:
+        device.waits()
+        with exclusive(lock_path(spec), f"device {spec.name} is being measured", quiet_s=QUIET_S):
+            device.is_ours()
+            yield

@@ -21,7 +21,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child, ChildLostError
-from retune.device.measure.gate import MeasuringGate
+from retune.device.measure.gate import HOST
 from retune.device.measure.lease import lease
 from retune.device.measure.messages import (
     Check,
@@ -96,7 +96,6 @@ class LocalRunner(DirectRunner):
         """Held by who measures, and by who builds with the child that measures."""
         self._building = threading.Lock()
         """Held by who builds ahead."""
-        self._gate = MeasuringGate()
 
     @property
     def spec(self) -> DeviceSpec:
@@ -115,8 +114,8 @@ class LocalRunner(DirectRunner):
         return 1 if self._on_cpu else 2
 
     def working(self) -> AbstractContextManager[None]:
-        """On a CPU, no candidate is measured during the context; building goes on."""
-        return self._gate.working() if self._on_cpu else nullcontext()
+        """No candidate is measured on this machine's processor meanwhile; building goes on."""
+        return HOST.working()
 
     def measure(
         self,
@@ -140,7 +139,7 @@ class LocalRunner(DirectRunner):
                 return self._measured(workload, slots, options)
         with self._turn, lease(self.spec):
             slots = self._built(self._builder, candidates, options)
-            with self._gate.measuring() if self._on_cpu else nullcontext():
+            with HOST.measuring() if self._on_cpu else nullcontext():
                 return self._measured(workload, slots, options)
 
     def compile(

@@ -4,11 +4,12 @@
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed
 from retune.core.target import DeviceSpec
+from retune.device.measure.gate import HOST
 from retune.device.measure.workload import DirectRunner, MeasureOptions
 from retune.records.schema import Measurement
 
@@ -36,8 +37,8 @@ class ReplayRunner(DirectRunner):
         return 1 if self.spec.device_class == "cpu" else 2
 
     def working(self) -> AbstractContextManager[None]:
-        """Recorded times cannot be disturbed."""
-        return nullcontext()
+        """Recorded times cannot be disturbed, but those of devices beside them can."""
+        return HOST.working()
 
     def measure(
         self,

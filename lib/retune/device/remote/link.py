@@ -22,7 +22,9 @@ from distributed import Client, Future
 import retune
 from retune.core.errors import DeviceError, InputError, RecordError
 from retune.core.schema import from_json
+from retune.core.stopwatch import turn
 from retune.core.target import DeviceSpec
+from retune.core.waiting import check_waiting
 from retune.device.remote.names import FarmName, check_address
 from retune.device.remote.restricted_unpickler import restrict_unpickling
 from retune.device.remote.security import security_of
@@ -73,6 +75,8 @@ class RemoteBoard:
     jobs: int
     """That it has, or that wait for it."""
     about: AboutBoard
+    running: tuple[str, ...] | None = None
+    """Keys of the jobs that it carried out a moment ago; None: its scheduler does not say."""
 
     @property
     def key(self) -> str:
@@ -211,8 +215,12 @@ class Link:
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         alone_since: float | None = None
-        while not done.wait(_GLANCE_S):
-            alone_since = self._looked_after(future, resource, alone_since)
+        with turn() as board:
+            board.is_ours()
+            while not done.wait(_GLANCE_S):
+                check_waiting()
+                alone_since = self._looked_after(future, resource, alone_since)
+                board.become("using" if self._is_running(future, resource) else "waiting")
         if future.status not in ("finished", "error"):
             raise AwayError(f"{self.address}: the farm's scheduler is gone")
         try:
@@ -224,6 +232,14 @@ class Link:
         if not isinstance(answer, bytes):
             raise LostError(f"expected bytes of a board, got {type(answer).__name__}")
         return answer
+
+    def _is_running(self, future: Future[Any], resource: str) -> bool:
+        """Whether a board of that resource carried the job out when the boards were seen last.
+
+        True where a scheduler of an earlier version does not say.
+        """
+        jobs = [board.running for board in self._seen.found if board.resource == resource]
+        return any(running is None or future.key in running for running in jobs)
 
     def _looked_after(
         self, future: Future[Any], resource: str, alone_since: float | None
@@ -348,6 +364,11 @@ def about_board(spec: DeviceSpec, most_bytes: int = MOST_BYTES) -> AboutBoard:
     )
 
 
+def _running(stated: object) -> tuple[str, ...] | None:
+    """Keys of jobs; None where nothing is stated."""
+    return tuple(map(str, cast("list[object]", stated))) if isinstance(stated, list) else None
+
+
 def _boards(answer: object) -> Boards:
     """What the scheduler says, as far as it can be understood."""
     stated = cast("Mapping[str, Any]", answer if isinstance(answer, dict) else {})
@@ -365,6 +386,7 @@ def _boards(answer: object) -> Boards:
                 resource=str(resource),
                 jobs=int(entry["jobs"]),
                 about=about,
+                running=_running(entry.get("running")),
             )
         )
     waiting = {str(name): int(n) for name, n in dict(stated.get("waiting", {})).items()}

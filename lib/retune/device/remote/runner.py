@@ -12,13 +12,15 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
+from retune.device.measure.gate import HOST
 from retune.device.measure.workload import MeasureOptions, Workload, check_fits
 from retune.device.remote.batches import MEASURE, pack_batch, pack_workload, unpack_rows
 from retune.device.remote.link import (
@@ -103,8 +105,8 @@ class FarmRunner:
         return IN_FLIGHT * self.capacity
 
     def working(self) -> AbstractContextManager[None]:
-        """Boards are not disturbed by what their client does."""
-        return nullcontext()
+        """Boards are not disturbed, but what is measured on this machine beside them can be."""
+        return HOST.working()
 
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known; a board gets it with its first batch."""
@@ -130,7 +132,10 @@ class FarmRunner:
             check_fits(self._workloads[workload_key], source)
         self._enter()
         try:
-            return self._threads.submit(self._carried_out, workload_key, candidates, options)
+            here = copy_context()  # whose stopwatch stands still while boards are busy
+            return self._threads.submit(
+                here.run, self._carried_out, workload_key, candidates, options
+            )
         except BaseException:
             self._leave()
             raise

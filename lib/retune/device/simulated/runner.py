@@ -8,7 +8,7 @@ the same statuses and texts. SimulatedDevice is where bundles run.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, assert_never
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
+from retune.device.measure.gate import HOST
 from retune.device.measure.lease import lease
 from retune.device.measure.timing import check_deadline_s, deviation
 from retune.device.measure.workload import (
@@ -72,8 +73,8 @@ class SimulatedRunner(DirectRunner):
         return 1 if self.spec.device_class == "cpu" else 2
 
     def working(self) -> AbstractContextManager[None]:
-        """Simulated times cannot be disturbed."""
-        return nullcontext()
+        """Simulated times cannot be disturbed, but those of devices beside them can."""
+        return HOST.working()
 
     def measure(
         self,

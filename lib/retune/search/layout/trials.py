@@ -23,7 +23,6 @@ from retune.records.conditions import Conditions
 from retune.records.schema import Measurement, TuningRecord, failed
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Sketch
-from retune.search.batch import measure_programs
 from retune.search.extract import Network
 from retune.search.history import best_candidates
 from retune.search.layout.choices import layout_kernels
@@ -72,9 +71,7 @@ class LayoutTrials:
                 programs.append(lower(view(space.instantiate(candidate), storages), target))
             except (ScheduleError, CodegenError) as error:  # an instruction packs channels, say
                 programs.append(failed("skipped", str(error)))
-        measured = measure_programs(
-            session.runner, workload.key, programs, session.settings.options
-        )
+        measured = session.timed(workload.key, programs)
         conditions = conditions_in(session.conditions, io)
         rows = [
             replace(

@@ -37,8 +37,6 @@ _MOST_STEPS = 96
 """Steps of a tile that are written out at most: they cost time to compile."""
 _SPARE = 8
 """Registers beside the accumulators: taps and weights of a row."""
-_LEAST_TILE = 4
-"""Accumulators at least, where the shape allows: fewer wait on each other."""
 
 
 @dataclass(frozen=True, slots=True)

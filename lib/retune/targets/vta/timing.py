@@ -82,11 +82,6 @@ class ModuleTiming:
         spent = self.course.end - self.course.start
         return {name: int(spent[self.course.queue == i].sum()) for i, name in enumerate(QUEUES)}
 
-    def intervals(self, queue: str) -> np.ndarray:
-        """Begin and end of everything in a queue, in order. int64 [n, 2]"""
-        mine = self.course.queue == QUEUES.index(queue)
-        return np.stack([self.course.start[mine], self.course.end[mine]], axis=1)
-
 
 @lru_cache(maxsize=8)
 def simulate(module: VtaModule) -> ModuleTiming:

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from threading import Barrier, Event, Lock
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ pytest.importorskip("distributed")
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
+from retune.core.stopwatch import Stopwatch
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.vitals import Vitals
 from retune.device.measure.workload import MeasureOptions
@@ -20,6 +23,7 @@ from retune.device.remote.link import AwayError, Boards, LostError, RemoteBoard,
 from retune.device.remote.names import FarmName
 from retune.device.remote.runner import FarmRunner
 from retune.device.remote.wire import Envelope, Reply, pack, unpack
+from retune.farm.scheduler import FarmScheduler
 from tests.support.measure import WORKLOAD, program
 from tests.support.search_fakes import measured
 
@@ -266,3 +270,57 @@ def test_the_table_counts_boards_and_waiting_jobs():
     )
     rows = [(row.key, row.total, row.free, row.pending) for row in boards.table()]
     assert rows == [("gone", 0, 0, 2), ("k", 3, 1, 2), ("z", 1, 1, 1)]
+
+
+class FakeJob:
+    """A job that is done when the boards were looked at so often."""
+
+    key = "retune-1"
+    status = "finished"
+
+    def __init__(self) -> None:
+        self.told: list[Callable[[object], None]] = []
+
+    def add_done_callback(self, call: Callable[[object], None]) -> None:
+        self.told.append(call)
+
+    def cancelled(self) -> bool:
+        return False
+
+    def result(self) -> bytes:
+        return b"rows"
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_time_in_which_boards_work_for_others_is_not_the_runs(
+    says: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Ten seconds on each look: two while others have the board, one while ours is carried out."""
+    link, job, now = links.Link("tcp://127.0.0.1:1"), FakeJob(), [0.0]
+    looks = iter([("other",), ("other",), (job.key,)])
+
+    def boards() -> Boards:
+        running = next(looks)
+        link._seen = Boards(found=(board("a", running=running if says else None),), waiting={})
+        return link._seen
+
+    def wait(_: object, timeout: float | None = None) -> bool:
+        now[0] += 10.0
+        return now[0] > 35.0
+
+    monkeypatch.setattr(link, "boards", boards)
+    monkeypatch.setattr(links.threading, "Event", lambda: SimpleNamespace(wait=partial(wait, None)))
+    stopwatch = Stopwatch(lambda: now[0])
+    with stopwatch.counting():
+        assert link._result(job, "k/1") == b"rows"  # type: ignore[arg-type]
+    assert stopwatch() == (20.0 if says else 40.0)
+
+
+def test_a_scheduler_says_what_its_boards_carry_out():
+    worker = SimpleNamespace(
+        name="a", address="tcp://a", resources={"k/1": 1}, extra={}, processing={"x": 1, "y": 1},
+        executing=[SimpleNamespace(key="x")],
+    )  # fmt: skip
+    scheduler = SimpleNamespace(workers={"tcp://a": worker}, tasks={}, most_bytes=1)
+    (stated,) = FarmScheduler.boards(scheduler)["boards"]  # type: ignore[arg-type]
+    assert (stated["jobs"], stated["running"]) == (2, ["x"])

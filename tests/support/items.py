@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.errors import RaceError, VerifyError
+from retune.core.errors import VerifyError
 from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Load, Select, Var
 from retune.ir.interp import COMBINE, Arrays, Interpreter, perfect_nest, poisoned
@@ -32,6 +32,11 @@ from retune.ir.stmt import (
     is_compile_time,
     loops,
 )
+
+
+class RaceError(VerifyError):
+    """Two work-items touch one element, one of them writes it, and neither waits for the other."""
+
 
 PRIVATE = ("register", "private")
 """Scopes of memory that one item has for itself."""
