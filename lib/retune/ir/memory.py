@@ -69,4 +69,4 @@ def even_steps(index: np.ndarray) -> dict[int, int] | None:
             steps[-d] = step = index.item(inner) - first
             expected = expected + (step * np.arange(extent)).reshape(extent, *[1] * (d - 1))
             inner *= extent
-    return steps if not steps or (expected == index).all() else None
+    return steps if not steps or np.all(expected == index) else None
