@@ -266,7 +266,7 @@ class _NightRun:
             show_file("nights", path=index, title=f"All nights of fleet {config.name}")
         counts = {"night": night.name, "promoted": summary.promoted, "failed": summary.failed}
         counts["regressions"] = len(summary.regressions)
-        tell("night.finished", "fleet", config.name, {**counts, "events": list(summary.events)})
+        tell("night.finished", "fleet", [config.name], {**counts, "events": list(summary.events)})
 
 
 def _call(stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
