@@ -13,10 +13,12 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
+from retune.core.layouts import ALL_NHWC, IOLayouts, KeptLayouts, LayoutAssignment, LayoutPlan
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.workload import MeasureOptions
 from retune.pipeline import finalists, open_runs, selection, tuning
+from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.layouts import stage_layout
 from retune.pipeline.manifest import (
     Constraints,
@@ -30,9 +32,11 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import watching
 from retune.records.conditions import within
+from retune.records.ranking import top
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
+from retune.search.layout.trials import conditions_in
 from tests.support.device_networks import write
 from tests.support.search_fakes import FakeRunner, measured
 
@@ -400,6 +404,31 @@ def test_on_a_farm_people_are_told_that_records_decide(
     assert not final.winners and not final.iterations
     number = sum(task.tunable for task in tasks.tasks)
     assert said == f"records decide for {number} tasks, as farm:rk3399 is a farm's"
+
+
+def test_on_boards_a_plan_is_made_of_the_records_that_it_stands_on(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """And NHWC, which it is compared with, of those in NHWC."""
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
+    monkeypatch.setattr(finalists, "unraced", lambda name: "farm:rk3399 is a farm's")
+    done = tuned(request_)
+    network, tasks = prepare(request_)
+    store, key = RecordStore(request_.records), next(t.key for t in tasks.tasks if t.tunable)
+    (slow,) = top(store, key, {}, 1000)[-1:]
+    assert slow.conditions is not None
+    blocked = conditions_in(slow.conditions, IOLayouts("NCHW16c", "NCHW16c"))
+    laid = replace(slow, record_id="laid", phase="layout", conditions=blocked)
+    store.append([laid])
+    monkeypatch.setattr(finalists, "best_in_layouts", lambda *_: {key: (None, laid)})
+    layouts = LayoutAssignment(activations={"image": KeptLayouts("NCHW16c")})
+    planned = LayoutManifest(plan=LayoutPlan(layouts=layouts))
+    final = tuning.stage_finalists(request_, network, done, planned)
+    assert [winner.record_id for winner in final.winners] == ["laid"]
+    for assigned, expected in ((layouts, True), (ALL_NHWC, False)):
+        found = selection.stage_choose(request_, tasks, replace(final, layouts=assigned))
+        (mine,) = (best for best in found.best if best.task_key == key)
+        assert (mine.record_id == "laid") == expected
 
 
 @pytest.mark.parametrize(
