@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 from prefect import flow
-from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 from pydantic import Field
@@ -13,13 +12,16 @@ import tasks
 from retune.core.config import records_root
 from retune.pipeline.rows import model_rows
 from retune.pipeline.upkeep import stage_retrain
+from retune.prefect.artifacts import show_table
 from retune.prefect.cancelling import RunCancelled
 from retune.prefect.flow_run import HOOKS, flow_run
 from retune.prefect.stage_task import AsTasks
+from retune.prefect.surviving import kept
 from retune.search.model.registry import ModelCard, registered
 
 
 @flow(name="retrain-cost-model", persist_result=True, result_serializer="json", **HOOKS)
+@kept
 def retrain_cost_model(
     records: str | None = None, seed: Annotated[int, Field(ge=0)] = 0
 ) -> ModelCard | State[ModelCard]:
@@ -33,10 +35,10 @@ def retrain_cost_model(
     try:
         with flow_run(tags=["cost-model"]):
             card = AsTasks(tasks.TASKS).call(stage_retrain, root, seed)
-            create_table_artifact(
-                key="cost-models",
-                table=model_rows(registered(Path(root))),
-                description="Cost models, the oldest first; the newest that beat another is in use",
+            show_table(
+                "cost-models",
+                model_rows(registered(Path(root))),
+                "Cost models, the oldest first; the newest that beat another is in use",
             )
             return card
     except RunCancelled as cancelled:

@@ -22,6 +22,7 @@ from retune.prefect.cancelling import RunCancelled
 from retune.prefect.flow_run import HOOKS, flow_run, name_of_run
 from retune.prefect.parameters import with_parameters
 from retune.prefect.stage_task import AsTasks
+from retune.prefect.surviving import kept
 
 
 def parameters_of(request: TuneRequest) -> dict[str, Any]:
@@ -44,11 +45,12 @@ MOST_SEARCHES = 1024
     result_serializer="json",
     **HOOKS,
 )
+@kept
 @with_parameters(shapes=dict[str, list[int]])
 def tune_network(request: TuneRequest) -> TuneResult | State[TuneResult]:
     """Tunes a network for a device, and publishes the bundle and the report."""
     device = request.device
-    tags = [f"model:{model_name(request.model)}", f"device:{device}"]
+    tags = [f"model:{model_name(request.model)}"]
     try:
         with flow_run(tags=tags, device=device), tuning_progress(request.model, device):
             result = run_chain(request, AsTasks(tasks.TASKS))

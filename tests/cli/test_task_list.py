@@ -2,12 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retune.cli.main import run_command
+from tests.support.device_networks import Net, Networks, network, write
 
 EXPECTED = Path(__file__).parents[1] / "expected" / "mobilenet_nhwc_tasks.json"
+TEN = EXPECTED.with_name("resnet18_vta_tasks.json")
+WINDOW = ("strides", "padding", "dilation", "layout")
+CASES: Networks = {}
 FIRST = {
     "inputs": [[1, 224, 224, 3], [3, 3, 3, 32], [1, 1, 1, 32]],
     "epilogue": ["T_add", "T_relu"],
@@ -52,3 +57,68 @@ def test_tasks_are_printed_as_tensor_expressions(layout: str, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "T_dense(i, j) += " in text
     assert text.rstrip().endswith("in one run of zoo:mlp")
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert run_command(["tasks", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_resnet18_has_the_ten_tasks_of_autotvm_for_vta(capsys: pytest.CaptureFixture[str]):
+    wanted = json.loads(TEN.read_text(encoding="utf-8"))["tasks"]
+    asked = ("zoo:resnet18_v1", "--device", "vta-sim", "--quantize", "power2")
+    found = [
+        {"data": task["inputs"][0], "kernel": task["inputs"][1], **{n: task[n] for n in WINDOW}}
+        for task in listed(capsys, *asked)
+    ]
+    assert sorted(map(str, found)) == sorted(
+        str({name: task[name] for name in ("data", "kernel", *WINDOW)}) for task in wanted
+    )
+
+
+def test_tasks_of_an_accelerator_are_packed_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    network = str(write("stages", tmp_path, among=CASES))
+    asked = (network, "--device", "vta-sim", "--quantize", "power2")
+
+    def heights(*options: str) -> list[int]:
+        found = listed(capsys, *asked, *options)
+        assert {task["layout"] for task in found} == {"NCHW1n16c"}
+        return sorted(task["inputs"][0][2] for task in found)
+
+    assert heights() == [8]
+    assert heights("--pack-start", "conv2d") == [8, 16]
+    assert heights("--pack-start", "conv2d", "--pack-stop", "max_pool2d") == [16]
+
+
+@network(among=CASES)
+def stages(n: Net) -> tuple[str, ...]:
+    """Two convolutions on either side of a pool."""
+    x = n.input(1, 16, 16, 16)
+    for _ in range(2):
+        x = n("Relu", n.conv(x, 16, 16))
+    x = n("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    for _ in range(2):
+        x = n("Relu", n.conv(x, 16, 16))
+    return (n("Flatten", n("GlobalAveragePool", x)),)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--quantize", "power2"], "--quantize power2: expected --device beside it, got none"),
+        (["--pack-start", "relu"], "expected no pack_start and pack_stop, as nothing is packed"),
+        (["--device", "vta-sim"], "expected quantize power2, got none"),
+        (
+            ["--device", "vta-sim", "--quantize", "power2", "--pack-stop", "softmax"],
+            "expected a part from max_pool2d to softmax to pack for the accelerator",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_sentence(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    assert run_command(["tasks", str(write("stages", tmp_path, among=CASES)), *options]) == 2
+    assert sentence in capsys.readouterr().err

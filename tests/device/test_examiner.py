@@ -82,6 +82,9 @@ def test_a_bundle_is_verified_timed_and_profiled(made: Made, examiner: Examiner)
     found = examiner.compare({"mine": made.bundle, "theirs": rival}, options=QUICK)
     assert [timing.name for timing in found.timings] == ["mine", "theirs"]
     assert all(timing.median_s > 0 for timing in found.timings) and found.rounds == 2
+    beside = examiner.compare({"mine": made.bundle}, options=QUICK, calibration="kernel")
+    assert [timing.name for timing in beside.timings] == ["mine", "kernel"]
+    assert beside.timing("kernel").median_s > 0
     rows = examiner.profile(made.bundle, repeat=2)
     assert [row.label for row in rows] == [step.label for step in made.plan.launches]
     assert all(row.roofline is not None and row.median_s > 0 for row in rows)

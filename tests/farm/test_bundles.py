@@ -98,6 +98,8 @@ def test_bundles_run_on_a_real_device_of_a_board(tmp_path: Path):
             assert examiner.best_form(bundle) in ("persistent", "inline", "queued")
             times = examiner.compare({"one": bundle, "two": bundle}, baseline="one")
             assert {timing.name for timing in times.timings} == {"one", "two"}
+            times = examiner.compare({"one": bundle}, calibration="kernel")
+            assert {timing.name for timing in times.timings} == {"one", "kernel"}
             with pytest.raises(InputError, match="expected the inputs"):
                 examiner.run(bundle, {})
             (bundle / "kernels.cl").write_text("corrupted")

@@ -1,7 +1,6 @@
 """Stages as task runs, on a server of their own: names, caching, retries, cancellation, hooks."""
 
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -12,16 +11,9 @@ from retune.pipeline.manifest import TaskManifest
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import stopping
-from retune.prefect.server import prefect_api
+from tests.support.flow_runs import run_in_flow, task_runs
 
-
-@pytest.fixture(scope="module", autouse=True)
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from retune.prefect.launch import flush
-
-    with prefect_api(tmp_path_factory.mktemp("prefect")) as url:
-        yield url
-        flush()
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("server")]
 
 
 @pytest.fixture
@@ -29,44 +21,6 @@ def request_(tmp_path: Path) -> TuneRequest:
     return TuneRequest(
         model="zoo:fake", out=str(tmp_path / "out"), records="records", work=str(tmp_path / "work")
     )
-
-
-def run_in_flow(body: Callable[[], object]) -> tuple[UUID, object]:
-    """The id of a flow run around the body, and what came out: a value or an exception."""
-    from prefect import flow
-    from prefect.client.schemas.objects import State
-    from prefect.runtime import flow_run as current
-    from prefect.states import Cancelled
-    from prefect.task_runners import ThreadPoolTaskRunner
-
-    from retune.prefect.cancelling import RunCancelled
-    from retune.prefect.flow_run import HOOKS, flow_run
-
-    ids: list[UUID] = []
-
-    @flow(name="test-flow", task_runner=ThreadPoolTaskRunner(max_workers=8), **HOOKS)
-    def around() -> object:
-        ids.append(UUID(str(current.id)))
-        try:
-            with flow_run(tags=["model:test"]):
-                return body()
-        except RunCancelled as cancelled:
-            return Cancelled(message=str(cancelled))
-
-    state: State = around(return_state=True)
-    return ids[0], state.result(raise_on_failure=False)
-
-
-def task_runs(flow_run: UUID) -> dict[str, str]:
-    """Name -> state of the task runs of a flow run."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-
-    with get_client(sync_client=True) as client:
-        found = client.read_task_runs(
-            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
-        )
-    return {run.name: run.state_name or "" for run in found}
 
 
 def test_a_result_is_used_again_only_while_its_files_are_there(request_: TuneRequest):

@@ -15,13 +15,14 @@ import tempfile
 from collections.abc import Generator
 from contextvars import ContextVar, copy_context
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event, Thread, Timer
 from time import monotonic
 
 from retune.core.config import knob
 from retune.core.errors import BusyError, InputError, may_pass
 from retune.core.keys import content_key
 from retune.core.processes import Holder, is_alive, this_process
+from retune.core.waiting import ASK_INTERVAL_S, check_waiting
 
 _LOG = logging.getLogger(__name__)
 _NO_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -75,7 +76,8 @@ def exclusive(
     a wait of less than `quiet_s` seconds. Without `wait` that is an error.
     The file is gone after the context; that of a holder who was killed stays, and locks nothing.
 
-    Raises: BusyError without `wait`; InputError for a place where no file can be made.
+    Raises: BusyError without `wait`; InputError for a place where no file can be made; what ends
+    the wait, see `retune.core.waiting`.
     """
     descriptor = _acquire(path, doing or f"{path} is held", quiet_s if wait else None)
     try:
@@ -137,7 +139,10 @@ def _locked(path: Path, *, wait: bool) -> int | None:
     while True:
         descriptor = _open(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if wait:
+                _wait_for(descriptor)
+            else:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _lies_at(descriptor, path):
                 return descriptor
         except BlockingIOError:
@@ -219,6 +224,31 @@ def _sentence(path: Path, doing: str) -> str:
         holder = Holder.from_line(line)
     known = holder is not None and is_alive(holder)
     return f"{doing} by {holder if known else 'another process'}"
+
+
+def _wait_for(descriptor: int) -> None:
+    """Holds after the call: the lock is held. Raises: what ends the wait.
+
+    A thread waits in the kernel, which hands the lock over at once, however briefly it is free. It
+    has a descriptor of its own: a wait that was given up lets go as soon as it gets the lock.
+    """
+    own, done = os.dup(descriptor), Event()
+    failed: list[OSError] = []
+
+    def wait() -> None:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX)
+        except OSError as error:
+            failed.append(error)
+        finally:
+            os.close(own)
+            done.set()
+
+    Thread(target=wait, name="lock", daemon=True).start()
+    while not done.wait(ASK_INTERVAL_S):
+        check_waiting()
+    if failed:
+        raise failed[0]
 
 
 def _name_holder(descriptor: int) -> None:

@@ -276,7 +276,7 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
         return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing{add}"
     place = _place(where, path, style)
     if stated.startswith("Invalid enum value"):
-        choices = tuple(map(str, get_args(asked)))
+        choices = tuple(map(str, _choices(asked)))
         near = did_you_mean(got, choices) if isinstance(got, str) else ""
         return f"{place}: expected one of {', '.join(choices)}, got {_shown(got)}{near}"
     if stated == "Number out of range":
@@ -284,6 +284,13 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
     if not (expected := _EXPECTED.fullmatch(stated)):
         return f"{place}: {stated}"
     return f"{place}: expected {_noun(expected[1], style, expected[2])}, got {_shown(got)}"
+
+
+def _choices(kind: object) -> tuple[object, ...]:
+    """What a Literal admits, also beside other types."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(choice for each in get_args(kind) for choice in _choices(each))
 
 
 def _noun(kinds: str, style: str, limit: str) -> str:

@@ -84,7 +84,12 @@ class Bundles:
                 made = examiner.run(first, inputs_in(parts.arrays))
                 return BundleAnswer(vitals=read_vitals()), MessageParts(arrays=output_arrays(made))
             case "compare":
-                found = examiner.compare(dict(paths), baseline=job.baseline, options=job.options)
+                found = examiner.compare(
+                    dict(paths),
+                    baseline=job.baseline,
+                    options=job.options,
+                    calibration=job.calibration,
+                )
                 return BundleAnswer(vitals=read_vitals(), benchmark=found), MessageParts()
             case "profile":
                 rows = examiner.profile(first, repeat=job.repeat)

@@ -3,7 +3,7 @@
 Each class is a table of the file, and the file is checked whole when it is loaded. Whether models
 and devices are there is another question, since that may differ from night to night: see
 `member_faults`. Keys for how networks are tuned are the fields of a request, for the whole file or
-for one model.
+for one model; those for how candidates are measured may also be a device's.
 """
 
 import math
@@ -32,11 +32,12 @@ from retune.core.schema import (
     did_you_mean,
     read_toml,
 )
+from retune.device.simulated.accelerator import config_file
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.nightly.window import TimeWindow, daily, firing_times, parse_window
 from retune.pipeline.quantization import RANDOM, check_settings
-from retune.pipeline.request import SCHEMES, TuneRequest, options, refuse_earlier
+from retune.pipeline.request import SCHEMES, TuneRequest, options, quantize_settings, refuse_earlier
 
 T = TypeVar("T")
 
@@ -57,20 +58,29 @@ DECIDED = ("trials", "publish", "campaign")
 and is a campaign of its own."""
 OPTION_KEYS = tuple(name for name in options() if name not in (*OWN_KEYS, *DECIDED))
 """Fields of a request that are keys of the whole file and of a model."""
+MEASURING_KEYS = (
+    "trials_per_task", "repeats", "min_repeat_ms", "cooldown", "build_deadline", "run_deadline",
+)  # fmt: skip
+"""Those of them that are keys of a device, too, and count there before all others: a weak board
+takes longer, whatever it is asked for."""
 
 _DEFAULT_START = time(22)
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
 
 
-def _with_options(kind: type[T]) -> type[T]:
-    """Decorates a table: the options of a request are keys too, None where they are left out."""
-    forms: dict[str, Any] = {"quantize": Literal[tuple(SCHEMES)]}
-    known = options()
-    keys = [(n, forms.get(n, known[n].hint) | None, field(default=None)) for n in OPTION_KEYS]
-    made = make_dataclass(kind.__name__, keys, bases=(kind,), frozen=True, kw_only=True)
-    made.__doc__ = kind.__doc__
-    return cast("type[T]", made)
+def _with_options(*names: str) -> Callable[[type[T]], type[T]]:
+    """Decorates a table: these options of a request are keys too, None where they are left out."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        forms: dict[str, Any] = {"quantize": Literal[tuple(SCHEMES)] | dict[str, Any]}
+        known = options()
+        keys = [(n, forms.get(n, known[n].hint) | None, field(default=None)) for n in names]
+        made = make_dataclass(kind.__name__, keys, bases=(kind,), frozen=True, kw_only=True)
+        made.__doc__ = kind.__doc__
+        return cast("type[T]", made)
+
+    return decorate
 
 
 def _given(table: object) -> dict[str, Any]:
@@ -87,7 +97,7 @@ class MinuteBounds:
     most: Above0 | None = None
 
 
-@_with_options
+@_with_options(*OPTION_KEYS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A network of the fleet."""
@@ -116,6 +126,7 @@ class ModelConfig:
                 return MinuteBounds(least=fixed, most=fixed)
 
 
+@_with_options(*MEASURING_KEYS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConfig:
     """A device that networks are tuned for."""
@@ -178,7 +189,7 @@ class WindowConfig:
     timezone: Text = "UTC"
 
 
-@_with_options
+@_with_options(*OPTION_KEYS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightlyConfig:
     """A checked configuration. Its paths are absolute, or relative to the folder of the process."""
@@ -236,7 +247,7 @@ class NightlyConfig:
         What the file says of quantized networks is not for those that stay in floats.
         """
         of_all, own = _given(self), _given(model)
-        if SCHEMES[(of_all | own).get("quantize", "none")] is None:
+        if (of_all | own).get("quantize", "none") == "none":
             of_all = {n: v for n, v in of_all.items() if n not in ("calibration", "accuracy_drop")}
         return TuneRequest(
             model=model.model,
@@ -248,7 +259,7 @@ class NightlyConfig:
             publish="faster",
             shapes=model.shapes,
             campaign=campaign,
-            **(of_all | own),
+            **(of_all | own | _given(device)),
         )
 
 
@@ -291,6 +302,7 @@ def load_config(path: Path) -> NightlyConfig:
     for key in ("out", "records", "work"):
         if getattr(read, key):
             _within(where, partial(check_folder, f"{key}:", Path(getattr(config, key))))
+    _within(where, partial(quantize_settings, getattr(config, "quantize", None)))
     _check_devices(config)
     _check_models(config)
     _check_hours(config)
@@ -365,8 +377,8 @@ def _model(model: ModelConfig, folder: Path) -> ModelConfig:
 def _device(device: DeviceConfig, folder: Path) -> DeviceConfig:
     """With its own name; the file of a simulated one is relative to the configuration."""
     given = device.device or device.name
-    file = given.removeprefix(SIMULATED)
-    return replace(device, device=given if file == given else f"{SIMULATED}{folder / file}")
+    file = given.removeprefix(SIMULATED) if given.startswith(SIMULATED) else config_file(given)
+    return replace(device, device=given.removesuffix(file) + str(folder / file) if file else given)
 
 
 def _check_devices(config: NightlyConfig) -> None:
@@ -395,6 +407,7 @@ def _check_models(config: NightlyConfig) -> None:
                 f"{where}: minutes: most: expected at least as many as `least`, which is "
                 f"{model.bounds.least:g}, got {most:g}"
             )
+        _within(where, partial(quantize_settings, getattr(model, "quantize", None)))
         samples = config.request(model, config.device[0], minutes=1.0, campaign="").calibration
         if samples in ("", RANDOM) or Path(samples).exists():
             _within(where, partial(_check_settings, config, model))

@@ -57,14 +57,15 @@ def import_network(
     half: bool = False,
     recipe: Path | None = None,
     accelerator: VtaConfig | None = None,
+    packed_part: tuple[str, str] = ("", ""),
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
     `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
     the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
-    By a `recipe`, which stage quantize writes, the network is one of integers; then the part of it
-    that the `accelerator` can run is packed.
+    By a `recipe`, which stage quantize writes, the network is quantized; then the part of it that
+    the `accelerator` can run is packed, between the ops of `packed_part`.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
@@ -75,7 +76,9 @@ def import_network(
     versions = tuple(_version(file) for file in (path, *beside))
     shapes_ = tuple(sorted(own.items()))
     with HOST.working():
-        return _import(path, versions, shapes_, layout, max_error, half, recipe, accelerator)
+        return _import(
+            path, versions, shapes_, layout, max_error, half, recipe, accelerator, packed_part
+        )
 
 
 def _version(path: Path) -> Version:
@@ -109,6 +112,7 @@ def _import(
     half: bool,
     recipe: Path | None,
     accelerator: VtaConfig | None,
+    packed_part: tuple[str, str],
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
@@ -116,7 +120,8 @@ def _import(
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
         if accelerator is not None:
-            graph = packed_network(graph, accelerator)
+            start, stop = packed_part
+            graph = packed_network(graph, accelerator, start_name=start, stop_name=stop)
     network = extract(
         optimise(graph, order_of(layout), half=half),
         max_error=max_error,
@@ -155,6 +160,7 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
         half=_keeps_half(request),
         recipe=recipe,
         accelerator=config_of(spec_of(request.device)),
+        packed_part=(request.pack_start, request.pack_stop),
     )
 
 

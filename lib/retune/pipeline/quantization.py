@@ -51,6 +51,11 @@ def check_quantization(request: TuneRequest) -> None:
             f"device {request.device!r} computes with integers whose scales are powers of two: "
             f"expected quantize power2, got {asked}"
         )
+    if (request.pack_start or request.pack_stop) and not is_accelerator(request.device):
+        raise InputError(
+            f"device {request.device!r}: expected no pack_start and pack_stop, as nothing is "
+            f"packed for it, got {request.pack_start or request.pack_stop!r}; leave them out"
+        )
     check_settings(request.quantize, request.calibration, request.accuracy_drop)
 
 
@@ -93,7 +98,8 @@ def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
 def accelerator_inputs(request: TuneRequest) -> Inputs:
     """What stages depend on that ask what an accelerator packs; nothing without one."""
     config = config_of(spec_of(request.device))
-    return () if config is None else (config,)
+    part = (request.pack_start, request.pack_stop)
+    return () if config is None else (config, *(part if any(part) else ()))
 
 
 def _settings(request: TuneRequest) -> QuantizeSettings:

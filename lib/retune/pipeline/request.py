@@ -7,7 +7,7 @@ and the arguments of `retune.tune_network`, with types, limits, defaults and hel
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import (
     Annotated,
@@ -48,6 +48,9 @@ SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
 }  # fmt: skip
 """Settings of quantization that have a name."""
+
+Deadline = Annotated[float, Meta(gt=0, le=600)]
+"""Seconds. A board of a farm waits no longer, either."""
 
 DEFAULT_MINUTES = 10.0
 """Measuring time where neither trials nor minutes are given."""
@@ -108,12 +111,44 @@ def _layout(value: str) -> Layout:
     return cast("Layout", value)
 
 
-def _settings(value: QuantizeSettings | Mapping[str, Any] | str | None) -> QuantizeSettings | None:
+def quantize_settings(
+    value: QuantizeSettings | Mapping[str, Any] | str | None,
+) -> QuantizeSettings | None:
+    """The settings that a scheme's name, or a table of a scheme and settings, asks for.
+
+    Raises: InputError.
+    """
     if isinstance(value, str):
         if value not in SCHEMES:
             raise InputError(f"quantize: expected one of {', '.join(SCHEMES)}, got {value!r}")
         return SCHEMES[value]
-    return QuantizeSettings(**value) if isinstance(value, Mapping) else value
+    return _scheme_with(value) if isinstance(value, Mapping) else value
+
+
+def _scheme_with(table: Mapping[str, Any]) -> QuantizeSettings:
+    """The settings of a scheme (`int8` unless it is named), with those of a table in their place.
+
+    Raises: InputError naming the key.
+    """
+    from retune.core.schema import did_you_mean, from_plain
+
+    hints = get_type_hints(QuantizeSettings)
+    for name in table:
+        if name not in hints:
+            raise InputError(
+                f"quantize: expected keys among {', '.join(hints)}, got {name!r}"
+                f"{did_you_mean(name, list(hints))}"
+            )
+    given = {
+        name: from_plain(hints[name], value, where=f"quantize: {name}")
+        for name, value in table.items()
+    }
+    start = SCHEMES[given.get("scheme", "int8")]
+    assert start is not None, "`none` is not a scheme of settings"
+    try:
+        return replace(start, **given)
+    except InputError as error:
+        raise InputError(f"quantize: {error}") from None
 
 
 @request
@@ -158,6 +193,29 @@ class TuneRequest:
     patience: Count = option(
         "Early stopping: trials without a gain after which a task ends; 0: never", default=0
     )
+    trials_per_task: Positive | None = option(
+        "Number of measurements of a task at most; by default `trials` and `minutes` alone limit "
+        "them",
+        default=None,
+    )
+    repeats: Annotated[int, Meta(ge=1, le=1000)] | None = option(
+        "Repeats of a measurement; by default 5, and 3 on a GPU", default=None
+    )
+    min_repeat_ms: Annotated[float, Meta(gt=0, le=60_000)] | None = option(
+        "Least duration of a repeat, in milliseconds: calls are added until it lasts so long; by "
+        "default 5, and 1 on a GPU",
+        default=None,
+    )
+    cooldown: Annotated[float, Meta(ge=0, le=60)] | None = option(
+        "Pause before each repeat, in seconds; by default none", default=None
+    )
+    build_deadline: Deadline | None = option(
+        "Deadline of building a candidate, in seconds; by default 30", default=None
+    )
+    run_deadline: Deadline | None = option(
+        "Deadline of a launch, in seconds, beside the time of its arithmetic; by default 10",
+        default=None,
+    )
     seed: Count = option("Random seed: the same one proposes the same candidates", default=0)
     shapes: Shapes = option(
         "Input shapes that the model leaves open, by input or symbol",
@@ -185,8 +243,16 @@ class TuneRequest:
     )
     quantize: QuantizeSettings | None = option(
         f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
-        converter=_settings,
+        converter=quantize_settings,
         default=None,
+    )
+    pack_start: str = option(
+        "Graph packing for an accelerator: the op after which it begins; by default max_pool2d",
+        default="",
+    )
+    pack_stop: str = option(
+        "Graph packing for an accelerator: the op before which it ends; by default global_avg_pool",
+        default="",
     )
     calibration: str = option(
         "Calibration samples: an .npz file, a folder of them, or random",

@@ -51,17 +51,27 @@ _LAYOUT_SHARE = 0.12
 """What of the budget goes into layouts, where they are measured."""
 _NOTHING_LEFT = "nothing is left to try"
 
+_TIMING = ("repeats", "min_repeat_ms", "cooldown", "build_deadline", "run_deadline")
+"""Fields of a request that say how a candidate is timed. Times compare whatever they are: they are
+medians of repeats, beside a calibration kernel that is timed around them."""
+
 _OPEN = OpenRuns()
 _RECORDED = RecordedTrials()
 
 
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
-    """The name of a run: the same request under the same conditions continues the same run."""
+    """The name of a run: the same request under the same conditions continues the same run.
+
+    A request that asks for other repeats, pauses or deadlines is another run.
+    """
     budget = (request.trials, request.minutes, request.patience)
     search = (request.tuner, request.task_scheduler, request.seed)
     where = (request.records, request.max_error)
     conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
-    return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
+    asked = [(name, getattr(request, name)) for name in (*_TIMING, "trials_per_task")]
+    stated = [pair for pair in asked if pair[1] is not None]  # others leave the name as it was
+    whole = (conditions.key, search, budget, where, request.campaign)
+    return content_key(network.model_key, *whole, *stated)
 
 
 def tune_key(run: str, task_key: str) -> str:
@@ -209,7 +219,7 @@ def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) 
             statuses=tuple(session.statuses(task_key).most_common()),
             trials_done=session.trials,
             seconds_done=session.seconds,
-            reason=_reason(request, end),
+            reason=_reason(request, end, mine.trials),
             stopped=end == "stopped",
         )
 
@@ -232,7 +242,8 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         patience=request.patience,
         retune=__version__,
         batch=usual_batch(spec),
-        options=usual_options(spec),
+        task_trials=request.trials_per_task,
+        options=usual_options(spec, **{name: getattr(request, name) for name in _TIMING}),
     )
     network = open_network(request).network
     check_types(network.graph, spec)
@@ -255,7 +266,8 @@ def _is_recorded(search: TuneManifest, recorded: Mapping[str, int]) -> bool:
     return mine >= search.progress.trials and all_tasks >= search.trials_done
 
 
-def _reason(request: TuneRequest, end: End) -> str:
+def _reason(request: TuneRequest, end: End, trials: int) -> str:
+    """Why a task with so many trials gets no further ones."""
     match end:
         case "trials":
             return f"{request.trials} trials are done"
@@ -263,6 +275,8 @@ def _reason(request: TuneRequest, end: End) -> str:
             return f"{request.minutes:g} minutes are over"
         case "stopped":
             return "stopped by hand, the same command goes on"
+        case "nothing left" if trials == request.trials_per_task:
+            return f"{counted(trials, 'trial')} of each task are done"
         case "nothing left":
             return _NOTHING_LEFT
 

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from uuid import UUID
 
 from prefect import Flow
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.concurrency.sync import concurrency
 from prefect.runtime import flow_run as current
 
+from retune.core.errors import RetuneError
 from retune.core.names import model_name, slug
 from retune.prefect.cancelling import cancellable
-from retune.prefect.reap import run_tags
+from retune.prefect.contact import SERVER
+from retune.prefect.reap import DEVICE, OURS, mark_dead_runs, run_tags
+from retune.prefect.run_log import run_log
+from retune.prefect.slots import device_slot
+from retune.prefect.surviving import surviving
 
 if TYPE_CHECKING:
     from prefect.flows import FlowStateHook
@@ -33,9 +37,17 @@ class Hooks(TypedDict):
 
 
 def outcome(flow: Flow[..., Any], parameters: Mapping[str, Any]) -> object:
-    """What a flow run of these parameters returns, or the exception that ended it."""
-    run = cast("Callable[..., State[Any]]", flow)
-    return run(**parameters, return_state=True).result(raise_on_failure=False)
+    """What a flow run of these parameters returns, or the exception that ended it.
+
+    A server that dies once the flow has begun changes neither. Raises: an error of the connection
+    (`httpx.TransportError`) where the server did not let it begin.
+    """
+    run = cast("Callable[..., object]", flow)
+    try:
+        found = surviving(lambda: run(**parameters, return_state=True))
+    except RetuneError as error:
+        return error
+    return found.result(raise_on_failure=False) if isinstance(found, State) else found
 
 
 def name_of_run() -> str:
@@ -47,27 +59,34 @@ def name_of_run() -> str:
 
 
 @contextmanager
-def flow_run(*, tags: Sequence[str] = (), device: str | None = None) -> Generator[None]:
-    """The flow run of this context is tagged, holds its place at the device, and can be cancelled.
+def flow_run(
+    *, tags: Sequence[str] = (), device: str | None = None, name: str | None = None
+) -> Generator[None]:
+    """The flow run of this context is tagged, has its slot of the device, and can be cancelled.
 
-    Tags are `retune`, the host and process (by which a dead run is known) and the given ones. Waits
-    for a place where the server limits the runs of a device.
+    Tags are `retune`, host and process (by which a dead run is known), device, and the given ones;
+    `name` takes the place of the run's name. retune's log is the run's log. Runs that died are
+    marked so first, as one of them may have the slot. Waits for a slot where the server limits the
+    runs of a device. A server that does not answer changes nothing of what is done here.
     """
-    _tag(["retune", *run_tags(), *tags])
+    run = UUID(str(current.id))
+    of_device = [f"{DEVICE}{device}"] if device else []
     with ExitStack() as held:
-        if device:
-            limit = f"retune-device-{slug(device)}"
-            held.enter_context(concurrency(limit, strict=False))
+        held.enter_context(run_log())
+        mark_dead_runs()
+        SERVER.ask(
+            lambda client: _describe(client, run, [OURS, *run_tags(), *tags, *of_device], name)
+        )
         held.enter_context(cancellable(current.id))
+        if device:
+            held.enter_context(device_slot(device, run))
         yield
 
 
-def _tag(tags: Sequence[str]) -> None:
-    with get_client(sync_client=True) as client:
-        run = UUID(str(current.id))
-        known = client.read_flow_run(run).tags
-        kept = [tag for tag in known if not tag.startswith("process:")]  # of an earlier try
-        client.update_flow_run(run, tags=list(dict.fromkeys([*kept, *tags])))
+def _describe(client: SyncPrefectClient, run: UUID, tags: Sequence[str], name: str | None) -> None:
+    known = client.read_flow_run(run).tags
+    kept = [tag for tag in known if not tag.startswith(("host:", "process:"))]  # of an earlier try
+    client.update_flow_run(run, tags=list(dict.fromkeys([*kept, *tags])), name=name)
 
 
 def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
@@ -92,8 +111,7 @@ def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]
         data="\n".join(lines),
         flow_run_id=flow_run.id,
     )
-    with get_client(sync_client=True) as client:
-        client.create_artifact(made)
+    SERVER.ask(lambda client: client.create_artifact(made))
 
 
 def _entrypoint(flow: Flow[..., Any]) -> str:

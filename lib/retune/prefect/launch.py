@@ -1,4 +1,4 @@
-"""Runs a flow from a command: a Prefect API at hand, dead runs reaped, the result brought back.
+"""Runs a flow from a command: a Prefect API at hand, and the result brought back.
 
 Importing this module does not import Prefect: its server must be there first.
 """
@@ -14,25 +14,30 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 FLUSH_S = 10.0
+LOST_FLUSH_S = 1.0
+"""Where the server does not answer."""
 
 
 def run_flow(call: Callable[[], R]) -> R:
     """What `call` returns, which imports a flow and calls it, while there is a Prefect API.
 
-    Raises: what a stage raised, when it fails for good; RunCancelled if the run was cancelled on
-    its server.
+    A server that dies meanwhile changes neither. Raises: what a stage raised, when it fails for
+    good; RunCancelled if the run was cancelled or suspended on its server.
     """
     with prefect_api():
-        from prefect.exceptions import CancelledRun
+        from prefect.exceptions import CancelledRun, Pause
 
         from retune.prefect.cancelling import RunCancelled
-        from retune.prefect.reap import mark_dead_runs
+        from retune.prefect.surviving import surviving
 
-        mark_dead_runs()
         try:
-            return call()
+            return surviving(call)
         except CancelledRun as cancelled:
             raise RunCancelled(str(cancelled)) from cancelled
+        except Pause as paused:
+            raise RunCancelled(
+                "the flow run was suspended; everything measured is kept"
+            ) from paused
         finally:
             flush()
 
@@ -54,9 +59,6 @@ def serve_flow(
         from prefect.schedules import Cron
         from prefect.types.entrypoint import EntrypointType
 
-        from retune.prefect.reap import mark_dead_runs
-
-        mark_dead_runs()
         load().serve(
             name=name,
             schedule=Cron(cron, timezone=timezone),
@@ -74,5 +76,8 @@ def flush() -> None:
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
-    APILogWorker.drain_all(timeout=FLUSH_S)
-    EventsWorker.drain_all(timeout=FLUSH_S)
+    from retune.prefect.contact import SERVER
+
+    seconds = LOST_FLUSH_S if SERVER.lost else FLUSH_S
+    APILogWorker.drain_all(timeout=seconds)
+    EventsWorker.drain_all(timeout=seconds)

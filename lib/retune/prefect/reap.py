@@ -1,22 +1,41 @@
-"""Flow runs whose process was killed would stay `Running` for ever; here they become `Crashed`.
+"""Flow runs whose process or host died would stay `Running` for ever; here they become `Crashed`.
 
-Each run carries tags that name its host and process. A crashed run can be retried by `prefect
-flow-run retry`.
+Read `mark_dead_runs`, which every flow of ours calls when it begins. Each run carries tags that
+name its host and process: on that host it is dead once the process is gone. On another host it is
+dead once its heartbeats, which Prefect sends for every flow run, have ceased. A crashed run can be
+retried by `prefect flow-run retry`, and gives back its slot of the device.
 """
 
+import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 from prefect.states import Crashed
 
 from retune.core.processes import Holder, is_alive, this_process
+from retune.prefect.contact import SERVER
+
+OURS = "retune"
+"""Tag of every flow run of ours."""
+DEVICE = "device:"
+"""Begins the tag that names the device."""
+LEASE = "retune.lease"
+"""Label of a flow run: the lease of its slot of a device, see `slots`."""
+HEARTBEAT = "prefect.flow-run.heartbeat"
+SILENCE = timedelta(minutes=10)
+"""Three heartbeats of Prefect's usual interval, and one more."""
+
+_LOG = logging.getLogger("retune.prefect")
 
 
 def run_tags() -> tuple[str, str]:
@@ -26,18 +45,57 @@ def run_tags() -> tuple[str, str]:
 
 
 def mark_dead_runs() -> int:
-    """Holds after the call: no run of ours that died on this host counts as running."""
-    host, _ = run_tags()
+    """Holds after the call: no run of ours that is known to be dead counts as running.
+
+    Gives how many there were. A server that does not answer is left as it is.
+    """
+    return SERVER.ask(_mark_dead_runs) or 0
+
+
+def running_runs(client: SyncPrefectClient, *tags: str) -> list[FlowRun]:
+    """The runs of ours with these tags that count as running."""
     running = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])),
-        tags=FlowRunFilterTags(all_=["retune", host]),
+        tags=FlowRunFilterTags(all_=[OURS, *tags]),
     )
-    with get_client(sync_client=True) as client:
-        dead = [run for run in client.read_flow_runs(flow_run_filter=running) if is_dead(run.tags)]
-        for run in dead:
-            state = Crashed(message="the process that ran it is gone")
-            client.set_flow_run_state(run.id, state, force=True)
-    return len(dead)
+    return client.read_flow_runs(flow_run_filter=running)
+
+
+def _mark_dead_runs(client: SyncPrefectClient) -> int:
+    dead = 0
+    for run in running_runs(client):
+        if why := _death(client, run):
+            _LOG.warning("flow run %r is marked as crashed: %s", run.name, why)
+            client.set_flow_run_state(run.id, Crashed(message=why), force=True)
+            if lease := run.labels.get(LEASE):
+                client.release_concurrency_slots_with_lease(UUID(str(lease)))
+            dead += 1
+    return dead
+
+
+def _death(client: SyncPrefectClient, run: FlowRun) -> str:
+    """How the run is known to be dead; empty if it is not known to be."""
+    if is_dead(run.tags):
+        return "the process that ran it is gone"
+    host, _ = run_tags()
+    if host in run.tags:
+        return ""
+    last = _last_heartbeat(client, run.id)
+    if last is None or datetime.now(UTC) - last < SILENCE:
+        return ""
+    return f"its host has sent no heartbeat since {last:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _last_heartbeat(client: SyncPrefectClient, run: UUID) -> datetime | None:
+    """When the run's last one came; None if none ever did, as where heartbeats are turned off."""
+    page = client.read_events(
+        EventFilter(
+            event=EventNameFilter(name=[HEARTBEAT]),
+            resource=EventResourceFilter(id=[f"prefect.flow-run.{run}"]),
+        ),
+        limit=1,
+    )
+    return page.events[0].occurred if page.events else None
 
 
 def is_dead(tags: Sequence[str]) -> bool:

@@ -31,11 +31,13 @@ QUIET: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "retune",
+    "PREFECT_CLIENT_MAX_RETRIES": "2",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_CLI_PROMPT": "false",
 }
-"""No telemetry; retune's lines go to the run's log, and the command line says what failed."""
+"""No telemetry; retune's lines go to the run's log, and the command line says what failed. A client
+that retries five times waits for a minute at the end of a run whose server has died."""
 
 IDLE: Mapping[str, str] = {
     f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"

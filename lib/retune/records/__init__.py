@@ -1,6 +1,7 @@
 """The record store: every measurement, as rows of Parquet files.
 
 `load` gives the rows as a pandas table; RecordStore (retune.records.store) writes and searches.
+`load_nights` gives the table of nights beside them, see `retune.records.nights`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     Table = pd.DataFrame
     """Rows of measurements, as other packages name the type."""
 
-__all__ = ["load", "summary"]
+__all__ = ["load", "load_nights", "summary"]
 
 
 def load(
@@ -32,6 +33,18 @@ def load(
     of a newer schema.
     """
     return _store(root).scan(filters, columns)
+
+
+def load_nights(root: Path | str | None = None, fleet: str = "") -> pd.DataFrame:
+    """The table of nights below `root` (default: the RETUNE_RECORDS folder), the oldest first.
+
+    One row for each night, network and device: its time, its controls' and the verdict; columns are
+    the fields of `retune.records.nights.NightRow`. `fleet` is a fleet's name, by default all.
+    Raises: InputError for a folder that is not there; RecordError for a file of a newer schema.
+    """
+    from retune.records.nights import nights_frame
+
+    return nights_frame(_store(root).root, fleet)
 
 
 def summary(root: Path | str | None = None) -> Summary:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
@@ -29,12 +29,32 @@ _BUILT_AT_ONCE = 4
 """Candidates of a GPU's batch for each core of the host: it is the host that takes the time."""
 
 
-def usual_options(spec: DeviceSpec) -> MeasureOptions:
-    """How candidates are timed on a device where nobody asks for more.
+def usual_options(
+    spec: DeviceSpec,
+    *,
+    repeats: int | None = None,
+    min_repeat_ms: float | None = None,
+    cooldown: float | None = None,
+    build_deadline: float | None = None,
+    run_deadline: float | None = None,
+) -> MeasureOptions:
+    """How candidates are timed on a device; what is None is what such a device usually gets.
 
     A GPU's times scatter little, and its neighbours do not disturb it: fewer and shorter repeats.
     Cycles of a simulated accelerator are counted once.
     """
+    asked = {
+        "repeat": repeats,
+        "min_repeat_ms": min_repeat_ms,
+        "cooldown_s": cooldown,
+        "build_deadline_s": build_deadline,
+        "run_deadline_s": run_deadline,
+    }
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    return replace(_usual(spec), **given)
+
+
+def _usual(spec: DeviceSpec) -> MeasureOptions:
     if spec.accelerator:
         return MeasureOptions(repeat=1, disturbed_retries=0)
     if spec.device_class == "gpu":

@@ -66,6 +66,8 @@ class RunSettings:
     """What earlier processes have spent of it."""
     patience: int = 0
     """Trials without a gain after which a task gets no further ones; 0: no limit."""
+    task_trials: int | None = None
+    """Trials of a task at most; None: no limit."""
     batch: int = ROUND
     """Candidates measured between two records files."""
     options: MeasureOptions = MeasureOptions()
@@ -411,7 +413,7 @@ class Session:
         )
         tuner = make_tuner(settings.tuner, setting, task.key)
         first = [default_candidate(space, spec), *space.untuned()]
-        run = TaskRun(task, space, tuner, first, settings.patience)
+        run = TaskRun(task, space, tuner, first, settings.patience, settings.task_trials)
         run.recall(history_of(earlier.loc[earlier["task_key"] == task.key], space))
         return run
 

@@ -199,6 +199,7 @@ class Task:
             "stride": self.stride,
             "epilogue": list(self.epilogue),
             "expression": self.text,
+            **(self.packed.to_json() if self.packed else {}),
         }
 
 

@@ -18,11 +18,18 @@ class TaskRun:
     """Proposals and results of one task. All of it follows from what was observed, in its order."""
 
     def __init__(
-        self, task: Task, space: Space, tuner: Tuner, first: Sequence[Candidate], patience: int
+        self,
+        task: Task,
+        space: Space,
+        tuner: Tuner,
+        first: Sequence[Candidate],
+        patience: int,
+        most: int | None = None,
     ) -> None:
         """`first` is measured before the tuner is asked, the default schedule before all others.
 
         After `patience` trials without a gain the task gets no further ones; 0: it always does.
+        `most` is the number of its trials at most; None: no limit.
         """
         self.task = task
         self.space = space
@@ -33,6 +40,7 @@ class TaskRun:
         self._kind = "+".join((task.op, *task.epilogue))
         self._flops = task.flops
         self._patience = patience
+        self._most = most
         self._default = int(space.numbers(space.locate(first[:1]))[0])
         self._first = space.locate(list(dict.fromkeys(first)))
         self.best_us: float | None = None
@@ -70,7 +78,12 @@ class TaskRun:
         )
 
     def propose(self, count: int) -> Candidates:
-        """Up to `count` candidates that were never measured; none when the space is exhausted."""
+        """Up to `count` candidates that were never measured; none when the space is exhausted.
+
+        Not while earlier ones are measured: the task's limit counts what was observed.
+        """
+        if self._most is not None:
+            count = min(count, self._most - self.trials)
         if len(self._first):
             return self._first.take(np.arange(min(count, len(self._first))))
         proposed = self._tuner.propose(count)
@@ -106,6 +119,8 @@ class TaskRun:
         self._tuner.observe(measured.candidates, measured.costs)
 
     def _given_up(self) -> bool:
+        if self._most is not None and self.trials >= self._most:
+            return True
         if self.best_cost is None:
             return self.trials >= HOPELESS
         gained = int(np.argmin(self._bests)) + 1 if self._bests else 0

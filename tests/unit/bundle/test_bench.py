@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.bundle.verify import bench
-from retune.bundle.verify.bench import BenchOptions, compare_times, known_times, longest_s
+from retune.bundle.verify.bench import (
+    BenchOptions,
+    compare_times,
+    known_times,
+    longest_s,
+    median_interval,
+    rounds_of,
+)
 from retune.core.errors import InputError
 from tests.support.properties import quick
 
@@ -222,3 +229,17 @@ def test_pauses_count_as_long_as_they_may_last() -> None:
     paused = BenchOptions(settle_s=0.1, min_rounds=3, budget_s=1)
     apart = longest_s([0.01, 0.01], paused) - longest_s([0.01, 0.01], still)
     assert apart >= 2 * (1 + 3 + 1) * 1.1 - 1
+
+
+def test_rounds_that_were_timed_elsewhere_have_the_same_outcome():
+    found = rounds_of({"slow": [4.0, 4.2, 3.8], "quick": [2.0, 2.1, 1.9]}, baseline="slow")
+    assert found.rounds == 3 and found.timing("slow").times_s == (4.0, 4.2, 3.8)
+    assert found.ratio("quick").ratio == pytest.approx(2.0)
+
+
+def test_the_interval_of_a_median_holds_it_in_95_of_100_cases():
+    rng = np.random.default_rng(0)
+    bounds = [median_interval(rng.normal(1.0, 0.1, 32).tolist()) for _ in range(500)]
+    assert 0.93 <= sum(low <= 1.0 <= high for low, high in bounds) / 500 <= 0.99
+    assert median_interval([3.0]) == (3.0, 3.0)
+    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)

@@ -254,3 +254,10 @@ def test_a_bundle_of_another_device_is_warned_of(plan: NetworkPlan, tmp_path: Pa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         examiner_of(FakeChild()).best_form(bundle)
+
+
+def test_the_calibration_kernel_takes_part_under_its_name(folder: Path) -> None:
+    child = FakeChild()
+    examiner_of(child).compare({"a": folder}, calibration="kernel")
+    (request,) = [each for each in child.seen if isinstance(each, Compare)]
+    assert request.calibration == "kernel"

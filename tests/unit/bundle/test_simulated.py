@@ -21,6 +21,7 @@ from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, Workload
 from retune.device.simulated.runner import SimulatedRunner
+from retune.records.cost import NOMINAL_US
 from tests.support.boards import board, fault
 from tests.support.module import FakeDevice
 from tests.support.programs import kernels_of, texts_of
@@ -127,3 +128,36 @@ def test_what_is_wrong_is_as_fast_in_the_bundle_as_it_was_alone(plan: NetworkPla
 
 def test_a_real_device_has_a_plain_module(plan: NetworkPlan):
     assert type(module_on(plan, FakeDevice())) is Module  # type: ignore[arg-type]
+
+
+def test_the_calibration_kernel_knows_the_boards_speed_alone(plan: NetworkPlan, tmp_path: Path):
+    slow = board(tmp_path, 'speed = 0.5\n[[slower]]\nkernel = "*"\nfactor = 3.0')
+    found = simulated_times({"a": plan}, slow, calibration="kernel")
+    assert found.timing("kernel").median_s == pytest.approx(2e-6 * NOMINAL_US)
+    plain = simulated_seconds(plan, board(tmp_path))
+    assert found.timing("a").median_s == pytest.approx(6.0 * plain)
+
+
+def test_kernels_of_a_name_are_slower_in_bundles_and_alone(plan: NetworkPlan, tmp_path: Path):
+    text = '[[slower]]\nkernel = "scal*"\nfactor = 1.5'
+    plain, slower = (launch_seconds(plan, board(tmp_path, each)) for each in ("", text))
+    factors = [1.5 if launch.kernel == "scale" else 1.0 for launch in plan.launches]
+    assert slower == pytest.approx([f * s for f, s in zip(factors, plain, strict=True)])
+    alone = measured_us(plan, tmp_path, text, 1)
+    assert alone == pytest.approx([1e6 * slower[1]])
+
+
+def test_times_of_bundles_scatter_from_round_to_round_and_from_night_to_night(
+    plan: NetworkPlan, tmp_path: Path
+):
+    def timed(text: str) -> np.ndarray:
+        return np.array(simulated_times({"a": plan}, board(tmp_path, text)).timing("a").times_s)
+
+    known = simulated_seconds(plan, board(tmp_path))
+    noisy = timed("noise = 0.02")
+    assert len(noisy) > 8 and 0.01 < np.log(noisy).std() < 0.04
+    assert (noisy == timed("noise = 0.02")).all()  # the same in every process
+    assert (noisy != timed("noise = 0.02\nseed = 1")).all()
+    nights = np.array([timed(f"wander = 0.05\nseed = {seed}")[0] for seed in range(200)])
+    assert np.log(nights / known).std() == pytest.approx(0.05, rel=0.2)
+    assert abs(np.log(nights / known).mean()) < 0.02

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from retune.core.errors import BusyError, InputError
+from retune.core.errors import BusyError, InputError, RunStopped
 from retune.core.locking import exclusive, exclusive_once, machine_lock, own_file
 from retune.core.processes import Holder, this_process
+from retune.core.waiting import interruptible
 from tests.support.processes import heard, talk
 
 HOLDER = """
@@ -215,3 +216,17 @@ def test_what_is_believed_lies_in_a_folder_of_the_users_own(
     path.parent.symlink_to(tmp_path)
     with pytest.raises(InputError, match="expected a folder that only you can write to"):
         own_file("instructions", ".json", "a")
+
+
+def test_a_run_that_is_cancelled_waits_no_longer(lock: Path):
+    def cancelled() -> None:
+        raise RunStopped("the run was cancelled")
+
+    with (
+        exclusive(lock, PAINTED),
+        interruptible(cancelled),
+        pytest.raises(RunStopped),
+        exclusive(lock, PAINTED),
+    ):
+        pass
+    assert is_free(lock)

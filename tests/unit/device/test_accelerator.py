@@ -1,7 +1,9 @@
 """Candidates for the simulated accelerator: cycles if they are right, or else the reason."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, Workload
 from retune.device.simulated.accelerator import (
     AcceleratorRunner,
+    config_named,
     config_of,
     described,
     is_accelerator,
@@ -121,6 +124,35 @@ def test_a_description_of_somebody_else_s_is_refused():
 def test_only_prepared_workloads_are_measured(runner: AcceleratorRunner):
     with pytest.raises(InputError, match="'nobody' was not prepared"):
         runner.measure("nobody", [GOOD], MeasureOptions())
+
+
+def test_a_variant_may_come_from_a_file(tmp_path: Path):
+    """Its device is named by what the file says, so that bundles do not need it."""
+    path = tmp_path / "vta_config.json"
+    config = VtaConfig(target="pynq", log_wgt_buff_size=17)
+    path.write_text(json.dumps({**config.to_dict(), "HW_VER": "0.0.2"}))
+    spec = described(f"vta-sim:{path}", GENERIC_CPU)
+    assert spec.name == "vta-sim:1x16_i8w8a32_15_15_17_17@pynq"
+    assert config_of(spec) == config_named(spec.name) == config
+    assert described(spec.name, GENERIC_CPU) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "expected a vta_config.json, got no such file"),
+        ("{", "expected JSON, got text that is not"),
+        ("[]", "expected an object, got"),
+        ('{"LOG_BLOCKS": 4}', "no field 'LOG_BLOCKS'; there are TARGET"),
+        ('{"TARGET": "versal"}', "expected target one of sim"),
+    ],
+)
+def test_a_file_of_no_variant_is_named(text: str | None, message: str, tmp_path: Path):
+    path = tmp_path / "vta_config.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=f"{path}.*{message}"):
+        described(f"vta-sim:{path}", GENERIC_CPU)
 
 
 def test_the_name_says_the_variant():

@@ -8,7 +8,7 @@ import pytest
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
-from retune.device.simulated.board import Fault, SimulatedBoard, read_board
+from retune.device.simulated.board import Fault, SimulatedBoard, Slower, read_board
 from tests.support.boards import board, fault, written
 
 WHOLE = """model = "kind"
@@ -18,6 +18,11 @@ measure_s = 0.02
 hang_s = 1
 speed = 1.5
 noise = 0.1
+wander = 0.05
+seed = 7
+[[slower]]
+kernel = "dense_*"
+factor = 1.1
 """ + "".join(
     [
         fault("hang", at=17),
@@ -38,6 +43,9 @@ def test_a_file_says_everything_of_a_board(tmp_path: Path):
         hang_s=1,
         speed=1.5,
         noise=0.1,
+        wander=0.05,
+        seed=7,
+        slower=(Slower(kernel="dense_*", factor=1.1),),
         fault=(
             Fault(kind="hang", at=17),
             Fault(kind="crash", share=0.05),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import time
 from pathlib import Path
 
@@ -104,6 +105,69 @@ def test_networks_are_quantized_as_the_file_says_of_all_or_of_one(load: Load, tm
     assert [r.quantize for r in requests] == [QuantizeSettings(), POWER2, None]
     assert [r.calibration for r in requests] == ["random", str(tmp_path / "digits.npz"), ""]
     assert [r.accuracy_drop for r in requests] == [1, 1, None]
+
+
+def test_settings_of_quantization_may_be_a_table(load: Load):
+    text = 'calibration = "random"\n' + LEAST
+    own = LEAST.replace('"zoo:mlp"', '"zoo:mlp"\nquantize = "none"')
+    for written, expected in (
+        ('{ method = "kl", skip = ["softmax"] }', QuantizeSettings(method="kl", skip=("softmax",))),
+        ('{ scheme = "power2", global_scale = 4 }', replace(POWER2, global_scale=4.0)),
+    ):
+        config = load(f"quantize = {written}\n{text}")
+        assert requested(config).quantize == expected
+        assert (
+            requested(load(f'quantize = {written}\ncalibration = "random"\n{own}')).quantize is None
+        )
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ('"int4"', "quantize: expected one of none, int8, power2"),
+        (
+            "{ methods = 1 }",
+            r"toml: quantize: expected keys among .*, got 'methods'; did you .*",
+        ),
+        ('{ method = "k" }', "quantize: method: expected one of minmax, .*, got 'k'"),
+        ('{ scheme = "none" }', "quantize: scheme: expected one of int8, power2, got"),
+        ('{ scheme = "power2", weights = "channel" }', "quantize: scheme power2 rescales by one"),
+        ("{ global_scale = -1 }", "quantize: global_scale -1.0 and percentile .*: expected a pos"),
+        ("3", "quantize: expected .* got 3"),
+    ],
+)
+def test_a_wrong_setting_of_quantization_is_named(load: Load, written: str, sentence: str):
+    with pytest.raises(InputError, match=sentence):
+        load(f'quantize = {written}\ncalibration = "random"\n{LEAST}')
+    own = LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\nquantize = {written}\ncalibration = "random"')
+    with pytest.raises(InputError, match=r"nightly\.toml: model 1: quantize"):
+        load(own)
+
+
+def test_a_devices_way_of_measuring_counts_before_the_files_and_the_models(load: Load):
+    config = load(
+        """
+        out = "fleet"
+        repeats = 9
+        run_deadline = 20
+        [[model]]
+        model = "zoo:mlp"
+        repeats = 7
+        trials_per_task = 100
+        [[device]]
+        name = "pocl"
+        [[device]]
+        name = "board"
+        device = "nvidia-cuda-0"
+        repeats = 3
+        cooldown = 0.5
+        """
+    )
+    asked = [config.request(*pair, minutes=1.0, campaign="night") for pair in config.pairs]
+    assert [(r.repeats, r.cooldown) for r in asked] == [(7, None), (3, 0.5)]
+    assert [(r.run_deadline, r.trials_per_task) for r in asked] == [(20.0, 100)] * 2
+    with pytest.raises(InputError, match="device 2: cooldown: expected a number of at most 60"):
+        load(LEAST + '[[device]]\nname = "nvidia-cuda-0"\ncooldown = 61')
 
 
 def test_what_is_left_out_has_its_default(load: Load, tmp_path: Path):

@@ -16,6 +16,7 @@ from retune.core.layouts import LAYOUTS
 from retune.core.processes import this_process
 from retune.nightly.config import (
     DECIDED,
+    MEASURING_KEYS,
     OPTION_KEYS,
     OWN_KEYS,
     DeviceConfig,
@@ -83,6 +84,7 @@ def test_a_nightly_file_has_them_as_keys(tmp_path: Path):
     keys = [{each.name for each in fields(table)} for table in tables]
     assert set().union(*keys) >= OPTIONS.keys() - set(DECIDED)
     assert not set(DECIDED) & set().union(*keys)
+    assert set(MEASURING_KEYS) <= keys[-1] & set(OPTION_KEYS)
     assert set(OPTION_KEYS) | set(OWN_KEYS) | set(DECIDED) == OPTIONS.keys()
     path = tmp_path / "fleet.toml"
     path.write_text('out = "o"\n[[model]]\nmodel = "zoo:mlp"\n[[device]]\nname = "pocl"\n')

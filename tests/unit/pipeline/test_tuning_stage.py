@@ -320,10 +320,52 @@ def test_other_seeds_and_campaigns_are_other_runs(runners: Runners, request_: Tu
             replace(request_, patience=9),
             replace(request_, records="elsewhere"),
             replace(request_, campaign="2026-03-01"),
+            replace(request_, trials_per_task=10),
+            replace(request_, repeats=3),
+            replace(request_, cooldown=3.0),
+            replace(request_, run_deadline=3.0),
         )
     }
-    assert len(ids) == 8
+    assert len(ids) == 12
     assert tuning.run_id(replace(request_, out="x"), network, GENERIC_CPU) in ids
+
+
+def test_candidates_are_measured_as_the_request_says(runners: Runners, request_: TuneRequest):
+    asked = {"repeats": 2, "min_repeat_ms": 0.5, "cooldown": 0.25}
+    deadlines = {"build_deadline": 90.0, "run_deadline": 60.0}
+    usual = runners_options(runners, replace(request_, trials=20))
+    found = runners_options(runners, replace(request_, trials=20, **asked, **deadlines))
+    assert found == replace(
+        usual,
+        repeat=2,
+        min_repeat_ms=0.5,
+        cooldown_s=0.25,
+        build_deadline_s=90.0,
+        run_deadline_s=60.0,
+    )
+    (conditions,) = (
+        RecordStore(request_.records).scan(columns=["conditions"])["conditions"].unique()
+    )
+    assert conditions, "all of these times compare"
+
+
+def runners_options(runners: Runners, request: TuneRequest) -> MeasureOptions:
+    """How the candidates of that request are measured."""
+    tuned(request)
+    (options,) = set(runners.opened[-1].options)
+    return options
+
+
+def test_no_task_has_more_trials_than_it_may(runners: Runners, request_: TuneRequest):
+    request_ = replace(request_, trials_per_task=11)
+    runners.live = 2
+    with pytest.raises(KeyboardInterrupt):
+        tuned(request_)
+    runners.live = None
+    done = tuned(request_)
+    assert [known.trials for known in done.progress] == [11] * len(done.progress)
+    assert done.trials_done == 11 * len(done.progress) < 150
+    assert done.reason == "11 trials of each task are done"
 
 
 def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneRequest):

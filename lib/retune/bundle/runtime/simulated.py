@@ -20,8 +20,9 @@ from retune.bundle.format import open_bundle
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.hosting import HostRun
 from retune.bundle.runtime.module import LaunchProfile, Module, profile_rows, warn_if_foreign
-from retune.bundle.verify.bench import Benchmark, known_times
+from retune.bundle.verify.bench import Benchmark, known_times, rounds_of
 from retune.codegen.source import Run
+from retune.core.keys import content_key
 from retune.device.measure.ceilings import Roofline
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
@@ -35,6 +36,10 @@ from retune.device.simulated.simulation import (
     program_key,
     program_times_us,
 )
+from retune.records.cost import NOMINAL_US
+
+_ROUNDS = 32
+_SEED_DIGITS = 16
 
 
 def simulated_seconds(plan: NetworkPlan, board: SimulatedBoard) -> float:
@@ -53,11 +58,31 @@ def launch_seconds(plan: NetworkPlan, board: SimulatedBoard) -> tuple[float, ...
 
 
 def simulated_times(
-    plans: Mapping[str, NetworkPlan], board: SimulatedBoard, *, baseline: str | None = None
+    plans: Mapping[str, NetworkPlan],
+    board: SimulatedBoard,
+    *,
+    baseline: str | None = None,
+    calibration: str = "",
 ) -> Benchmark:
-    """What `bench.compare_times` is for bundles on a real device; one round, and no doubt."""
+    """What `bench.compare_times` is for bundles on a real device, see `Examiner.compare`.
+
+    One round and no doubt, unless the board's times are to scatter.
+    """
     known = {name: simulated_seconds(plan, board) for name, plan in plans.items()}
-    return known_times(known, baseline=baseline)
+    programs = {name: program_key(plan.runs) for name, plan in plans.items()}
+    if calibration:
+        known[calibration] = 1e-6 * NOMINAL_US / board.speed
+    if not (board.noise or board.wander):
+        return known_times(known, baseline=baseline)
+    rounds = {n: list(s * _scatter(programs.get(n, ""), board)) for n, s in known.items()}
+    return rounds_of(rounds, baseline=baseline)
+
+
+def _scatter(program: str, board: SimulatedBoard) -> np.ndarray:
+    """Each round's time of that program, over its time without noise. float64 [_ROUNDS]"""
+    rng = np.random.default_rng(int(content_key(board.seed, program)[:_SEED_DIGITS], 16))
+    run = board.wander * rng.standard_normal()
+    return np.exp(run + board.noise * rng.standard_normal(_ROUNDS))
 
 
 def programs_of(plan: NetworkPlan) -> list[list[Run]]:

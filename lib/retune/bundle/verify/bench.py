@@ -9,7 +9,7 @@ run: 30 ms later a network of 5.2 ms still took 6.7 on two cores.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor, sqrt
 
 import numpy as np
 
@@ -24,6 +24,8 @@ _RESAMPLES = 2000
 _DRAWN = 1 << 22
 """Samples that are drawn at once."""
 _CONFIDENCE = 0.95
+_NORMAL_95 = 1.96
+"""The normal distribution's quantile for that."""
 _ASLEEP = 0.2
 """Processors that a process whose threads are asleep keeps busy, at most."""
 _LONGEST_SETTLE_S = 1.0
@@ -138,8 +140,31 @@ def known_times(seconds: Mapping[str, float], *, baseline: str | None = None) ->
 
     Raises: InputError as `compare_times`.
     """
-    base = _baseline(list(seconds), baseline)
-    return _outcome(dict.fromkeys(seconds, 1), np.array([list(seconds.values())]), base, seed=0)
+    return rounds_of({name: [time] for name, time in seconds.items()}, baseline=baseline)
+
+
+def rounds_of(
+    samples: Mapping[str, Sequence[float]], *, baseline: str | None = None, seed: int = 0
+) -> Benchmark:
+    """The outcome of rounds that somebody else has timed: each contender's seconds, in order.
+
+    `seed` is the bootstrap's. Raises: InputError as `compare_times`.
+    """
+    base = _baseline(list(samples), baseline)
+    rounds = np.array(list(samples.values()), float).T
+    return _outcome(dict.fromkeys(samples, 1), rounds, base, seed)
+
+
+def median_interval(times: Sequence[float]) -> tuple[float, float]:
+    """Bounds of the 95 % interval of the median, by the order of independent samples.
+
+    Of a few samples the least and the greatest; of one there is no doubt.
+    """
+    ordered = sorted(times)
+    reach = _NORMAL_95 * sqrt(len(ordered)) / 2
+    first = max(0, floor(len(ordered) / 2 - reach))
+    last = min(len(ordered) - 1, ceil(len(ordered) / 2 + reach))
+    return ordered[first], ordered[last]
 
 
 def _baseline(names: Sequence[str], wanted: str | None) -> int:

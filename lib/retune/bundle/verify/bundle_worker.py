@@ -30,6 +30,7 @@ from retune.bundle.verify.examination import (
 )
 from retune.core.errors import DeviceError, InputError, RetuneError
 from retune.device.measure.ceilings import Ceilings
+from retune.device.measure.reference import Reference
 from retune.device.measure.worker import serve
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
@@ -109,12 +110,19 @@ class BundleWorker:
         if isinstance(self._device, SimulatedDevice):
             bundles = {n: e for n, e in request.entrants.items() if isinstance(e, Path)}
             plans = {name: self._module(bundle).plan for name, bundle in bundles.items()}
-            return simulated_times(plans, self._device.board, baseline=request.baseline)
+            return simulated_times(
+                plans,
+                self._device.board,
+                baseline=request.baseline,
+                calibration=request.calibration,
+            )
         clock = CountingClock()
         calls = {
             name: self._timed(entrant, request.bundle, clock)
             for name, entrant in request.entrants.items()
         }
+        if request.calibration:
+            calls[request.calibration] = Reference(self._device).run
         return compare_times(calls, baseline=request.baseline, options=request.options, clock=clock)
 
     def _best_form(self, bundle: Path) -> Form:

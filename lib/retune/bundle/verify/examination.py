@@ -96,6 +96,8 @@ class Compare:
     bundle: Path
     baseline: str | None
     options: BenchOptions
+    calibration: str = ""
+    """Name under which the calibration kernel is timed with them; empty: it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

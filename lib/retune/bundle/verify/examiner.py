@@ -51,6 +51,8 @@ BUNDLES_ALONE = "retune.bundle.verify.bundle_worker"
 """The entry of an examiner that has no oracles and no peers: it needs nothing of what these do."""
 _FORM_CALLS = 25
 """Whole calls by which `forms.best_form` finds out whether another form can gain anything."""
+_CALIBRATION_S = 0.05
+"""A call of the calibration kernel, where it takes long; usually it is about a millisecond."""
 _PROFILE_CALLS = 4
 """Calls that one repeat of a profile takes at most: the steps one by one, the host's in a run of
 their own, and the waiting behind other kernels (`Device.time_queued`) where that is needed."""
@@ -151,11 +153,12 @@ class Examiner:
         *,
         baseline: str | None = None,
         options: BenchOptions | None = None,
+        calibration: str = "",
     ) -> Benchmark:
         """Whole calls in turns, as `bench.compare_times` takes them, on the same random inputs.
 
-        They are those of the first bundle. Raises: InputError also if there is no bundle, or the
-        baseline is none of the names.
+        They are those of the first bundle. With a name for it the calibration kernel takes part.
+        Raises: InputError also if there is no bundle, or the baseline is none of the names.
         """
         options = options or BenchOptions()
         bundles = [entry for entry in entrants.values() if isinstance(entry, Path)]
@@ -164,11 +167,16 @@ class Examiner:
         for bundle in bundles:
             self._warn_if_foreign(bundle)
         request = Compare(
-            entrants=dict(entrants), bundle=bundles[0], baseline=baseline, options=options
+            entrants=dict(entrants),
+            bundle=bundles[0],
+            baseline=baseline,
+            options=options,
+            calibration=calibration,
         )
 
         def ask() -> Benchmark:
             calls = [self._open(entry, bundles[0]) for entry in entrants.values()]
+            calls += [_CALIBRATION_S] if calibration else []
             deadline = self._patience.answer_s + longest_s(calls, options, self._patience.slower)
             names = ", ".join(_identity(entry)[0] for entry in entrants.values())
             return self._ask(f"{names}: timing in turns", request, deadline, Benchmark)

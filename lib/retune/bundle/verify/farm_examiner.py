@@ -66,8 +66,9 @@ class BundleExaminer(Protocol):
         *,
         baseline: str | None = None,
         options: BenchOptions | None = None,
+        calibration: str = "",
     ) -> Benchmark:
-        """Whole calls in turns."""
+        """Whole calls in turns, perhaps with the calibration kernel among them."""
         ...
 
     def profile(self, bundle: Path, *, repeat: int = 10) -> tuple[LaunchProfile, ...]:
@@ -153,6 +154,7 @@ class FarmExaminer:
         *,
         baseline: str | None = None,
         options: BenchOptions | None = None,
+        calibration: str = "",
     ) -> Benchmark:
         """Whole calls in turns, all on one board. Raises: InputError for peers, too."""
         bundles = {name: entry for name, entry in entrants.items() if isinstance(entry, Path)}
@@ -163,9 +165,11 @@ class FarmExaminer:
             bundles=tuple(self._of(name, bundle) for name, bundle in bundles.items()),
             baseline=baseline,
             options=options or BenchOptions(),
+            calibration=calibration,
         )
         answer, found = self._asked(job, list(bundles.values()))
-        if found.benchmark is None or {t.name for t in found.benchmark.timings} != set(bundles):
+        names = {*bundles, *([calibration] if calibration else [])}
+        if found.benchmark is None or {t.name for t in found.benchmark.timings} != names:
             raise _strange(answer)
         return found.benchmark
 

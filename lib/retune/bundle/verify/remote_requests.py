@@ -41,6 +41,8 @@ class BundleJob:
     options: BenchOptions = BenchOptions()
     repeat: int = 10
     """Of a profile."""
+    calibration: str = ""
+    """Name of the calibration kernel in a comparison; empty: it does not take part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

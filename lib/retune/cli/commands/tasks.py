@@ -6,24 +6,34 @@ from typing import TYPE_CHECKING
 from retune.cli.console import print_json, print_line, say
 from retune.cli.options import Json, check_model
 from retune.cli.request import takes_request
+from retune.core.errors import InputError
 from retune.core.files import check_folder
 from retune.core.quantities import counted, flop_text
 from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
+    from retune.pipeline.network import ImportedNetwork
     from retune.search.task import Task
 
 
-@takes_request("model", "shapes", "layout")
+@takes_request(
+    *("model", "device", "quantize", "pack_start", "pack_stop", "calibration", "accuracy_drop"),
+    *("shapes", "layout"),
+    device="",
+)
 def tasks(request: TuneRequest, json: Json = False) -> None:
-    """Print a network's tasks, each as tensor expressions."""
+    """Print a network's tasks, each as tensor expressions.
+
+    With --device as they are tuned for that device, quantized and packed if that is asked for;
+    without it as of the float network on any device.
+    """
     model, order = request.model, request.layout
     check_model(model)
     check_folder("RETUNE_CACHE", Path(request.work))
-    from retune.api import extract_tasks, import_network
+    from retune.api import extract_tasks
     from retune.pipeline.network import order_of
 
-    network = import_network(model, dict(request.shapes), order, Path(request.work))
+    network = _network(request)
     found = extract_tasks(network)
     if (written := order_of(order)) != order:
         say(
@@ -41,6 +51,24 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
     for ops in network.network.host_steps:
         print_line(f"on the host: {ops}")
     print_line(f"{counted(len(found), 'task')}, {flop_text(flops)} in one run of {model}")
+
+
+def _network(request: TuneRequest) -> "ImportedNetwork":
+    """Raises: InputError for options that do not go together."""
+    from retune.pipeline.network import import_network, open_network
+    from retune.pipeline.quantization import check_quantization
+
+    if request.device:
+        check_quantization(request)
+        return open_network(request)
+    if request.quantize is not None:
+        raise InputError(
+            f"--quantize {request.quantize.scheme}: expected --device beside it, got none; the "
+            "types of a quantized network follow from the device"
+        )
+    check_quantization(request)
+    shapes, work = dict(request.shapes), Path(request.work)
+    return import_network(request.model, shapes, request.layout, work)
 
 
 def _facts(task: "Task") -> str:

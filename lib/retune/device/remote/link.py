@@ -24,6 +24,7 @@ from retune.core.errors import DeviceError, InputError, RecordError
 from retune.core.schema import from_json
 from retune.core.stopwatch import turn
 from retune.core.target import DeviceSpec
+from retune.core.waiting import check_waiting
 from retune.device.remote.names import FarmName, check_address
 from retune.device.remote.restricted_unpickler import restrict_unpickling
 from retune.device.remote.security import security_of
@@ -217,6 +218,7 @@ class Link:
         with turn() as board:
             board.is_ours()
             while not done.wait(_GLANCE_S):
+                check_waiting()
                 alone_since = self._looked_after(future, resource, alone_since)
                 board.become("using" if self._is_running(future, resource) else "waiting")
         if future.status not in ("finished", "error"):

@@ -1,15 +1,19 @@
 """The simulated VTA as a device: its name, its description, and what measures on it.
 
 `vta-sim` is the default variant beside the processor of `pocl`, which runs what the accelerator
-does not; `vta-sim:VARIANT` another one. A candidate is lowered, executed, compared with its
-reference bit by bit, and simulated in time, in a process of its own: cycles are the measurement, so
-they are the same each time, one repeat is all, and nobody has to be quiet meanwhile.
+does not; `vta-sim:VARIANT` another one, `vta-sim:VARIANT@BOARD` one at the pace of a board, and
+`vta-sim:FILE.json` that of a `vta_config.json` as TVM has it.
+
+A candidate is lowered, executed, compared with its reference bit by bit, and simulated in time, in
+a process of its own: cycles are the measurement, so they are the same each time, one repeat is all,
+and nobody has to be quiet meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from queue import LifoQueue
 from typing import Any
 
@@ -17,6 +21,7 @@ import numpy as np
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
+from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child, ChildLostError
 from retune.device.measure.gate import HOST
@@ -35,6 +40,7 @@ BASE = "pocl"
 MODEL_VERSION = "cycles-1"
 """Of the model of time: raised when modules take other times."""
 
+_JSON = ".json"
 _ENTRY = "retune.device.simulated.accelerator_child"
 _ONE_THREAD: dict[str, str] = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -51,10 +57,39 @@ def is_accelerator(device: str) -> bool:
     return device.partition(":")[0] == NAME
 
 
+def config_file(device: str) -> str:
+    """The path of the configuration that the device's name names; empty for another name."""
+    variant = device.partition(":")[2]
+    return variant if is_accelerator(device) and variant.endswith(_JSON) else ""
+
+
 def config_named(device: str) -> VtaConfig:
     """The variant that the device's name says. Raises: InputError for none."""
-    variant = device.partition(":")[2]
-    return VtaConfig.from_name(variant) if variant else VtaConfig()
+    if path := config_file(device):
+        return _read_config(Path(path).expanduser())
+    variant, _, target = device.partition(":")[2].partition("@")
+    return VtaConfig.from_name(variant, target or VtaConfig().target) if variant else VtaConfig()
+
+
+def name_of(config: VtaConfig) -> str:
+    """The device of that variant. It needs no file, wherever the configuration was read from."""
+    board = "" if config.target == VtaConfig().target else f"@{config.target}"
+    return f"{NAME}:{config.name}{board}"
+
+
+def _read_config(path: Path) -> VtaConfig:
+    """The variant of a `vta_config.json`. Raises: InputError naming the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: expected a vta_config.json, got no such file ({error})"
+        ) from None
+    stated = from_json(dict[str, object], text, where=str(path), error=InputError)
+    try:
+        return VtaConfig.from_dict(stated)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def config_of(spec: DeviceSpec) -> VtaConfig | None:
@@ -70,7 +105,7 @@ def described(device: str, base: DeviceSpec) -> DeviceSpec:
     config = config_named(device)
     return replace(
         base,
-        name=device,
+        name=name_of(config) if config_file(device) else device,
         model=f"VTA {config.name} ({config.target}, {config.board.mhz:g} MHz)",
         platform="simulated",
         driver=MODEL_VERSION,

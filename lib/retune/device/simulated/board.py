@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from retune.core.errors import InputError
-from retune.core.schema import Above0, AtLeast0, Meta, Positive, Text, read_toml
+from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive, Text, read_toml
 from retune.core.target import DeviceSpec
 
 SIMULATED = "sim:"
@@ -56,6 +56,16 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slower:
+    """Kernels that take longer than their code says: what a fault of the board would do to them."""
+
+    kernel: Text
+    """Those of a name like this (`conv2d*`)."""
+    factor: Above0
+    """How many times as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedBoard:
     """A device that is simulated: it has the limits of a real one, and times that are made up."""
 
@@ -78,7 +88,14 @@ class SimulatedBoard:
     speed: Above0 = 1.0
     """Times are divided by it."""
     noise: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Spread of a measurement's repeats, as a part of the time; 0: all are equal."""
+    """Spread of a measurement's repeats and of a bundle's rounds, as a part of the time; 0: all are
+    equal."""
+    wander: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Spread of a bundle's times from one comparison to the next, as a part of the time."""
+    seed: Count = 0
+    """Of what is random in times of bundles: another one is another night."""
+    slower: tuple[Slower, ...] = ()
+    """In candidates and in bundles; of several that fit a kernel all do."""
     fault: tuple[Fault, ...] = ()
     """In order: of those that fit a measurement the first one hits it."""
 

@@ -8,6 +8,7 @@ a model can learn, and a part that is luck. Nothing here is measured.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import ceil, prod
 
 import numpy as np
@@ -105,7 +106,8 @@ def _kernel_us(run: Run, board: SimulatedBoard) -> float:
     lanes = max((int(width) for width in _VECTOR.findall(kernel.text)), default=1)
     narrow = max(1.0, _LANES / lanes) ** 0.5
     luck = _LUCK ** fraction(board.model, board.driver, kernel_key(run))
-    return luck * (_LAUNCH_US + idle * narrow * _least_us(launch.flops, launch.bytes))
+    slower = prod(s.factor for s in board.slower if fnmatchcase(kernel.name, s.kernel))
+    return slower * luck * (_LAUNCH_US + idle * narrow * _least_us(launch.flops, launch.bytes))
 
 
 def _least_us(flops: int, traffic: int) -> float:

@@ -41,9 +41,22 @@ class Packed:
     work: Convolution
     config: VtaConfig
 
+    def to_json(self) -> dict[str, object]:
+        """The window and the layout, as AutoTVM names them."""
+        return {
+            "strides": list(self.work.strides),
+            "padding": list(self.work.padding[:2]),
+            "dilation": [1, 1],
+            "layout": f"NCHW{self.config.batch}n{self.config.block}c",
+        }
 
-def packed_network(graph: Graph, config: VtaConfig) -> Graph:
+
+def packed_network(
+    graph: Graph, config: VtaConfig, *, start_name: str = "", stop_name: str = ""
+) -> Graph:
     """The network of integers with all packed that the accelerator has tiles for.
+
+    Between the op `start_name` and the op `stop_name`, see `PackOptions`.
 
     Raises: InputError as `blocks.pack`.
     """
@@ -51,7 +64,14 @@ def packed_network(graph: Graph, config: VtaConfig) -> Graph:
     def takes(types: Sequence[TensorType], attrs: Attrs) -> bool:
         return _has_tiles(types, attrs, config)
 
-    return pack(graph, PackOptions(batch=config.batch, block=config.block, takes=takes))
+    options = PackOptions(
+        batch=config.batch,
+        block=config.block,
+        start_name=start_name,
+        stop_name=stop_name,
+        takes=takes,
+    )
+    return pack(graph, options)
 
 
 def _has_tiles(types: Sequence[TensorType], attrs: Attrs, config: VtaConfig) -> bool:

@@ -1,0 +1,102 @@
+"""Talking to the Prefect server from within a run that matters more than the server does.
+
+Read `Contact.ask`. One question is one short request without retries. A server that does not answer
+is left alone for a while, longer each time: a run whose server has died goes on at its usual speed.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+TIMEOUT_S = 3.0
+"""Of a request. A server that is only busy answers within a second."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
+"""After a request without an answer; each further one doubles it."""
+
+_LOG = logging.getLogger("retune.prefect")
+_LOST = (
+    "the Prefect server does not answer (%s): the run goes on without it, and cannot be cancelled, "
+    "paused or looked at there until it answers again"
+)
+
+
+class Contact:
+    """Whether the server of this process's runs answers. For any threads."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pause_s = 0.0
+        self._next = 0.0
+        self._left_out = 0
+
+    @property
+    def lost(self) -> bool:
+        """True once a question had no answer, until one has one."""
+        return self._pause_s > 0
+
+    def ask(self, question: Callable[[SyncPrefectClient], T]) -> T | None:
+        """What the question gives; None if the server does not answer, or refuses.
+
+        The log says once that the server is lost, and once that it answers again.
+        """
+        with self._lock:
+            if self._clock() < self._next:
+                self._left_out += 1
+                return None
+        try:
+            with (
+                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+                get_client({"timeout": TIMEOUT_S}, sync_client=True) as client,
+            ):
+                answer = question(client)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run matters more
+            if _is_silence(error):
+                self._is_lost(error)
+            else:
+                self._is_back()
+                _LOG.warning("the Prefect server refused a request: %s", error)
+            return None
+        self._is_back()
+        return answer
+
+    def _is_lost(self, error: Exception) -> None:
+        with self._lock:
+            known, self._left_out = self.lost, self._left_out + 1
+            self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            self._next = self._clock() + self._pause_s
+        if not known:
+            _LOG.warning(_LOST, type(error.__cause__ or error).__name__)
+
+    def _is_back(self) -> None:
+        with self._lock:
+            known, self._pause_s, self._next = self.lost, 0.0, 0.0
+            left_out, self._left_out = self._left_out, 0
+        if known:
+            _LOG.warning("the Prefect server answers again; %d requests were left out", left_out)
+
+
+def _is_silence(error: BaseException) -> bool:
+    """True if the server did not answer, or only said that it cannot at the moment."""
+    match error:
+        case httpx.HTTPStatusError():
+            return error.response.status_code >= 500
+        case httpx.TransportError():
+            return True
+        case RuntimeError():  # of the check of versions, which comes before the first request
+            return error.__cause__ is not None and _is_silence(error.__cause__)
+        case _:
+            return False
+
+
+SERVER = Contact()
+"""The server of this process."""

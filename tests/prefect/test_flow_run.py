@@ -1,0 +1,246 @@
+"""Flow runs of ours on a server: their log, pausing, slots of devices, and the dead."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from retune.pipeline.watch import stopping
+from tests.support.flow_runs import run_in_flow
+from tests.support.processes import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("server")]
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from retune.prefect import cancelling, slots
+
+    monkeypatch.setattr(cancelling, "ASK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(slots, "ASK_S", 0.0)
+    monkeypatch.setattr(slots, "REAP_S", 0.0)
+
+
+def ask(question: Callable[[Any], Any]) -> Any:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return question(client)
+
+
+def this_run() -> UUID:
+    from prefect.runtime import flow_run
+
+    return UUID(str(flow_run.id))
+
+
+def state_of(run: UUID) -> Any:
+    return ask(lambda client: client.read_flow_run(run)).state
+
+
+def running_elsewhere(*, host: str, process: str, name: str = "lost") -> UUID:
+    """A flow run that counts as running, of a process of that host."""
+    from prefect import flow
+    from prefect.states import Running
+
+    @flow(name=name)
+    def lost() -> None:
+        """Nothing."""
+
+    tags = ["retune", f"host:{host}", f"process:{process}", "device:board"]
+    run = ask(lambda client: client.create_flow_run(lost, state=Running(), tags=tags))
+    return run.id
+
+
+def dead_process() -> str:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return f"{ended.pid}-1"
+
+
+def logged(run: UUID, words: str) -> int:
+    """How many lines of the run on the server have these words."""
+    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
+    lines = ask(lambda client: client.read_logs(wanted, limit=200))
+    return sum(words in line.message for line in lines)
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_the_log_of_retune_is_the_log_of_its_run_once(extra: bool):
+    """Also where PREFECT_LOGGING_EXTRA_LOGGERS has put a handler on the logger."""
+    from prefect.logging.handlers import APILogHandler
+
+    from retune.prefect.flow_run import flow_run  # noqa: F401 - Prefect sets up logging once
+    from retune.prefect.launch import flush
+
+    logger, handler = logging.getLogger("retune"), APILogHandler()
+    before = logger.level, list(logger.handlers)
+    logger.handlers[:] = [handler] if extra else []  # as on a worker
+    logger.setLevel(logging.NOTSET)
+    try:
+        run, _ = run_in_flow(lambda: logging.getLogger("retune.search").info("best 41.2 us"))
+        flush()
+        assert wait_until(lambda: logged(run, "best 41.2 us") > 0, DEADLINE_S)
+        assert logged(run, "best 41.2 us") == 1
+        assert logger.level == logging.NOTSET
+        assert logger.handlers == ([handler] if extra else [])
+    finally:
+        logger.setLevel(before[0])
+        logger.handlers[:] = before[1]
+
+
+def test_a_paused_run_measures_nothing_until_it_is_resumed(monkeypatch: pytest.MonkeyPatch):
+    from prefect.states import Paused, Running
+
+    from retune.prefect import cancelling
+
+    slept: list[float] = []
+    runs: list[UUID] = []
+
+    def resume(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 9
+        if len(slept) == 3:
+            ask(lambda client: client.set_flow_run_state(runs[0], Running(), force=True))
+
+    monkeypatch.setattr(cancelling, "sleep", resume)
+
+    def body() -> list[bool]:
+        runs.append(this_run())
+        ask(lambda client: client.set_flow_run_state(runs[0], Paused(), force=True))
+        return [stopping()]
+
+    run, found = run_in_flow(body)
+    assert found == [False]
+    assert len(slept) == 3
+    assert state_of(run).is_completed()
+
+
+def test_a_suspended_run_ends_and_stays_suspended():
+    from prefect.exceptions import Pause
+    from prefect.states import Suspended
+
+    from retune.prefect.stage_task import AsTasks
+
+    runs: list[UUID] = []
+
+    def body() -> None:
+        runs.append(this_run())
+        ask(lambda client: client.set_flow_run_state(runs[0], Suspended(), force=True))
+        AsTasks({}).call(body)
+
+    with pytest.raises(Pause):
+        run_in_flow(body)
+    assert state_of(runs[0]).name == "Suspended"
+
+
+@pytest.fixture
+def limited() -> str:
+    """A device with one slot."""
+    from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+
+    from retune.prefect.slots import limit_name
+
+    device = f"board{uuid4().hex[:6]}"
+    made = GlobalConcurrencyLimitCreate(name=limit_name(device), limit=1)
+    ask(lambda client: client.create_global_concurrency_limit(made))
+    return device
+
+
+def used(device: str) -> int:
+    from retune.prefect.slots import limit_name
+
+    found = ask(lambda client: client.read_global_concurrency_limit_by_name(limit_name(device)))
+    return found.active_slots
+
+
+def test_a_run_has_its_slot_and_gives_it_back(limited: str):
+    assert run_in_flow(lambda: used(limited), device=limited)[1] == 1
+    assert used(limited) == 0
+
+
+def test_cancelling_ends_the_wait_for_a_slot(limited: str, caplog: pytest.LogCaptureFixture):
+    from prefect.states import Cancelling
+
+    from retune.core.waiting import interruptible
+    from retune.prefect.cancelling import raise_if_cancelled
+    from retune.prefect.slots import device_slot
+
+    def waits() -> None:
+        run = this_run()
+
+        def cancel() -> None:  # somebody presses the button while the run waits
+            ask(lambda client: client.set_flow_run_state(run, Cancelling(), force=True))
+            raise_if_cancelled()
+
+        with interruptible(cancel), device_slot(limited, run):
+            pytest.fail("the slot is taken")
+
+    ended: list[UUID] = []
+    with caplog.at_level(logging.WARNING, "retune"):
+        run_in_flow(lambda: ended.append(run_in_flow(waits)[0]), device=limited)
+    assert any("is taken by flow run" in record.getMessage() for record in caplog.records)
+    assert state_of(ended[0]).is_cancelled()
+    assert used(limited) == 0
+
+
+def test_the_slot_of_a_dead_run_is_free_for_the_next_one(limited: str):
+    from retune.prefect.reap import LEASE, run_tags
+    from retune.prefect.slots import LEASE_S, limit_name
+
+    host = run_tags()[0].partition(":")[2]
+    run = running_elsewhere(host=host, process=dead_process())
+    names = [limit_name(limited)]
+    lease = ask(
+        lambda client: client.increment_concurrency_slots_with_lease(
+            names, 1, "concurrency", LEASE_S
+        )
+    ).json()["lease_id"]
+    ask(lambda client: client.update_flow_run_labels(run, {LEASE: lease}))
+    assert used(limited) == 1
+    assert run_in_flow(lambda: used(limited), device=limited)[1] == 1
+    assert state_of(run).is_crashed()
+    assert used(limited) == 0
+
+
+def heartbeat(run: UUID, moment: datetime) -> None:
+    """As the engine of the run sends them."""
+    from prefect.events import Event, Resource
+
+    from retune.prefect.reap import HEARTBEAT
+
+    made = Event(
+        occurred=moment,
+        event=HEARTBEAT,
+        resource=Resource({"prefect.resource.id": f"prefect.flow-run.{run}"}),
+        id=uuid4(),
+    )
+    ask(lambda client: client.request("POST", "/events", json=[made.model_dump(mode="json")]))
+
+
+def test_runs_of_a_lost_host_are_marked_by_any_flow():
+    from retune.prefect.reap import SILENCE, mark_dead_runs
+
+    now = datetime.now(UTC)
+    lost, alive, silent = (running_elsewhere(host="elsewhere", process="1-1") for _ in range(3))
+    heartbeat(lost, now - SILENCE - timedelta(minutes=1))
+    heartbeat(alive, now)
+
+    def is_marked() -> bool:  # the server writes events now and then
+        mark_dead_runs()
+        return state_of(lost).is_crashed()
+
+    assert wait_until(is_marked, DEADLINE_S)
+    assert state_of(alive).is_running()
+    assert state_of(silent).is_running()  # it may be of a lab without heartbeats
+    for run in (alive, silent):
+        ask(lambda client, run=run: client.delete_flow_run(run))

@@ -1,0 +1,52 @@
+"""What a flow's body returned or raised outlives the server that was to hear of it."""
+
+import httpx
+import pytest
+
+from retune.core.errors import InputError
+from retune.prefect.surviving import kept, surviving
+
+
+@kept
+def body(number: int) -> int:
+    if number < 0:
+        raise InputError("expected a number above 0")
+    return number
+
+
+def lost() -> None:
+    raise httpx.ConnectError("refused")
+
+
+def flow(number: int) -> int:
+    """As Prefect's engine reports the end of a run to a server that is gone."""
+    try:
+        body(number)
+    except InputError:
+        lost()
+    lost()
+    return 0
+
+
+def test_what_the_body_returned_is_the_result():
+    assert surviving(lambda: flow(7)) == 7
+
+
+def test_what_the_body_raised_is_raised():
+    with pytest.raises(InputError, match="above 0"):
+        surviving(lambda: flow(-1))
+
+
+def test_a_flow_that_did_not_begin_has_no_result():
+    with pytest.raises(httpx.ConnectError):
+        surviving(lost)
+
+
+def test_a_flow_within_a_flow_has_its_own_result():
+    def outer() -> int:
+        assert surviving(lambda: flow(1)) == 1
+        lost()
+        return 0
+
+    with pytest.raises(httpx.ConnectError):
+        surviving(outer)
