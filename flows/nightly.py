@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from httpx import TransportError
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
 
@@ -23,7 +21,6 @@ import tasks
 from flows.retrain_cost_model import retrain_cost_model
 from flows.tune_network import parameters_of, tune_network
 from retune.core.errors import RetuneError, RunStopped, sentence
-from retune.core.names import slug
 from retune.core.replacing import replacing
 from retune.nightly.config import (
     DeviceConfig,
@@ -60,10 +57,14 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent, TuneResult
 from retune.pipeline.upkeep import stage_compact
 from retune.pipeline.watch import stopping, watching
+from retune.prefect.artifacts import of_fleet, show_file, show_markdown
 from retune.prefect.cancelling import RunCancelled, raise_if_cancelled
+from retune.prefect.contact import is_silence
+from retune.prefect.events import tell
 from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome
 from retune.prefect.notices import block_notifier
 from retune.prefect.stage_task import AsTasks
+from retune.prefect.surviving import kept
 from retune.search.model.registry import ModelCard
 
 RETRAIN, COMPACT, NOTIFY = "retrain", "compact", "notify"
@@ -86,6 +87,7 @@ def clock() -> datetime:
     result_serializer="json",
     **HOOKS,
 )
+@kept
 def nightly(config: str, campaign: str = "", now: bool = False) -> NightState | State[NightState]:
     """Tunes a fleet of networks for its devices, and promotes the bundles that are faster.
 
@@ -96,14 +98,14 @@ def nightly(config: str, campaign: str = "", now: bool = False) -> NightState | 
     """
     settings = load_config(Path(config))
     check_environment(settings.notify or NotifyConfig(), os.environ)
+    name = night_name(settings.hours, clock(), campaign)
+    tags = [f"fleet:{settings.name}", f"night:{name}"]
     try:
-        hours = _hours(settings, now=now)
-        name = night_name(settings.hours, clock(), campaign)
-        with (
-            flow_run(tags=[f"night:{name}"]),
-            run_night(Path(settings.work), name, processes_of_this_machine(), clock) as night,
-        ):
-            return _NightRun(settings, night, hours).go()
+        with flow_run(tags=tags, name=f"nightly {settings.name} {name}"), of_fleet(settings.name):
+            hours = _hours(settings, now=now)
+            work, processes = Path(settings.work), processes_of_this_machine()
+            with run_night(work, name, processes, clock) as night:
+                return _NightRun(settings, night, hours).go()
     except RunCancelled as cancelled:
         return Cancelled(message=str(cancelled))
 
@@ -232,12 +234,10 @@ class _NightRun:
         summary = summarize_night(night.state, earlier)
         with replacing(page_of(config, night.name)) as stream:
             stream.write(night_page(summary, config.timezone).encode())
-        try:
-            create_markdown_artifact(
-                key=slug("night", Path(config.file).stem), markdown=night_markdown(summary)
-            )
-        except TransportError as error:
-            _LOG.warning("the Prefect server does not show the night: %s", error)
+        show_markdown("night", markdown=night_markdown(summary))
+        show_file("page", path=page_of(config, night.name), title=f"Page of night {night.name}")
+        counts = {"night": night.name, "promoted": summary.promoted, "failed": summary.failed}
+        tell("night.finished", "fleet", config.name, {**counts, "events": list(summary.events)})
 
 
 def _result(request: TuneRequest) -> TuneResult:
@@ -247,10 +247,12 @@ def _result(request: TuneRequest) -> TuneResult:
     """
     try:
         found = outcome(tune_network, parameters_of(request))
-    except TransportError as error:
+    except Exception as error:
+        if not is_silence(error):
+            raise
         found = error
     raise_if_cancelled()
-    if isinstance(found, TransportError):
+    if isinstance(found, Exception) and is_silence(found):
         _LOG.warning("the Prefect server is lost (%s); %s goes on without", found, request.model)
         return run_chain(request, InProcess())
     if isinstance(found, TuneResult):

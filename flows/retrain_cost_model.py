@@ -37,8 +37,8 @@ def retrain_cost_model(
             card = AsTasks(tasks.TASKS).call(stage_retrain, root, seed)
             show_table(
                 "cost-models",
-                model_rows(registered(Path(root))),
-                "Cost models, the oldest first; the newest that beat another is in use",
+                rows=model_rows(registered(Path(root))),
+                description="Cost models, the oldest first; the newest that beat another is in use",
             )
             return card
     except RunCancelled as cancelled:

@@ -14,11 +14,13 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 import tasks
 from retune.core.names import model_name
+from retune.device.opening import display_name
 from retune.pipeline.chain import run_chain
 from retune.pipeline.request import TuneRequest, options
 from retune.pipeline.results import TuneResult
 from retune.prefect.artifacts import show_result, tuning_progress
 from retune.prefect.cancelling import RunCancelled
+from retune.prefect.events import tell_finished
 from retune.prefect.flow_run import HOOKS, flow_run, name_of_run
 from retune.prefect.parameters import with_parameters
 from retune.prefect.stage_task import AsTasks
@@ -49,12 +51,13 @@ MOST_SEARCHES = 1024
 @with_parameters(shapes=dict[str, list[int]])
 def tune_network(request: TuneRequest) -> TuneResult | State[TuneResult]:
     """Tunes a network for a device, and publishes the bundle and the report."""
-    device = request.device
+    device = display_name(request.device)
     tags = [f"model:{model_name(request.model)}"]
     try:
         with flow_run(tags=tags, device=device), tuning_progress(request.model, device):
             result = run_chain(request, AsTasks(tasks.TASKS))
             show_result(result, device)
+            tell_finished(result, device)
             return result
     except RunCancelled as cancelled:
         return Cancelled(message=str(cancelled))

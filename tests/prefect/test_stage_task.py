@@ -150,7 +150,7 @@ def test_a_failed_run_says_how_to_go_on_and_is_tagged():
     with get_client(sync_client=True) as client:
         tags = client.read_flow_run(run).tags
         artifacts = client.read_artifacts(
-            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["test-flow-failure"]))
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["failure-test-flow"]))
         )
     (artifact,) = [entry for entry in artifacts if entry.flow_run_id == run]
     assert {"retune", "model:test"} < set(tags)
@@ -176,7 +176,7 @@ def test_what_a_crashed_run_says_is_its_own_and_no_warning():
     with get_client(sync_client=True) as client:
         hook(body, client.read_flow_run(run), Crashed(message="killed"))
         (artifact,) = client.read_artifacts(
-            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["crashed-flow-failure"]))
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["failure-crashed-flow"]))
         )
     assert artifact.flow_run_id == run
     assert "killed" in str(artifact.data)

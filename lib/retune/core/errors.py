@@ -122,6 +122,11 @@ def may_pass(error: BaseException) -> bool:
 
 
 def sentence(error: object) -> str:
-    """The first line of an error that was raised on purpose; of any other one also its class."""
-    text = (str(error).strip().splitlines() or [""])[0]
+    """The first line of an error that was raised on purpose; of any other one also its class.
+
+    Where that line announces a list, as `expected other parameters:`, the list's items follow it.
+    """
+    first, *rest = str(error).strip().splitlines() or [""]
+    items = [item for line in rest if (item := line.strip().removeprefix("- "))]
+    text = f"{first} {', '.join(items)}" if first.endswith(":") and items else first
     return text if isinstance(error, RetuneError) and text else f"{type(error).__name__}: {text}"

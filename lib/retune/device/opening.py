@@ -176,6 +176,24 @@ def board_of(name: str) -> SimulatedBoard | None:
     return None if is_farm(name) else _board(_devices(name)[0])
 
 
+def display_name(name: str) -> str:
+    """What people call the device: a simulated board by its own name, not by its file's path.
+
+    A board whose file cannot be read is called by the name of the file.
+    """
+    return ",".join(_display_name(device.strip()) for device in name.split(","))
+
+
+def _display_name(device: str) -> str:
+    if not device.startswith(SIMULATED):
+        return device
+    path = Path(device.removeprefix(SIMULATED)).expanduser()
+    try:
+        return read_board(path).name
+    except InputError:
+        return path.stem
+
+
 def _farm() -> ModuleType:
     """What knows farms. Raises: InputError where distributed is not installed."""
     if find_spec("distributed") is None:

@@ -196,6 +196,8 @@ class NightlyConfig:
 
     file: str = ""
     """Where it was read from: no key of the file."""
+    name: str = ""
+    """Of the fleet, on pages and on a Prefect server; by default the file's own."""
     out: Text
     records: str = ""
     work: str = ""
@@ -293,6 +295,7 @@ def load_config(path: Path) -> NightlyConfig:
     config = replace(
         _placed(read, folder),
         file=where,
+        name=read.name or path.stem,
         out=str((folder / read.out).resolve()),
         records=str((folder / read.records).resolve() if read.records else records_root()),
         work=str((folder / read.work).resolve() if read.work else cache_root()),
@@ -302,6 +305,7 @@ def load_config(path: Path) -> NightlyConfig:
     for key in ("out", "records", "work"):
         if getattr(read, key):
             _within(where, partial(check_folder, f"{key}:", Path(getattr(config, key))))
+    _within(f"{where}: name", partial(check_name, config.name))
     _within(where, partial(quantize_settings, getattr(config, "quantize", None)))
     _check_devices(config)
     _check_models(config)

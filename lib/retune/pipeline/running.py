@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -189,6 +190,19 @@ def find_run(work: Path, name: str) -> RunRecord:
     which = "begins the names of several" if begun else "is not known"
     names = ", ".join(run.name for run in begun or known)
     raise LookupFailed(f"run {name!r} {which}; write one of: {names}")
+
+
+def find_runs_before(work: Path, moment: datetime) -> tuple[Path, ...]:
+    """Folders of what is known of runs that have not changed since that moment, and do not run."""
+    running = {run.name for run in runs(work) if run.standing == "running"}
+    return tuple(
+        folder
+        for folder in sorted((work / _FOLDER).glob("*"))
+        if folder.is_dir()
+        and folder.name not in running
+        and max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
+        < moment.timestamp()
+    )
 
 
 def _begun(name: str, request: TuneRequest) -> RunRecord:

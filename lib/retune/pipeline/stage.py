@@ -5,12 +5,15 @@ carries a manifest with the hash of every file, and is checked against it before
 What is missing or damaged is made anew. This file knows no stage in particular.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import inspect
 import logging
+import os
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Concatenate, Generic, ParamSpec, TypeVar
@@ -100,7 +103,7 @@ def run_once(kind: type[M], *, stage: str, key: str, work: Path, body: Callable[
     folder = stage_folder(work, stage, key)
     if (found := load(kind, folder)) is not None:
         return found
-    with exclusive(folder.parent / f".{key}.lock", f"stage {stage} is being run"):
+    with exclusive(_lock_of(folder), f"stage {stage} is being run"):
         if (found := load(kind, folder)) is not None:
             return found
         return _make(stage, key, folder, body)
@@ -111,8 +114,40 @@ def stage_folder(work: Path, stage: str, key: str) -> Path:
     return work / stage / key
 
 
+def _lock_of(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.lock"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output:
+    """A finished output of some stage."""
+
+    folder: Path
+    bytes: int
+    """On the disk, less what is shared with published versions."""
+
+    @property
+    def lock(self) -> Path:
+        """Who holds it makes the output."""
+        return _lock_of(self.folder)
+
+
+def outputs_unused_since(work: Path, moment: datetime) -> tuple[Output, ...]:
+    """The outputs below `work` that were last made or loaded before that moment."""
+    found: list[Output] = []
+    for seal in sorted(work.glob(f"*/*/{_SEAL}")):
+        folder, used = seal.parent, seal.stat().st_mtime
+        if used < moment.timestamp() and (folder / MANIFEST).is_file():
+            files = (path.lstat() for path in folder.rglob("*"))
+            found.append(Output(folder, sum(f.st_size for f in files if f.st_nlink == 1)))
+    return tuple(found)
+
+
 def load(kind: type[M], folder: Path) -> M | None:
-    """The manifest of a finished, undamaged output; None if there is none of that kind."""
+    """The manifest of a finished, undamaged output; None if there is none of that kind.
+
+    That it was used is noted, see `outputs_unused_since`.
+    """
     try:
         manifest = from_json(kind, (folder / MANIFEST).read_text(encoding="utf-8"))
         if sha256(folder / MANIFEST) != (folder / _SEAL).read_text(encoding="ascii"):
@@ -130,6 +165,8 @@ def load(kind: type[M], folder: Path) -> M | None:
         if (fault := _fault(manifest.file(output.path), output)) is not None:
             _log.warning("%s: %s %s; the stage runs again", folder, output.path, fault)
             return None
+    with contextlib.suppress(OSError):  # of another user, or gone in the meantime
+        os.utime(folder / _SEAL)
     return manifest
 
 

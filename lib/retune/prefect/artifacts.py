@@ -1,4 +1,4 @@
-"""What a run shows in the Prefect UI, under keys of its network and device.
+"""What a run shows in the Prefect UI, under keys of its fleet, network and device.
 
 A server that does not answer shows nothing, and neither delays nor fails the run.
 """
@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,27 +30,41 @@ UPDATE_INTERVAL_S = 30.0
 """Of the progress bar: a server that works disturbs what is measured."""
 
 
-def show_markdown(key: str, markdown: str, description: str = "") -> None:
-    """The flow run has an artifact of that text."""
-    _show("markdown", key, markdown, description)
+_FLEET: ContextVar[tuple[str, ...]] = ContextVar("retune_fleet", default=())
 
 
-def show_table(key: str, rows: Sequence[Row], description: str = "") -> None:
+@contextmanager
+def of_fleet(name: str) -> Generator[None]:
+    """Keys of artifacts in this context begin with the fleet: two fleets do not share a history."""
+    token = _FLEET.set((name,))
+    try:
+        yield
+    finally:
+        _FLEET.reset(token)
+
+
+def show_markdown(*words: str, markdown: str, description: str = "") -> None:
+    """The flow run has an artifact of that text, under a key of these words."""
+    _show("markdown", words, markdown, description)
+
+
+def show_table(*words: str, rows: Sequence[Row], description: str = "") -> None:
     """The flow run has an artifact of that table."""
-    _show("table", key, json.dumps(rows), description)
+    _show("table", words, json.dumps(rows), description)
 
 
-def show_file(key: str, path: Path, title: str) -> None:
+def show_file(*words: str, path: Path, title: str) -> None:
     """The flow run has an artifact that links to a file or folder of its host."""
-    _show("markdown", key, f"[{title}]({path.resolve().as_uri()})", f"{title}: {path.resolve()}")
+    where = path.resolve()
+    _show("markdown", words, f"[{title}]({where.as_uri()})", f"{title}: {where}")
 
 
-def _show(kind: Kind, key: str, data: Any, description: str) -> UUID | None:
+def _show(kind: Kind, words: Sequence[str], data: Any, description: str) -> UUID | None:
     """The artifact's id; None if the server does not answer."""
     run = FlowRunContext.get()
     made = ArtifactCreate(
         type=kind,
-        key=key,
+        key=slug(*_FLEET.get(), *words),
         data=data,
         description=description or None,
         flow_run_id=run.flow_run.id if run and run.flow_run else None,
@@ -61,9 +76,9 @@ def _show(kind: Kind, key: str, data: Any, description: str) -> UUID | None:
 @contextmanager
 def tuning_progress(model: str, device: str) -> Generator[None]:
     """In this context a progress bar shows the share of the measuring budget that is spent."""
-    key = slug("progress", model_name(model), device)
-    what = f"Measuring budget of {model_name(model)} on {device}"
-    created = _show("progress", key, 0.0, what)
+    names = model_name(model), device
+    what = f"Measuring budget of {' on '.join(names)}"
+    created = _show("progress", ("progress", *names), 0.0, what)
     updated = time.monotonic()
 
     def show(event: TuneEvent) -> None:
@@ -84,19 +99,20 @@ def tuning_progress(model: str, device: str) -> Generator[None]:
 def show_result(result: TuneResult, device: str) -> None:
     """The task table, the summary, and links to bundle and report of a finished run."""
     names = model_name(result.model), device
+    title = f"{result.name} on {names[1]}"
     show_table(
-        slug("tasks", *names),
-        task_rows(result),
-        f"Tasks of {result.name} on {model_of(result.target)}, the costliest first",
+        *("tasks", *names),
+        rows=task_rows(result),
+        description=f"Tasks of {result.name} on {model_of(result.target)}, the costliest first",
     )
     verified = result.verified
     deviation = f"{verified.max_abs:.2e} ({verified.max_rel:.1e} of the output's range)"
     lines = [
-        f"# {result.name} on {device}",
+        f"# {title}",
         *(f"- {line}" for line in latency_lines(result)),
         f"- largest deviation from {verified.oracle}: {deviation}",
         f"- bundle `{result.module}`, report `{result.report}`, records `{result.records}`",
     ]
-    show_markdown(slug("summary", *names), "\n".join(lines))
-    show_file(slug("report", *names), Path(result.report), f"Report of {result.name} on {device}")
-    show_file(slug("bundle", *names), Path(result.module), f"Bundle of {result.name} on {device}")
+    show_markdown("summary", *names, markdown="\n".join(lines))
+    show_file("report", *names, path=Path(result.report), title=f"Report of {title}")
+    show_file("bundle", *names, path=Path(result.module), title=f"Bundle of {title}")

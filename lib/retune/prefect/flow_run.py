@@ -18,6 +18,7 @@ from prefect.runtime import flow_run as current
 
 from retune.core.errors import RetuneError
 from retune.core.names import model_name, slug
+from retune.device.opening import display_name
 from retune.prefect.cancelling import cancellable
 from retune.prefect.contact import SERVER
 from retune.prefect.reap import DEVICE, OURS, mark_dead_runs, run_tags
@@ -51,11 +52,17 @@ def outcome(flow: Flow[..., Any], parameters: Mapping[str, Any]) -> object:
 
 
 def name_of_run() -> str:
-    """`resnet50 on pocl`, by the parameters of the flow run of this context."""
-    given: dict[str, Any] = current.parameters
-    words = [model_name(str(given[name])) for name in ("model", "config") if given.get(name)]
-    device = given.get("device")
-    return " on ".join([*words, *([str(device)] if device else [])]) or str(current.flow_name)
+    """The name of the flow run of this context, as `name_of` says it."""
+    return name_of(str(current.flow_name), current.parameters)
+
+
+def name_of(flow: str, parameters: Mapping[str, Any]) -> str:
+    """`resnet50 on pocl` or `nightly fleet`: what a flow run of these parameters is called."""
+    if model := parameters.get("model"):
+        device = parameters.get("device")
+        return f"{model_name(str(model))}{f' on {display_name(str(device))}' if device else ''}"
+    config = parameters.get("config")
+    return f"{flow} {model_name(str(config))}" if config else flow
 
 
 @contextmanager
@@ -107,7 +114,7 @@ def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]
     ]
     made = ArtifactCreate(
         type="markdown",
-        key=slug(flow.name, "failure"),
+        key=slug("failure", name_of(flow.name, flow_run.parameters)),
         data="\n".join(lines),
         flow_run_id=flow_run.id,
     )

@@ -20,13 +20,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from retune.core.errors import RetuneError
+from retune.core.errors import InputError, RetuneError
 from retune.core.files import check_folder
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import tell
 
 START_DEADLINE_S = 120.0
 """The first start creates the database and may take a slow machine half a minute."""
+
+DATABASE = "prefect.db"
+"""Of the private server, in its folder."""
 
 WATCH_S = 1.0
 """A server that has ended is noticed after so long."""
@@ -83,7 +86,7 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
     Raises: ServerError with the server's last words. InputError if PREFECT_HOME is unusable.
     """
     with _environment(QUIET):
-        if given := _configured():
+        if given := configured_api():
             yield given
             return
         folder = home or default_home()
@@ -101,13 +104,39 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
             yield url
 
 
-def _configured() -> str | None:
-    """The address of the API that Prefect's settings name, wherever they do."""
+def configured_api() -> str | None:
+    """The address of the API that Prefect's settings name, wherever they do; None: nowhere."""
     if os.environ.get("PREFECT_API_URL"):
         return os.environ["PREFECT_API_URL"]
     from prefect.settings import get_current_settings
 
     return get_current_settings().api.url
+
+
+def check_configured() -> str:
+    """The address of the user's own server. Raises: InputError if Prefect's settings name none."""
+    with _environment(QUIET):
+        url = configured_api()
+    if url is None:
+        raise InputError(
+            "expected the address of a Prefect server, got none: set PREFECT_API_URL, such as "
+            "http://127.0.0.1:4200/api, or `prefect config set PREFECT_API_URL=...`"
+        )
+    return url
+
+
+@contextmanager
+def known_api(home: Path | None = None) -> Generator[str | None]:
+    """As `prefect_api`, but a private server is started only to look at what it has.
+
+    None: none was ever used here.
+    """
+    folder = home or default_home()
+    if configured_api() is None and not (folder / DATABASE).is_file():
+        yield None
+        return
+    with prefect_api(home) as url:
+        yield url
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from retune.core.errors import (
     ScheduleError,
     VerifyError,
     may_pass,
+    sentence,
 )
 from retune.device.measure.child import ChildLostError
 from retune.device.opencl.runtime import BuildFailed, LaunchFailed
@@ -96,3 +97,14 @@ def test_bad_input_is_one_printable_sentence_whatever_it_quotes(message: str, sa
     error = RecordError(message)
     assert str(error) == said
     assert str(copy.copy(error)) == said
+
+
+def test_a_sentence_is_one_line_that_is_whole():
+    assert sentence(InputError("model.onnx: expected a file\n  such as a.onnx")) == (
+        "model.onnx: expected a file"
+    )
+    cut = "Flow run received invalid parameters:\n - minutes: more than 0\n - seed: an integer"
+    assert sentence(ValueError(cut)) == (
+        "ValueError: Flow run received invalid parameters: minutes: more than 0, seed: an integer"
+    )
+    assert sentence(KeyError()) == "KeyError: "

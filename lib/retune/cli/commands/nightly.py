@@ -114,6 +114,102 @@ def serve(config: Config) -> None:
     )
 
 
+@app.command("deploy")
+def deploy(
+    config: Config,
+    pool: Annotated[str, typer.Option(help="Work pool; it is made if there is none.")] = "retune",
+    queue: Annotated[
+        str, typer.Option(help="Work queue of the host that owns the devices.")
+    ] = "default",
+    results: Annotated[
+        str,
+        typer.Option(
+            help="Storage block for Prefect's copies of results, such as "
+            "local-file-system/retune-results. Default: a folder of the worker's host."
+        ),
+    ] = "",
+) -> None:
+    """Register the fleet's nights on a Prefect server, by the schedule of the file.
+
+    The same command again changes what differs.
+    """
+    settings = _checked(config)
+    from retune.prefect.server import check_configured
+
+    url = check_configured()
+    from retune.prefect.deploying import Placement, deploy_fleet
+
+    name = deploy_fleet(
+        _flow(),
+        name=settings.name,
+        config=str(config.absolute()),
+        cron=settings.schedule,
+        timezone=settings.timezone,
+        place=Placement(pool=pool, queue=queue, results=results),
+    )
+    print_line(f"deployed  {name} on {url}: {settings.schedule!r}, {settings.timezone}")
+    print_line(f"worker    prefect worker start --pool {pool} --work-queue {queue}")
+
+
+@app.command("prune")
+def prune(
+    config: Config,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="Nights that are kept: the last ones.")
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=0, help="Nights of the last DAYS are kept.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Remove what old nights left: folders, pages, caches, and their runs on the Prefect server.
+
+    Records, cost models and published versions stay.
+    """
+    from retune.nightly.members import processes_of_this_machine
+    from retune.nightly.pruning import plan_pruning
+    from retune.nightly.pruning import prune as remove
+    from retune.prefect.server import known_api
+
+    settings = _checked(config)
+    machine, moment = processes_of_this_machine(), datetime.now(UTC)
+    files = plan_pruning(settings, machine, moment, keep=keep, days=days)
+    found = {
+        "nights": files.nights,
+        "kept": files.kept,
+        "folders": len(files.folders),
+        "pages": len(files.pages),
+        "outputs": len(files.outputs),
+        "bytes": files.bytes,
+    }
+    with known_api() as url:
+        if url:
+            from retune.prefect.pruning import plan_server_pruning, prune_server
+
+            there = plan_server_pruning(settings.name, files.nights)
+            found |= {
+                "flow_runs": len(there.flow_runs),
+                "task_runs": there.task_runs,
+                "artifacts": len(there.artifacts),
+                "logs": there.logs,
+            }
+            if not dry_run:
+                prune_server(there)
+    if not dry_run:
+        remove(files)
+    if json:
+        print_json({"removed": not dry_run} | found)
+        return
+    verb = "would be removed" if dry_run else "removed"
+    print_line(f"{verb}: {len(files.nights)} nights, {len(files.kept)} are kept")
+    names = [name for name in found if name not in ("nights", "kept", "bytes")]
+    print_table([{"what": name.replace("_", " "), "number": found[name]} for name in names])
+    print_line(f"disk      {files.bytes / 1e6:,.1f} MB")
+
+
 @app.command("status")
 def status(
     config: Config,

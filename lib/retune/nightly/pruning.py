@@ -1,0 +1,116 @@
+"""What old nights leave behind is removed: their folders and pages, and outputs of stages.
+
+Read `plan_pruning`, which removes nothing, and `prune`. Published versions, records and cost models
+lie elsewhere and stay. Whatever is removed too early is made again when it is needed: an output of
+a stage is found by the content of its inputs, or is missing.
+"""
+
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from retune.core.errors import BusyError, InputError
+from retune.core.locking import exclusive
+from retune.nightly.config import NightlyConfig
+from retune.nightly.members import page_of
+from retune.nightly.night import FOLDER, LOCK, NightState, Processes, attempt_of, read_nights
+from retune.pipeline.running import find_runs_before
+from retune.pipeline.stage import Output, outputs_unused_since
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What is to be removed, or was."""
+
+    nights: tuple[str, ...]
+    """Names, the oldest first."""
+    kept: tuple[str, ...]
+    folders: tuple[Path, ...]
+    """Of these nights, and of finished runs as old as they are."""
+    pages: tuple[Path, ...]
+    outputs: tuple[Output, ...]
+    """Of stages that no kept night has used."""
+
+    @property
+    def bytes(self) -> int:
+        """On the disk, less what published versions share with it."""
+        files = (file for folder in self.folders for file in folder.rglob("*"))
+        sizes = sum(_size(path) for path in (*files, *self.pages))
+        return sizes + sum(output.bytes for output in self.outputs)
+
+
+def plan_pruning(
+    config: NightlyConfig,
+    processes: Processes,
+    now: datetime,
+    *,
+    keep: int | None = None,
+    days: int | None = None,
+) -> Pruning:
+    """Nights but the last `keep`, or but those that were begun in the last `days`, can go.
+
+    The latest night stays in any case, and so does one that is being run. Raises: InputError if not
+    exactly one of both is given.
+    """
+    if (keep is None) == (days is None):
+        raise InputError("expected either --keep NIGHTS or --days DAYS, got both or none")
+    nights = read_nights(Path(config.work))
+    if keep is not None:
+        old = nights[: -max(keep, 1)]
+    else:
+        oldest = now.astimezone(UTC) - timedelta(days=days or 0)
+        old = tuple(night for night in nights[:-1] if _begun(night) < oldest)
+    gone = tuple(night for night in old if not _runs(night, processes))
+    kept = tuple(night for night in nights if night not in gone)
+    since = min((_begun(night) for night in kept), default=now)
+    work = Path(config.work)
+    pages = (page_of(config, night.name) for night in gone)
+    return Pruning(
+        nights=tuple(night.name for night in gone),
+        kept=tuple(night.name for night in kept),
+        folders=(
+            *(work / FOLDER / night.name for night in gone),
+            *find_runs_before(work, since),
+        ),
+        pages=tuple(page for page in pages if page.is_file()),
+        outputs=outputs_unused_since(work, since),
+    )
+
+
+def prune(pruning: Pruning) -> None:
+    """Nothing of it is there any longer, but for what somebody uses at this moment."""
+    for folder in pruning.folders:
+        _remove_locked(folder, folder / LOCK)
+    for page in pruning.pages:
+        page.unlink(missing_ok=True)
+    for output in pruning.outputs:
+        _remove_locked(output.folder, output.lock)
+
+
+def _remove_locked(folder: Path, lock: Path) -> None:
+    """The folder is gone, unless another process holds its lock."""
+    try:
+        with exclusive(lock, wait=False):
+            shutil.rmtree(folder, ignore_errors=True)
+    except BusyError:
+        return
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _begun(night: NightState) -> datetime:
+    return datetime.fromisoformat(night.begun)
+
+
+def _runs(night: NightState, processes: Processes) -> bool:
+    last = attempt_of(night, processes)
+    return last is not None and last.end == "running"
+
+
+def _size(path: Path) -> int:
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0
+    return found.st_size if found.st_nlink == 1 else 0

@@ -1,0 +1,55 @@
+"""What happened, as events of the Prefect server: its feed shows them, automations react to them.
+
+Every event's name begins with `retune.`; `docs/nightly.md` lists them. A server that does not
+answer is told nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from prefect.events import emit_event
+from prefect.runtime import flow_run as current
+
+from retune.core.names import model_name, slug
+from retune.pipeline.results import TuneResult
+from retune.prefect.contact import SERVER
+
+
+def tell(event: str, kind: str, name: str, payload: Mapping[str, Any]) -> None:
+    """The feed has an event `retune.EVENT` of the resource `retune.KIND.NAME`.
+
+    It is related to the flow run of this context.
+    """
+    if SERVER.lost:
+        return
+    run = {
+        "prefect.resource.id": f"prefect.flow-run.{current.id}",
+        "prefect.resource.role": "flow-run",
+        "prefect.resource.name": str(current.name),
+    }
+    emit_event(
+        event=f"retune.{event}",
+        resource={
+            "prefect.resource.id": f"retune.{kind}.{slug(name)}",
+            "prefect.resource.name": name,
+        },
+        related=[run] if current.id else [],
+        payload=dict(payload),
+    )
+
+
+def tell_finished(result: TuneResult, device: str) -> None:
+    """Events of a finished run: `retune.run.finished`, and `retune.bundle.promoted` if it was."""
+    name = f"{model_name(result.model)} on {device}"
+    published = result.published
+    payload = {
+        "model": model_name(result.model),
+        "device": device,
+        "trials": result.trials,
+        "minutes": round(result.seconds / 60, 3),
+        "latency_us": {row.name: row.median_us for row in result.latency},
+        "reason": published.why if published else "",
+    }
+    tell("run.finished", "network", name, payload)
+    if published and published.promoted:
+        tell("bundle.promoted", "network", name, payload)

@@ -1,0 +1,96 @@
+"""Deployments: prefect.yaml has neither schedule nor path; a fleet's follow from its file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from retune.core.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = {"cpu", "gpu", "board"}
+
+
+@pytest.fixture
+def written() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "prefect.yaml").read_text())
+
+
+def test_the_file_pulls_from_where_the_worker_says(written: dict[str, Any]):
+    (step,) = written["pull"]
+    assert step["prefect.deployments.steps.set_working_directory"] == {
+        "directory": "{{ $RETUNE_HOME }}"
+    }
+
+
+def test_the_file_has_a_queue_for_each_class_of_device_and_no_schedule(written: dict[str, Any]):
+    found = written["deployments"]
+    assert {each["work_pool"]["work_queue_name"] for each in found} >= CLASSES
+    assert not any(each.get("schedules") for each in found)
+    assert not any(each["entrypoint"].startswith("flows/nightly") for each in found)
+
+
+def test_settings_are_those_of_the_file(monkeypatch: pytest.MonkeyPatch):
+    from prefect.settings import Settings
+
+    for name in ("PREFECT_LOGGING_EXTRA_LOGGERS", "PREFECT_SERVER_ANALYTICS_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(ROOT)
+    settings = Settings()
+    assert settings.logging.extra_loggers == ["retune"]
+    assert settings.results.default_serializer == "json"
+    assert not settings.server.analytics_enabled
+    assert "flow_runs" in settings.server.services.db_vacuum.enabled_vacuum_types
+
+
+def deployed(name: str) -> Any:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return client.read_deployment_by_name(name)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("server")
+def test_a_fleet_is_deployed_as_its_file_says_again_and_again():
+    from flows.nightly import nightly
+    from retune.prefect.deploying import Placement, deploy_fleet
+
+    place = Placement(queue="board")
+    for cron in ("0 22 * * *", "30 21 * * *"):
+        name = deploy_fleet(
+            nightly,
+            name="lab",
+            config="/lab/lab.toml",
+            cron=cron,
+            timezone="Europe/Berlin",
+            place=place,
+        )
+        assert name == "nightly/lab"
+        found = deployed(name)
+        (schedule,) = found.schedules
+        assert (schedule.schedule.cron, schedule.schedule.timezone) == (cron, "Europe/Berlin")
+        assert schedule.active
+        assert found.parameters == {"config": "/lab/lab.toml"}
+        assert (found.work_pool_name, found.work_queue_name) == ("retune", "board")
+        assert found.entrypoint == "flows.nightly.nightly"
+        assert not found.pull_steps
+        assert found.path is None
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("server")
+def test_a_block_that_does_not_exist_is_said_at_once():
+    from flows.nightly import nightly
+    from retune.prefect.deploying import Placement, deploy_fleet
+
+    with pytest.raises(InputError, match="local-file-system/none"):
+        deploy_fleet(
+            nightly,
+            name="lab",
+            config="lab.toml",
+            cron="0 22 * * *",
+            timezone="UTC",
+            place=Placement(results="local-file-system/none"),
+        )
