@@ -234,7 +234,8 @@ class _NightRun:
         summary = summarize_night(night.state, earlier)
         with replacing(page_of(config, night.name)) as stream:
             stream.write(night_page(summary, config.timezone).encode())
-        show_markdown("night", markdown=night_markdown(summary))
+        about = f"Night {night.name} of fleet {config.name}"
+        show_markdown("night", markdown=night_markdown(summary), description=about)
         show_file("page", path=page_of(config, night.name), title=f"Page of night {night.name}")
         counts = {"night": night.name, "promoted": summary.promoted, "failed": summary.failed}
         tell("night.finished", "fleet", config.name, {**counts, "events": list(summary.events)})

@@ -14,13 +14,19 @@ from retune.pipeline.rows import model_rows
 from retune.pipeline.upkeep import stage_retrain
 from retune.prefect.artifacts import show_table
 from retune.prefect.cancelling import RunCancelled
-from retune.prefect.flow_run import HOOKS, flow_run
+from retune.prefect.flow_run import HOOKS, flow_run, name_of_run
 from retune.prefect.stage_task import AsTasks
 from retune.prefect.surviving import kept
 from retune.search.model.registry import ModelCard, registered
 
 
-@flow(name="retrain-cost-model", persist_result=True, result_serializer="json", **HOOKS)
+@flow(
+    name="retrain-cost-model",
+    flow_run_name=name_of_run,
+    persist_result=True,
+    result_serializer="json",
+    **HOOKS,
+)
 @kept
 def retrain_cost_model(
     records: str | None = None, seed: Annotated[int, Field(ge=0)] = 0

@@ -157,7 +157,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         ):
             subprocess.run([*prefect, *command], env=environment, cwd=ROOT, check=True)
         worker = [*prefect, "worker", "start", "--pool", "retune", "--type", "process"]
-        started.enter_context(process(worker, environment, home / "worker.log"))
+        here = environment | {"RETUNE_HOME": str(ROOT)}  # where flows are: known to the worker only
+        started.enter_context(process(worker, here, home / "worker.log"))
         for name in ("PREFECT_API_URL", "PREFECT_HOME", "NO_PROXY"):
             patch.setenv(name, environment[name])
         from prefect.context import refresh_global_settings_context
@@ -220,14 +221,15 @@ def parameters(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 def test_the_deployments_are_those_of_the_file(lab: Lab):
-    for name in ("tune-network/tune", "retrain-cost-model/retrain", "nightly/nightly"):
+    names = ("tune-network/cpu", "tune-network/gpu", "tune-network/board")
+    for name in (*names, "retrain-cost-model/retrain"):
         assert lab.deployment(name)
 
 
 def test_a_scheduled_run_is_done_by_the_worker(
     lab: Lab, parameters: Callable[..., dict[str, Any]], tmp_path: Path
 ):
-    run = lab.start("tune-network/tune", parameters(), delay_s=2)
+    run = lab.start("tune-network/board", parameters(), delay_s=2)
     found = lab.wait(run, "Completed")
     assert {"retune", "model:network"} <= set(found.tags)
     assert (tmp_path / "out" / "module" / "module.json").is_file()
@@ -239,15 +241,15 @@ def test_a_scheduled_run_is_done_by_the_worker(
 def test_a_schedule_makes_the_runs(
     lab: Lab, parameters: Callable[..., dict[str, Any]], tmp_path: Path
 ):
-    schedule = lab.schedule("tune-network/tune", parameters(), every_s=15)
+    schedule = lab.schedule("tune-network/board", parameters(), every_s=15)
 
     def done() -> bool:
-        return any(run.state_name == "Completed" for run in lab.runs("tune-network/tune"))
+        return any(run.state_name == "Completed" for run in lab.runs("tune-network/board"))
 
     try:
-        assert wait_until(done, DEADLINE_S), lab.runs("tune-network/tune")
+        assert wait_until(done, DEADLINE_S), lab.runs("tune-network/board")
     finally:
-        lab.unschedule("tune-network/tune", schedule)
+        lab.unschedule("tune-network/board", schedule)
     assert (tmp_path / "out" / "module" / "module.json").is_file()
 
 
@@ -258,7 +260,7 @@ def test_a_failed_run_is_retried_and_goes_on(
 
     given = parameters()
     missing = tmp_path / "later.onnx"
-    run = lab.start("tune-network/tune", given | {"model": str(missing)})
+    run = lab.start("tune-network/board", given | {"model": str(missing)})
     assert "later.onnx" in lab.wait(run, "Failed").state.message
     write_network(missing)
     lab.set_state(run, AwaitingRetry(scheduled_time=datetime.now(UTC)))
@@ -271,7 +273,7 @@ def test_a_cancelled_run_keeps_what_it_measured(
     from prefect.states import Cancelling
 
     given = parameters(measure_s=0.5, trials=2000)
-    run = lab.start("tune-network/tune", given)
+    run = lab.start("tune-network/board", given)
     store = RecordStore(tmp_path / "records")
 
     def some() -> bool:
@@ -283,5 +285,5 @@ def test_a_cancelled_run_keeps_what_it_measured(
     lab.wait(run, "Cancelled")
     assert before <= set(store.scan(columns=["record_id"])["record_id"])
 
-    again = lab.start("tune-network/tune", given | {"trials": 16})
+    again = lab.start("tune-network/board", given | {"trials": 16})
     lab.wait(again, "Completed")

@@ -21,8 +21,9 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from retune.prefect import cancelling, slots
+    from retune.prefect import cancelling, reap, slots
 
+    monkeypatch.setattr(reap, "GRACE", timedelta(0), raising=False)
     monkeypatch.setattr(cancelling, "ASK_INTERVAL_S", 0.0)
     monkeypatch.setattr(slots, "ASK_S", 0.0)
     monkeypatch.setattr(slots, "REAP_S", 0.0)
@@ -210,6 +211,37 @@ def test_the_slot_of_a_dead_run_is_free_for_the_next_one(limited: str):
     assert run_in_flow(lambda: used(limited), device=limited)[1] == 1
     assert state_of(run).is_crashed()
     assert used(limited) == 0
+
+
+def test_a_run_that_goes_on_in_another_process_is_not_dead():
+    """It has the tags of the process that it was killed in until it says otherwise."""
+    from prefect import flow
+
+    from retune.prefect.flow_run import flow_run
+    from retune.prefect.reap import run_tags
+
+    host, _ = run_tags()
+
+    @flow(name="goes-on")
+    def goes_on() -> str:
+        run = this_run()
+        tags = ["retune", host, f"process:{dead_process()}"]
+        ask(lambda client: client.update_flow_run(run, tags=tags))
+        with flow_run():
+            return state_of(run).name
+
+    assert goes_on() == "Running"
+
+
+def test_a_run_that_has_just_begun_is_not_dead(monkeypatch: pytest.MonkeyPatch):
+    from retune.prefect import reap
+
+    monkeypatch.setattr(reap, "GRACE", timedelta(minutes=1))
+    host = reap.run_tags()[0].partition(":")[2]
+    run = running_elsewhere(host=host, process=dead_process())
+    reap.mark_dead_runs()
+    assert state_of(run).is_running()
+    ask(lambda client: client.delete_flow_run(run))
 
 
 def heartbeat(run: UUID, moment: datetime) -> None:

@@ -113,6 +113,6 @@ def show_result(result: TuneResult, device: str) -> None:
         f"- largest deviation from {verified.oracle}: {deviation}",
         f"- bundle `{result.module}`, report `{result.report}`, records `{result.records}`",
     ]
-    show_markdown("summary", *names, markdown="\n".join(lines))
+    show_markdown("summary", *names, markdown="\n".join(lines), description=f"Result of {title}")
     show_file("report", *names, path=Path(result.report), title=f"Report of {title}")
     show_file("bundle", *names, path=Path(result.module), title=f"Bundle of {title}")

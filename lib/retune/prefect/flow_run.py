@@ -14,6 +14,7 @@ from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.context import FlowRunContext
 from prefect.runtime import flow_run as current
 
 from retune.core.errors import RetuneError
@@ -80,10 +81,10 @@ def flow_run(
     of_device = [f"{DEVICE}{device}"] if device else []
     with ExitStack() as held:
         held.enter_context(run_log())
-        mark_dead_runs()
         SERVER.ask(
             lambda client: _describe(client, run, [OURS, *run_tags(), *tags, *of_device], name)
         )
+        mark_dead_runs()  # after that: a run that goes on had the tags of a process that is gone
         held.enter_context(cancellable(current.id))
         if device:
             held.enter_context(device_slot(device, run))
@@ -94,9 +95,12 @@ def _describe(client: SyncPrefectClient, run: UUID, tags: Sequence[str], name: s
     known = client.read_flow_run(run).tags
     kept = [tag for tag in known if not tag.startswith(("host:", "process:"))]  # of an earlier try
     client.update_flow_run(run, tags=list(dict.fromkeys([*kept, *tags])), name=name)
+    here = FlowRunContext.get()
+    if name and here and here.flow_run:
+        here.flow_run.name = name  # which its events are to show
 
 
-def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+def say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """An artifact: what went wrong, and what continues the run.
 
     It is called outside of the run where that crashed, so that the artifact has to say whose it is.
@@ -116,6 +120,7 @@ def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]
         type="markdown",
         key=slug("failure", name_of(flow.name, flow_run.parameters)),
         data="\n".join(lines),
+        description=f"How to continue {flow_run.name}",
         flow_run_id=flow_run.id,
     )
     SERVER.ask(lambda client: client.create_artifact(made))
@@ -125,4 +130,4 @@ def _entrypoint(flow: Flow[..., Any]) -> str:
     return f"{inspect.getsourcefile(flow.fn)}:{flow.fn.__name__}"
 
 
-HOOKS: Hooks = {"on_failure": [_say_how_to_go_on], "on_crashed": [_say_how_to_go_on]}
+HOOKS: Hooks = {"on_failure": [say_how_to_go_on], "on_crashed": [say_how_to_go_on]}

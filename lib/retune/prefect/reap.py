@@ -32,6 +32,8 @@ DEVICE = "device:"
 LEASE = "retune.lease"
 """Label of a flow run: the lease of its slot of a device, see `slots`."""
 HEARTBEAT = "prefect.flow-run.heartbeat"
+GRACE = timedelta(seconds=30)
+"""A run that has just begun may still have the tags of an earlier attempt."""
 SILENCE = timedelta(minutes=10)
 """Three heartbeats of Prefect's usual interval, and one more."""
 
@@ -75,6 +77,8 @@ def _mark_dead_runs(client: SyncPrefectClient) -> int:
 
 def _death(client: SyncPrefectClient, run: FlowRun) -> str:
     """How the run is known to be dead; empty if it is not known to be."""
+    if run.state is None or datetime.now(UTC) - run.state.timestamp < GRACE:
+        return ""
     if is_dead(run.tags):
         return "the process that ran it is gone"
     host, _ = run_tags()

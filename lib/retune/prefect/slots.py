@@ -73,7 +73,8 @@ def device_slot(device: str, run: UUID) -> Generator[None]:
 
 def _acquired(device: str, run: UUID) -> UUID | None:
     """The lease of the slot; None if there is nothing to lease."""
-    reaped, said = time.monotonic(), False
+    began = reaped = time.monotonic()
+    said = False
     while (answer := _asked(device, run)).taken:
         if not said:
             said = True
@@ -83,6 +84,8 @@ def _acquired(device: str, run: UUID) -> UUID | None:
             mark_dead_runs()
         check_waiting()
         time.sleep(ASK_S)
+    if said:
+        _LOG.warning("the wait for a slot is over after %.0f s", time.monotonic() - began)
     if (lease := answer.lease) is None:
         return None
     # Whoever finds this run dead gives the slot back: see `reap`.
@@ -116,7 +119,9 @@ def _holders(device: str) -> str:
         for run in runs
         if LEASE in run.labels and run.start_time
     ]
-    return f"device {device} is taken by {', '.join(known) or 'somebody else'}"
+    frees = f"prefect gcl update {limit_name(device)} --active-slots 0"
+    unknown = f"a run that is not known (`{frees}` frees its slot)"
+    return f"device {device} is taken by {', '.join(known) or unknown}"
 
 
 def _renew(lease: UUID, over: threading.Event) -> None:

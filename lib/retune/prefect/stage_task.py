@@ -8,6 +8,7 @@ there, undamaged.
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from threading import current_thread, main_thread
 from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import Task
@@ -95,6 +96,8 @@ class AsTasks(Caller):
         """What the task returns. Raises: RunCancelled if the flow run is to end."""
         raise_if_cancelled()
         made = cast("Task[P, R]", self._tasks[stage])
+        if current_thread() is not main_thread():  # Prefect cannot interrupt it, and says so
+            made = made.with_options(timeout_seconds=0)
         result = made(*args, **kwargs)
         if isinstance(result, Manifest) and not result.stopped and not stage_intact(result):
             return made.with_options(refresh_cache=True)(*args, **kwargs)

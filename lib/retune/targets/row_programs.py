@@ -5,10 +5,11 @@ nest a row is read once from memory, what is found out about it (its largest ele
 stays where it is, and nothing is launched or waited for in between. Read `find_row_program`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Scope
 from retune.ir.stmt import Block, Program, blocks
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
@@ -27,6 +28,11 @@ class RowProgram:
     out: str
     columns: int
     """Elements of a row."""
+
+    @property
+    def inside(self) -> frozenset[str]:
+        """All stages but the result."""
+        return frozenset((*self.reductions, *self.others, *self.numbers))
 
 
 def find_row_program(program: Program) -> RowProgram | None:
@@ -78,16 +84,35 @@ def _reads_rows(program: Program, out: Accesses, before: Sequence[Block]) -> boo
     return True
 
 
-def stages_inside(s: Schedule, program: RowProgram) -> list[str]:
-    """All stages but the result, from the last to the first: the order to place them in."""
-    inside = {*program.reductions, *program.others, *program.numbers}
-    return [name for name in reversed(s.blocks()) if name in inside]
+def schedule_in_one_nest(
+    s: Schedule,
+    program: RowProgram,
+    scope: Scope,
+    *,
+    share: Callable[[str], None],
+    reduce: Callable[[str, str], None],
+) -> list[str]:
+    """All stages in the result's loops over rows, which it gives; readers find them in `scope`.
 
-
-def row_loops(s: Schedule, program: RowProgram) -> tuple[list[str], str]:
-    """The result's loops over rows, and the one along them."""
+    `share` spreads a loop along the row over what runs it; `reduce` places a reduction in each step
+    of a loop over rows.
+    """
     *rows, column = s.loops(program.out)
-    return rows, column
+    share(column)
+    for stage in [name for name in reversed(s.blocks()) if name in program.inside]:
+        if stage in program.numbers:
+            s.compute_at(stage, rows[-1])
+        elif stage in program.others:
+            s.compute_at(stage, rows[-1], scope)
+            share(s.loops(stage)[-1])
+        else:
+            reduce(stage, rows[-1])
+    return rows
+
+
+def factored(block: str, name: str, loop: str) -> str:
+    """The loop of `block` that was made from one of `name` by rfactor."""
+    return f"{block}{loop.removeprefix(name)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,10 +169,15 @@ def unroll_all(s: Schedule, loops: Iterable[str]) -> None:
         s.unroll(loop)
 
 
+def made_loops(s: Schedule, stage: str) -> list[str]:
+    """The stage's own loops over what it makes."""
+    made = [n for n in s.loops(stage) if not s.loop(n).reduce]
+    return made[-len(s.block(stage).indices) :]
+
+
 def write_out(s: Schedule, stage: str) -> None:
     """The stage's own loops over what it makes written out, the last one as lanes."""
-    made = [n for n in s.loops(stage) if not s.loop(n).reduce]
-    *own, last = made[-len(s.block(stage).indices) :]
+    *own, last = made_loops(s, stage)
     unroll_all(s, own)
     s.vectorize(last)
 

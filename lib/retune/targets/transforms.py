@@ -19,7 +19,7 @@ from retune.targets.fusion import (
     legal_sketches,
     padding_of,
 )
-from retune.targets.tiling import unroll_all, write_out
+from retune.targets.tiling import made_loops, unroll_all, write_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def split_inputs(s: Schedule, conv: Rewritten, width: int) -> list[str]:
 
     Gives the names of those over tiles and vectors.
     """
-    own = s.loops(conv.inputs[-1])[-len(s.block(conv.inputs[-1]).indices) :]
+    own = made_loops(s, conv.inputs[-1])
     axes = len(conv.inputs)
     points, tiles, channels = own[:axes], own[axes:-1], own[-1]
     vector, lanes = s.split(channels, [width], "shift")
@@ -121,7 +121,7 @@ def transform_inputs(s: Schedule, conv: Rewritten, vector: str) -> None:
     place = vector
     for stage in reversed(conv.inputs[:-1]):
         s.compute_at(stage, vector)
-        row, column = s.loops(stage)[-len(s.block(stage).indices) :][:2]
+        row, column = made_loops(s, stage)[:2]
         s.reorder(column, row)
         place = column
     s.compute_at(conv.data, place)
@@ -138,8 +138,11 @@ def transform_outputs(s: Schedule, conv: Rewritten, vector: str) -> None:
         write_out(s, stage)
 
 
-def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str]]:
-    """The output's places as loops over tiles, and loops over the pixels of a tile."""
+def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str], str]:
+    """The output's places as loops over tiles, loops over the pixels of a tile, and its channels.
+
+    A guard keeps to odd sizes.
+    """
     shape = conv.shape
     loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
     tiles: list[str] = []
@@ -150,7 +153,7 @@ def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str]]:
             loop, pixel = s.split(loop, [size], "guard")
             pixels.append(pixel)
         tiles.append(loop)
-    return tiles, pixels
+    return tiles, pixels, loops[shape.made]
 
 
 def write_pixels(s: Schedule, conv: Rewritten, pixels: list[str], lanes: str) -> None:

@@ -148,27 +148,36 @@ def _images(c: _Converter, node: Node) -> None:
     return _in_old_order(c, node)
 
 
+def _along_axes(c: _Converter, node: Node) -> None:
+    """All that it reads has one order."""
+    _renumbered(c, node, len(node.inputs))
+
+
 def _tables(c: _Converter, node: Node) -> None:
-    """Ops that read tables: the axes of the data are renumbered; tables stay as they are."""
-    data, *tables = node.inputs
-    moved, rank = c.moved(data), len(c.old_shape(data))
-    if node.op == "gather" and len(c.old_shape(tables[0])) != 1:
+    """Ops that read tables or statistics after their data: these stay as they are."""
+    if node.op == "gather" and len(c.old_shape(node.inputs[1])) != 1:
         return _in_old_order(c, node)
+    return _renumbered(c, node, 1)
+
+
+def _renumbered(c: _Converter, node: Node, count: int) -> None:
+    """The node in the order of the first of `count` inputs that has moved; others are as before.
+
+    Attributes that name dimensions, or have an entry for each of them, are changed with it.
+    """
+    data, rest = node.inputs[:count], node.inputs[count:]
+    moved, rank = next((m for m in map(c.moved, data) if m), 0), len(c.old_shape(data[0]))
     perm, attrs = order(rank, moved), dict(node.attrs)
-    if node.op == "gather":
-        attrs["axis"] = perm.index(integer(node.attrs, "axis"))
-    elif node.op == "resample":
-        attrs["axes"] = tuple(perm.index(axis) for axis in ints(node.attrs, "axes"))
-    inputs = (c.want(data, moved), *(c.want(table, 0) for table in tables))
-    return c.put(node, node.op, inputs, attrs, moved)
-
-
-def _sample(c: _Converter, node: Node) -> None:
-    """The points stand where the positions do."""
-    data, *tables = node.inputs
-    moved = c.moved(data)
-    attrs = {**node.attrs, "axis": order(3, moved).index(integer(node.attrs, "axis"))}
-    inputs = (c.want(data, moved), *(c.want(table, 0) for table in tables))
+    for key, item in node.attrs.items():
+        if key == "axis":
+            attrs[key] = perm.index(integer(node.attrs, key))
+        elif key == "axes":
+            axes = [perm.index(axis) for axis in ints(node.attrs, key)]
+            attrs[key] = tuple(axes if rest else sorted(axes))  # tables come in their order
+        elif isinstance(item, tuple):
+            halves = [item[start : start + rank] for start in range(0, len(item), rank)]
+            attrs[key] = tuple(int(half[d]) for half in halves for d in perm)
+    inputs = (*(c.want(value, moved) for value in data), *(c.want(table, 0) for table in rest))
     c.put(node, node.op, inputs, attrs, moved)
 
 
@@ -188,37 +197,6 @@ def _convolution(c: _Converter, node: Node) -> None:
     c.put(node, node.op, (data, kernel), {**node.attrs, "layout": layout}, 1)
 
 
-def _along_axis(c: _Converter, node: Node) -> None:
-    """concat, softmax, lrn: the axis is renumbered."""
-    rank = len(c.old_shape(node.inputs[0]))
-    moved = next((m for m in map(c.moved, node.inputs) if m), 0)
-    inputs = tuple(c.want(value, moved) for value in node.inputs)
-    axis = order(rank, moved).index(integer(node.attrs, "axis"))
-    c.put(node, node.op, inputs, {**node.attrs, "axis": axis}, moved)
-
-
-def _batch_norm(c: _Converter, node: Node) -> None:
-    """The axis is renumbered; the statistics have one dimension."""
-    data, *statistics = node.inputs
-    moved, rank = c.moved(data), len(c.old_shape(data))
-    inputs = (c.want(data, moved), *(c.want(value, 0) for value in statistics))
-    axis = order(rank, moved).index(integer(node.attrs, "axis"))
-    c.put(node, node.op, inputs, {**node.attrs, "axis": axis}, moved)
-
-
-def _per_dimension(c: _Converter, node: Node) -> None:
-    """Ops with lists of an entry for each dimension, such as pad: these are reordered."""
-    (value,) = node.inputs
-    moved, rank = c.moved(value), len(c.old_shape(value))
-    perm = order(rank, moved)
-    attrs = dict(node.attrs)
-    for key, item in node.attrs.items():
-        if isinstance(item, tuple):
-            halves = [item[start : start + rank] for start in range(0, len(item), rank)]
-            attrs[key] = tuple(int(half[d]) for half in halves for d in perm)
-    c.put(node, node.op, (c.want(value, moved),), attrs, moved)
-
-
 def _reduce(c: _Converter, node: Node) -> None:
     """The axes are renumbered; without keepdims, the channels that are left stay at the end."""
     (value,) = node.inputs
@@ -236,15 +214,6 @@ def _reduce(c: _Converter, node: Node) -> None:
     found = tuple(sorted(perm.index(axis) for axis in axes))
     attrs = {**node.attrs, **({"axis": found[0]} if one else {"axes": found})}
     return c.put(node, node.op, (c.want(value, moved),), attrs, left)
-
-
-def _over_axes(c: _Converter, node: Node) -> None:
-    """standardise: the axes are renumbered."""
-    (value,) = node.inputs
-    moved, rank = c.moved(value), len(c.old_shape(value))
-    perm = order(rank, moved)
-    axes = tuple(sorted(perm.index(axis) for axis in ints(node.attrs, "axes")))
-    c.put(node, node.op, (c.want(value, moved),), {**node.attrs, "axes": axes}, moved)
 
 
 def _transpose(c: _Converter, node: Node) -> None:
@@ -292,27 +261,16 @@ HANDLERS: dict[str, Convert] = {
     "avg_pool3d": _window,
     "global_avg_pool": _window,
     "global_max_pool": _window,
-    "batch_norm": _batch_norm,
-    "concat": _along_axis,
-    "softmax": _along_axis,
-    "log_softmax": _along_axis,
-    "lrn": _along_axis,
-    "standardise": _over_axes,
-    "pad": _per_dimension,
-    "extend": _per_dimension,
-    "slice": _per_dimension,
-    "repeat": _per_dimension,
-    "resample": _tables,
-    "gather": _tables,
-    "lookup_codes": _tables,
-    "sample": _sample,
+    **dict.fromkeys(("batch_norm", "resample", "gather", "lookup_codes", "sample"), _tables),
+    **dict.fromkeys(("concat", "softmax", "log_softmax", "lrn", "standardise"), _along_axes),
+    **dict.fromkeys(("pad", "extend", "slice", "repeat"), _along_axes),
+    **dict.fromkeys(("cumulative_sum", "cumulative_product", "top_indices"), _along_axes),
     "depth_to_space": _images,
     "transpose": _transpose,
     "reshape": _reshape,
     HOST: _host,
     "pack_blocks": _pack,
     "unpack_blocks": _unpack,
-    **dict.fromkeys(("cumulative_sum", "cumulative_product", "top_indices"), _along_axis),
     **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_prod", "reduce_max"), _reduce),
     **dict.fromkeys(("reduce_min", "argmax", "argmin"), _reduce),
 }

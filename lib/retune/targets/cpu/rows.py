@@ -18,7 +18,7 @@ from retune.ir.expr import Expr, const
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import accesses, results_of
-from retune.targets.row_programs import RowProgram, row_loops, stages_inside
+from retune.targets.row_programs import RowProgram, factored, schedule_in_one_nest
 
 _MOST_REGISTERS = 8
 """Vector accumulators of one row at most: as many hide the latency of an addition."""
@@ -98,26 +98,19 @@ def schedule_row_program(s: Schedule, program: RowProgram, groups: int, spec: De
     Raises: ScheduleError where lanes along the rows do not divide them.
     """
     lanes = spec.vector_lanes(program.columns)
-    rows, column = row_loops(s, program)
-    _vectorize_columns(s, column, lanes)
-    for stage in stages_inside(s, program):
-        if stage in program.numbers:
-            s.compute_at(stage, rows[-1])
-            continue
-        if stage in program.others:
-            s.compute_at(stage, rows[-1], "private")
-            _vectorize_columns(s, s.loops(stage)[-1], lanes)
-            continue
+
+    def vectorize(column: str) -> None:
+        _, lane = s.split(column, [lanes], "shift")
+        s.vectorize(lane)
+
+    def reduce(stage: str, row: str) -> None:
         axis = row_structure(accesses(s, stage), spec)
         if axis is None:
             raise ScheduleError(f"{stage}: its lanes do not lie along the row")
-        _reduce_by_lanes(s, stage, axis, rows[-1], sampled=True)
+        _reduce_by_lanes(s, stage, axis, row, sampled=True)
+
+    rows = schedule_in_one_nest(s, program, "private", share=vectorize, reduce=reduce)
     _bind_rows(s, rows, groups)
-
-
-def _vectorize_columns(s: Schedule, column: str, lanes: int) -> None:
-    _, lane = s.split(column, [lanes], "shift")
-    s.vectorize(lane)
 
 
 def _reduce_by_lanes(
@@ -131,13 +124,13 @@ def _reduce_by_lanes(
     rank = len(s.block(name).indices)
     _, vectors, lanes = s.split(axis.loop, [count, axis.lanes])
     by_lane = s.rfactor(name, lanes)
-    by_vector = s.rfactor(by_lane, _of(by_lane, name, vectors), rank)
+    by_vector = s.rfactor(by_lane, factored(by_lane, name, vectors), rank)
     for block in (name, by_lane, by_vector):
         s.compute_at(block, row)
     s.vectorize(lanes)
     for block in (by_lane, by_vector):
-        s.unroll(_of(block, name, vectors))
-        s.vectorize(_of(block, name, lanes))
+        s.unroll(factored(block, name, vectors))
+        s.vectorize(factored(block, name, lanes))
 
 
 def _bind_rows(s: Schedule, loops: Sequence[str], groups: int) -> None:
@@ -148,8 +141,3 @@ def _bind_rows(s: Schedule, loops: Sequence[str], groups: int) -> None:
             break
         rows = s.fuse(rows, loop)
     s.bind(rows, "group.0")
-
-
-def _of(block: str, name: str, loop: str) -> str:
-    """The loop of `block` that was made from one of `name` by rfactor."""
-    return f"{block}{loop.removeprefix(name)}"

@@ -3,8 +3,11 @@
 In the fused one a work-group takes a block of output tiles and some output channels. It transforms
 the block's inputs into a private array, multiplies them with the transformed weights on register
 tiles as a 1x1 convolution does, and transforms the products to outputs on registers, epilogue
-included. Decisions size the arrays, so that they can stay in the second-level cache. For the other
-one see `cpu_staged`.
+included. Decisions size the arrays, so that they can stay in the second-level cache.
+
+In three nests no input is transformed twice, and each weight is read for all tiles at once, in a
+product that is tiled as a 1x1 layer is; the transformed maps go through global memory. That is
+better where the weights are larger than the caches and the map is small.
 """
 
 from collections.abc import Iterator
@@ -17,11 +20,16 @@ from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Sketch
 from retune.schedule.winograd import WinogradConvolution
-from retune.targets.cpu.elementwise import schedule_elementwise
-from retune.targets.cpu.staged import schedule_staged
-from retune.targets.cpu.tile import RegisterTile, limit_registers, order_reduction
+from retune.targets.cpu.elementwise import schedule_elementwise, share
+from retune.targets.cpu.space import schedule_rest
+from retune.targets.cpu.tile import (
+    RegisterTile,
+    limit_registers,
+    order_reduction,
+    schedule_register_tile,
+)
 from retune.targets.fusion import pack_operands, untouched
-from retune.targets.tiling import unroll_all
+from retune.targets.tiling import fuse_all, made_loops, unroll_all
 from retune.targets.transforms import (
     Rewritten,
     rewritten,
@@ -104,10 +112,8 @@ class _FusedNest:
 
 def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _FusedNest:
     """Blocks of tiles and channels over work-groups, then tiles, then vectors, then pixels."""
-    shape = conv.shape
-    made = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))[shape.made]
-    width = spec.vector_lanes(shape.extents[shape.made])
-    every, pixels = split_pixels(s, conv)
+    width = spec.vector_lanes(conv.shape.extents[conv.shape.made])
+    every, pixels, made = split_pixels(s, conv)
     far, tiles, tile = [], [], []
     for loop in every[-2:]:
         middle, near = s.sample_tile(loop, 3, _MAX_TILES)
@@ -130,7 +136,7 @@ def _tile_products(
     s: Schedule, conv: Rewritten, stored: str, nest: _FusedNest, spec: DeviceSpec
 ) -> None:
     """Register tiles of the products; weights are read once for all tiles of a block."""
-    *places, f = s.loops(stored)[-len(s.block(stored).indices) :]
+    *places, f = made_loops(s, stored)
     tiled = places[-len(nest.tile) :]
     splits = [s.split(loop, [near]) for loop, near in zip(tiled, nest.tile, strict=True)]
     tiles, inner = [far for far, _ in splits], [near for _, near in splits]
@@ -150,3 +156,41 @@ def _bytes(s: Schedule, stage: str) -> Expr:
     for extent in s.block(stage).buffer.shape:
         size = size * extent
     return size
+
+
+# -- three nests -------------------------------------------------------------------------------
+
+
+def schedule_staged(s: Schedule, m: int, spec: DeviceSpec) -> None:
+    """Schedules every stage; the tile sizes of the products are sampled.
+
+    for tile, vector of c: factors[all, tile, vector] = ...     data and rows in registers
+    for point: product[point, tiles, f] = ...                   a product of matrices
+    for tile, vector of f: out = ...                            columns and outputs in registers
+    """
+    conv = rewritten(s, m)
+    extents = conv.shape.extents
+    loops = split_inputs(s, conv, spec.vector_lanes(extents[conv.shape.depth]))
+    transform_inputs(s, conv, _shared(s, loops, spec))
+    width = spec.vector_lanes(extents[conv.shape.made])
+    schedule_register_tile(s, conv.product, RegisterTile(width), spec, sampled=True)
+    _outputs(s, conv, width, spec)
+    schedule_rest(s, spec)
+
+
+def _outputs(s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec) -> None:
+    """The last stage: for each tile and vector, its pixels."""
+    tiles, pixels, made = split_pixels(s, conv)
+    vector, lanes = s.split(made, [width], "shift")
+    s.reorder(*tiles, vector, *pixels, lanes)
+    transform_outputs(s, conv, _shared(s, [*tiles, vector], spec))
+    write_pixels(s, conv, pixels, lanes)
+
+
+def _shared(s: Schedule, loops: list[str], spec: DeviceSpec) -> str:
+    """The loops as one, shared out evenly over work-groups; its part of one group."""
+    whole = fuse_all(s, loops)
+    size = share(s.extent(whole), spec)
+    group, own = s.split(whole, [size], "shift")
+    s.bind(group, "group.0")
+    return own

@@ -19,7 +19,7 @@ from retune.schedule.schedule import Schedule
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.slices import slice_all_steps, slice_sizes
-from retune.targets.row_programs import RowProgram, row_loops, stages_inside
+from retune.targets.row_programs import RowProgram, factored, schedule_in_one_nest
 from retune.targets.tiling import fuse_all
 
 _LEAST_STEPS = 32
@@ -168,25 +168,17 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
     if not fit:
         raise ScheduleError(f"{program.out}: no room to share a row")
     parts = s.sample_categorical(f"parts.{program.out}", fit)
-    rows, column = row_loops(s, program)
-    _share_columns(s, column, parts)
-    for stage in stages_inside(s, program):
-        if stage in program.numbers:
-            s.compute_at(stage, rows[-1])
-            continue
-        if stage in program.others:
-            s.compute_at(stage, rows[-1], "local")
-            _share_columns(s, s.loops(stage)[-1], parts)
-            continue
-        _combine(s, stage, fuse_all(s, s.reduce_loops(stage)), parts, rows[-1])
+
+    def share(column: str) -> None:  # neighbours side by side, as `_combine` does it
+        _, first, near = s.split(column, [_ceiling(parts, const(_SECOND)), const(_SECOND)], "guard")
+        s.bind(first, "local.1")
+        s.bind(near, "local.0")
+
+    def reduce(stage: str, row: str) -> None:
+        _combine(s, stage, fuse_all(s, s.reduce_loops(stage)), parts, row)
+
+    rows = schedule_in_one_nest(s, program, "local", share=share, reduce=reduce)
     s.bind(fuse_all(s, rows), "group.0")
-
-
-def _share_columns(s: Schedule, column: str, parts: Expr) -> None:
-    """The elements of a row over the items, neighbours side by side, as `_combine` does it."""
-    _, first, near = s.split(column, [_ceiling(parts, const(_SECOND)), const(_SECOND)], "guard")
-    s.bind(first, "local.1")
-    s.bind(near, "local.0")
 
 
 def _combine(s: Schedule, name: str, whole: str, parts: Expr, row: str) -> None:
@@ -194,13 +186,13 @@ def _combine(s: Schedule, name: str, whole: str, parts: Expr, row: str) -> None:
     second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyright: ignore[reportAttributeAccessIssue]
     _, first, near = s.split(whole, [_ceiling(parts, second), second], "guard")
     by_near = s.rfactor(name, near)
-    by_item = s.rfactor(by_near, _of(by_near, name, first), len(s.block(name).indices))
+    by_item = s.rfactor(by_near, factored(by_near, name, first), len(s.block(name).indices))
     s.compute_at(name, row)
     for block in (by_near, by_item):
         s.compute_at(block, row, "local")
-    s.bind(_of(by_item, name, first), "local.1")
+    s.bind(factored(by_item, name, first), "local.1")
     for block in (by_item, by_near):
-        s.bind(_of(block, name, near), "local.0")
+        s.bind(factored(block, name, near), "local.0")
 
 
 def _ceiling(parts: Expr, second: Expr) -> Expr:
@@ -216,7 +208,7 @@ def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: 
     s.bind(column, "local.0")
     s.compute_at(name, column)
     s.compute_at(by_item, group, "local")
-    s.bind(_of(by_item, name, part), "local.1")
+    s.bind(factored(by_item, name, part), "local.1")
     last = s.block(by_item).indices[-2]
     assert isinstance(last, Var)
     s.bind(last.name, "local.0")
@@ -249,8 +241,3 @@ def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
     for loop in reversed(rows):
         group = s.fuse(loop, group)
     s.bind(group, "group.0")
-
-
-def _of(block: str, name: str, loop: str) -> str:
-    """The loop of `block` that was made from one of `name` by rfactor."""
-    return f"{block}{loop.removeprefix(name)}"

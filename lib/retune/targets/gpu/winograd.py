@@ -19,11 +19,12 @@ from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.plain import flat_items
 from retune.targets.gpu.slices import slice_over_groups
 from retune.targets.gpu.tile import FETCHED_LANES, Contraction, Fetch, schedule_tile
-from retune.targets.tiling import unroll_all, write_out
+from retune.targets.tiling import made_loops, unroll_all, write_out
 from retune.targets.transforms import (
     Rewritten,
     rewritten,
     split_inputs,
+    split_pixels,
     transform_inputs,
     winograd_sketches,
 )
@@ -130,18 +131,10 @@ def _transform_outputs(
 ) -> list[str]:
     """The last stage by tiles and vectors of channels, whose pixels are written out.
 
-    A guard keeps to odd sizes. Gives the loops over tiles and vectors.
+    Gives the loops over tiles and vectors.
     """
-    shape = conv.shape
-    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
-    items, pixels = [], []
-    for dim, size in shape.tile(conv.m).items():
-        loop = loops[shape.axis(dim)]
-        if size > 1:
-            loop, pixel = s.split(loop, [size], "guard")
-            pixels.append(pixel)
-        items.append(loop)
-    items.append(loops[shape.made])
+    items, pixels, made = split_pixels(s, conv)
+    items.append(made)
     lanes = _lanes(s, pixels, items, spec)
     items[-1], lane = s.split(items[-1], [lanes])
     s.reorder(*items, *pixels, lane)
@@ -158,19 +151,13 @@ def _transform_outputs(
 def _read_products(s: Schedule, conv: Rewritten, at: str, *, sliced: bool) -> None:
     """What one item transforms is in its registers, a column at a time; slices are added up."""
     if len(conv.outputs) > 1:
-        row, at = _own(s, conv.outputs[0])[:2]
+        row, at = made_loops(s, conv.outputs[0])[:2]
         s.reorder(at, row)
     if not sliced:
         write_out(s, s.cache_read(conv.product, at))
         return
     s.compute_at(conv.product, at)
     (slices,) = s.reduce_loops(conv.product)
-    s.reorder(slices, *_own(s, conv.product))
+    s.reorder(slices, *made_loops(s, conv.product))
     s.unroll(slices)
     write_out(s, conv.product)
-
-
-def _own(s: Schedule, stage: str) -> list[str]:
-    """The stage's loops over what it makes."""
-    made = [n for n in s.loops(stage) if not s.loop(n).reduce]
-    return made[-len(s.block(stage).indices) :]

@@ -1,6 +1,5 @@
 """Ops that move elements: their shapes become explicit."""
 
-from collections.abc import Sequence
 from math import prod
 
 from retune.core.errors import ModelError
@@ -35,20 +34,11 @@ def flatten(node: OnnxNode, emit: Emitter) -> None:
 
 
 @onnx_op("Squeeze")
-def squeeze(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an attribute, until opset 12."""
-    _squeeze(node, emit, node.ints("axes", ()))
-
-
 @onnx_op("Squeeze", since=13, limits="axes known while importing")
-def squeeze_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an optional input."""
-    _squeeze(node, emit, emit.index_list(1, "the axes") if node.has_input(1) else ())
-
-
-def _squeeze(node: OnnxNode, emit: Emitter, axes: Sequence[int]) -> None:
+def squeeze(node: OnnxNode, emit: Emitter) -> None:
+    """Without these axes of extent 1, or all such; they are an input from opset 13 on."""
     shape = emit.shape(node.inputs[0])
-    gone = {positive_axis(axis, len(shape)) for axis in axes}
+    gone = {positive_axis(axis, len(shape)) for axis in emit.listed("axes", 1, "the axes")}
     gone = gone or {axis for axis, extent in enumerate(shape) if extent == 1}
     if any(shape[axis] != 1 for axis in gone):
         raise ModelError(f"squeeze of {list(shape)} along {sorted(gone)}: expected extents of 1")
@@ -57,19 +47,10 @@ def _squeeze(node: OnnxNode, emit: Emitter, axes: Sequence[int]) -> None:
 
 
 @onnx_op("Unsqueeze")
-def unsqueeze(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an attribute, until opset 12."""
-    _unsqueeze(node, emit, node.ints("axes", ()))
-
-
 @onnx_op("Unsqueeze", since=13, limits="axes known while importing")
-def unsqueeze_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an input."""
-    _unsqueeze(node, emit, emit.index_list(1, "the axes"))
-
-
-def _unsqueeze(node: OnnxNode, emit: Emitter, axes: Sequence[int]) -> None:
-    shape = list(emit.shape(node.inputs[0]))
+def unsqueeze(node: OnnxNode, emit: Emitter) -> None:
+    """With new axes of extent 1; they are an input from opset 13 on."""
+    shape, axes = list(emit.shape(node.inputs[0])), emit.listed("axes", 1, "the axes")
     rank = len(shape) + len(axes)
     for axis in sorted(positive_axis(axis, rank) for axis in axes):
         shape.insert(axis, 1)
@@ -91,30 +72,12 @@ def concat(node: OnnxNode, emit: Emitter) -> None:
 
 
 @onnx_op("Slice")
-def slice_by_attributes(node: OnnxNode, emit: Emitter) -> None:
-    """Starts, ends and axes as attributes, until opset 9."""
-    starts = node.ints("starts", ())
-    axes = node.ints("axes", tuple(range(len(starts))))
-    _slice(node, emit, starts, node.ints("ends", ()), axes, (1,) * len(starts))
-
-
 @onnx_op("Slice", since=10, limits="ranges known while importing")
-def slice_by_inputs(node: OnnxNode, emit: Emitter) -> None:
-    """Starts, ends, axes and steps as inputs."""
-    starts, ends = emit.index_list(1, "the starts"), emit.index_list(2, "the ends")
-    axes = emit.index_list(3, "the axes") if node.has_input(3) else tuple(range(len(starts)))
-    steps = emit.index_list(4, "the steps") if node.has_input(4) else (1,) * len(starts)
-    _slice(node, emit, starts, ends, axes, steps)
-
-
-def _slice(
-    node: OnnxNode,
-    emit: Emitter,
-    starts: Sequence[int],
-    ends: Sequence[int],
-    axes: Sequence[int],
-    steps: Sequence[int],
-) -> None:
+def strided_slice(node: OnnxNode, emit: Emitter) -> None:
+    """A range of each axis, in steps; all that says them are inputs from opset 10 on."""
+    starts, ends = emit.listed("starts", 1, "the starts"), emit.listed("ends", 2, "the ends")
+    axes = emit.listed("axes", 3, "the axes") or range(len(starts))
+    steps = emit.listed("steps", 4, "the steps") or (1,) * len(starts)
     shape = emit.shape(node.inputs[0])
     begins, strides, extents = [0] * len(shape), [1] * len(shape), list(shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -133,23 +96,14 @@ def _slice(
 
 
 @onnx_op("Split")
-def split(node: OnnxNode, emit: Emitter) -> None:
-    """Parts as an attribute, until opset 12."""
-    _split(node, emit, node.ints("split", ()))
-
-
 @onnx_op("Split", since=13, limits="parts known while importing")
-def split_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """Parts as an optional input."""
-    _split(node, emit, emit.index_list(1, "the parts") if node.has_input(1) else ())
-
-
-def _split(node: OnnxNode, emit: Emitter, parts: Sequence[int]) -> None:
-    shape = emit.shape(node.inputs[0])
+def split(node: OnnxNode, emit: Emitter) -> None:
+    """In equal parts along an axis, or in those stated; they are an input from opset 13 on."""
+    shape, parts = emit.shape(node.inputs[0]), emit.listed("split", 1, "the parts")
     axis, count = positive_axis(node.integer("axis", 0), len(shape)), len(node.outputs)
     if not parts:
         size = -(-shape[axis] // count)
-        parts = [min(size, shape[axis] - size * part) for part in range(count)]
+        parts = tuple(min(size, shape[axis] - size * part) for part in range(count))
     if sum(parts) != shape[axis] or len(parts) != count or min(parts) < 0:
         raise ModelError(
             f"split of {list(shape)} along axis {axis} into {list(parts)}: expected {count} parts "

@@ -15,16 +15,12 @@ Mode = Literal["edge", "reflect", "wrap"]
 
 
 @onnx_op("Pad")
-def pad(node: OnnxNode, emit: Emitter) -> None:
-    """Pads and value as attributes, until opset 10."""
-    _pad(node, emit, node.ints("pads", ()), node.number("value", 0.0))
-
-
 @onnx_op("Pad", since=11, limits="pads and value known while importing")
-def pad_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """Pads, value and (from opset 18 on) axes as inputs."""
-    stated = emit.index_list(1, "the pads")
-    value = float(emit.contents(2, "the value").reshape(())) if node.has_input(2) else 0.0
+def pad(node: OnnxNode, emit: Emitter) -> None:
+    """A border of a value or of the data; pads and value are inputs from opset 11 on."""
+    stated, value = emit.listed("pads", 1, "the pads"), node.number("value", 0.0)
+    if node.has_input(2):
+        value = float(emit.contents(2, "the value").reshape(()))
     rank = len(emit.shape(node.inputs[0]))
     axes = tuple(range(rank))
     if node.has_input(3):

@@ -60,30 +60,24 @@ def _hardmax(emit: Emitter, data: str, axis: int) -> str:
 
 
 @onnx_op("TopK")
-def top_by_attribute(node: OnnxNode, emit: Emitter) -> None:
-    """The number as an attribute, until opset 9."""
-    _top(node, emit, node.integer("k", 0))
-
-
 @onnx_op("TopK", since=10, limits="number known while importing")
-def top_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """The number as an input."""
-    stated = emit.index_list(1, "the number of elements")
+def top(node: OnnxNode, emit: Emitter) -> None:
+    """The largest or smallest elements in order, and where they are.
+
+    Their number is an input from opset 10 on.
+    """
+    data, stated = node.inputs[0], (node.integer("k", 0),)
+    if node.has_input(1):
+        stated = emit.index_list(1, "the number of elements")
     if len(stated) != 1:
         raise ModelError(f"expected one number of elements, got {list(stated)}")
-    _top(node, emit, stated[0])
-
-
-def _top(node: OnnxNode, emit: Emitter, count: int) -> None:
-    """The largest or smallest elements in order, and where they are."""
-    data = node.inputs[0]
     shape = emit.shape(data)
     axis = positive_axis(node.integer("axis", -1), len(shape))
     if shape[axis] > RANKED_EXTENT or prod(shape) * shape[axis] > RANKED_PAIRS:
         return emit.host()
     attrs: dict[str, Any] = {
         "axis": axis,
-        "count": count,
+        "count": stated[0],
         "largest": bool(node.integer("largest", 1)),
     }
     if node.has_output(1):

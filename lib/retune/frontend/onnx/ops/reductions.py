@@ -1,4 +1,4 @@
-"""Reductions: plain ones, and those with something before or after; read `reduce_by_input`."""
+"""Reductions: plain ones, and those with something before or after; read `reduce`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -58,11 +58,6 @@ SUMS: dict[str, tuple[Part, Part]] = {
 
 
 @onnx_op(*PLAIN, *SUMS, "ReduceLogSumExp")
-def reduce_by_attribute(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an attribute; without one, all of them."""
-    _reduce(node, emit, _found(node, emit, node.ints("axes", ())))
-
-
 @onnx_op(
     *(op for op in PLAIN if op != "ReduceSum"),
     *SUMS,
@@ -71,9 +66,9 @@ def reduce_by_attribute(node: OnnxNode, emit: Emitter) -> None:
     limits=KNOWN_AXES,
 )
 @onnx_op("ReduceSum", since=13, limits=KNOWN_AXES)
-def reduce_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an optional input; empty means all, or none with noop_with_empty_axes."""
-    axes = emit.index_list(1, "the axes") if node.has_input(1) else ()
+def reduce(node: OnnxNode, emit: Emitter) -> None:
+    """Over some axes, or all; they are an input from opset 13 or 18 on, none with a no-op flag."""
+    axes = emit.listed("axes", 1, "the axes")
     none = not axes and node.integer("noop_with_empty_axes", 0)
     _reduce(node, emit, () if none else _found(node, emit, axes))
 

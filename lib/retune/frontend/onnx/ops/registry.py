@@ -108,6 +108,15 @@ class Emitter:
         """The contents of an input as integers. Raises: NotConstant."""
         return tuple(int(item) for item in self.contents(index, what).reshape(-1))
 
+    def listed(self, key: str, index: int, what: str) -> tuple[int, ...]:
+        """The integers of an input, or those of the attribute that came before it; () for neither.
+
+        Raises: NotConstant.
+        """
+        return (
+            self.index_list(index, what) if self.node.has_input(index) else self.node.ints(key, ())
+        )
+
     def scalar(self, value: float, like: str, label: str) -> str:
         """A constant of shape [] and the element type of value `like`."""
         return self.stored(label, np.asarray(value, self.type(like).dtype))

@@ -15,25 +15,19 @@ from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positi
 from retune.ops import Array
 from retune.proto.file import element_type
 
+_AXIS_IS_INPUT = 20
+"""The opset from which DFT reads its axis; before it was an attribute, 1 by default."""
 LARGEST_TABLE = 1 << 25
 """Elements that a table may have: enough for a complex transform of length 2896."""
 
 
 @onnx_op("DFT")
-def dft_by_attribute(node: OnnxNode, emit: Emitter) -> None:
-    """The axis as an attribute, until opset 19."""
-    _dft(node, emit, node.integer("axis", 1))
-
-
 @onnx_op("DFT", since=20)
-def dft_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """The axis as an input, the last one before the components by default."""
-    axis = int(emit.contents(2, "the axis").reshape(())) if node.has_input(2) else -2
-    _dft(node, emit, axis)
-
-
-def _dft(node: OnnxNode, emit: Emitter, axis: int) -> None:
-    data = node.inputs[0]
+def dft(node: OnnxNode, emit: Emitter) -> None:
+    """Along an axis, which is an input from opset 20 on; by default the last but the components."""
+    data, axis = node.inputs[0], node.integer("axis", -2 if node.opset >= _AXIS_IS_INPUT else 1)
+    if node.has_input(2):
+        axis = int(emit.contents(2, "the axis").reshape(()))
     shape = emit.shape(data)
     axis, last = positive_axis(axis, len(shape)), len(shape) - 1
     inverse, onesided = bool(node.integer("inverse", 0)), bool(node.integer("onesided", 0))
