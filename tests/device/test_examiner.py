@@ -90,6 +90,16 @@ def test_a_bundle_is_verified_timed_and_profiled(made: Made, examiner: Examiner)
     assert all(row.roofline is not None and row.median_s > 0 for row in rows)
 
 
+def test_bundles_of_several_networks_run_on_inputs_of_their_own(
+    made: Made, examiner: Examiner, tmp_path: Path, device: Device
+):
+    (tmp_path / "other").mkdir()
+    other = bundle_of(write("odd_image", tmp_path / "other"), device)
+    assert other.plan.input_shapes != made.plan.input_shapes
+    found = examiner.compare({"one": made.bundle, "other": other.bundle}, options=QUICK)
+    assert all(timing.median_s > 0 for timing in found.timings)
+
+
 def test_the_form_is_one_that_the_device_allows(made: Made, examiner: Examiner):
     assert examiner.best_form(made.bundle) in ("persistent", "inline")
 

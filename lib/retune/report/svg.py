@@ -1,7 +1,7 @@
-"""Charts as inline SVG text: best-so-far curves and horizontal bars.
+"""Charts as inline SVG text: best-so-far curves, lines over nights, and horizontal bars.
 
-Read `curve_chart` and `bar_chart`. Colours come from the page's style sheet by class name, so the
-charts follow its light and dark appearance. Pure functions of numbers.
+Read `curve_chart`, `line_chart`, `sparkline` and `bar_chart`. Colours come from the page's style
+sheet by class name, so the charts follow its light and dark appearance. Pure functions of numbers.
 """
 
 import math
@@ -12,6 +12,11 @@ from html import escape
 WIDTH = 300.0
 HEIGHT = 130.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 8.0, 8.0, 22.0
+
+SPARK_WIDTH, SPARK_HEIGHT = 140.0, 26.0
+_LEAST_FACTOR = 1.15
+"""What the axis of a line spans at least: noise of a per cent is to look like noise."""
+_LINES = "times over the nights, as factors"
 
 BAR_WIDTH = 720.0
 BAR_HEIGHT = 26.0
@@ -89,6 +94,98 @@ def curve_chart(times: Sequence[float | None], unit: str = "measurement") -> str
     return _frame("\n".join(parts))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Values over time; None is a gap."""
+
+    label: str
+    values: Sequence[float | None]
+    style: str
+    """Class of the line: ours, plain, peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A point of a line that is to be seen."""
+
+    at: int
+    title: str
+    style: str
+    """Class of the point: good, bad, plain."""
+
+
+def line_chart(lines: Sequence[Line], marks: Sequence[Mark] = (), unit: str = "night") -> str:
+    """Factors over time, on a logarithmic axis; marks lie on the first line."""
+    known = [value for line in lines for value in line.values if value is not None]
+    if not known:
+        return _frame('<text class="axis" x="60" y="60">no time is known</text>', _LINES)
+    low, high = _decade_range(min(known), max(known), _LEAST_FACTOR)
+    count = max(len(line.values) for line in lines)
+
+    def x(index: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, count - 1)
+
+    def y(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+
+    parts = [_grid(y(tick), f"{tick:.3g} ×") for tick in _ticks(low, high)]
+    parts += [_polyline(line, x, y) for line in reversed(lines)]
+    parts += [_mark(mark, lines[0].values, x, y) for mark in marks]
+    parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
+    parts.append(
+        f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
+        f"{count} {unit if count == 1 else f'{unit}s'}</text>"
+    )
+    return _frame("\n".join(parts), _LINES)
+
+
+def sparkline(line: Line, marks: Sequence[Mark] = ()) -> str:
+    """The same for a cell of a table: one line without axes, and its marks."""
+    known = [value for value in line.values if value is not None]
+    if not known:
+        return ""
+    low, high = _decade_range(min(known), max(known), _LEAST_FACTOR)
+
+    def x(index: float) -> float:
+        return 3 + (SPARK_WIDTH - 6) * index / max(1, len(line.values) - 1)
+
+    def y(value: float) -> float:
+        return SPARK_HEIGHT - 3 - (SPARK_HEIGHT - 6) * math.log(value / low) / math.log(high / low)
+
+    parts = [_polyline(line, x, y), *(_mark(mark, line.values, x, y) for mark in marks)]
+    return (
+        f'<svg class="spark" role="img" aria-label="{escape(line.label)}" '
+        f'viewBox="0 0 {SPARK_WIDTH:.0f} {SPARK_HEIGHT:.0f}">\n{"".join(parts)}\n</svg>'
+    )
+
+
+def _polyline(line: Line, x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    """Points that follow each other are joined; one between gaps is a dot."""
+    path, before = "", False
+    for index, value in enumerate(line.values):
+        if value is not None:
+            path += f"{'L' if before else 'M'}{x(index):.1f} {y(value):.1f}"
+            path += "" if before else "h0.01"
+        before = value is not None
+    return f'<path class="line {line.style}" d="{path}"><title>{escape(line.label)}</title></path>'
+
+
+def _mark(
+    mark: Mark,
+    values: Sequence[float | None],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+) -> str:
+    value = values[mark.at]
+    if value is None:
+        return ""
+    return (
+        f'<circle class="mark {mark.style}" cx="{x(mark.at):.1f}" cy="{y(value):.1f}" r="3">'
+        f"<title>{escape(mark.title)}</title></circle>"
+    )
+
+
 def bar_chart(bars: Sequence[Bar], title: str) -> str:
     """Horizontal bars from zero, one below the other, each with its text behind it.
 
@@ -129,9 +226,9 @@ def _bar(bar: Bar, index: int, scale: float) -> str:
     return "\n".join(parts)
 
 
-def _frame(body: str) -> str:
+def _frame(body: str, label: str = "measured times and the best so far") -> str:
     return (
-        f'<svg class="curve" role="img" aria-label="measured times and the best so far" '
+        f'<svg class="curve" role="img" aria-label="{label}" '
         f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}">\n{body}\n</svg>'
     )
 
@@ -157,12 +254,13 @@ def _steps(
     return "".join(path)
 
 
-def _decade_range(low: float, high: float) -> tuple[float, float]:
-    """A range with a little room, at least a factor of 1.5 wide."""
-    low, high = low * 0.92, high * 1.08
-    if high / low < 1.5:
+def _decade_range(low: float, high: float, least: float = 1.5) -> tuple[float, float]:
+    """A range with a little room, at least that factor wide."""
+    room = 0.16 * (least - 1)
+    low, high = low * (1 - room), high * (1 + room)
+    if high / low < least:
         middle = math.sqrt(low * high)
-        low, high = middle / math.sqrt(1.5), middle * math.sqrt(1.5)
+        low, high = middle / math.sqrt(least), middle * math.sqrt(least)
     return low, high
 
 

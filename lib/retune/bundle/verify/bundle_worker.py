@@ -78,12 +78,13 @@ class BundleWorker:
                 self._modules[bundle] = module_on(plan, self._device)
         return self._modules[bundle]
 
-    def _call(self, entrant: Entrant, bundle: Path) -> Callable[[], object]:
-        """A whole call of the entrant, on random inputs of the bundle. Raises: InputError."""
+    def _call(self, entrant: Entrant, bundle: Path) -> Callable[[], object]:  # noqa: ARG002
+        """A whole call of the entrant, on random inputs: a bundle's own, which are the same for all
+        bundles of a network, and a peer's those of the bundle. Raises: InputError."""
         if not isinstance(entrant, Path):
             raise InputError(f"expected bundles alone on a board, got {entrant.peer}")
-        feeds = self._module(bundle).random_inputs()
         module = self._module(entrant)
+        feeds = module.random_inputs()
         return lambda: module.run(feeds)
 
     def _timed(self, entrant: Entrant, bundle: Path, clock: CountingClock) -> Callable[[], object]:

@@ -52,7 +52,10 @@ Entrant = Path | Rival
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """Load an entrant, and call it twice on random inputs of the bundle; the second is timed."""
+    """Load an entrant, and call it twice on random inputs, a peer on the bundle's.
+
+    The second call is timed.
+    """
 
     entrant: Entrant
     bundle: Path
@@ -90,7 +93,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """Time the entrants in turns, on inputs of the bundle; the reply is a Benchmark."""
+    """Time the entrants in turns, peers on inputs of the bundle; the reply is a Benchmark."""
 
     entrants: Mapping[str, Entrant]
     bundle: Path

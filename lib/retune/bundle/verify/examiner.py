@@ -155,10 +155,11 @@ class Examiner:
         options: BenchOptions | None = None,
         calibration: str = "",
     ) -> Benchmark:
-        """Whole calls in turns, as `bench.compare_times` takes them, on the same random inputs.
+        """Whole calls in turns, as `bench.compare_times` takes them, on random inputs.
 
-        They are those of the first bundle. With a name for it the calibration kernel takes part.
-        Raises: InputError also if there is no bundle, or the baseline is none of the names.
+        They are the same for all bundles of a network; peers run on those of the first bundle. With
+        a name for it the calibration kernel takes part. Raises: InputError also if there is no
+        bundle, or the baseline is none of the names.
         """
         options = options or BenchOptions()
         bundles = [entry for entry in entrants.values() if isinstance(entry, Path)]
