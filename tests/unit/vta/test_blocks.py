@@ -112,6 +112,18 @@ def test_an_accelerator_runs_all_its_stages_in_one_go():
     assert all(len(group.nodes) == 1 for group in groups if group.offloaded)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (PackOptions(start_name="conv3d"), "there is no conv3d"),
+        (PackOptions(stop_name="softmax"), "there is no softmax"),
+    ],
+)
+def test_a_network_without_the_part_is_refused(options, told):
+    with pytest.raises(InputError, match=told):
+        pack(small(residual), options)
+
+
 def test_without_pools_the_whole_network_is_the_packed_part():
     n = Net("dense")
     x = n.input(2, 32)

@@ -25,8 +25,7 @@ from retune.ops.registry import integer, ints
 _ACC = 2**31
 """Sums stay below this in magnitude."""
 _START, _STOP = "max_pool2d", "global_avg_pool"
-"""The op after whose first occurrence the packed part begins, and the one before whose next
-occurrence it ends: where there are none, with the network."""
+"""What the packed part is between where nobody says otherwise."""
 _LAYERS = ("conv2d", "conv_transpose", "dense")
 """Ops whose sums of products an accelerator computes."""
 _ONE_BY_ONE: Attrs = {"strides": (1, 1), "pads": (0, 0, 0, 0)}
@@ -43,6 +42,12 @@ class PackOptions:
     """Images of a block."""
     block: int = 16
     """Channels of a block, of inputs and of outputs."""
+    start_name: str = ""
+    """The op after whose first occurrence the packed part begins. Empty: max_pool2d, if there is
+    one, else the network's begin."""
+    stop_name: str = ""
+    """The op before whose next occurrence it ends. Empty: global_avg_pool, if there is one, else
+    the network's end."""
     takes: Callable[[Sequence[TensorType], Attrs], bool] = lambda *_: True
     """Whether the accelerator computes a `blocked_conv2d` of inputs of these types."""
 
@@ -50,34 +55,50 @@ class PackOptions:
 def pack(graph: Graph, options: PackOptions | None = None) -> Graph:
     """The channels-first network of integers with its packed part; nothing else has changed.
 
-    What it computes is the same, bit for bit. Raises: InputError where nothing in it can be packed.
+    What it computes is the same, bit for bit. Raises: InputError where the network has no such
+    part, or nothing in it can be packed.
     """
     options = options or PackOptions()
-    first, end = _part(graph)
+    first, end = _part(graph, options)
     packer = _Packer(graph, options)
     for number, node in enumerate(graph.nodes):
         packer.take(node, inside=first <= number < end)
     if not packer.stages:
         several = f", of images in multiples of {options.batch}" if options.batch > 1 else ""
         raise InputError(
-            f"{graph.name}: expected layers of integers between {_START} and {_STOP}, rescaled by "
-            f"shifts alone{several}; got none; quantize it with power2"
+            f"{graph.name}: expected layers of integers between {options.start_name or _START} and "
+            f"{options.stop_name or _STOP}, rescaled by shifts alone{several}; got none; quantize "
+            "it with power2"
         )
     return packer.finish()
 
 
-def _part(graph: Graph) -> tuple[int, int]:
+def _part(graph: Graph, options: PackOptions) -> tuple[int, int]:
     """The number of the first node of the packed part, and that of the first one behind it."""
+    start, stop = options.start_name or _START, options.stop_name or _STOP
     nodes = list(enumerate(graph.nodes))
-    first = next((i + 1 for i, node in nodes if node.op == _START), 0)
-    return first, next((i for i, node in nodes[first:] if _stops(node, graph)), len(nodes))
+    first = next((i + 1 for i, node in nodes if _is(node, start, graph)), None)
+    if first is None and not options.start_name:
+        first = 0
+    end = next((i for i, node in nodes[first:] if _is(node, stop, graph)), None)
+    if end is None and not options.stop_name:
+        end = len(nodes)
+    if first is None or end is None:
+        missing = start if first is None else stop
+        raise InputError(
+            f"{graph.name}: expected a part from {start} to {stop} to pack for the accelerator; "
+            f"there is no {missing}; name other ops"
+        )
+    return first, end
 
 
-def _stops(node: Node, graph: Graph) -> bool:
-    """Whether it is the last op, or what quantization makes of a mean over an image."""
+def _is(node: Node, name: str, graph: Graph) -> bool:
+    """Whether it is the op of that name, or what quantization makes of a mean over an image."""
+    if node.op == name:
+        return True
     rank = len(graph.types[node.inputs[0]].shape) if node.inputs else 0
     mean = node.op == "reduce_sum" and ints(node.attrs, "axes") == tuple(range(2, rank))
-    return node.op == _STOP or (mean and rank > 2)
+    return name == "global_avg_pool" and mean and rank > 2
 
 
 def _surrounding(node: Node, weight: TensorType) -> tuple[int, ...]:
