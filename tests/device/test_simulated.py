@@ -17,8 +17,9 @@ from retune.device.opencl.catalogue import device_spec
 from retune.device.opening import board_of, open_device, spec_of
 from retune.device.simulated.faults import Script, Turn
 from retune.graph.passes.pipeline import optimise
-from retune.pipeline.results import TuneResult
+from retune.pipeline.results import TuneEvent, TuneResult
 from retune.records.quarantine import quarantined
+from retune.records.store import RecordStore
 from retune.search.extract import extract
 from retune.search.program import tune
 from tests.support import dags
@@ -59,6 +60,20 @@ def test_a_rehearsal_comes_out_the_same_each_time_and_is_verified(tuned: Tune):
     assert first.statuses == second.statuses and "timeout" in dict(first.statuses)
     by_name = {row.name: row.median_us for row in first.latency}
     assert by_name["tuned"] < by_name["untuned"]
+
+
+def test_layouts_are_measured_on_a_simulated_board(tmp_path: Path):
+    events: list[TuneEvent] = []
+    found = tune_network(
+        write("bottleneck", tmp_path), tmp_path / "out",
+        device=f"sim:{written(tmp_path, '', 'board-a')}", layout="auto", trials=200,
+        records=tmp_path / "records", work=tmp_path / "work", progress=events.append,
+    )  # fmt: skip
+    (said,) = {event.text for event in events if event.stage == "layout" and "ms" in event.text}
+    assert "of NHWC" in said and "of each kernel's best" in said
+    phases = RecordStore(tmp_path / "records").scan(columns=["phase"])["phase"].value_counts()
+    assert phases["layout"] > 0 and phases.sum() <= 200, "no more than the budget"
+    assert found.verified.passed
 
 
 @pytest.mark.slow

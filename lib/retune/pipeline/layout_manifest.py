@@ -34,6 +34,9 @@ class LayoutManifest(Manifest):
     plan: LayoutPlan = LayoutPlan()
     totals: tuple[LayoutTotal, ...] = ()
     """That of the plan first."""
+    unplanned: str = ""
+    """Why nothing is measured in other layouts on the device; empty where layouts were planned, or
+    nobody asked for a plan."""
     unmeasured: int = 0
     """Kernels of which no time is known: they count nothing in a total."""
     trials: int = 0

@@ -8,14 +8,14 @@ from retune.core.layouts import ALL_NHWC, BLOCKED, MEASURED, NHWC, LayoutPlan
 from retune.core.stopwatch import Stopwatch
 from retune.device.measure.local import LocalRunner
 from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
-from retune.device.opening import is_absent, unraced
+from retune.device.opening import unraced
 from retune.pipeline.layout_manifest import LayoutManifest, LayoutTotal
 from retune.pipeline.manifest import TunedTasks
 from retune.pipeline.network import open_network
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import run_once, stage_key
-from retune.pipeline.tuning import layout_share, searched_session
+from retune.pipeline.tuning import layout_share, no_layouts, searched_session
 from retune.pipeline.watch import stopping, tell
 from retune.search.extract import Network
 from retune.search.layout.assignment import uniform_layout
@@ -28,17 +28,18 @@ def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
 
     For `auto` kernels and copies are measured and the cheapest plan is solved for. Any other layout
     is that of all activations, and for blocks kernels are measured in these. Whoever watches the
-    run may end measuring early; the manifest is not stored then. On simulated devices and boards of
-    a farm nothing is measured.
+    run may end measuring early; the manifest is not stored then. Where nothing can be measured in
+    other layouts, the manifest says why.
     """
-    key = stage_key("layout", tuned.run_id, tuned.trials_done, request.layout)
+    later = ("on boards",) if unraced(request.device) else ()  # earlier versions measured nothing
+    key = stage_key("layout", tuned.run_id, tuned.trials_done, request.layout, *later)
 
     def body(_: Path) -> LayoutManifest:
-        unmeasured = unraced(request.device) or is_absent(request.device)
+        unmeasured = no_layouts(request)
         if request.layout == BLOCKED:
             return _blocked(request, None if unmeasured or request.trials == 0 else tuned)
         if request.layout != MEASURED or unmeasured:
-            return LayoutManifest()
+            return LayoutManifest(unplanned=unmeasured)
         with searched_session(request, tuned) as session:
             return _measured(request, session)
 
@@ -51,7 +52,8 @@ def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
 def summary(done: LayoutManifest) -> str:
     """The plan in a line."""
     if not done.totals:
-        return "all activations stay in NHWC"
+        why = f", as {done.unplanned}" if done.unplanned else ""
+        return f"all activations stay in NHWC{why}"
     count = len(done.plan.layouts.activations)
     what = f"{count} activation{'s' * (count != 1)} not in NHWC" if count else "all in NHWC"
     first, *others = done.totals

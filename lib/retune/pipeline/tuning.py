@@ -19,7 +19,7 @@ from retune.core.layouts import BLOCKED, MEASURED
 from retune.core.quantities import counted
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
-from retune.device.opening import open_runner, spec_of
+from retune.device.opening import is_absent, open_runner, spec_of, unraced
 from retune.pipeline.finalists import compare_finalists
 from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
 from retune.pipeline.manifest import (
@@ -48,7 +48,7 @@ _COMPARISON_SHARE = 0.15
 _COMPARISON_SECONDS = 10.0
 """Time for comparing finalists, as a share of the budget, and at least so many seconds."""
 _LAYOUT_SHARE = 0.12
-"""What of the budget goes into layouts, where they are measured."""
+"""What of the budget goes into layouts, where they are measured. Who does neither searches on."""
 _NOTHING_LEFT = "nothing is left to try"
 
 _TIMING = ("repeats", "min_repeat_ms", "cooldown", "build_deadline", "run_deadline")
@@ -134,9 +134,27 @@ def join_tuned(
     )
 
 
+def no_layouts(request: TuneRequest) -> str:
+    """Why kernels are not measured in other layouts on the request's device; empty if they are.
+
+    Whatever times kernels does so, boards of a farm and simulated ones included.
+    """
+    if spec_of(request.device).accelerator:
+        return f"{request.device} computes in packed layouts of its own"
+    if is_absent(request.device):
+        return f"{request.device} is not here to be timed"
+    return ""
+
+
 def layout_share(request: TuneRequest) -> float:
     """The part of a request's budget that is kept for measuring layouts."""
-    return _LAYOUT_SHARE if request.layout in (MEASURED, BLOCKED) else 0.0
+    wanted = request.layout in (MEASURED, BLOCKED)
+    return _LAYOUT_SHARE if wanted and not no_layouts(request) else 0.0
+
+
+def comparison_share(request: TuneRequest) -> float:
+    """The part of a request's minutes that is kept for comparing finalists in their network."""
+    return 0.0 if unraced(request.device) else _COMPARISON_SHARE
 
 
 def searched_session(
@@ -345,14 +363,15 @@ def _comparison_s(request: TuneRequest, tuned: TunedTasks, layouts: LayoutManife
     """What is left of the minutes, or as large a share of the time that the trials took."""
     if request.minutes is not None:
         return 60 * request.minutes - tuned.seconds_done - layouts.spent_s
-    return tuned.seconds_done * _COMPARISON_SHARE / (1 - _COMPARISON_SHARE)
+    share = comparison_share(request)
+    return tuned.seconds_done * share / (1 - share)
 
 
 def _search_s(request: TuneRequest) -> float | None:
     """Seconds for searching; the rest is for layouts and for comparing the finalists."""
     if request.minutes is None:
         return None
-    return 60 * request.minutes * (1 - _COMPARISON_SHARE - layout_share(request))
+    return 60 * request.minutes * (1 - comparison_share(request) - layout_share(request))
 
 
 def _search_trials(request: TuneRequest) -> int | None:

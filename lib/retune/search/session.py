@@ -197,7 +197,7 @@ class Session:
         several, also from which of them is done first.
         """
         run, scheduler = self._runs[task_key], self._scheduler
-        with scheduler.worker(task_key):
+        with self.stopwatch.counting(), scheduler.worker(task_key):
             while (granted := scheduler.take(task_key, stop)) is not None:
                 with self.runner.working():
                     batch = self._propose(run, granted.most)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from retune.core.stopwatch import Stopwatch
 from retune.device.measure.gate import MeasuringGate
 from tests.support.processes import wait_until
 
@@ -107,3 +108,60 @@ def test_who_gives_up_waiting_to_measure_keeps_nobody_waiting(monkeypatch: pytes
             pass
     log.start(works(gate, log))
     assert log.ended() == ["work"]
+
+
+class Passing:
+    """A condition on which ten seconds pass at each wait, and `then` happens."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.then: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def notify_all(self) -> None: ...
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self.now += 10.0
+            self.then()
+
+
+@pytest.mark.parametrize("own_work", [False, True])
+def test_a_run_pays_for_its_own_work_while_it_waits_to_measure(
+    own_work: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """And not for that of others."""
+    gate, condition = MeasuringGate(), Passing()
+    monkeypatch.setattr(gate, "_changed", condition)
+    stopwatch = Stopwatch(lambda: condition.now)
+    gate._working = 1
+    if own_work:
+        stopwatch.change("idle", "using")
+
+    def work_ends() -> None:
+        gate._working = 0
+        if own_work:
+            stopwatch.change("using", "idle")
+
+    condition.then = work_ends
+    with stopwatch.counting(), gate.measuring():
+        condition.now += 1.0
+    assert stopwatch() == (11.0 if own_work else 1.0)
+
+
+def test_work_that_waits_for_what_others_measure_is_not_paid_for(monkeypatch: pytest.MonkeyPatch):
+    gate, condition = MeasuringGate(), Passing()
+    monkeypatch.setattr(gate, "_changed", condition)
+    stopwatch = Stopwatch(lambda: condition.now)
+    gate._measuring = True
+
+    def measurement_ends() -> None:
+        gate._measuring = False
+
+    condition.then = measurement_ends
+    with stopwatch.counting(), gate.working():
+        condition.now += 1.0
+    assert stopwatch() == 1.0

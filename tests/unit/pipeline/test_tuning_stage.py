@@ -13,10 +13,11 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.workload import MeasureOptions
 from retune.pipeline import finalists, open_runs, selection, tuning
+from retune.pipeline.layouts import stage_layout
 from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
@@ -231,7 +232,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     assert isinstance(found[broken], DeviceError)
     done = tuning.join_tuned(request_, network, tasks, found)
     assert done.trials_done == request_.trials
-    assert done.failed == ((broken, "the measuring process failed:"),)
+    assert done.failed == ((broken, "the measuring process failed: with many lines"),)
     assert broken not in {p.task_key for p in done.progress}
 
     final = tuning.stage_finalists(request_, network, done)
@@ -399,6 +400,46 @@ def test_on_a_farm_people_are_told_that_records_decide(
     assert not final.winners and not final.iterations
     number = sum(task.tunable for task in tasks.tasks)
     assert said == f"records decide for {number} tasks, as farm:rk3399 is a farm's"
+
+
+@pytest.mark.parametrize(
+    ("device", "spec", "minutes"),
+    [
+        ("pocl", GENERIC_CPU, 73.0),
+        ("farm:k@tls://lab:8786", GENERIC_CPU, 88.0),  # layouts are measured on boards
+        ("vta-sim", replace(GENERIC_CPU, accelerator="1x16_i8w8a32_15_15_18_17 sim"), 100.0),
+    ],
+)
+def test_minutes_are_kept_for_what_is_done_on_the_device_alone(
+    device: str, spec: DeviceSpec, minutes: float, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tuning, "spec_of", lambda name: spec)
+    request = TuneRequest("m", "o", device=device, minutes=100.0, layout="auto")
+    assert tuning._search_s(request) == pytest.approx(60 * minutes)
+    trials = replace(request, minutes=None, trials=100)
+    assert tuning._search_trials(trials) == (100 if spec.accelerator else 88)
+
+
+def test_where_layouts_cannot_be_measured_people_are_told_why(
+    request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    spec = replace(GENERIC_CPU, accelerator="1x16_i8w8a32_15_15_18_17 sim")
+    monkeypatch.setattr(tuning, "spec_of", lambda name: spec)
+    done = TunedTasks(
+        run_id="run",
+        target="",
+        progress=(),
+        statuses=(),
+        trials_done=0,
+        seconds_done=0.0,
+        reason="",
+    )
+    events: list[TuneEvent] = []
+    with watching(events.append):
+        stage_layout(replace(request_, device="vta-sim", layout="auto"), done)
+    assert [event.text for event in events] == [
+        "all activations stay in NHWC, as vta-sim computes in packed layouts of its own"
+    ]
 
 
 def first_of_each(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:

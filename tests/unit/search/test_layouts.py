@@ -18,7 +18,9 @@ from retune.core.dtypes import FLOAT32, UINT8, TensorType
 from retune.core.errors import InputError
 from retune.core.layouts import NHWC, IOLayouts, KeptLayouts, LayoutAssignment
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
-from retune.device.measure.workload import measuring_conditions
+from retune.device.measure.workload import MeasureOptions, measuring_conditions
+from retune.device.remote.batches import Limits, pack_batch, pack_workload, unpack_batch
+from retune.device.remote.wire import MessageParts, digest_of
 from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.passes.joins import inclusions
 from retune.graph.passes.pipeline import optimise
@@ -36,6 +38,7 @@ from retune.search.layout.layouts import (
     is_elementwise,
     layout_storage,
     layouts_for,
+    workload_in,
 )
 from retune.search.layout.problem import Cost, LayoutProblem
 from retune.search.layout.search import (
@@ -299,6 +302,21 @@ def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Pa
     assert RecordStore(store).scan(dict(where.comparable)).empty  # no search takes them for its own
     known = recorded_times(RecordStore(store), where, {key}, [IOLayouts(), ends])
     assert set(known) == {(key, ends)} and known[key, ends].count == len(candidates)
+
+
+def test_a_workload_in_other_layouts_is_one_that_boards_take(tmp_path: Path):
+    net = network_of("residual", tmp_path)
+    for key, some in choices_of(net, GENERIC_CPU).of_tasks.items():
+        task = net.tasks[key]
+        given = task.workload(0)
+        for io in some:
+            there = workload_in(given, task, io)
+            blob = pack_workload(there)
+            body, arrays = pack_batch(there, digest_of(blob), [], MeasureOptions())
+            batch = unpack_batch(body, MessageParts(arrays=arrays), Limits())
+            taken = batch.workload(blob)
+            for name, places in there.places.items():
+                np.testing.assert_array_equal(taken.places[name], places)
 
 
 def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path):

@@ -8,6 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from retune.core.stopwatch import turn
+
 
 class MeasuringGate:
     """Any number of threads work, or one measures. Who waits to measure comes before new work."""
@@ -30,35 +32,41 @@ class MeasuringGate:
         if self._inside.get():
             yield
             return
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._measuring or self._waiting))
-            self._working += 1
-        token = self._inside.set(True)
-        try:
-            yield
-        finally:
-            self._inside.reset(token)
+        with turn() as own:
+            own.waits()
             with self._changed:
-                self._working -= 1
-                self._changed.notify_all()
+                self._changed.wait_for(lambda: not (self._measuring or self._waiting))
+                self._working += 1
+            own.is_ours()
+            token = self._inside.set(True)
+            try:
+                yield
+            finally:
+                self._inside.reset(token)
+                with self._changed:
+                    self._working -= 1
+                    self._changed.notify_all()
 
     @contextmanager
     def measuring(self) -> Generator[None]:
         """No other thread works or measures during the context."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not (self._measuring or self._working))
-                self._measuring = True
-            finally:
-                self._waiting -= 1
-                self._changed.notify_all()  # an interrupted wait keeps nobody waiting
-        try:
-            yield
-        finally:
+        with turn() as own:
+            own.waits()
             with self._changed:
-                self._measuring = False
-                self._changed.notify_all()
+                self._waiting += 1
+                try:
+                    self._changed.wait_for(lambda: not (self._measuring or self._working))
+                    self._measuring = True
+                finally:
+                    self._waiting -= 1
+                    self._changed.notify_all()  # an interrupted wait keeps nobody waiting
+            own.is_ours()
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._measuring = False
+                    self._changed.notify_all()
 
 
 HOST = MeasuringGate()

@@ -242,8 +242,8 @@ def workload_in(workload: Workload, task: Task, layouts: IOLayouts) -> Workload:
         for name, array in workload.inputs.items()
     }
     places = {
-        name: storages[name].unpack(np.arange(storages[name].elements)).ravel()
-        for name in workload.outputs
+        name: storages[name].unpack(np.arange(storages[name].elements)).reshape(made.shape)
+        for name, made in workload.outputs.items()
         if name in storages
     }
     return Workload(
