@@ -202,12 +202,16 @@ def prune(
         remove(files)
     if json:
         print_json({"removed": not dry_run} | found)
-        return
+    else:
+        _show_pruned(found, dry_run=dry_run)
+
+
+def _show_pruned(found: dict[str, Any], *, dry_run: bool) -> None:
     verb = "would be removed" if dry_run else "removed"
-    print_line(f"{verb}: {len(files.nights)} nights, {len(files.kept)} are kept")
+    print_line(f"{verb}: {len(found['nights'])} nights, {len(found['kept'])} are kept")
     names = [name for name in found if name not in ("nights", "kept", "bytes")]
     print_table([{"what": name.replace("_", " "), "number": found[name]} for name in names])
-    print_line(f"disk      {files.bytes / 1e6:,.1f} MB")
+    print_line(f"disk      {found['bytes'] / 1e6:,.1f} MB")
 
 
 @app.command("status")
