@@ -16,6 +16,7 @@ from retune.core.errors import LookupFailed
 if TYPE_CHECKING:
     from retune.nightly.config import NightlyConfig
     from retune.nightly.night import NightState
+    from retune.nightly.pruning import Pruning
 
 app = typer.Typer(
     help="Tune a fleet of networks, night after night.",
@@ -177,14 +178,7 @@ def prune(
     settings = _checked(config)
     machine, moment = processes_of_this_machine(), datetime.now(UTC)
     files = plan_pruning(settings, machine, moment, keep=keep, days=days)
-    found = {
-        "nights": files.nights,
-        "kept": files.kept,
-        "folders": len(files.folders),
-        "pages": len(files.pages),
-        "outputs": len(files.outputs),
-        "bytes": files.bytes,
-    }
+    found = _counted(files)
     with known_api() as url:
         if url:
             from retune.prefect.pruning import plan_server_pruning, prune_server
@@ -204,6 +198,17 @@ def prune(
         print_json({"removed": not dry_run} | found)
     else:
         _show_pruned(found, dry_run=dry_run)
+
+
+def _counted(files: "Pruning") -> dict[str, Any]:
+    return {
+        "nights": files.nights,
+        "kept": files.kept,
+        "folders": len(files.folders),
+        "pages": len(files.pages),
+        "outputs": len(files.outputs),
+        "bytes": files.bytes,
+    }
 
 
 def _show_pruned(found: dict[str, Any], *, dry_run: bool) -> None:
