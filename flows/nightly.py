@@ -238,7 +238,7 @@ class _NightRun:
         show_markdown("night", markdown=night_markdown(summary), description=about)
         show_file("page", path=page_of(config, night.name), title=f"Page of night {night.name}")
         counts = {"night": night.name, "promoted": summary.promoted, "failed": summary.failed}
-        tell("night.finished", "fleet", config.name, {**counts, "events": list(summary.events)})
+        tell("night.finished", "fleet", [config.name], {**counts, "events": list(summary.events)})
 
 
 def _result(request: TuneRequest) -> TuneResult:

@@ -6,7 +6,6 @@ Read `blank_row`, which `control.stage_champion` fills in, and `stage_verdicts`.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from retune.nightly.config import NightlyConfig
 from retune.nightly.fleet import Key
@@ -15,18 +14,11 @@ from retune.nightly.verdicts import judge
 from retune.records.nights import NightRow, read_nights, write_nights
 
 
-def fleet_of(config: NightlyConfig) -> str:
-    """The name of the fleet: its file's, without the ending."""
-    return Path(config.file).stem
-
-
 def blank_row(config: NightlyConfig, night: str, key: Key) -> NightRow:
     """The row of a network and device before anything is known of its night."""
     network, device = key
     budget = f"{config.minutes:g} minutes a night"
-    return NightRow(
-        fleet=fleet_of(config), night=night, network=network, device=device, budget=budget
-    )
+    return NightRow(fleet=config.name, night=night, network=network, device=device, budget=budget)
 
 
 def stage_verdicts(
@@ -45,7 +37,7 @@ def stage_verdicts(
 
 def rows_of(config: NightlyConfig, night: str) -> dict[Key, NightRow]:
     """What the table has of that night."""
-    return {row.key: row for row in read_nights(config.records, fleet_of(config), night)}
+    return {row.key: row for row in read_nights(config.records, config.name, night)}
 
 
 def _former(
@@ -54,7 +46,7 @@ def _former(
     """The rows of nights that began before that one, by key, and that night's own."""
     former: defaultdict[Key, list[NightRow]] = defaultdict(list)
     tonight: dict[Key, NightRow] = {}
-    for row in read_nights(config.records, fleet_of(config)):
+    for row in read_nights(config.records, config.name):
         if row.night == night:
             tonight[row.key] = row
         elif not tonight:

@@ -108,7 +108,7 @@ def serve(config: Config) -> None:
     say(f"retune: nights begin at {settings.schedule!r}, {settings.timezone}; Ctrl-C ends serving")
     serve_flow(
         _flow,
-        name=f"nightly-{config.stem}",
+        name=f"nightly-{settings.name}",
         cron=settings.schedule,
         timezone=settings.timezone,
         parameters={"config": str(config.absolute())},
