@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from httpx import TransportError
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
@@ -64,6 +63,7 @@ from retune.pipeline.upkeep import stage_compact
 from retune.pipeline.watch import stopping, watching
 from retune.prefect.artifacts import of_fleet, show_file, show_markdown
 from retune.prefect.cancelling import RunCancelled, raise_if_cancelled
+from retune.prefect.contact import is_silence
 from retune.prefect.events import tell
 from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome
 from retune.prefect.notices import block_notifier
@@ -287,10 +287,12 @@ def _result(request: TuneRequest) -> TuneResult:
     """
     try:
         found = outcome(tune_network, parameters_of(request))
-    except TransportError as error:
+    except Exception as error:
+        if not is_silence(error):
+            raise
         found = error
     raise_if_cancelled()
-    if isinstance(found, TransportError):
+    if isinstance(found, Exception) and is_silence(found):
         _LOG.warning("the Prefect server is lost (%s); %s goes on without", found, request.model)
         return run_chain(request, InProcess())
     if isinstance(found, TuneResult):

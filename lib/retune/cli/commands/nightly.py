@@ -16,6 +16,7 @@ from retune.core.errors import LookupFailed
 if TYPE_CHECKING:
     from retune.nightly.config import NightlyConfig
     from retune.nightly.night import NightState
+    from retune.nightly.pruning import Pruning
 
 app = typer.Typer(
     help="Tune a fleet of networks, night after night.",
@@ -177,14 +178,7 @@ def prune(
     settings = _checked(config)
     machine, moment = processes_of_this_machine(), datetime.now(UTC)
     files = plan_pruning(settings, machine, moment, keep=keep, days=days)
-    found = {
-        "nights": files.nights,
-        "kept": files.kept,
-        "folders": len(files.folders),
-        "pages": len(files.pages),
-        "outputs": len(files.outputs),
-        "bytes": files.bytes,
-    }
+    found = _counted(files)
     with known_api() as url:
         if url:
             from retune.prefect.pruning import plan_server_pruning, prune_server
@@ -202,12 +196,27 @@ def prune(
         remove(files)
     if json:
         print_json({"removed": not dry_run} | found)
-        return
+    else:
+        _show_pruned(found, dry_run=dry_run)
+
+
+def _counted(files: "Pruning") -> dict[str, Any]:
+    return {
+        "nights": files.nights,
+        "kept": files.kept,
+        "folders": len(files.folders),
+        "pages": len(files.pages),
+        "outputs": len(files.outputs),
+        "bytes": files.bytes,
+    }
+
+
+def _show_pruned(found: dict[str, Any], *, dry_run: bool) -> None:
     verb = "would be removed" if dry_run else "removed"
-    print_line(f"{verb}: {len(files.nights)} nights, {len(files.kept)} are kept")
+    print_line(f"{verb}: {len(found['nights'])} nights, {len(found['kept'])} are kept")
     names = [name for name in found if name not in ("nights", "kept", "bytes")]
     print_table([{"what": name.replace("_", " "), "number": found[name]} for name in names])
-    print_line(f"disk      {files.bytes / 1e6:,.1f} MB")
+    print_line(f"disk      {found['bytes'] / 1e6:,.1f} MB")
 
 
 @app.command("compare")
