@@ -276,8 +276,10 @@ def _call(stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """
     try:
         return AsTasks(tasks.TASKS).call(stage, *args, **kwargs)
-    except TransportError:
-        return stage(*args, **kwargs)
+    except Exception as error:
+        if not is_silence(error):
+            raise
+    return stage(*args, **kwargs)
 
 
 def _result(request: TuneRequest) -> TuneResult:
