@@ -27,7 +27,7 @@ run: $(VENV)/.run ## Tune a real network on this machine in about four minutes, 
 	@$(BIN)/retune tune $(MODEL) --out $(OUT) --minutes $(MINUTES)
 
 test: lint ## The whole gate: formatting, lint, types, layers, tests
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 check: $(VENV)/.dev ## What needs neither a device nor a process, in under a minute
 	@$(MAKE) --no-print-directory -j 2 lint quick-tests

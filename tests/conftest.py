@@ -71,11 +71,28 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def worker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the tests of one process share: locks, and what was probed of the devices."""
+    return tmp_path_factory.mktemp("worker")
+
+
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test writes into the checkout: default stores and caches lie in the test's folder."""
-    monkeypatch.setenv("RETUNE_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setenv("RETUNE_CACHE", str(tmp_path / "cache"))
+def own_folders(
+    request: pytest.FixtureRequest, worker_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test writes into the checkout: default stores and caches lie in the test's folder.
+
+    One that asks for no folder has one that is made when something is written. Locks are those of
+    the process, so that no test waits for one that measures in another process.
+    """
+    if "tmp_path" in request.fixturenames:
+        folder = request.getfixturevalue("tmp_path")
+    else:
+        folder = worker_folder / hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+    monkeypatch.setenv("RETUNE_RECORDS", str(folder / "records"))
+    monkeypatch.setenv("RETUNE_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("RETUNE_LOCKS", str(worker_folder / "locks"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

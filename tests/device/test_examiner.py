@@ -43,11 +43,6 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.fixture(autouse=True)
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
-
-
 @pytest.fixture
 def examiner() -> Iterator[Examiner]:
     with Examiner("pocl") as opened:

@@ -11,14 +11,14 @@ from retune.graph.passes.pipeline import Layout
 from tests.external.on_device import compile_graph
 from tests.support.device_networks import write
 from tests.support.families import FAMILIES
+from tests.support.sampling import one_of_each
 
 pytestmark = pytest.mark.device
 
 LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "layout"), one_of_each(FAMILIES, LAYOUTS))
 def test_a_family_agrees_with_onnxruntime(name: str, layout: Layout, tmp_path: Path):
     path = write(name, tmp_path, FAMILIES)
     module = compile_graph(load_file(path), layout)

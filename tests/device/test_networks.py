@@ -15,26 +15,14 @@ from retune.search.extract import extract
 from retune.search.layout.assignment import uniform_layout, with_layouts
 from tests.external.on_device import compile_graph, compile_network
 from tests.support.device_networks import NETWORKS, write
+from tests.support.sampling import one_of_each
 
 pytestmark = pytest.mark.device
 
 LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
 
 
-HEAVY = ("square_windows", "long_windows", "pre_activation")
-"""Networks that take seconds to compile; the quick suite has one layout of them."""
-
-
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [
-        pytest.param(
-            name, layout, marks=pytest.mark.slow if (name in HEAVY and layout == "NCHW") else ()
-        )
-        for name in NETWORKS
-        for layout in LAYOUTS
-    ],
-)
+@pytest.mark.parametrize(("name", "layout"), one_of_each(NETWORKS, LAYOUTS))
 def test_a_network_agrees_with_onnxruntime(name: str, layout: Layout, tmp_path: Path):
     path = write(name, tmp_path)
     module = compile_graph(load_file(path), layout)

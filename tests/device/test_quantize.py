@@ -30,6 +30,7 @@ from tests.support.quantize_networks import (
     squeezing,
     upwards,
 )
+from tests.support.sampling import one_of_each
 
 pytestmark = pytest.mark.device
 
@@ -59,19 +60,20 @@ def test_networks_of_operators_are_exact_from_codes_to_codes(
         np.testing.assert_array_equal(module.run(inputs)[name], array)
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        QuantizeSettings(),
-        QuantizeSettings(weight_bits=7),
-        QuantizeSettings(activations="int8"),
-        POWER2,
-    ],
-)
-def test_bundles_are_exact(settings: QuantizeSettings, layout: Layout) -> None:
-    for graph, data in (residual(), squeezing(), moving(), resizing()):
-        check_exact(graph, data, settings, layout)
+SETTINGS = {
+    "int8": QuantizeSettings(),
+    "7 bits": QuantizeSettings(weight_bits=7),
+    "signed": QuantizeSettings(activations="int8"),
+    "power2": POWER2,
+}
+LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
+GRAPHS = {made.__name__: made for made in (residual, squeezing, moving, resizing)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("settings", "name"), one_of_each(SETTINGS, tuple(GRAPHS)))
+def test_bundles_are_exact(settings: str, name: str, layout: Layout) -> None:
+    check_exact(*GRAPHS[name](), SETTINGS[settings], layout)
 
 
 @pytest.mark.parametrize("settings", [QuantizeSettings(), POWER2])

@@ -1,6 +1,7 @@
 """Stages as task runs, on a server of their own: names, caching, retries, cancellation, hooks."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -23,7 +24,9 @@ def request_(tmp_path: Path) -> TuneRequest:
     )
 
 
-def test_a_result_is_used_again_only_while_its_files_are_there(request_: TuneRequest):
+def test_a_result_is_used_again_only_while_its_files_are_there(
+    request_: TuneRequest, tmp_path: Path
+):
     from retune.prefect.stage_task import AsTasks, stage_task
 
     ran: list[int] = []
@@ -47,6 +50,12 @@ def test_a_result_is_used_again_only_while_its_files_are_there(request_: TuneReq
     assert ran == [1]
     assert task_runs(run) == {"numbered 1": "Completed"}
     assert task_runs(again) == {"numbered 1": "Cached"}
+
+    elsewhere = replace(request_, work=str(tmp_path / "elsewhere"))
+    _, third = run_in_flow(lambda: by.call(numbered, elsewhere, 1))
+    assert isinstance(third, TaskManifest)
+    assert third.file("file").is_relative_to(elsewhere.work), "an output lies in its work folder"
+    ran.remove(1)
 
     assert isinstance(first, TaskManifest)
     first.file("file").unlink()

@@ -260,7 +260,7 @@ class _Scene:
         array = self.kernel.arrays[load.buffer.name]
         own = load.buffer.scope in PRIVATE
         shape = array.shape[1:] if own else array.shape
-        at = tuple(np.clip(np.asarray(i), 0, n - 1) for i, n in zip(indices, shape, strict=True))
+        at = tuple(np.minimum(np.maximum(i, 0), n - 1) for i, n in zip(indices, shape, strict=True))
         if own:
             rank = len(self.full)
             at = (np.arange(self.kernel.count).reshape(-1, *[1] * (rank - 1)), *at)

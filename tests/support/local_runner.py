@@ -22,7 +22,7 @@ WORKLOAD = Workload(
 )
 
 IMPATIENT = MeasureOptions(
-    repeat=2, min_repeat_ms=0.5, build_deadline_s=8.0, run_deadline_s=6.0, disturbed_retries=0
+    repeat=2, min_repeat_ms=0.5, build_deadline_s=4.0, run_deadline_s=3.0, disturbed_retries=0
 )
 
 RIGHT = "y[i] = 2 * x[i] + w[i];"

@@ -99,13 +99,14 @@ class Interpreter:
             env[loop.var] = np.arange(extent).reshape(shape)
         full = tuple(extent for _, extent in grid)
         array = self.arrays[block.buffer.name]
-        indices = [self._grid(i, env, full) for i in block.indices]
-        value = self._grid(block.value, env, full).astype(array.dtype)
+        indices = [self._evaluate(i, env) for i in block.indices]
+        value = _over(self._evaluate(block.value, env), full).astype(array.dtype)
         if not indices:
             array, indices = array.reshape(1), [np.zeros(full, np.int64)]
+        indices[0] = _over(indices[0], full)  # the others broadcast to it
         if block.guard is not None:
-            keep = self._grid(block.guard, env, full)
-            indices = [i[keep] for i in indices]
+            keep = _over(self._evaluate(block.guard, env), full)
+            indices = [_over(i, full)[keep] for i in indices]
             value = value[keep]
         for index, extent in zip(indices, array.shape, strict=True):
             if index.size and (index.min() < 0 or index.max() >= extent):
@@ -115,8 +116,13 @@ class Interpreter:
         else:
             COMBINE[block.reducer].at(array, tuple(indices), value)
 
-    def _grid(self, expr: Expr, env: dict[Var, Value], full: tuple[int, ...]) -> np.ndarray:
-        return np.broadcast_to(np.asarray(evaluate(expr, env, self.memory.fetch)), full)
+    def _evaluate(self, expr: Expr, env: dict[Var, Value]) -> np.ndarray:
+        return np.asarray(evaluate(expr, env, self.memory.fetch))
+
+
+def _over(value: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+    """The value at each point of the grid."""
+    return value if value.shape == grid else np.broadcast_to(value, grid)
 
 
 def perfect_nest(loop: For) -> tuple[list[For], Block | None]:

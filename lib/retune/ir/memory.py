@@ -23,7 +23,7 @@ class ArrayMemory:
     def fetch(self, load: Load, indices: tuple[Value, ...]) -> Value:
         array = self.arrays[load.buffer.name]
         clipped = [
-            np.clip(np.asarray(i), 0, max(0, n - 1))
+            np.minimum(np.maximum(i, 0), max(0, n - 1))
             for i, n in zip(indices, array.shape, strict=True)
         ]
         found = strided(array, clipped) if min((i.size for i in clipped), default=1) else None
@@ -35,7 +35,7 @@ def strided(array: np.ndarray, indices: Sequence[np.ndarray]) -> np.ndarray | No
 
     An index that steps unevenly along one dimension of the grid is read in advance.
     """
-    shape = np.broadcast_shapes(*(index.shape for index in indices))
+    shape = np.broadcast(*indices).shape if indices else ()
     starts: list[slice] = []
     moves: list[dict[int, int]] = []
     for axis, index in enumerate(indices):
@@ -59,12 +59,14 @@ def strided(array: np.ndarray, indices: Sequence[np.ndarray]) -> np.ndarray | No
 def even_steps(index: np.ndarray) -> dict[int, int] | None:
     """How far the index goes along each dimension of its grid, counted from the last; None if the
     steps differ."""
-    first = expected = index[(0,) * index.ndim]
     steps: dict[int, int] = {}
-    for d, extent in enumerate(index.shape):
+    first = index.item(0)
+    expected: int | np.ndarray = first
+    inner = 1
+    for d in range(1, index.ndim + 1):
+        extent = index.shape[-d]
         if extent > 1:
-            step = index[tuple(int(e == d) for e in range(index.ndim))] - first
-            steps[d - index.ndim] = int(step)
-            sides = [-1 if e == d else 1 for e in range(index.ndim)]
-            expected = expected + step * np.arange(extent).reshape(sides)
-    return steps if np.array_equal(np.broadcast_to(expected, index.shape), index) else None
+            steps[-d] = step = index.item(inner) - first
+            expected = expected + (step * np.arange(extent)).reshape(extent, *[1] * (d - 1))
+            inner *= extent
+    return steps if not steps or np.all(expected == index) else None

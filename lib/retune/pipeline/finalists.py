@@ -65,14 +65,16 @@ def compare_finalists(
     """The winner of each tuned task but those `without`, in these layouts;
     every finalist's times in the network are records afterwards.
 
-    A few rounds of iterations run; further ones while `time_left`. No winners on simulated devices
-    and boards of a farm, or where the network with its finalists cannot run: the log says why.
+    A few rounds of iterations run; further ones while `time_left`. Nothing is compared on simulated
+    devices and boards of a farm, or where the network with its finalists cannot run: the log says
+    why. On boards the records that the layouts were planned by are the winners.
     """
+    planned = _planned(request, session, layouts)
     if why := unraced(request.device):
         _LOG.info("%s: finalists are chosen by their records", why)
-        return Constraints(uncompared=why)
+        winners = tuple(best_record(r) for key, (_, r) in planned.items() if key not in without)
+        return Constraints(uncompared=why, winners=winners)
     network_now = open_network(request).network
-    planned = best_in_layouts(network_now, layouts, session.store, session.conditions, session.spec)
     place = network_context(network.model_key, layouts)
     finalists = choose_finalists(session, budget_s, without, planned, place)
     if not finalists:
@@ -87,6 +89,16 @@ def compare_finalists(
         _LOG.warning("finalists are not compared in their network: %s", error)
         return Constraints(uncompared="the network cannot run with its finalists")
     return _winners(session, place, finalists, compared)
+
+
+def _planned(
+    request: TuneRequest, session: Session, layouts: LayoutAssignment
+) -> dict[str, tuple[Candidate, TuningRecord]]:
+    """By task, what the layouts were planned by; none where all activations are in NHWC."""
+    if layouts == ALL_NHWC:
+        return {}
+    network = open_network(request).network
+    return best_in_layouts(network, layouts, session.store, session.conditions, session.spec)
 
 
 def choose_finalists(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from retune.core.errors import RecordError
 from retune.core.keys import content_key
-from retune.core.layouts import ALL_NHWC, MEASURED, LayoutAssignment
+from retune.core.layouts import ALL_NHWC, MEASURED, IOLayouts, LayoutAssignment
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import BASE
@@ -62,7 +62,7 @@ def stage_choose(
     ordered = list(dict.fromkeys(where for each in conditions.values() for where in each))
     denied = {record_id for _, record_id in given.denied}
     winners = {winner.record_id: winner for winner in given.winners}
-    known = list(store.named(list(winners)).values())
+    known = [r for r in store.named(list(winners)).values() if _is_of(r, given.layouts)]
     won = choose(known, ordered, limits, spaces, denied, winners)
     for key in spaces.keys() - won.keys():  # no other record of the rest matters
         sketches, count = within_limit(spaces[key], limits.get(key)), _ALTERNATIVES + denials[key]
@@ -79,6 +79,12 @@ def stage_choose(
         limits=given.limits,
         layouts=given.layouts,
     )
+
+
+def _is_of(record: TuningRecord, layouts: LayoutAssignment) -> bool:
+    """False for a time in other layouts than NHWC where all activations are in NHWC."""
+    where = record.conditions
+    return layouts != ALL_NHWC or not where or IOLayouts(where.layout_in, where.layout_out).is_nhwc
 
 
 def network_context(model_key: str, layouts: LayoutAssignment) -> str:

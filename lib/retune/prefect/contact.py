@@ -63,7 +63,7 @@ class Contact:
             ):
                 answer = question(client)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run matters more
-            if _is_silence(error):
+            if is_silence(error):
                 self._is_lost(error)
             else:
                 self._is_back()
@@ -88,7 +88,7 @@ class Contact:
             _LOG.warning("the Prefect server answers again; %d requests were left out", left_out)
 
 
-def _is_silence(error: BaseException) -> bool:
+def is_silence(error: BaseException) -> bool:
     """True if the server did not answer, or only said that it cannot at the moment."""
     match error:
         case httpx.HTTPStatusError():
@@ -96,7 +96,7 @@ def _is_silence(error: BaseException) -> bool:
         case httpx.TransportError():
             return True
         case RuntimeError():  # of the check of versions, which comes before the first request
-            return error.__cause__ is not None and _is_silence(error.__cause__)
+            return error.__cause__ is not None and is_silence(error.__cause__)
         case _:
             return False
 

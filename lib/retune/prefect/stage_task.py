@@ -1,13 +1,14 @@
 """One Prefect task around each stage, and the Caller that runs a chain of them.
 
 Read `stage_task` and `AsTasks`. There is one cache, and its truth is the stage's files: Prefect
-remembers a result under the stage's own key, and what it remembers is used only while the files are
-there, undamaged.
+remembers a result by the stage's key and work folder, and what it remembers is used only while the
+files are there, undamaged.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -20,8 +21,10 @@ from prefect.runtime import task_run
 from prefect.utilities.annotations import NotSet
 
 from retune.core.errors import may_pass
+from retune.core.keys import content_key
 from retune.pipeline.calling import Caller
 from retune.pipeline.manifest import Manifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Stage, stage_intact
 from retune.prefect.cancelling import raise_if_cancelled
 
@@ -74,8 +77,11 @@ def stage_task(
 
 
 def _key_of(stage: Stage[..., Any]) -> Callable[[TaskRunContext, dict[str, Any]], str]:
+    """The stage's own key, and the work folder: a result states where its output lies."""
+
     def key(_: TaskRunContext, parameters: dict[str, Any]) -> str:
-        return f"{stage.name}-{stage.key(**parameters)}"
+        request = cast("TuneRequest", parameters["request"])
+        return f"{stage.name}-{content_key(stage.key(**parameters), Path(request.work).resolve())}"
 
     return key
 

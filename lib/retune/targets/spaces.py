@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 
 from retune.core.errors import ScheduleError
@@ -11,7 +12,7 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
-from retune.targets.devices import device_classes, rules_for
+from retune.targets.devices import Rules, device_classes, rules_for
 from retune.targets.template import Decided, Template, TemplateWorkload
 from retune.targets.templates import templates
 from retune.targets.vta.rules import BY_RULE
@@ -25,8 +26,21 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -
     Those whose error is more than `max_error`, a part of the output's range, are left out. Those of
     templates for images in blocks are `laid`, and made when someone asks for them.
     """
-    ruled = (rules(program, spec) for rules in rules_for(spec).rules)
-    found = templates(op, spec.device_class)
+    rules = rules_for(spec).rules
+    return _made(program, spec, rules, tuple(templates(op, spec.device_class)), max_error)
+
+
+@lru_cache(maxsize=1024)
+def _made(
+    program: Program,
+    spec: DeviceSpec,
+    rules: tuple[Rules, ...],
+    found: tuple[Template, ...],
+    max_error: float,
+) -> Space:
+    """Made once for equal programs: networks share layers, and that of a 3x3 convolution takes a
+    fifth of a second."""
+    ruled = (sketches(program, spec) for sketches in rules)
     written = (_template_sketches(t, program, spec) for t in found if t.blocks is None)
     known = chain.from_iterable((*ruled, *written))
 

@@ -95,11 +95,6 @@ def is_leased() -> bool:
     return False
 
 
-@pytest.fixture(autouse=True)
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
-
-
 def examiner_of(child: FakeChild, patience: Patience | None = None) -> Examiner:
     return Examiner("fake", patience=patience, make_child=lambda name, **_: child)  # type: ignore[arg-type]
 

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -30,11 +29,6 @@ DEADLINE_S = 60.0
 OPTIONS = MeasureOptions()
 
 Answer = Callable[[Request], Reply | Exception | None]
-
-
-@pytest.fixture(autouse=True)
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
 
 
 class Children:

@@ -27,11 +27,6 @@ from retune.records.schema import succeeded
 from tests.support.measure import CALM, WORKLOAD, FakeChild, program
 
 
-@pytest.fixture(autouse=True)
-def locks(tmp_path, monkeypatch):
-    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
-
-
 def runner_of(child: FakeChild) -> LocalRunner:
     runner = LocalRunner("fake", builders=1, make_child=lambda name: child)  # pyright: ignore
     runner.prepare(WORKLOAD)

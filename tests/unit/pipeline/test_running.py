@@ -20,11 +20,6 @@ from tests.support.processes import heard, talk, tell
 RUN = "import sys, tests.unit.pipeline.test_running as here; here.run_when_told(*sys.argv[1:])"
 
 
-@pytest.fixture(autouse=True)
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
-
-
 @pytest.fixture
 def request_(tmp_path: Path) -> TuneRequest:
     return request_in(tmp_path)

@@ -13,10 +13,12 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
+from retune.core.layouts import ALL_NHWC, IOLayouts, KeptLayouts, LayoutAssignment, LayoutPlan
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.workload import MeasureOptions
 from retune.pipeline import finalists, open_runs, selection, tuning
+from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.layouts import stage_layout
 from retune.pipeline.manifest import (
     Constraints,
@@ -30,9 +32,11 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import watching
 from retune.records.conditions import within
+from retune.records.ranking import top
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
+from retune.search.layout.trials import conditions_in
 from tests.support.device_networks import write
 from tests.support.search_fakes import FakeRunner, measured
 
@@ -87,7 +91,7 @@ def request_(tmp_path: Path) -> TuneRequest:
         out=str(tmp_path / "out"),
         records=str(tmp_path / "records"),
         work=str(tmp_path / "work"),
-        trials=150,
+        trials=80,
         campaign="tonight",
     )
 
@@ -138,7 +142,7 @@ def test_tasks_are_searched_together_until_the_budget_is_spent(
     network, tasks = prepare(request_)
     found = outcomes(request_, network, tasks)
     done = tuning.join_tuned(request_, network, tasks, found)
-    assert done.reason == "150 trials are done"
+    assert done.reason == "80 trials are done"
     assert not done.stopped and not done.failed
     assert set(RecordStore(request_.records).scan(columns=["night"])["night"]) == {"tonight"}
     assert [p.task_key for p in done.progress] == [t.key for t in tasks.tasks if t.tunable]
@@ -160,7 +164,7 @@ def test_a_finished_run_measures_nothing_when_it_is_started_again(
     assert len(runners.opened) == 1
 
 
-@pytest.mark.parametrize("batches", [0, 1, 5, 12])
+@pytest.mark.parametrize("batches", [0, 1, 5])
 def test_a_run_that_was_cut_short_goes_on(runners: Runners, request_: TuneRequest, batches: int):
     runners.live = batches
     with pytest.raises(KeyboardInterrupt):
@@ -241,7 +245,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
 
     runners.broken = ""
     retried = tuning.stage_tune(request_, network, tasks, broken)
-    assert retried.reason == "150 trials are done", "the others had all of them"
+    assert retried.reason == "80 trials are done", "the others had all of them"
     found[broken] = retried
     assert tuning.join_tuned(request_, network, tasks, found).failed == ()
 
@@ -400,6 +404,31 @@ def test_on_a_farm_people_are_told_that_records_decide(
     assert not final.winners and not final.iterations
     number = sum(task.tunable for task in tasks.tasks)
     assert said == f"records decide for {number} tasks, as farm:rk3399 is a farm's"
+
+
+def test_on_boards_a_plan_is_made_of_the_records_that_it_stands_on(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """And NHWC, which it is compared with, of those in NHWC."""
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
+    monkeypatch.setattr(finalists, "unraced", lambda name: "farm:rk3399 is a farm's")
+    done = tuned(request_)
+    network, tasks = prepare(request_)
+    store, key = RecordStore(request_.records), next(t.key for t in tasks.tasks if t.tunable)
+    (slow,) = top(store, key, {}, 1000)[-1:]
+    assert slow.conditions is not None
+    blocked = conditions_in(slow.conditions, IOLayouts("NCHW16c", "NCHW16c"))
+    laid = replace(slow, record_id="laid", phase="layout", conditions=blocked)
+    store.append([laid])
+    monkeypatch.setattr(finalists, "best_in_layouts", lambda *_: {key: (None, laid)})
+    layouts = LayoutAssignment(activations={"image": KeptLayouts("NCHW16c")})
+    planned = LayoutManifest(plan=LayoutPlan(layouts=layouts))
+    final = tuning.stage_finalists(request_, network, done, planned)
+    assert [winner.record_id for winner in final.winners] == ["laid"]
+    for assigned, expected in ((layouts, True), (ALL_NHWC, False)):
+        found = selection.stage_choose(request_, tasks, replace(final, layouts=assigned))
+        (mine,) = (best for best in found.best if best.task_key == key)
+        assert (mine.record_id == "laid") == expected
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +15,21 @@ from tests.support.properties import chooser, quick, seeded
 from tests.support.random_schedules import scramble, somewhere
 
 
-@quick(80)
+@quick(40)
 @given(data=st.data())
 def test_random_schedules_keep_the_meaning(data: st.DataObject):
     choose = chooser(data)
+    dag = random_dag(choose)
+    s = Schedule(from_dag(dag), somewhere(dag, choose))
+    scramble(s, choose, 8, verify)
+    assert_same_meaning(dag, s.program)
+    assert_items_agree(dag, s.program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200))
+def test_many_random_schedules_keep_the_meaning(seed: int):
+    choose = seeded(seed)
     dag = random_dag(choose)
     s = Schedule(from_dag(dag), somewhere(dag, choose))
     scramble(s, choose, 8, verify)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from zlib import crc32
@@ -121,6 +121,7 @@ def network_of(name: str, folder: Path) -> Network:
 def costs(seed: int) -> Cost:
     """Random ones, the same at each question; here and there nothing is known."""
 
+    @cache
     def of(measured: Measured) -> float | None:
         if measured[1] == IOLayouts():
             return float(len(measured[0]))
