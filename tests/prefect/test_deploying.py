@@ -94,3 +94,39 @@ def test_a_block_that_does_not_exist_is_said_at_once():
             timezone="UTC",
             place=Placement(results="local-file-system/none"),
         )
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("server")
+def test_results_are_stored_by_the_block_of_that_name(tmp_path: Path):
+    from prefect.filesystems import LocalFileSystem
+
+    from flows.nightly import nightly
+    from retune.prefect.deploying import STORAGE, Placement, deploy_fleet
+
+    LocalFileSystem(basepath=str(tmp_path)).save("retune-results", overwrite=True)
+    block = "local-file-system/retune-results"
+    name = deploy_fleet(
+        nightly,
+        name="stored",
+        config="lab.toml",
+        cron="0 22 * * *",
+        timezone="UTC",
+        place=Placement(results=block),
+    )
+    assert deployed(name).job_variables == {"env": {STORAGE: block}}
+
+
+def test_a_fleet_is_deployed_to_a_server_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from retune.cli.main import run_command
+
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    file = tmp_path / "lab.toml"
+    file.write_text('out = "out"\n[[model]]\nmodel = "zoo:mlp"\n[[device]]\nname = "pocl"\n')
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        assert run_command(["nightly", "deploy", "--config", str(file)]) == 2
+    assert "set PREFECT_API_URL" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -26,7 +27,6 @@ def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reap, "GRACE", timedelta(0), raising=False)
     monkeypatch.setattr(cancelling, "ASK_INTERVAL_S", 0.0)
     monkeypatch.setattr(slots, "ASK_S", 0.0)
-    monkeypatch.setattr(slots, "REAP_S", 0.0)
 
 
 def ask(question: Callable[[Any], Any]) -> Any:
@@ -46,16 +46,16 @@ def state_of(run: UUID) -> Any:
     return ask(lambda client: client.read_flow_run(run)).state
 
 
-def running_elsewhere(*, host: str, process: str, name: str = "lost") -> UUID:
+def running_elsewhere(*, host: str, process: str, device: str = "board") -> UUID:
     """A flow run that counts as running, of a process of that host."""
     from prefect import flow
     from prefect.states import Running
 
-    @flow(name=name)
+    @flow(name="lost")
     def lost() -> None:
         """Nothing."""
 
-    tags = ["retune", f"host:{host}", f"process:{process}", "device:board"]
+    tags = ["retune", f"host:{host}", f"process:{process}", f"device:{device}"]
     run = ask(lambda client: client.create_flow_run(lost, state=Running(), tags=tags))
     return run.id
 
@@ -144,6 +144,58 @@ def test_a_suspended_run_ends_and_stays_suspended():
     assert state_of(runs[0]).name == "Suspended"
 
 
+def artifacts_of(run: UUID) -> dict[str, str]:
+    """Key -> data of the run's artifacts."""
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    found = ask(lambda client: client.read_artifacts(artifact_filter=wanted))
+    return {entry.key: str(entry.data) for entry in found if entry.key}
+
+
+def test_two_fleets_have_artifacts_of_their_own(tmp_path: Path):
+    from retune.prefect.artifacts import of_fleet, show_file, show_markdown
+
+    def shows() -> None:
+        for fleet in ("Lab 1", "field"):
+            with of_fleet(fleet):
+                show_markdown("night", markdown=f"# {fleet}")
+        show_file("bundle", "mlp", "mali", path=tmp_path, title="Bundle of mlp on mali")
+
+    run, _ = run_in_flow(shows)
+    assert artifacts_of(run) == {
+        "lab-1-night": "# Lab 1",
+        "field-night": "# field",
+        "bundle-mlp-mali": f"[Bundle of mlp on mali]({tmp_path.as_uri()})",
+    }
+
+
+def test_names_of_runs_are_no_paths(tmp_path: Path):
+    from retune.prefect.flow_run import name_of
+
+    board = tmp_path / "board.toml"
+    board.write_text('name = "mali"\n')
+    given = {"model": str(tmp_path / "squeezenet.onnx"), "device": f"sim:{board}"}
+    assert name_of("tune-network", given) == "squeezenet on mali"
+    assert name_of("nightly", {"config": str(tmp_path / "lab.toml")}) == "nightly lab"
+    assert name_of("retrain-cost-model", {"records": str(tmp_path)}) == "retrain-cost-model"
+
+
+def test_a_night_is_called_by_its_date():
+    from prefect import flow
+
+    from retune.prefect.flow_run import flow_run
+
+    @flow(name="nightly")
+    def nightly() -> str:
+        with flow_run(name="nightly lab 2026-11-25", tags=["fleet:lab"]):
+            return str(this_run())
+
+    run = ask(lambda client: client.read_flow_run(UUID(nightly())))
+    assert run.name == "nightly lab 2026-11-25"
+    assert {"retune", "fleet:lab"} <= set(run.tags)
+
+
 @pytest.fixture
 def limited() -> str:
     """A device with one slot."""
@@ -194,12 +246,16 @@ def test_cancelling_ends_the_wait_for_a_slot(limited: str, caplog: pytest.LogCap
     assert used(limited) == 0
 
 
-def test_the_slot_of_a_dead_run_is_free_for_the_next_one(limited: str):
+@pytest.mark.parametrize("end", ["dead", "Crashed", "Cancelled"])
+def test_the_slot_of_a_killed_run_is_free_for_the_next_one(limited: str, end: str):
+    """Whether any flow finds it dead, or its worker has said so already."""
+    from prefect.states import Cancelled, Crashed
+
     from retune.prefect.reap import LEASE, run_tags
     from retune.prefect.slots import LEASE_S, limit_name
 
     host = run_tags()[0].partition(":")[2]
-    run = running_elsewhere(host=host, process=dead_process())
+    run = running_elsewhere(host=host, process=dead_process(), device=limited)
     names = [limit_name(limited)]
     lease = ask(
         lambda client: client.increment_concurrency_slots_with_lease(
@@ -207,9 +263,12 @@ def test_the_slot_of_a_dead_run_is_free_for_the_next_one(limited: str):
         )
     ).json()["lease_id"]
     ask(lambda client: client.update_flow_run_labels(run, {LEASE: lease}))
+    if end != "dead":
+        state = {"Crashed": Crashed, "Cancelled": Cancelled}[end]()
+        ask(lambda client: client.set_flow_run_state(run, state, force=True))
     assert used(limited) == 1
     assert run_in_flow(lambda: used(limited), device=limited)[1] == 1
-    assert state_of(run).is_crashed()
+    assert state_of(run).is_final()
     assert used(limited) == 0
 
 

@@ -6,12 +6,15 @@ is to be. Night 2: the Prefect server is killed, and so is the night. Night 3: a
 looks right and is wrong in every bundle.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +38,10 @@ MEMBERS = [("kws", "board"), ("mlp", "board"), ("mlp", "pocl")]
 class Fleet:
     """A copy of the example's folder, and the commands that a cron job would give there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, example: Path | None = REHEARSAL) -> None:
         self.folder = folder
-        shutil.copytree(REHEARSAL, folder, dirs_exist_ok=True)
+        if example is not None:
+            shutil.copytree(example, folder, dirs_exist_ok=True)
         self.store = RecordStore(folder / "records")
 
     def use_board(self, name: str) -> None:
@@ -176,3 +180,113 @@ def test_three_nights_in_which_everything_goes_wrong(tmp_path: Path):
     assert verified(fleet, "mlp", "pocl")
     notices = (tmp_path / "notices.txt").read_text()
     assert "left as it is" in notices
+
+
+LANES = ("one", "two", "three")
+THREE_LANES = """
+out = "fleet"
+records = "records"
+work = "work"
+minutes = 0.4
+[[model]]
+model = "zoo:kws"
+runs_per_day = 1000
+[[model]]
+model = "zoo:mlp"
+minutes = { least = 0.1 }
+[notify]
+on = ["always"]
+command = ["tee", "--append", "notices.txt"]
+"""
+
+
+def three_lanes(folder: Path) -> Fleet:
+    text = THREE_LANES
+    for name in LANES:
+        lost = '[[fault]]\nkind = "lost"\nat = 40\n' if name == "three" else ""
+        (folder / f"{name}.toml").write_text(
+            f'name = "{name}"\nbase = "pocl"\nmeasure_s = 0.05\n{lost}'
+        )
+        text += f'[[device]]\nname = "{name}"\ndevice = "sim:{name}.toml"\n'
+    (folder / "nightly.toml").write_text(text)
+    return Fleet(folder, None)
+
+
+def kill_the_server(_: Fleet, process: subprocess.Popen[str]) -> None:
+    server = server_of(process.pid)
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+
+
+def lock_the_database(fleet: Fleet, _: subprocess.Popen[str]) -> None:
+    database = sqlite3.connect(fleet.folder / ".retune/prefect/prefect.db", timeout=60)
+    database.execute("BEGIN EXCLUSIVE")
+    begun = len(fleet.rows())
+    wait_until(lambda: len(fleet.rows()) > begun + 100, 30.0)  # the search does not stand still
+    assert len(fleet.rows()) > begun + 20
+    database.rollback()
+    database.close()
+
+
+def fill_the_disk(fleet: Fleet, _: subprocess.Popen[str]) -> None:
+    ballast = fleet.folder / "work" / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb") as stream:
+        while True:
+            stream.write(bytes(1 << 16))
+    wait_until(lambda: False, 5.0)
+    ballast.unlink()
+
+
+FAULTS = {
+    "the server is killed": kill_the_server,
+    "the database is locked": lock_the_database,
+    "the disk is full": fill_the_disk,
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_three_lanes_survive(tmp_path: Path, fault: str):
+    """Besides, one of the three boards loses its driver once."""
+    fleet = three_lanes(tmp_path)
+    with contextlib.ExitStack() as held:
+        if fault == "the disk is full":
+            (tmp_path / "work").mkdir()
+            held.enter_context(small_disk(tmp_path / "work"))
+        process = fleet.start("one")
+        assert wait_until(lambda: len(fleet.rows()) > 30, DEADLINE_S)
+        FAULTS[fault](fleet, process)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, out + err
+        check_records(fleet, set())
+        members = fleet.status("one")
+        assert {member["status"] for member in members.values()} == {"done"}
+        assert all(current(fleet.bundle("kws", name)) for name in LANES)
+        assert "promoted" in (tmp_path / "notices.txt").read_text()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Generator[None]:
+    """The folder is a disk of its own that is full soon, where that may be made."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a disk can only be made by root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_three_lanes_that_are_killed_go_on(tmp_path: Path):
+    fleet = three_lanes(tmp_path)
+    process = fleet.start("one")
+    assert wait_until(lambda: len(fleet.rows()) > 60, DEADLINE_S)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=DEADLINE_S)
+    known = check_records(fleet, set())
+    assert fleet.run("one") == 0
+    check_records(fleet, known)
+    members = fleet.status("one")
+    assert {member["status"] for member in members.values()} == {"done"}
+    assert "stopped" not in (tmp_path / "notices.txt").read_text()

@@ -57,3 +57,42 @@ def test_without_one_a_private_server_is_started_and_ends(tmp_path: Path):
     assert given == known
     assert given.startswith("http://127.0.0.1:")
     assert (tmp_path / "home" / "prefect.db").is_file()
+
+
+KILLED = """
+import logging, os, signal, sys, time, urllib.request
+from pathlib import Path
+from retune.prefect import server
+
+logging.basicConfig()
+server.WATCH_S = 0.05
+with server.prefect_api() as url:
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    first, = [int(child) for path in children for child in path.read_text().split()]
+    os.kill(first, signal.SIGKILL)
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=2)
+            break
+        except OSError:
+            time.sleep(0.1)
+    print("answers again")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_private_server_that_is_killed_is_started_again(tmp_path: Path):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    home = {"PREFECT_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        env=kept | home | {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.stdout == "answers again\n", done.stderr
+    assert "it is restarted" in done.stderr

@@ -25,40 +25,6 @@ _BYTES = 8
 """Bits of integers whose products, and sums of fewer than 2**37 of them, float64 holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """An operand with one dimension for each of its axes."""
-
-    axes: tuple[Var, ...]
-    array: np.ndarray
-
-    def at(self, axis: Var, index: int) -> "_View":
-        """The view with one axis settled."""
-        if axis not in self.axes:
-            return self
-        rest = tuple(a for a in self.axes if a != axis)
-        return _View(rest, np.moveaxis(self.array, self.axes.index(axis), 0)[index])
-
-    def summed(self, axis: Var) -> "_View":
-        """The view without an axis that it has, over which it is added up."""
-        if axis not in self.axes:
-            return self
-        rest = tuple(a for a in self.axes if a != axis)
-        return _View(rest, self.array.sum(axis=self.axes.index(axis), dtype=self.array.dtype))
-
-    def matrix(
-        self, batch: Sequence[Var], rows: Sequence[Var], columns: Sequence[Var]
-    ) -> np.ndarray:
-        """[batch, rows, columns], the elements in the order in which they lie, if possible."""
-        strides = dict(zip(self.axes, self.array.strides, strict=True))
-        if min((*columns, *rows), key=strides.__getitem__, default=None) in rows:
-            return self.matrix(batch, columns, rows).swapaxes(1, 2)
-        groups = (batch, rows, columns)
-        order = [self.axes.index(axis) for group in groups for axis in group]
-        moved, extents = self.array.transpose(order), iter(self.array.transpose(order).shape)
-        return moved.reshape([prod(next(extents) for _ in group) for group in groups])
-
-
 Sums = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """From arrays by name to the sums."""
 
@@ -139,43 +105,29 @@ def _factors(expr: Expr) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """How an array is read as a view with one dimension for each axis of more than one element."""
+    """A view of an array with one dimension for each axis of more than one element."""
 
-    name: str
-    working: np.dtype[Any]
     axes: tuple[Var, ...]
     shape: tuple[int, ...]
-    starts: tuple[int, ...]
-    """The first element, by the array's dimensions."""
-    steps: tuple[tuple[tuple[int, int], ...], ...]
-    """Of each axis: the dimensions of the array that it moves along, and how far."""
-    index: tuple[int | slice, ...] | None
-    """Reads the array, if its dimensions and the axes go together one by one."""
-    order: tuple[int, ...]
-    """Sorts what `index` has read into the order of the axes; empty if it is."""
+    array: Sums
+    """The view of arrays by name."""
 
-    contiguous: tuple[int, ...]
-    """Elements from one to the next along each dimension of an array in row-major order."""
+    def without(self, axis: Var, change: Callable[[np.ndarray, int], np.ndarray]) -> "_Operand":
+        """The operand, of which `change` takes away the dimension of an axis, if it has that."""
+        if axis not in self.axes:
+            return self
+        place, array = self.axes.index(axis), self.array
+        rest = (*self.axes[:place], *self.axes[place + 1 :])
+        shape = (*self.shape[:place], *self.shape[place + 1 :])
+        return _Operand(rest, shape, lambda arrays: change(array(arrays), place))
 
-    def strides(self, strides: Sequence[int]) -> list[int]:
-        """Those of the view from those of the array."""
-        return [sum(step * strides[dim] for dim, step in own) for own in self.steps]
+    def at(self, axis: Var, index: int) -> "_Operand":
+        """The operand with one axis settled."""
+        return self.without(axis, lambda array, place: np.moveaxis(array, place, 0)[index])
 
-    def array(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The view of these arrays, with a dimension for each axis."""
-        array = arrays[self.name]
-        if array.dtype is not self.working:
-            array = array.astype(self.working, copy=False)
-        if self.index is not None:
-            found = array[self.index] if self.index else array
-            return found.transpose(self.order) if self.order else found
-        strides = self.strides(array.strides)
-        start = tuple(slice(first, None) for first in self.starts)
-        return as_strided(array[start], self.shape, strides, writeable=False)
-
-    def view(self, arrays: Mapping[str, np.ndarray]) -> _View:
-        """The view of these arrays with its axes."""
-        return _View(self.axes, self.array(arrays))
+    def summed(self, axis: Var) -> "_Operand":
+        """The operand without an axis, over which it is added up."""
+        return self.without(axis, lambda array, place: array.sum(axis=place, dtype=array.dtype))
 
 
 def _operand(
@@ -211,20 +163,34 @@ def _operand(
             return None
         starts.append(first)
     own = tuple(extents[axis] for axis in steps)
-    moves = tuple(tuple(move.items()) for move in steps.values())
-    index, order = _slices(moves, own, starts, shape)
-    contiguous = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
-    return _Operand(
-        load.buffer.name,
-        working.numpy,
-        tuple(steps),
-        own,
-        tuple(starts),
-        moves,
-        index,
-        order,
-        contiguous,
-    )
+    moves = [[*move.items()] for move in steps.values()]
+    view = _reader(load.buffer.name, working.numpy, moves, own, starts, shape)
+    return _Operand(tuple(steps), own, view)
+
+
+def _reader(
+    name: str,
+    working: np.dtype[Any],
+    moves: Sequence[Sequence[tuple[int, int]]],
+    extents: tuple[int, ...],
+    starts: Sequence[int],
+    shape: Sequence[int],
+) -> Sums:
+    """Views of an array in the working type: each axis moves along some of its dimensions."""
+    index, order = _slices(moves, extents, starts, shape)
+    start = tuple(slice(first, None) for first in starts)
+
+    def read(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = arrays[name]
+        if array.dtype is not working:
+            array = array.astype(working, copy=False)
+        if index is not None:
+            found = array[index] if index else array
+            return found.transpose(order) if order else found
+        strides = [sum(step * array.strides[dim] for dim, step in move) for move in moves]
+        return as_strided(array[start], extents, strides, writeable=False)
+
+    return read
 
 
 def _slices(
@@ -233,7 +199,8 @@ def _slices(
     starts: Sequence[int],
     shape: Sequence[int],
 ) -> tuple[tuple[int | slice, ...] | None, tuple[int, ...]]:
-    """`_Operand.index`, empty for the whole array, and `_Operand.order`."""
+    """What reads the array if its dimensions and the axes go together one by one, empty for all of
+    it; and what sorts that into the order of the axes, empty if it is."""
     dims = [move[0][0] for move in moves]
     if any(len(move) > 1 for move in moves) or len(set(dims)) < len(dims):
         return None, ()
@@ -248,35 +215,60 @@ def _slices(
 
 def _sums(operands: Sequence[_Operand], out: list[Var], extents: Mapping[Var, int]) -> Sums:
     """The contraction of the operands, whose axes are known but for the arrays."""
-    if max((prod(operand.shape) for operand in operands), default=0) <= _LIMIT:
-        if len(operands) == 2:
-            planned = _matrices(operands[0], operands[1], out, extents)
-            if planned is not None:
-                return planned
-        if len(operands) == 1:
-            (operand,) = operands
-            order = [*out, *(axis for axis in operand.axes if axis not in out)]
-            perm = [operand.axes.index(axis) for axis in order]
-            over = tuple(range(len(out), len(order)))
-            moved = perm != sorted(perm)
+    if out and max(prod(operand.shape) for operand in operands) > _LIMIT:
+        return _sliced(operands, out, extents)
+    if len(operands) == 2:
+        return _matrices(operands[0], operands[1], out, extents)
+    if len(operands) == 1:  # in pairs, which is more exact than one after the other
+        (operand,) = operands
+        order = [*out, *(axis for axis in operand.axes if axis not in out)]
+        perm = [operand.axes.index(axis) for axis in order]
+        over = tuple(range(len(out), len(order)))
+        moved = perm != sorted(perm)
 
-            def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-                view = operand.array(arrays)
-                return np.add.reduce(view.transpose(perm) if moved else view, axis=over)
+        def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+            view = operand.array(arrays)
+            return np.add.reduce(view.transpose(perm) if moved else view, axis=over)
 
-            return run
-    return lambda arrays: _summed([operand.view(arrays) for operand in operands], out, extents)
+        return run
+    number = {axis: i for i, axis in enumerate(dict.fromkeys(a for o in operands for a in o.axes))}
+    named = [(o.array, [number[axis] for axis in o.axes]) for o in operands]
+    made = [number[axis] for axis in out]
+
+    def product(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        parts = [part for array, own in named for part in (array(arrays), own)]
+        return np.einsum(*parts, made, optimize=True)
+
+    return product
+
+
+def _sliced(operands: Sequence[_Operand], out: list[Var], extents: Mapping[Var, int]) -> Sums:
+    """The contraction in slices along the longest output axis, as an operand is large."""
+    longest = max(out, key=lambda axis: extents[axis])
+    rest = [axis for axis in out if axis != longest]
+
+    def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        views = [o.array(arrays) for o in operands]
+        held = [
+            _Operand(o.axes, o.shape, lambda _, view=view: view)
+            for o, view in zip(operands, views, strict=True)
+        ]
+        slices = [
+            _sums([operand.at(longest, i) for operand in held], rest, extents)(arrays)
+            for i in range(extents[longest])
+        ]
+        return np.stack(slices, axis=out.index(longest))
+
+    return run
 
 
 def _matrices(
     left: _Operand, right: _Operand, out: Sequence[Var], extents: Mapping[Var, int]
-) -> Sums | None:
-    """`_product` of operands whose axes are known: one matrix product, planned in advance.
-
-    None where an axis of one operand alone is summed over.
-    """
-    if not {*left.axes} ^ {*right.axes} <= {*out}:
-        return None
+) -> Sums:
+    """The contraction of two operands: one matrix product for each point of common axes."""
+    for axis in {*left.axes} ^ {*right.axes}:
+        if axis not in out:
+            left, right = left.summed(axis), right.summed(axis)
     batch, rows, columns, depth, swapped = _groups(left.axes, right.axes, out)
     if swapped:
         left, right = right, left
@@ -298,7 +290,10 @@ def _matrices(
 def _matrix(
     operand: _Operand, batch: Sequence[Var], rows: Sequence[Var], columns: Sequence[Var]
 ) -> Sums:
-    """`_View.matrix` of an operand whose axes are known, without an empty batch."""
+    """[batch, rows, columns], the elements in the order in which they lie, if possible.
+
+    Without an empty batch.
+    """
     place = {axis: position for position, axis in enumerate(operand.axes)}
 
     def lying(*groups: Sequence[Var]) -> tuple[list[int] | None, tuple[int, ...]]:
@@ -310,15 +305,9 @@ def _matrix(
     straight, turned = lying(batch, rows, columns), lying(batch, columns, rows)
     inner, upright = [place[axis] for axis in (*columns, *rows)], {place[axis] for axis in rows}
 
-    def lies_upright(strides: Sequence[int]) -> bool:
-        return bool(upright) and min(inner, key=strides.__getitem__) in upright
-
-    usual = lies_upright(operand.strides(operand.contiguous))
-
     def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = operand.array(arrays)
-        plain = arrays[operand.name].flags.c_contiguous
-        turn = usual if plain else lies_upright(array.strides)
+        turn = bool(upright) and min(inner, key=array.strides.__getitem__) in upright
         order, shape = turned if turn else straight
         if order is not None:
             array = array.transpose(order)
@@ -345,43 +334,3 @@ def _groups(
     rows = [axis for axis in out if axis in left and axis not in batch]
     columns = [axis for axis in out if axis in right and axis not in batch]
     return batch, rows, columns, [axis for axis in common if axis not in batch], swapped
-
-
-def _summed(views: Sequence[_View], out: list[Var], extents: Mapping[Var, int]) -> np.ndarray:
-    """The contraction, in slices along the longest output axis where an operand is large."""
-    if out and max(prod(view.array.shape) for view in views) > _LIMIT:
-        longest = max(out, key=lambda axis: extents[axis])
-        rest = [axis for axis in out if axis != longest]
-        if extents[longest] > 1:
-            slices = [
-                _summed([view.at(longest, i) for view in views], rest, extents)
-                for i in range(extents[longest])
-            ]
-            return np.stack(slices, axis=out.index(longest))
-    if len(views) == 2:
-        return _product(views[0], views[1], out)
-    if len(views) == 1:  # in pairs, which is more exact than one after the other
-        (view,) = views
-        order = [*out, *(axis for axis in view.axes if axis not in out)]
-        moved = view.array.transpose([view.axes.index(axis) for axis in order])
-        return moved.sum(axis=tuple(range(len(out), len(order))), dtype=moved.dtype)
-    number = {axis: i for i, axis in enumerate(dict.fromkeys(a for v in views for a in v.axes))}
-    operands = [part for v in views for part in (v.array, [number[axis] for axis in v.axes])]
-    return np.einsum(*operands, [number[axis] for axis in out], optimize=True)
-
-
-def _product(left: _View, right: _View, out: Sequence[Var]) -> np.ndarray:
-    """The contraction of two operands, by one matrix product for each point of common axes."""
-    for axis in {*left.axes} ^ {*right.axes}:
-        if axis not in out:
-            left, right = left.summed(axis), right.summed(axis)
-    batch, rows, columns, depth, swapped = _groups(left.axes, right.axes, out)
-    if swapped:
-        left, right = right, left
-    made = np.matmul(left.matrix(batch, rows, depth), right.matrix(batch, depth, columns))
-    order = [*batch, *rows, *columns]
-    extents = dict(
-        zip((*left.axes, *right.axes), (*left.array.shape, *right.array.shape), strict=True)
-    )
-    whole = made.reshape([extents[axis] for axis in order])
-    return whole.transpose([order.index(axis) for axis in out])

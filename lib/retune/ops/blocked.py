@@ -67,20 +67,14 @@ def pack_blocks(c: OpCall) -> Tensor:
 
 
 def in_blocks(data: Array, batch: int, block: int) -> Array:
-    """[N, C, H, W] as [N/batch, C/block, H, W, batch, block]; missing channels are zero."""
-    missing = -data.shape[1] % block
-    whole = np.pad(data, ((0, 0), (0, missing), (0, 0), (0, 0)))
+    """[N, C, H, W] as [N/batch, C/block, H, W, batch, block]; what is missing is zero.
+
+    So is a weight, whose blocks of outputs stand for those of images.
+    """
+    missing = -data.shape[0] % batch, -data.shape[1] % block
+    whole = np.pad(data, ((0, missing[0]), (0, missing[1]), (0, 0), (0, 0)))
     n, c, h, w = whole.shape
     parts = whole.reshape(n // batch, batch, c // block, block, h, w)
-    return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 1, 3))
-
-
-def weight_in_blocks(weight: Array, block: int) -> Array:
-    """[O, I, KH, KW] as [O/block, I/block, KH, KW, block, block]; missing channels are zero."""
-    o, i, *_ = weight.shape
-    whole = np.pad(weight, ((0, -o % block), (0, -i % block), (0, 0), (0, 0)))
-    o, i, h, w = whole.shape
-    parts = whole.reshape(o // block, block, i // block, block, h, w)
     return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 1, 3))
 
 

@@ -105,6 +105,26 @@ def window_places(c: OpCall, places: Sequence[Expr], taps: Sequence[Expr]) -> li
     ]
 
 
+def windowed(
+    data: TensorType, taps: Sequence[int], attrs: Attrs, what: str, window: str
+) -> tuple[int, ...]:
+    """Spatial extents of what windows of so many taps make. Raises: ModelError, which says what."""
+    strides, dilations, pads = (ints(attrs, key) for key in ("strides", "dilations", "pads"))
+    rank = len(taps)
+    extents = tuple(
+        window_extent(extent, taps[d], strides[d], dilations[d], pads[d] + pads[d + rank])
+        for d, extent in enumerate(spatial(data.shape, str(attrs["layout"])))
+    )
+    require(
+        all(extent > 0 for extent in extents),
+        lambda: (
+            f"{what} of {data} with a {'x'.join(map(str, taps))} {window} and pads {pads}: "
+            f"the {window} is larger than the padded data"
+        ),
+    )
+    return extents
+
+
 def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, kernel = present(types), present(types, 1)
     layout, groups = str(attrs["layout"]), integer(attrs, "groups")
@@ -149,21 +169,8 @@ def border(attrs: Attrs) -> int:
 def _convolved(
     data: TensorType, kernel: TensorType, taps: Sequence[int], made: int, attrs: Attrs
 ) -> TensorType:
-    layout, pads = str(attrs["layout"]), ints(attrs, "pads")
-    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
-    rank = len(taps)
-    extents = tuple(
-        window_extent(extent, taps[d], strides[d], dilations[d], pads[d] + pads[d + rank])
-        for d, extent in enumerate(spatial(data.shape, layout))
-    )
-    require(
-        all(extent > 0 for extent in extents),
-        lambda: (
-            f"convolution of {data} with a {'x'.join(map(str, taps))} kernel and pads {pads}: "
-            f"the kernel is larger than the padded data"
-        ),
-    )
-    shape = data_shape(data.shape[0], made, extents, layout)
+    extents = windowed(data, taps, attrs, "convolution", "kernel")
+    shape = data_shape(data.shape[0], made, extents, str(attrs["layout"]))
     return TensorType(shape, sum_type(data, kernel))
 
 

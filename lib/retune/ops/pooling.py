@@ -21,26 +21,15 @@ from retune.ops.convolution import (
     split_axes,
     window_axes,
     window_places,
+    windowed,
 )
 from retune.ops.registry import Attrs, OpCall, ints, op, present
-from retune.ops.shapes import channels, data_shape, require, spatial, window_extent
+from retune.ops.shapes import channels, data_shape, require, spatial
 
 
 def _infer_pool(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, layout = present(types), str(attrs["layout"])
-    kernel, strides, pads = ints(attrs, "kernel"), ints(attrs, "strides"), ints(attrs, "pads")
-    dilations, rank = ints(attrs, "dilations"), len(kernel)
-    extents = tuple(
-        window_extent(extent, kernel[d], strides[d], dilations[d], pads[d] + pads[d + rank])
-        for d, extent in enumerate(spatial(data.shape, layout))
-    )
-    require(
-        all(extent > 0 for extent in extents),
-        lambda: (
-            f"pooling of {data} with a {'x'.join(map(str, kernel))} window and pads {pads}: "
-            f"the window is larger than the padded data"
-        ),
-    )
+    extents = windowed(data, ints(attrs, "kernel"), attrs, "pooling", "window")
     count = channels(data.shape, layout)
     return (TensorType(data_shape(data.shape[0], count, extents, layout), data.dtype),)
 

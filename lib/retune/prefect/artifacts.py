@@ -43,6 +43,11 @@ def of_fleet(name: str) -> Generator[None]:
         _FLEET.reset(token)
 
 
+def fleet_of_context() -> tuple[str, ...]:
+    """The name of the fleet that the context is of; empty where it is of none."""
+    return _FLEET.get()
+
+
 def show_markdown(*words: str, markdown: str, description: str = "") -> None:
     """The flow run has an artifact of that text, under a key of these words."""
     _show("markdown", words, markdown, description)

@@ -3,7 +3,7 @@
 Read `mark_dead_runs`, which every flow of ours calls when it begins. Each run carries tags that
 name its host and process: on that host it is dead once the process is gone. On another host it is
 dead once its heartbeats, which Prefect sends for every flow run, have ceased. A crashed run can be
-retried by `prefect flow-run retry`, and gives back its slot of the device.
+retried by `prefect flow-run retry`. `free_slots` gives back the slots that such runs had.
 """
 
 import logging
@@ -19,6 +19,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 from prefect.states import Crashed
 
@@ -37,6 +38,10 @@ GRACE = timedelta(seconds=30)
 SILENCE = timedelta(minutes=10)
 """Three heartbeats of Prefect's usual interval, and one more."""
 
+_KILLED = [StateType.CRASHED, StateType.CANCELLED, StateType.FAILED]
+_LATEST = 20
+"""Runs that were killed longer ago have no lease any longer."""
+
 _LOG = logging.getLogger("retune.prefect")
 
 
@@ -54,6 +59,28 @@ def mark_dead_runs() -> int:
     return SERVER.ask(_mark_dead_runs) or 0
 
 
+def free_slots(device: str) -> None:
+    """Holds after the call: no run of ours that is known to have ended has a slot of the device.
+
+    Who is killed gives nothing back; its lease would last for a minute.
+    """
+    mark_dead_runs()
+    SERVER.ask(lambda client: _free_slots(client, device))
+
+
+def _free_slots(client: SyncPrefectClient, device: str) -> None:
+    killed = FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_KILLED)),
+        tags=FlowRunFilterTags(all_=[OURS, f"{DEVICE}{device}"]),
+    )
+    latest = client.read_flow_runs(
+        flow_run_filter=killed, sort=FlowRunSort.END_TIME_DESC, limit=_LATEST
+    )
+    for run in latest:
+        if lease := run.labels.get(LEASE):  # one that was given back is not known any longer
+            client.release_concurrency_slots_with_lease(UUID(str(lease)))
+
+
 def running_runs(client: SyncPrefectClient, *tags: str) -> list[FlowRun]:
     """The runs of ours with these tags that count as running."""
     running = FlowRunFilter(
@@ -69,8 +96,6 @@ def _mark_dead_runs(client: SyncPrefectClient) -> int:
         if why := _death(client, run):
             _LOG.warning("flow run %r is marked as crashed: %s", run.name, why)
             client.set_flow_run_state(run.id, Crashed(message=why), force=True)
-            if lease := run.labels.get(LEASE):
-                client.release_concurrency_slots_with_lease(UUID(str(lease)))
             dead += 1
     return dead
 

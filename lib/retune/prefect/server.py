@@ -5,17 +5,20 @@ the workspace, and tells nobody anything.
 """
 
 import ctypes
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from retune.core.errors import InputError, RetuneError
 from retune.core.files import check_folder
@@ -28,6 +31,12 @@ START_DEADLINE_S = 120.0
 DATABASE = "prefect.db"
 """Of the private server, in its folder."""
 
+WATCH_S = 1.0
+"""A server that has ended is noticed after so long."""
+MOST_STARTS = 5
+"""A server that ends so often again is left alone."""
+
+_LOG = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 
 QUIET: Mapping[str, str] = {
@@ -36,6 +45,7 @@ QUIET: Mapping[str, str] = {
     "PREFECT_LOGGING_EXTRA_LOGGERS": "retune",
     "PREFECT_CLIENT_MAX_RETRIES": "3",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_CLI_PROMPT": "false",
 }
@@ -71,7 +81,8 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
 
     The one that Prefect's own settings name is used: PREFECT_API_URL, prefect.toml, or the profile
     in use. Otherwise a server is started, and it ends with the context or with this process,
-    however that ends. It starts what is scheduled only if that is asked for.
+    however that ends; if it is killed meanwhile, another one takes its place. It starts what is
+    scheduled only if that is asked for.
 
     Raises: ServerError with the server's last words. InputError if PREFECT_HOME is unusable.
     """
@@ -87,7 +98,7 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
         url = f"http://127.0.0.1:{port}/api"
         with (
             _environment({"PREFECT_HOME": str(folder)}, force=True),
-            _server(port, folder, url, {} if schedules else IDLE),
+            _PrivateServer(port, folder, url, {} if schedules else IDLE),
             _environment({"PREFECT_API_URL": url, "NO_PROXY": _no_proxy()}, force=True),
             _settings_read_again(),
         ):
@@ -138,28 +149,63 @@ def _settings_read_again() -> Generator[None]:
     yield
 
 
-@contextmanager
-def _server(port: int, home: Path, url: str, settings: Mapping[str, str]) -> Generator[None]:
-    log = home / "server.log"
-    command = [
-        *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
-        *("--host", "127.0.0.1", "--port", str(port), "--log-level", "error"),
-    ]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            env={**settings, **os.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - two system calls, no more
-            process_group=0,  # Ctrl-C is for us; the server hears of it when we are done
-        )
-    try:
-        _wait_until_healthy(process, url, log)
-        yield
-    finally:
-        _stop(process)
+class _PrivateServer:
+    """A server process for the time of a context; one that ends before is started again.
+
+    It has the same address and database then, so that clients that try again go on.
+    """
+
+    def __init__(self, port: int, home: Path, url: str, settings: Mapping[str, str]) -> None:
+        self._port = port
+        self._url = url
+        self._log = home / "server.log"
+        self._environment = {**settings, **os.environ}
+        self._leaving = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="prefect-server", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._process = self._started()
+        try:
+            _wait_until_healthy(self._process, self._url, self._log)
+        except BaseException:
+            _stop(self._process)
+            raise
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving.set()
+        self._watcher.join()
+        _stop(self._process)
+
+    def _watch(self) -> None:
+        starts = 0
+        while not self._leaving.wait(WATCH_S):
+            if self._process.poll() is None:
+                continue
+            if starts == MOST_STARTS:
+                _LOG.warning("the private Prefect server ended again; the run goes on without it")
+                return
+            starts += 1
+            _LOG.warning("the private Prefect server ended (see %s); it is restarted", self._log)
+            self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """The kernel ends it with the thread that calls, which therefore has to stay."""
+        command = [
+            *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
+            *("--host", "127.0.0.1", "--port", str(self._port), "--log-level", "error"),
+        ]
+        with self._log.open("ab") as stream:
+            return subprocess.Popen(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - two system calls, no more
+                process_group=0,  # Ctrl-C is for us; the server hears of it when we are done
+            )
 
 
 def _die_with(parent: int) -> Callable[[], None]:

@@ -8,6 +8,7 @@ the business of its lock on its host, and a limit only keeps runs from waiting t
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Generator
@@ -22,15 +23,15 @@ from prefect.client.schemas.objects import ConcurrencyLeaseHolder
 from retune.core.names import slug
 from retune.core.waiting import check_waiting
 from retune.prefect.contact import SERVER
-from retune.prefect.reap import DEVICE, LEASE, mark_dead_runs, running_runs
+from retune.prefect.reap import DEVICE, LEASE, free_slots, running_runs
 
 LEASE_S = 60.0
 """The shortest that Prefect admits: so long a slot stays taken whose holder nobody found dead."""
 RENEW_S = 20.0
 ASK_S = 1.0
 """How often a taken slot is asked for, and whether the wait is to end."""
-REAP_S = 15.0
-"""How often the dead are looked for meanwhile."""
+FREE_S = 15.0
+"""How often slots of runs that were killed are looked for meanwhile."""
 
 _LOCKED = 423
 _LOG = logging.getLogger("retune.prefect")
@@ -73,15 +74,16 @@ def device_slot(device: str, run: UUID) -> Generator[None]:
 
 def _acquired(device: str, run: UUID) -> UUID | None:
     """The lease of the slot; None if there is nothing to lease."""
-    began = reaped = time.monotonic()
+    began, freed = time.monotonic(), -math.inf
     said = False
     while (answer := _asked(device, run)).taken:
+        if time.monotonic() - freed >= FREE_S:
+            freed = time.monotonic()
+            free_slots(device)
+            continue
         if not said:
             said = True
             _LOG.warning("%s; waiting for a slot of %s", _holders(device), limit_name(device))
-        if time.monotonic() - reaped >= REAP_S:
-            reaped = time.monotonic()
-            mark_dead_runs()
         check_waiting()
         time.sleep(ASK_S)
     if said:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
-import httpx
-
 from retune.core.errors import RetuneError
+from retune.prefect.contact import is_silence
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +42,9 @@ def surviving(call: Callable[[], R]) -> R:
     token = _RETURNED.set(returned)
     try:
         return call()
-    except httpx.TransportError as lost:
+    except Exception as lost:
+        if not is_silence(lost):
+            raise
         if returned:
             return returned[-1]  # type: ignore[return-value] - the body's own
         for error in _causes(lost):

@@ -3,8 +3,8 @@
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.opencl.prelude import macro_of
 from retune.codegen.opencl.renderer import RESERVED
-from retune.codegen.opencl.rounding import macro_of
 from retune.codegen.target import CPU
 from retune.ir.expr import Expr
 from retune.ir.functions import FUNCTIONS, call

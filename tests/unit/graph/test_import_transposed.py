@@ -149,7 +149,7 @@ def test_depth_to_space_between_convolutions_needs_no_transposes(mode):
         ((1, 3, 5, 5), (4, 2, 3, 3), {}, "the first has the data's 3 channels"),
         ((1, 3, 5, 5), (3, 2, 3), {}, "expected 4 dimensions"),
         ((1, 3, 5, 5), (3, 2, 3, 3), {"group": 2}, "a number of groups that divides them"),
-        ((1, 3, 5, 5), (3, 2, 3, 3), {"strides": [2]}, "strides has 1 entries; expected 2"),
+        ((1, 3, 5, 5), (3, 2, 3, 3), {"strides": [2]}, "strides .2. has 1 entries; expected 2"),
     ],
 )
 def test_a_transposed_convolution_that_makes_no_sense_is_named(shape, kernel, attrs, message):

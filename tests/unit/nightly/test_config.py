@@ -418,3 +418,11 @@ def test_pairs_are_every_network_with_its_devices(load: Load):
     text += '[[model]]\nmodel = "zoo:kws"\n'
     pairs = [(m.name, d.name) for m, d in load(text).pairs]
     assert pairs == [("mlp", "nvidia-cuda-0"), ("kws", "pocl"), ("kws", "nvidia-cuda-0")]
+
+
+def test_a_fleet_is_called_by_its_file_or_its_key(load: Load):
+    tables = 'out = "out"\n[[model]]\nmodel = "zoo:mlp"\n[[device]]\nname = "pocl"\n'
+    assert load(tables).name == "nightly"
+    assert load(f'name = "lab"\n{tables}').name == "lab"
+    with pytest.raises(InputError, match=r"name: expected letters, digits"):
+        load(f'name = "a lab/x"\n{tables}')

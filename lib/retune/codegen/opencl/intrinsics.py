@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from retune.codegen.intrinsics import EXCHANGE
 from retune.codegen.kernel import Function
+from retune.codegen.opencl.prelude import once
 from retune.codegen.opencl.types import type_name
 from retune.core.dtypes import DType, packed
 from retune.intrinsics import TILE_STEPS, Intrinsic, MatrixOperand, Signature, intrinsic, intrinsics
@@ -20,7 +21,7 @@ def function_name(op: str, signature: Signature) -> str:
 
 def function_lines(functions: Iterable[Function]) -> list[str]:
     """The lines that define the functions, each one once in a program of several kernels."""
-    return [line for function in functions for line in (*_definition(function), "")]
+    return [line for function in functions for line in _definition(function)]
 
 
 def implementations_in(text: str) -> frozenset[str]:
@@ -42,27 +43,20 @@ def _definition(f: Function) -> list[str]:
     match entry.residence:
         case "register tile":
             lines = [f"#define {macro_name(f, line)}" for line in text]
-            return [f"#ifndef {macro_name(f, TILE_STEPS[0])}", full, *lines, "#endif"]
+            return once(macro_name(f, TILE_STEPS[0]), full, *lines)
         case "vector lane":
             lanes = f.signature.lanes
             result = type_name(entry.accumulator, lanes)
             operands = zip(entry.operands, f.signature.dtypes, strict=True)
             given = [f"const {_packs(o, dtype, lanes)} {o.name}" for o, dtype in operands]
             head = f"static {result} {name}({', '.join(given)}, const {result} sum) {{"
-            return [
-                f"#ifndef {name.upper()}",
-                f"#define {name.upper()}",
-                full,
-                head,
-                *body,
-                "#endif",
-            ]
+            return once(name.upper(), f"#define {name.upper()}", full, head, *body)
         case "warp":
             given, taken, passed = _warp_arguments(f, entry, exchanged=chosen.exchanged > 0)
             inline = "__attribute__((always_inline)) " if chosen.exchanged else ""  # for PoCL
             head = f"static {inline}void {name}({given}) {{"
             macro = f"#define {name.upper()}({taken}) {name}({passed})"
-            return [f"#ifndef {name.upper()}", full, head, *body, macro, "#endif"]
+            return once(name.upper(), full, head, *body, macro)
 
 
 def _packs(operand: MatrixOperand, dtype: DType, lanes: int) -> str:

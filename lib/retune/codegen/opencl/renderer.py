@@ -42,12 +42,17 @@ from retune.codegen.kernel import (
 )
 from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl.kernels import kernel_lines
-from retune.codegen.opencl.lookups import LOOKUP, lookup_lines
-from retune.codegen.opencl.rounding import macro_of, rounding_lines
-from retune.codegen.opencl.small_floats import (
+from retune.codegen.opencl.prelude import (
+    AHEAD,
+    FETCH_LINES,
+    LATER,
+    LOOKUP,
     has_range_of_float32,
     loader,
     loader_lines,
+    lookup_lines,
+    macro_of,
+    rounding_lines,
     storer,
     storer_lines,
 )
@@ -410,7 +415,7 @@ def _wait(_s: Wait, _to: Printer) -> list[str]:
 
 
 def _prefetch(s: Prefetch, to: Printer) -> list[str]:
-    fetch = _LATER if s.later else _AHEAD
+    fetch = LATER if s.later else AHEAD
     return [f"{fetch}({s.at.memory.name} + {_index(s.at, to)} + {s.beyond});"]
 
 
@@ -552,27 +557,10 @@ def _storage_lines(kernel: Kernel) -> list[str]:
 
 # -- kernels -----------------------------------------------------------------------------------
 
-_AHEAD = "AHEAD"
-_LATER = "LATER"
-
-_FETCHES = (
-    f"#ifndef {_AHEAD}",
-    "#ifdef __clang__",
-    f"#define {_AHEAD}(address) __builtin_prefetch(address, 0, 3)",
-    f"#define {_LATER}(address) __builtin_prefetch(address, 0, 2)",
-    "#else",
-    f"#define {_AHEAD}(address)",
-    f"#define {_LATER}(address)",
-    "#endif",
-    "#endif",
-    "",
-)
-"""Lines before a kernel that fetches, once in a program of several kernels."""
-
 
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
-    fetches = _FETCHES if kernel.fetches else ()
+    fetches = FETCH_LINES if kernel.fetches else ()
     functions = [
         *_storage_lines(kernel),
         *rounding_lines(body),

@@ -3,13 +3,15 @@
 The factors are powers of two: the same on every machine, and exact in floating point.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from retune.frontend.onnx.importer import import_model
-from retune.graph.evaluate import random_inputs
-from retune.ops import Array, lookup
+from retune.graph.evaluate import random_inputs, run_parts
+from retune.ops import Array
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
 """ONNX ops whose output is linear in their weights and bias together."""
@@ -23,24 +25,19 @@ def calibrate(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     graph = import_model(model)
     layers = {node.output[0]: node for node in model.graph.node if node.op_type in LAYERS}
     factors: dict[str, float] = {}
-    values: dict[str, Array] = {**graph.constants, **random_inputs(graph, seed)}
-    last = {value: i for i, node in enumerate(graph.nodes) for value in node.inputs}
-    for position, node in enumerate(graph.nodes):
-        arrays = [values[value] if value else None for value in node.inputs]
-        results = lookup(node.op).reference(arrays, node.attrs)
-        for value, array in zip(node.outputs, results, strict=True):
-            values[value] = array
-            if value in layers:
-                factor = _power_of_two(1.0 / max(float(array.std()), 1e-30))
-                values[value] = array * np.float32(factor)
-                factors |= dict.fromkeys(layers[value].input[1:], factor)
-        for value in node.inputs:
-            if last[value] == position:
-                values.pop(value, None)
+
+    def scaled(value: str, arrays: Sequence[Array]) -> Sequence[Array]:
+        if value not in layers:
+            return arrays
+        factor = _power_of_two(1.0 / max(float(arrays[0].std()), 1e-30))
+        factors.update(dict.fromkeys(layers[value].input[1:], factor))
+        return [array * np.float32(factor) for array in arrays]
+
+    run_parts(graph, [random_inputs(graph, seed)], scaled)
     for tensor in model.graph.initializer:
         if tensor.name in factors:
-            scaled = numpy_helper.to_array(tensor) * np.float32(factors[tensor.name])
-            tensor.CopyFrom(numpy_helper.from_array(scaled, tensor.name))
+            weight = numpy_helper.to_array(tensor) * np.float32(factors[tensor.name])
+            tensor.CopyFrom(numpy_helper.from_array(weight, tensor.name))
     return model
 
 

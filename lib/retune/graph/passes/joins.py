@@ -4,7 +4,7 @@ from itertools import accumulate
 
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph, Node
-from retune.ops.registry import ints
+from retune.graph.passes.moves import cut_at
 
 
 def starts(node: Node, graph: Graph) -> list[int]:
@@ -17,17 +17,6 @@ def joins_columns(node: Node, graph: Graph) -> bool:
     """Whether the node is a concatenation along the last axis."""
     rank = len(graph.types[node.outputs[0]].shape)
     return node.op == "concat" and node.attrs["axis"] == rank - 1
-
-
-def cut_at(node: Node, graph: Graph) -> int | None:
-    """First column of a slice that takes whole rows of some columns; None for any other node."""
-    if node.op != "slice":
-        return None
-    shape = graph.types[node.inputs[0]].shape
-    begins, extents, steps = (ints(node.attrs, key) for key in ("begins", "extents", "steps"))
-    if not shape or extents[:-1] != shape[:-1] or any(steps[d] != 1 for d in range(len(shape))):
-        return None
-    return begins[-1]
 
 
 def inclusions(node: Node, graph: Graph) -> list[tuple[str, str, int]]:

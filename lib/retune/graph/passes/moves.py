@@ -66,7 +66,7 @@ def find_moves(graph: Graph) -> Moves:
             value = makers[value].inputs[0]
         while found and found[-1].op == "reshape":
             found.pop()
-        return [] if len(found) == 1 and _cuts_columns(graph, found[0]) else found
+        return [] if len(found) == 1 and cut_at(found[0], graph) is not None else found
 
     chains: dict[str, tuple[Node, ...]] = {}
     taken: set[str] = set()
@@ -100,13 +100,15 @@ def _moves(graph: Graph, node: Node) -> bool:
     return node.op in _MOVES
 
 
-def _cuts_columns(graph: Graph, node: Node) -> bool:
-    """Whether the node takes neighbouring columns of all rows."""
+def cut_at(node: Node, graph: Graph) -> int | None:
+    """First column of a slice that takes whole rows of some columns; None for any other node."""
     if node.op != "slice":
-        return False
+        return None
     shape = graph.types[node.inputs[0]].shape
-    extents, steps = ints(node.attrs, "extents"), ints(node.attrs, "steps")
-    return extents[:-1] == shape[:-1] and all(step == 1 for step in steps)
+    begins, extents, steps = (ints(node.attrs, key) for key in ("begins", "extents", "steps"))
+    if not shape or extents[:-1] != shape[:-1] or any(steps[d] != 1 for d in range(len(shape))):
+        return None
+    return begins[-1]
 
 
 def keeps_columns(node: Node) -> bool:

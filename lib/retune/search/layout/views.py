@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
-from retune.graph.passes.joins import cut_at, inclusions, inclusions_of, joins_columns, starts
+from retune.graph.passes.joins import inclusions, inclusions_of, joins_columns, starts
+from retune.graph.passes.moves import cut_at
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layout.layouts import CROWDED_BYTES, bound_values, channels_of

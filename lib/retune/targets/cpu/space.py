@@ -66,7 +66,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
             yield Fused("cpu")
         yield rows
         return
-    lanes = spec.vector_lanes(_channels(stage))
+    lanes = spec.vector_lanes(stage.channels)
     if padded_neighbours(program, anchor, lanes) is not None:
         yield Neighbours(lanes)
     elif stage.by_channel and lanes >= LEAST_LANES:
@@ -81,7 +81,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
 def _register_tiles(
     stage: Accesses, lanes: int, spec: DeviceSpec, *, can_mask: bool
 ) -> Iterator[RegisterTile]:
-    widths = [lanes, lanes // 2] if _channels(stage) % lanes and lanes > 4 else [lanes]
+    widths = [lanes, lanes // 2] if stage.channels % lanes and lanes > 4 else [lanes]
     window = prod(evaluate_int(loop.extent) for loop in stage.steps) <= WINDOW_LIMIT
     several = sum(evaluate_int(loop.extent) > 1 for loop in stage.results) > 1
     for width in widths:
@@ -95,13 +95,6 @@ def _register_tiles(
             masks if can_mask and not packed else [False],
         ):
             yield RegisterTile(width, unrolled, slow, masked, packed)
-
-
-def _channels(stage: Accesses) -> int:
-    """Neighbouring results that vectors may run over."""
-    if stage.group is not None:
-        return stage.group
-    return evaluate_int(stage.results[-1].extent) if stage.results else 1
 
 
 def _masks(program: Program, block: Block) -> list[Block]:
@@ -130,7 +123,7 @@ def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
 
     def reduce(name: str) -> None:
         stage = accesses(s, name)
-        plain = RegisterTile(spec.vector_lanes(_channels(stage)))
+        plain = RegisterTile(spec.vector_lanes(stage.channels))
         _reduction(s, name, row_structure(stage, spec) or plain, spec, sampled=False)
 
     fusion.schedule_rest(s, reduce, lambda name: schedule_elementwise(s, name, spec))

@@ -18,7 +18,7 @@ from retune.core.dtypes import INT7, INT8, TensorType
 from retune.core.errors import InputError
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import Array, Attrs
-from retune.ops.blocked import BLOCKED_CONV, bias_in_blocks, weight_in_blocks
+from retune.ops.blocked import BLOCKED_CONV, bias_in_blocks, in_blocks
 from retune.ops.quantized import LIMIT
 from retune.ops.registry import integer, ints
 
@@ -257,7 +257,7 @@ class _Packer:
         whole = np.pad(bias.astype(np.int32), (0, -len(bias) % block)).reshape(-1, block)
         operands = (
             self._in_blocks(total.inputs[0]),
-            self._build.constant(f"{stem}.blocks", weight_in_blocks(weight, block)),
+            self._build.constant(f"{stem}.blocks", in_blocks(weight, block, block)),
             self._build.constant(f"{stem}.bias", bias_in_blocks(whole, batch)),
         )
         attrs = {name: window[name] for name in ("strides", "pads")}

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from retune.core.dtypes import INT8, INT32
-from retune.ir.expr import Const, Expr, Load, all_of, binary, cast, const, equal, select
-from retune.ir.te import Axis, Dag, Tensor, compute, placeholder, reduce_axis
+from retune.ir.expr import Const, Expr, all_of, binary, cast, const, equal, select
+from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.workload import DATA, OUTPUT, WEIGHT, AluOp, Convolution
 
@@ -24,51 +24,37 @@ def expression(work: Convolution, config: VtaConfig) -> Dag:
         for name, (shape, dtype) in shapes.items()
         if name != OUTPUT
     }
-    total = (_spread if work.transposed else _gathered)(work, config, read)
+    total = _sums(work, config, read)
     used = [total, *(read[operand.name] for operand in work.operands)]
     body = _steps(work, total, read)
     return Dag((compute(OUTPUT, total.shape, body, used, axes=AXES),))
 
 
-def _gathered(work: Convolution, config: VtaConfig, read: dict[str, Tensor]) -> Tensor:
-    """Every output sums over its window."""
-    top, left, bottom, right = work.padding
-    source = _padded(read[DATA], (top, left), (bottom, right), (1, 1))
-    (sh, sw), (dh, dw), weight = work.strides, work.dilation, read[WEIGHT]
-    k_o, d_i, d_j = reduce_axis("k_o", work.c), *_taps(work)
-    k_i = reduce_axis("k_i", config.block)
+def _sums(work: Convolution, config: VtaConfig, read: dict[str, Tensor]) -> Tensor:
+    """Every output sums over its window.
+
+    That of a transposed convolution is turned around, over an image with zeros between its pixels.
+    """
+    (kh, kw), (top, left, bottom, right), weight = work.kernel, work.padding, read[WEIGHT]
+    begins, ends, apart = (top, left), (bottom, right), (1, 1)
+    (sh, sw), (dh, dw) = work.strides, work.dilation
+    if work.transposed:
+        begins, ends = (kh - 1 - top, kw - 1 - left), (kh - 1 - bottom, kw - 1 - right)
+        apart, (sh, sw), (dh, dw) = work.strides, (1, 1), (1, 1)
+    source = _padded(read[DATA], begins, ends, apart)
+    k_o, k_i = reduce_axis("k_o", work.c), reduce_axis("k_i", config.block)
+    d_i, d_j = reduce_axis("d_i", kh), reduce_axis("d_j", kw)
+    taps: tuple[Expr, Expr] = d_i.var, d_j.var
+    if work.transposed:
+        taps = kh - 1 - d_i.var, kw - 1 - d_j.var
 
     def body(bo: Expr, co: Expr, i: Expr, j: Expr, bi: Expr, ci: Expr) -> Expr:
         at = (bo, k_o.var, i * sh + d_i.var * dh, j * sw + d_j.var * dw, bi, k_i.var)
-        return _product(source[at], weight[co, k_o.var, d_i.var, d_j.var, ci, k_i.var])
+        tap = weight[(co, k_o.var, *taps, ci, k_i.var)]
+        return cast(source[at], INT32) * cast(tap, INT32)
 
     shape = work.shapes(config)[OUTPUT][0]
     return compute(SUMS, shape, body, [source, weight], reduce=[k_o, d_i, d_j, k_i], axes=AXES)
-
-
-def _spread(work: Convolution, config: VtaConfig, read: dict[str, Tensor]) -> Tensor:
-    """The same over an image with zeros between its pixels, and the window turned around."""
-    (kh, kw), (top, left, bottom, right) = work.kernel, work.padding
-    begins, ends = (kh - 1 - top, kw - 1 - left), (kh - 1 - bottom, kw - 1 - right)
-    source, weight = _padded(read[DATA], begins, ends, work.strides), read[WEIGHT]
-    k_o, d_i, d_j = reduce_axis("k_o", work.c), *_taps(work)
-    k_i = reduce_axis("k_i", config.block)
-
-    def body(bo: Expr, co: Expr, i: Expr, j: Expr, bi: Expr, ci: Expr) -> Expr:
-        at = (bo, k_o.var, i + d_i.var, j + d_j.var, bi, k_i.var)
-        tap = (co, k_o.var, kh - 1 - d_i.var, kw - 1 - d_j.var, ci, k_i.var)
-        return _product(source[at], weight[tap])
-
-    shape = work.shapes(config)[OUTPUT][0]
-    return compute(SUMS, shape, body, [source, weight], reduce=[k_o, d_i, d_j, k_i], axes=AXES)
-
-
-def _taps(work: Convolution) -> tuple[Axis, Axis]:
-    return reduce_axis("d_i", work.kernel[0]), reduce_axis("d_j", work.kernel[1])
-
-
-def _product(a: Load, b: Load) -> Expr:
-    return cast(a, INT32) * cast(b, INT32)
 
 
 def _padded(

@@ -6,7 +6,7 @@ once; those that mix more follow each other, the ones that shrink first.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
 from typing import Any
@@ -141,15 +141,7 @@ def _cropped(
     _check_count("bounds of the region of interest", roi, axes, 2)
     sides = zip(axes, roi[: len(axes)], roi[len(axes) :], strict=True)
     return {
-        axis: ResizedAxis(
-            extent=found[axis].extent,
-            made=found[axis].made,
-            scale=found[axis].scale,
-            whole=found[axis].whole,
-            start=float(start),
-            end=float(end),
-        )
-        for axis, start, end in sides
+        axis: replace(found[axis], start=float(start), end=float(end)) for axis, start, end in sides
     }
 
 

@@ -7,7 +7,13 @@ import numpy as np
 
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
-from retune.frontend.onnx.ops.windows import data_layout, finished, spatial_extents, to_image
+from retune.frontend.onnx.ops.windows import (
+    check_entries,
+    data_layout,
+    finished,
+    spatial_extents,
+    to_image,
+)
 from retune.ops import Array
 
 
@@ -59,15 +65,14 @@ def _window(
     strides, dilations = node.ints("strides", (1,) * rank), node.ints("dilations", (1,) * rank)
     extra, stated = node.ints("output_padding", (0,) * rank), node.ints("output_shape", ())
     pads, mode = node.ints("pads", (0,) * 2 * rank), node.text("auto_pad", "NOTSET")
-    for what, items, count in (
-        ("kernel_shape", node.ints("kernel_shape", taps), rank),
-        ("strides", strides, rank),
-        ("dilations", dilations, rank),
-        ("output_padding", extra, rank),
-        ("pads", pads, 2 * rank),
-    ):
-        if len(items) != count:
-            raise ModelError(f"{what} has {len(items)} entries; expected {count}")
+    check_entries(
+        rank,
+        kernel_shape=node.ints("kernel_shape", taps),
+        strides=strides,
+        dilations=dilations,
+        output_padding=extra,
+        pads=pads,
+    )
     cut: list[tuple[int, int]] = []
     for d, extent in enumerate(extents):
         whole = strides[d] * (extent - 1) + extra[d] + (taps[d] - 1) * dilations[d] + 1

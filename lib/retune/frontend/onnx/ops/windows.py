@@ -41,17 +41,7 @@ def window_of(node: OnnxNode, extents: Sequence[int], kernel: tuple[int, ...]) -
     strides = node.ints("strides", (1,) * rank)
     dilations = node.ints("dilations", (1,) * rank)
     pads = node.ints("pads", (0,) * (2 * rank))
-    for what, items, count in (
-        ("kernel_shape", kernel, rank),
-        ("strides", strides, rank),
-        ("dilations", dilations, rank),
-        ("pads", pads, 2 * rank),
-    ):
-        if len(items) != count:
-            raise ModelError(
-                f"{what} {list(items)} has {len(items)} entries; expected {count} for data with "
-                f"{rank} spatial dimensions"
-            )
+    check_entries(rank, kernel_shape=kernel, strides=strides, dilations=dilations, pads=pads)
     covered = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     stated = _auto_pads(node.text("auto_pad", "NOTSET"), extents, covered, strides, pads)
     ends = stated[rank:]
@@ -67,6 +57,17 @@ def window_of(node: OnnxNode, extents: Sequence[int], kernel: tuple[int, ...]) -
         pads=(*stated[:rank], *ends),
         stated_pads=stated,
     )
+
+
+def check_entries(rank: int, **stated: Sequence[int]) -> None:
+    """Raises: ModelError for a list without an entry for each dimension; pads have two."""
+    for what, items in stated.items():
+        count = 2 * rank if what == "pads" else rank
+        if len(items) != count:
+            raise ModelError(
+                f"{what} {list(items)} has {len(items)} entries; expected {count} for data with "
+                f"{rank} spatial dimensions"
+            )
 
 
 def _auto_pads(

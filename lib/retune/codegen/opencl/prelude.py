@@ -1,10 +1,119 @@
-"""Functions in OpenCL C that convert what is computed with to floats that it lacks, and back.
+"""What stands before kernels in OpenCL C: functions and macros, each once in a program.
 
-The text follows from the bits of exponent and mantissa, for one element and for vectors.
+A kernel has those that its body uses: requests for lines ahead of their use, roundings that are one
+instruction, tables of 256 bytes, conversions of floats that the language lacks. Read `once`.
 """
 
+from collections.abc import Iterable
+
+from retune.codegen.kernel import TABLE_LANES
 from retune.codegen.opencl.types import type_name
 from retune.core.dtypes import FLOAT32, DType
+from retune.ir.functions import FUNCTIONS, ScalarFunction
+
+
+def once(name: str, *lines: str) -> list[str]:
+    """The lines, of which a program of several kernels keeps the first with that name."""
+    return [f"#ifndef {name}", *lines, "#endif", ""]
+
+
+# -- lines of memory ahead of their use ----------------------------------------------------------
+
+AHEAD, LATER = "AHEAD", "LATER"
+"""Macros that ask for a line: for the nearest cache, and for the second one."""
+
+FETCH_LINES = once(
+    AHEAD,
+    "#ifdef __clang__",
+    f"#define {AHEAD}(address) __builtin_prefetch(address, 0, 3)",
+    f"#define {LATER}(address) __builtin_prefetch(address, 0, 2)",
+    "#else",
+    f"#define {AHEAD}(address)",
+    f"#define {LATER}(address)",
+    "#endif",
+)
+"""The lines before a kernel that fetches."""
+
+
+# -- rounding ------------------------------------------------------------------------------------
+# PoCL's `rint` of a vector is some twenty instructions, its `floor` and `ceil` are a dozen; x86 has
+# had one since SSE4.1, Arm since version 8, and clang a function for each since version 14. Other
+# compilers, and those for GPUs, whose functions are instructions already, get OpenCL's own.
+
+
+def macro_of(function: ScalarFunction) -> str:
+    """The macro that stands for one of these functions."""
+    return function.name.upper()
+
+
+def rounding_lines(body: Iterable[str]) -> list[str]:
+    """The lines before a kernel with such a body."""
+    text = "\n".join(body)
+    entries = [entry for entry in FUNCTIONS.values() if entry.builtin]
+    return [line for e in entries if f"{macro_of(e)}(" in text for line in _rounding(e)]
+
+
+def _rounding(entry: ScalarFunction) -> list[str]:
+    """The definition of the macro."""
+    macro = macro_of(entry)
+    return once(
+        macro,
+        "#if defined(__clang__) && (defined(__SSE4_1__) || defined(__aarch64__))",
+        f"#if __has_builtin({entry.builtin})",
+        f"#define {macro}(x) {entry.builtin}(x)",
+        "#endif",
+        "#endif",
+        f"#ifndef {macro}",
+        f"#define {macro}(x) {entry.opencl}(x)",
+        "#endif",
+    )
+
+
+# -- tables of 256 bytes, read at sixteen places at once -----------------------------------------
+# AVX-512 holds a table in four registers and takes a word of 16 bits from two of them for each
+# lane; one for each byte then is one of two words, and half of it. Elsewhere each lane reads its
+# own byte.
+
+LOOKUP = f"lookup_{TABLE_LANES}"
+
+
+def _quarter(number: int) -> str:
+    """64 bytes of the table; `vload16` asks for no more than four bytes' alignment."""
+    return f"__builtin_astype(vload16({number}, (__global const int*)table), words)"
+
+
+def _half(first: int) -> str:
+    """The words at these places of 128 bytes of the table."""
+    quarters = f"{_quarter(first)}, number, {_quarter(first + 1)}"
+    return f"__builtin_astype(__builtin_ia32_vpermi2varhi512({quarters}), int16)"
+
+
+_BYTES = ", ".join(f"table[places.s{n:x}]" for n in range(TABLE_LANES))
+_LOOKUP_LINES = once(
+    LOOKUP.upper(),
+    f"#define {LOOKUP.upper()}",
+    f"static uchar16 {LOOKUP}(__global const uchar* table, const int16 places) {{",
+    "#ifdef __AVX512BW__",
+    "  typedef short words __attribute__((__vector_size__(64)));",
+    "  const words number = __builtin_astype(places >> 1, words);",
+    f"  const int16 low = {_half(0)};",
+    f"  const int16 high = {_half(2)};",
+    "  const int16 word = places < 128 ? low : high;",
+    "  return convert_uchar16((word >> ((places & 1) << 3)) & 255);",
+    "#else",
+    f"  return (uchar16)({_BYTES});",
+    "#endif",
+    "}",
+)
+
+
+def lookup_lines(body: Iterable[str]) -> list[str]:
+    """The lines before a kernel with such a body."""
+    return _LOOKUP_LINES if any(f"{LOOKUP}(" in line for line in body) else []
+
+
+# -- floats that OpenCL lacks ----------------------------------------------------------------------
+# The text follows from the bits of exponent and mantissa, for one element and for vectors.
 
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
 """Bits of a float32."""
@@ -107,13 +216,10 @@ def _moved(dtype: DType) -> int:
 
 
 def _function(name: str, made: str, given: str, *body: str) -> list[str]:
-    """Once in a program of several kernels."""
-    return [
-        f"#ifndef {name}",
+    return once(
+        name,
         f"#define {name} {name.lower()}",
         f"static {made} {name}(const {given} value) {{",
         *(f"  {line}" for line in body),
         "}",
-        "#endif",
-        "",
-    ]
+    )
