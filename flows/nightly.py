@@ -9,9 +9,11 @@ neither the others nor the night, and however the night ends, people are told.
 import logging
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -29,6 +31,7 @@ from retune.nightly.config import (
     NotifyConfig,
     load_config,
 )
+from retune.nightly.control import stage_champion
 from retune.nightly.fleet import Key
 from retune.nightly.lanes import Turn, run_lanes
 from retune.nightly.members import (
@@ -40,6 +43,7 @@ from retune.nightly.members import (
     result_of,
     stage_plan,
 )
+from retune.nightly.morning import blank_row, index_of, stage_verdicts, write_index
 from retune.nightly.night import (
     MemberResult,
     Night,
@@ -65,12 +69,17 @@ from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome
 from retune.prefect.notices import block_notifier
 from retune.prefect.stage_task import AsTasks
 from retune.prefect.surviving import kept
+from retune.prefect.verdicts import emit_verdicts
+from retune.records.nights import NightRow
 from retune.search.model.registry import ModelCard
 
-RETRAIN, COMPACT, NOTIFY = "retrain", "compact", "notify"
+RETRAIN, COMPACT, NOTIFY, VERDICTS = "retrain", "compact", "notify", "verdicts"
 EARLY = timedelta(minutes=10)
 """A night that is started so long before its window opens waits for it."""
 _ASK_S = 5.0
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LOG = logging.getLogger("retune.nightly")
 
@@ -148,7 +157,7 @@ class _NightRun:
             raise
         finally:
             self.night.end(reason)
-            self._tell()
+            self._tell(self._judge())
         return self.night.state
 
     def _carry_out(self) -> str:
@@ -179,6 +188,7 @@ class _NightRun:
         raise_if_cancelled()
         model, device = _member(self.config, turn.key)
         request = self.config.request(model, device, minutes=turn.minutes, campaign=self.night.name)
+        _call(stage_champion, request, blank_row(self.config, self.night.name, turn.key))
 
         def follow(event: TuneEvent) -> None:
             if event.stage == "tune":
@@ -218,12 +228,27 @@ class _NightRun:
         else:
             self.night.note(COMPACT, f"{gone:,} files of records fewer")
 
-    def _tell(self) -> None:
+    def _judge(self) -> Mapping[Key, NightRow]:
+        """Tonight's absolute times have their verdicts, and the page over all nights shows them.
+
+        A night does not fail for the lack of them: it says why there are none.
+        """
+        config, night = self.config, self.night
+        try:
+            rows = stage_verdicts(config, night.name, night.state.members)
+            write_index(config)
+        except (RetuneError, OSError) as error:
+            night.note(VERDICTS, sentence(error), failed=True)
+            return {}
+        emit_verdicts(rows)
+        return {row.key: row for row in rows}
+
+    def _tell(self, judged: Mapping[Key, NightRow]) -> None:
         """People are told as they wish; file, page and artifact say what came of that, too."""
         config, night = self.config, self.night
         earlier = earlier_nights(config, night.name)
         notify = config.notify or NotifyConfig()
-        notice = notice_of(summarize_night(night.state, earlier))
+        notice = notice_of(summarize_night(night.state, earlier, judged))
         if wanted(notify, notice):
             block = notify.email_block
             others = {"e-mail": block_notifier(block)} if block else {}
@@ -231,14 +256,28 @@ class _NightRun:
             for each in told:
                 text = each.problem or f"told of {', '.join(notice.events) or 'the night'}"
                 night.note(f"{NOTIFY} {each.channel}", text, failed=bool(each.problem))
-        summary = summarize_night(night.state, earlier)
+        summary = summarize_night(night.state, earlier, judged)
         with replacing(page_of(config, night.name)) as stream:
             stream.write(night_page(summary, config.timezone).encode())
         about = f"Night {night.name} of fleet {config.name}"
         show_markdown("night", markdown=night_markdown(summary), description=about)
         show_file("page", path=page_of(config, night.name), title=f"Page of night {night.name}")
+        if (index := index_of(config)).is_file():
+            show_file("nights", path=index, title=f"All nights of fleet {config.name}")
         counts = {"night": night.name, "promoted": summary.promoted, "failed": summary.failed}
+        counts["regressions"] = len(summary.regressions)
         tell("night.finished", "fleet", [config.name], {**counts, "events": list(summary.events)})
+
+
+def _call(stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What the stage returns, as a task run; without the Prefect server it is called all the same.
+
+    Raises: what it raises; RunCancelled.
+    """
+    try:
+        return AsTasks(tasks.TASKS).call(stage, *args, **kwargs)
+    except TransportError:
+        return stage(*args, **kwargs)
 
 
 def _result(request: TuneRequest) -> TuneResult:

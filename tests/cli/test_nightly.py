@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from retune.cli.main import run_command
 from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import run_night
+from retune.records.nights import write_nights
+from tests.support.nights import judged, quiet, slowed
 
 BOARD = 'name = "board"\nbase = "pocl"\n'
 FLEET = """
@@ -94,3 +97,34 @@ def test_the_result_is_shown_also_where_models_and_devices_are_gone(
     printed = capsys.readouterr().out
     assert "lost/board: failed; expected an ONNX file" in printed
     assert "nothing was tuned in this night" in printed
+
+
+def test_two_nights_are_compared_side_by_side(
+    fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = fleet(timedelta(hours=3))
+    rows = [replace(row, fleet="fleet") for row in quiet(30)]
+    slower = [slowed(row, time=1.1) for row in rows[20:]]
+    write_nights(tmp_path / "records", judged([*rows[:20], *slower]))
+    ask = ["nightly", "compare", "2026-03-10", "2026-03-25", "--config", str(path)]
+    assert run_command(ask) == 0
+    said = capsys.readouterr().out
+    assert "mlp/board: real: the same bundle took" in said
+    assert "mlp/board: slower since night 2026-03-21: 1." in said
+    assert run_command([*ask, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["second"]["verdict"] == "real"
+    assert found["second"]["change"] == pytest.approx(1.1, rel=0.03)
+    assert found["slower_since"]["night"] == "2026-03-21"
+    ask[3] = "2026-05-01"
+    assert run_command(ask) == 2
+    assert "night 2026-05-01: no such night in the table" in capsys.readouterr().err
+
+
+def test_no_night_is_named_as_the_page_over_all_of_them(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+):
+    path = fleet(timedelta(hours=3))
+    ask = ["nightly", "run", "--now", "--campaign", "index", "--config", str(path)]
+    assert run_command(ask) == 2
+    assert "campaign: expected another name than index" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger
 from prefect.events.worker import EventsWorker
 from prefect.server.events.schemas import automations as server_side
 
-from retune.prefect import verdicts
+from retune.prefect import events
 from retune.prefect.verdicts import emit_verdicts, event_of
 from tests.support.nights import night
 
@@ -25,7 +25,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     def emit(event: str, **fields: object) -> None:
         found.append(Event(event=event, **fields))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(verdicts, "emit_event", emit)
+    monkeypatch.setattr(events, "emit_event", emit)
     return found
 
 
@@ -38,7 +38,8 @@ def test_changes_are_events_and_noise_is_none(emitted: list[Event]):
         night(0, network="e", verdict="noise", change=1.0),
         night(0, network="f"),
     ]
-    assert emit_verdicts(rows) == [
+    emit_verdicts(rows)
+    assert [event.event for event in emitted] == [
         "retune.regression.found",
         "retune.improvement.found",
         "retune.hardware.changed",
@@ -47,10 +48,7 @@ def test_changes_are_events_and_noise_is_none(emitted: list[Event]):
     first = emitted[0]
     assert first.resource.id == "retune.network.fleet.board.a"
     assert first.resource["retune.night"] == "2026-03-01"
-    assert {related.id for related in first.related} == {
-        "retune.device.fleet.board",
-        "retune.fleet.fleet",
-    }
+    assert first.resource.name == "a on board"
     assert first.payload["change"] == 1.1
     assert first.payload["why"] == "the same bundle took longer"
 
@@ -68,7 +66,8 @@ def test_the_example_s_automations_are_accepted_and_react_to_what_is_emitted(
         assert isinstance(known.trigger, EventTrigger) and isinstance(
             made.trigger, server_side.EventTrigger
         )
-        assert event_of(night(0, verdict="real", change=1.1)) in known.trigger.expect
+        regression = event_of(night(0, verdict="real", change=1.1))
+        assert f"retune.{regression}" in known.trigger.expect
         (event,) = emitted
         assert made.trigger.match.matches(event.resource)
         assert known.trigger.for_each <= set(event.resource.root)

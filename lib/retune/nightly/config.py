@@ -44,7 +44,7 @@ T = TypeVar("T")
 DeviceCheck = Callable[[str], object]
 """Raises InputError, which says what devices there are, if there is none of that name."""
 
-Event = Literal["failure", "promotion", "idle", "always"]
+Event = Literal["failure", "promotion", "regression", "hardware", "idle", "always"]
 """What somebody wants to hear of: something failed, a bundle was promoted, a night in which nothing
 was tuned, every night."""
 
@@ -172,7 +172,9 @@ class WebhookConfig:
 class NotifyConfig:
     """Who is told of a night, and when."""
 
-    on: Annotated[tuple[Event, ...], Meta(min_length=1)] = ("failure", "promotion", "idle")
+    on: Annotated[tuple[Event, ...], Meta(min_length=1)] = (
+        "failure", "promotion", "regression", "hardware", "idle",
+    )  # fmt: skip
     webhook: WebhookConfig | None = None
     command: tuple[Text, ...] = ()
     """A program and its arguments; it reads the text."""

@@ -12,6 +12,7 @@ from math import exp, sqrt
 import numpy as np
 
 from retune.core.errors import LookupFailed
+from retune.core.quantities import time_text
 from retune.core.schema import did_you_mean
 from retune.nightly.fleet import Key
 from retune.nightly.verdicts import (
@@ -25,6 +26,7 @@ from retune.nightly.verdicts import (
     quantile_of,
     spread_of,
 )
+from retune.pipeline.rows import Row
 from retune.records.nights import NightRow, NightVerdict
 
 
@@ -44,6 +46,12 @@ class Onset:
     cause: str
     """What changed that night: driver, commit and so on, old and new value. Empty: nothing that is
     known of."""
+
+    @property
+    def text(self) -> str:
+        """How much, and why."""
+        change = f"{self.ratio:.3f}x ({self.low:.3f} to {self.high:.3f})"
+        return f"{change}, {self.verdict}{f': {self.cause}' if self.cause else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,33 @@ def side_by_side(rows: Sequence[NightRow], first: str, second: str) -> list[Side
                 SideBySide(first=nights[first], second=judged, slower_since=first_slower(until))
             )
     return found
+
+
+def compared_rows(pairs: Sequence[SideBySide]) -> list[Row]:
+    """The same as rows of a table."""
+    return [
+        {
+            "network": pair.second.network,
+            "device": pair.second.device,
+            f"time, {pair.first.night}": _time(pair.first),
+            f"time, {pair.second.night}": _time(pair.second),
+            "change": change_text(pair.second),
+            "verdict": pair.second.verdict or "none",
+            "slower since": pair.slower_since.night if pair.slower_since else None,
+        }
+        for pair in pairs
+    ]
+
+
+def change_text(row: NightRow) -> str:
+    """The change of a row with its interval."""
+    if row.change is None or row.change_low is None or row.change_high is None:
+        return "–"
+    return f"{row.change:.3f}x ({row.change_low:.3f} to {row.change_high:.3f})"
+
+
+def _time(row: NightRow) -> str:
+    return "–" if row.time_us is None else time_text(row.time_us)
 
 
 def _check_night(rows: Sequence[NightRow], name: str) -> None:

@@ -6,33 +6,62 @@ Read `blank_row`, which `control.stage_champion` fills in, and `stage_verdicts`.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
-from retune.nightly.config import NightlyConfig
+from retune.core.replacing import replacing
+from retune.nightly.config import MEASURING_KEYS, NightlyConfig
 from retune.nightly.fleet import Key
-from retune.nightly.night import MemberState
+from retune.nightly.members import page_of
+from retune.nightly.night import INDEX, MemberState
+from retune.nightly.nights_page import nights_page
 from retune.nightly.verdicts import judge
 from retune.records.nights import NightRow, read_nights, write_nights
 
 
 def blank_row(config: NightlyConfig, night: str, key: Key) -> NightRow:
     """The row of a network and device before anything is known of its night."""
-    network, device = key
-    budget = f"{config.minutes:g} minutes a night"
-    return NightRow(fleet=config.name, night=night, network=network, device=device, budget=budget)
+    model, device = next(p for p in config.pairs if (p[0].name, p[1].name) == key)
+    asked = config.request(model, device, minutes=config.minutes, campaign=night)
+    given = {name: getattr(asked, name) for name in MEASURING_KEYS}
+    parts = [f"{device.minutes or config.minutes:g} minutes a night"]
+    parts += [f"{name} {value:g}" for name, value in given.items() if value is not None]
+    return NightRow(
+        fleet=config.name,
+        night=night,
+        network=model.name,
+        device=device.name,
+        budget=", ".join(parts),
+    )
 
 
 def stage_verdicts(
     config: NightlyConfig, night: str, members: Sequence[MemberState]
-) -> dict[Key, NightRow]:
-    """The night's rows with what became of these members and with the verdicts, by key.
+) -> tuple[NightRow, ...]:
+    """The night's rows with what became of these members, and with the verdicts.
 
     They are in the table when the call returns. Called again, it judges again.
     """
     former, tonight = _former(config, night)
-    rows = {each.key: _row(config, night, each, tonight.get(each.key)) for each in members}
-    judged = {key: judge(former[key], row) for key, row in rows.items()}
-    write_nights(config.records, [*judged.values()])
+    rows = [_row(config, night, each, tonight.get(each.key)) for each in members]
+    judged = tuple(judge(former[row.key], row) for row in rows)
+    write_nights(config.records, judged)
     return judged
+
+
+def index_of(config: NightlyConfig) -> Path:
+    """Where the page over all nights lies: beside those of its nights."""
+    return page_of(config, INDEX)
+
+
+def write_index(config: NightlyConfig) -> Path:
+    """The page over all nights of the fleet is up to date; its path."""
+    path = index_of(config)
+    pages = {page.stem for page in path.parent.glob("*.html")}
+    rows = read_nights(config.records, config.name)
+    with replacing(path) as stream:
+        stream.write(nights_page(config.name, rows, pages).encode())
+    return path
 
 
 def rows_of(config: NightlyConfig, night: str) -> dict[Key, NightRow]:
@@ -57,10 +86,7 @@ def _former(
 def _row(
     config: NightlyConfig, night: str, member: MemberState, timed: NightRow | None
 ) -> NightRow:
-    row = timed or replace(
-        blank_row(config, night, member.key),
-        problem=f"it was not timed: {member.reason}" if member.reason else "it was not timed",
-    )
+    row = timed or _untimed(config, night, member)
     result = member.result
     if result is None:
         return replace(row, status=member.status)
@@ -71,4 +97,18 @@ def _row(
         gain=result.ratio if result.promoted else None,
         gain_low=result.ratio_low if result.promoted else None,
         gain_high=result.ratio_high if result.promoted else None,
+    )
+
+
+def _untimed(config: NightlyConfig, night: str, member: MemberState) -> NightRow:
+    """Its turn did not come, or it failed before it was timed."""
+    network, device = member.key
+    reason = f": {member.reason}" if member.reason else ""
+    return NightRow(
+        fleet=config.name,
+        night=night,
+        network=network,
+        device=device,
+        measured=datetime.now(UTC),
+        problem=f"it was not timed{reason}",
     )

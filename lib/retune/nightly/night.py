@@ -27,6 +27,8 @@ from retune.nightly.window import TimeWindow, is_open, night_of
 FOLDER = "nights"
 STATE = "night.json"
 LOCK = "night.lock"
+INDEX = "index"
+"""Name of the page over all nights: no night has it."""
 
 Status = Literal["planned", "running", "done", "failed", "skipped"]
 """Of a member; what is not `done` is tried again when the same night is continued."""
@@ -185,6 +187,8 @@ def night_name(window: TimeWindow | None, now: datetime, campaign: str = "") -> 
         check_name(campaign)
     except InputError as error:
         raise InputError(f"campaign: {error}") from None
+    if campaign == INDEX:
+        raise InputError(f"campaign: expected another name than {INDEX}, the page of all nights")
     return campaign
 
 

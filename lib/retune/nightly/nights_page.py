@@ -6,13 +6,11 @@ Read `nights_page`. Everything follows from the table of nights.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from retune.nightly.history import Onset, by_key, first_slower
+from retune.nightly.history import Onset, by_key, change_text, first_slower
 from retune.pipeline.rows import Row
 from retune.records.nights import NightRow
 from retune.report.page import page, time_text
 from retune.report.svg import Line, Mark, line_chart, sparkline
-
-INDEX = "index.html"
 
 _NONE = "–"
 
@@ -83,7 +81,7 @@ def _row(pair: _Pair, pages: Collection[str]) -> Row:
         "time": _time(last),
         "verdict": last.verdict or _NONE,
         "style": _style(last),
-        "change": _interval(last.change, last.change_low, last.change_high),
+        "change": change_text(last),
         "why": last.why,
         "spark": sparkline(absolute, marks),
         "chart": _chart(pair.rows, marks) if any(times) else "",
@@ -95,7 +93,7 @@ def _onset(onset: Onset, pages: Collection[str]) -> Row:
     return {
         "night": onset.night,
         "page": _page_of(onset.night, pages),
-        "ratio": _interval(onset.ratio, onset.low, onset.high),
+        "ratio": f"{onset.ratio:.3f}x ({onset.low:.3f} to {onset.high:.3f})",
         "verdict": onset.verdict,
         "cause": onset.cause,
     }
@@ -158,9 +156,3 @@ def _time(row: NightRow) -> str:
         return _NONE
     low, high = time_text(row.time_low_us), time_text(row.time_high_us)
     return f"{time_text(row.time_us)} ({low} to {high})"
-
-
-def _interval(ratio: float | None, low: float | None, high: float | None) -> str:
-    if ratio is None or low is None or high is None:
-        return _NONE
-    return f"{ratio:.3f}x ({low:.3f} to {high:.3f})"

@@ -1,19 +1,21 @@
 """What came of a night, for people: rows for a console, Markdown, JSON, a page, and a notice.
 
 Read NightSummary and `summarize_night`. Everything follows from the states of this night and of
-those before it.
+those before it, and from the night's rows of the table of nights, which have the verdicts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from retune.nightly.config import Event
 from retune.nightly.fleet import Key
+from retune.nightly.history import change_text
 from retune.nightly.night import Measured, MemberResult, MemberState, NightState, Note
 from retune.nightly.notify import Notice
 from retune.pipeline.rows import Row
+from retune.records.nights import NightRow, NightVerdict
 from retune.report.page import page, time_text
 from retune.report.svg import curve_chart
 
@@ -30,6 +32,8 @@ class MemberSummary:
     `nights_of`."""
     gain: float | None
     """How many times as fast as on its first night it is now. None: it has no bundle yet."""
+    row: NightRow | None = None
+    """Its absolute time and the verdict on that, from the table of nights; None: not judged yet."""
 
     @property
     def result(self) -> MemberResult | None:
@@ -82,6 +86,16 @@ class NightSummary:
         return sum(m.failed for m in self.members) + sum(note.failed for note in self.notes)
 
     @property
+    def regressions(self) -> tuple[MemberSummary, ...]:
+        """Networks that are slower tonight by themselves."""
+        return tuple(m for m in self.members if m.row and is_slower(m.row, "real"))
+
+    @property
+    def slowed(self) -> tuple[MemberSummary, ...]:
+        """Networks that are slower tonight since the machine is."""
+        return tuple(m for m in self.members if m.row and is_slower(m.row, "hardware"))
+
+    @property
     def idle(self) -> bool:
         """True if no network was tuned in it, in no attempt."""
         return not any(member.result or member.state.begun for member in self.members)
@@ -96,16 +110,33 @@ class NightSummary:
             found.append("idle")
         if self.promoted:
             found.append("promotion")
+        if self.regressions:
+            found.append("regression")
+        if self.slowed:
+            found.append("hardware")
         return tuple(found)
 
 
-def summarize_night(state: NightState, earlier: Sequence[NightState] = ()) -> NightSummary:
-    """The summary of a night; `earlier` are the nights before it, the oldest first."""
+def is_slower(row: NightRow, verdict: NightVerdict) -> bool:
+    """Whether that is the verdict, on a longer time."""
+    return row.verdict == verdict and row.change is not None and row.change > 1
+
+
+def summarize_night(
+    state: NightState,
+    earlier: Sequence[NightState] = (),
+    judged: Mapping[Key, NightRow] | None = None,
+) -> NightSummary:
+    """The summary of a night; `earlier` are the nights before it, the oldest first, and `judged`
+    the night's rows of the table of nights."""
+    rows = judged or {}
     return NightSummary(
         name=state.name,
         begun=state.begun,
         ended=state.attempts[-1].ended if state.attempts else "",
-        members=tuple(_member(member, [*earlier, state]) for member in state.members),
+        members=tuple(
+            _member(member, [*earlier, state], rows.get(member.key)) for member in state.members
+        ),
         notes=state.notes,
         stopped=state.attempts[-1].reason if state.attempts else "",
     )
@@ -146,10 +177,19 @@ def night_lines(summary: NightSummary) -> list[str]:
     for member in summary.members:
         name = "/".join(member.state.key)
         lines.append(f"{name}: {member.outcome}{f'; {member.reason}' if member.reason else ''}")
+        lines += [f"{name}: {verdict_text(member.row)}"] if member.row else []
         lines += [f"{name}: {failure}" for failure in (member.result or _NOTHING).failures]
     return lines + [
         f"{note.step}: {'failed: ' if note.failed else ''}{note.text}" for note in summary.notes
     ]
+
+
+def verdict_text(row: NightRow) -> str:
+    """The verdict as a line: which, on what change, and why."""
+    if not row.verdict:
+        return f"no verdict: {row.why}"
+    change = f", {change_text(row)} of the time" if row.change is not None else ""
+    return f"{row.verdict}{change}: {row.why}"
 
 
 def night_data(summary: NightSummary) -> Row:
@@ -168,6 +208,7 @@ def night_data(summary: NightSummary) -> Row:
                 "outcome": member.outcome,
                 "gain": member.gain,
                 "nights_us": list(member.nights_us),
+                "verdict": member.row and _verdict_data(member.row),
                 "result": member.result and _result_data(member.result),
             }
             for member in summary.members
@@ -205,6 +246,7 @@ def night_page(summary: NightSummary, timezone: str = "UTC") -> str:
         name=summary.name,
         when=f"{_shown(summary.begun, timezone)} to {_shown(summary.ended, timezone)}",
         headline=(
+            ("real regressions", str(len(summary.regressions))),
             ("new bundles", str(summary.promoted)),
             ("failures", str(summary.failed)),
             ("minutes of measuring", f"{sum(result.minutes for result in done):.1f}"),
@@ -213,6 +255,7 @@ def night_page(summary: NightSummary, timezone: str = "UTC") -> str:
         members=[(member, _row(member)) for member in summary.members],
         notes=summary.notes,
         curves=curves,
+        regressions=summary.regressions,
     )
 
 
@@ -230,6 +273,8 @@ def subject_of(summary: NightSummary) -> str:
     """The night in one line."""
     failed = f", {summary.failed} failed" if summary.failed else ""
     failed += ", stopped" if summary.stopped else ""
+    if count := len(summary.regressions):
+        failed += f", {count} real {'regression' if count == 1 else 'regressions'}"
     count = len(summary.members)
     return (
         f"retune night {summary.name}: {summary.promoted} of {count} "
@@ -240,10 +285,12 @@ def subject_of(summary: NightSummary) -> str:
 _NOTHING = MemberResult(minutes=0.0, trials=0)
 
 
-def _member(state: MemberState, nights: Sequence[NightState]) -> MemberSummary:
+def _member(
+    state: MemberState, nights: Sequence[NightState], row: NightRow | None
+) -> MemberSummary:
     made, champions = nights_of(state.key, nights)
     gain = champions[0] / champions[-1] if champions else None
-    return MemberSummary(state=state, nights_us=tuple(made), gain=gain)
+    return MemberSummary(state=state, nights_us=tuple(made), gain=gain, row=row)
 
 
 def _time_us(result: MemberResult, champions: Sequence[float]) -> float | None:
@@ -264,6 +311,8 @@ def _row(member: MemberSummary) -> Row:
         "challenger": _interval(result.challenger if result else None),
         "ratio": _ratio(result),
         "gain": None if member.gain is None else round(member.gain, 2),
+        "verdict": (member.row and member.row.verdict) or None,
+        "change": change_text(member.row) if member.row else _NONE,
     }
 
 
@@ -285,6 +334,19 @@ def _ratio(result: MemberResult | None) -> str:
     if result.ratio_low is None or result.ratio_high is None:
         return f"{result.ratio:.3f}"
     return f"{result.ratio:.3f} ({result.ratio_low:.3f} to {result.ratio_high:.3f})"
+
+
+def _verdict_data(row: NightRow) -> Row:
+    return {
+        "verdict": row.verdict,
+        "change": row.change,
+        "change_low": row.change_low,
+        "change_high": row.change_high,
+        "why": row.why,
+        "time_us": row.time_us,
+        "control_us": row.control_us,
+        "kernel_us": row.kernel_us,
+    }
 
 
 def _result_data(result: MemberResult) -> Row:

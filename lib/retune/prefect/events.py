@@ -16,10 +16,17 @@ from retune.prefect.artifacts import fleet_of_context
 from retune.prefect.contact import SERVER
 
 
-def tell(event: str, kind: str, names: Sequence[str], payload: Mapping[str, Any]) -> None:
+def tell(
+    event: str,
+    kind: str,
+    names: Sequence[str],
+    payload: Mapping[str, Any],
+    labels: Mapping[str, str] | None = None,
+) -> None:
     """The feed has an event `retune.EVENT` of the resource `retune.KIND.NAME.NAME`...
 
-    It is related to the flow run of this context.
+    It is related to the flow run of this context. `labels` are those of the resource, which
+    automations can match and count by.
     """
     if SERVER.lost:
         return
@@ -33,6 +40,7 @@ def tell(event: str, kind: str, names: Sequence[str], payload: Mapping[str, Any]
         resource={
             "prefect.resource.id": ".".join(["retune", kind, *(slug(name) for name in names)]),
             "prefect.resource.name": " on ".join(reversed(names[-2:])),
+            **(labels or {}),
         },
         related=[run] if current.id else [],
         payload=dict(payload),

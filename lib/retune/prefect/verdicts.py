@@ -5,25 +5,26 @@ Read `emit_verdicts`. `examples/automations.yaml` has automations for them.
 
 from collections.abc import Iterable
 
-from prefect.events import emit_event
-
-from retune.core.names import slug
+from retune.prefect.events import tell
 from retune.records.nights import NightRow
 
-REGRESSION, IMPROVEMENT = "retune.regression.found", "retune.improvement.found"
-HARDWARE, METHOD = "retune.hardware.changed", "retune.method.changed"
+REGRESSION, IMPROVEMENT = "regression.found", "improvement.found"
+HARDWARE, METHOD = "hardware.changed", "method.changed"
 
 
-def emit_verdicts(rows: Iterable[NightRow]) -> list[str]:
-    """An event for each change of these rows that is not noise; their names.
+def emit_verdicts(rows: Iterable[NightRow]) -> None:
+    """The feed has an event for each change of these rows that is not noise.
 
-    The resource is the network on its device: `retune.network.FLEET.DEVICE.NETWORK`.
+    Its resource is the network on its device, `retune.network.FLEET.DEVICE.NETWORK`, with labels
+    `retune.fleet`, `retune.device`, `retune.network` and `retune.night`.
     """
-    return [_emit(name, row) for row in rows if (name := event_of(row))]
+    for row in rows:
+        if event := event_of(row):
+            _emit(event, row)
 
 
 def event_of(row: NightRow) -> str:
-    """The name of the event; empty if nothing happened."""
+    """The event's name after `retune.`; empty if nothing happened."""
     match row.verdict:
         case "real" if row.change is not None:
             return REGRESSION if row.change > 1 else IMPROVEMENT
@@ -35,35 +36,11 @@ def event_of(row: NightRow) -> str:
             return ""
 
 
-def resource_id(*names: str) -> str:
-    """What events and automations call a fleet, a device of it, and a network there."""
-    return ".".join(slug(name) for name in names)
-
-
-def _emit(name: str, row: NightRow) -> str:
-    network = resource_id(row.fleet, row.device, row.network)
-    emit_event(
-        name,
-        resource={
-            "prefect.resource.id": f"retune.network.{network}",
-            "prefect.resource.name": f"{row.network} on {row.device}",
-            "retune.fleet": row.fleet,
-            "retune.device": row.device,
-            "retune.network": row.network,
-            "retune.night": row.night,
-        },
-        related=[
-            {
-                "prefect.resource.id": f"retune.device.{resource_id(row.fleet, row.device)}",
-                "prefect.resource.role": "retune-device",
-                "prefect.resource.name": row.device,
-            },
-            {
-                "prefect.resource.id": f"retune.fleet.{resource_id(row.fleet)}",
-                "prefect.resource.role": "retune-fleet",
-                "prefect.resource.name": row.fleet,
-            },
-        ],
+def _emit(event: str, row: NightRow) -> None:
+    tell(
+        event,
+        "network",
+        (row.fleet, row.device, row.network),
         payload={
             "night": row.night,
             "verdict": row.verdict,
@@ -73,5 +50,10 @@ def _emit(name: str, row: NightRow) -> str:
             "time_us": row.time_us,
             "why": row.why,
         },
+        labels={
+            "retune.fleet": row.fleet,
+            "retune.device": row.device,
+            "retune.network": row.network,
+            "retune.night": row.night,
+        },
     )
-    return name

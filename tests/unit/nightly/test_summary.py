@@ -29,6 +29,7 @@ from retune.nightly.summary import (
     summarize_night,
 )
 from tests.support.fakes import result
+from tests.support.nights import night as a_row
 from tests.support.properties import quick
 
 MLP = ("mlp", "pocl")
@@ -145,6 +146,49 @@ def test_a_quiet_night_is_nothing_to_hear_of():
     assert subject_of(summarize_night(THIRD)) == ("retune night 2026-03-03: 0 of 1 bundle promoted")
 
 
+@pytest.fixture
+def judged() -> NightSummary:
+    """A night whose networks have verdicts on their absolute times."""
+    state = night(
+        "2026-03-02",
+        *((name, "done", result(80.0, 88.0, promoted=False)) for name in ("mlp", "kws", "vgg")),
+        ("lost", "failed", None),
+        reason="the device was lost",
+    )
+    change = {"change_low": 1.08, "change_high": 1.12, "why": "beside the controls"}
+    rows = [
+        a_row(1, network="mlp", device="pocl", verdict="real", change=1.1, **change),
+        a_row(1, network="kws", device="pocl", verdict="hardware", change=1.1, **change),
+        a_row(1, network="vgg", device="pocl", verdict="real", change=0.9, change_low=0.89,
+              change_high=0.91, why="the night published a bundle that is faster"),
+        a_row(1, network="lost", device="pocl", time_us=None, why="it was not timed"),
+    ]  # fmt: skip
+    return summarize_night(state, [], {row.key: row for row in rows})
+
+
+def test_verdicts_stand_in_rows_lines_data_markdown_and_page(judged: NightSummary):
+    rows = night_rows(judged)
+    assert [row["verdict"] for row in rows] == ["real", "hardware", "real", None]
+    assert rows[0]["change"] == "1.100x (1.080 to 1.120)"
+    lines = night_lines(judged)
+    assert "mlp/pocl: real, 1.100x (1.080 to 1.120) of the time: beside the controls" in lines
+    assert "lost/pocl: no verdict: it was not timed" in lines
+    found = night_data(judged)["members"][0]["verdict"]  # type: ignore[index]
+    assert (found["verdict"], found["change"], found["control_us"]) == ("real", 1.1, 500.0)
+    json.dumps(night_data(judged))
+    assert "| hardware | 1.100x (1.080 to 1.120) |" in night_markdown(judged)
+    text = night_page(judged)
+    assert "<b>1</b><span>real regressions</span>" in text
+    assert '<span class="verdict bad">real</span>' in text
+    assert '<span class="verdict">hardware</span>' in text
+
+
+def test_what_is_slower_is_an_event_and_what_is_faster_is_none(judged: NightSummary):
+    assert judged.events == ("failure", "regression", "hardware")
+    assert subject_of(judged).endswith("0 of 4 bundles promoted, 1 failed, 1 real regression")
+    assert notice_of(judged).events == judged.events
+
+
 def test_a_row_has_the_numbers_of_the_night(summary: NightSummary):
     rows = night_rows(summary)
     assert rows[0] == {
@@ -157,6 +201,8 @@ def test_a_row_has_the_numbers_of_the_night(summary: NightSummary):
         "challenger": "1.6 ms (1.57 ms to 1.65 ms)",
         "ratio": "0.800 (0.792 to 0.808)",
         "gain": 1.25,
+        "verdict": None,
+        "change": "–",
     }
     assert (rows[2]["minutes"], rows[2]["trials"], rows[2]["gain"]) == ("– of 5.0", None, None)
 
@@ -177,7 +223,7 @@ def test_the_markdown_is_one_table_and_the_lines(summary: NightSummary):
     text = night_markdown(summary)
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + 4
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {10}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {12}
     assert "- compact: failed: no space left \\| on <disk>" in text
 
 
@@ -227,7 +273,9 @@ def test_the_page_needs_nothing_else_and_shows_every_network(summary: NightSumma
     text = night_page(summary, "Europe/Berlin")
     page = Page(text)
     assert page.open == []
-    assert page.addresses == [] and "script" not in page.tags and "link" not in page.tags
+    assert (
+        page.addresses == ["index.html"] and "script" not in page.tags and "link" not in page.tags
+    )
     for words in ("mlp", "kws", "resnet", "vgg", "1.25 ×", "the device was lost", "a better model"):
         assert words in text
     assert "2026-03-02 23:00 to 2026-03-03 00:30" in text

@@ -219,6 +219,36 @@ def _show_pruned(found: dict[str, Any], *, dry_run: bool) -> None:
     print_line(f"disk      {found['bytes'] / 1e6:,.1f} MB")
 
 
+@app.command("compare")
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="Name of a night.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Name of a later night.")],
+    config: Config,
+    json: Json = False,
+) -> None:
+    """Print two nights side by side, with a verdict on each network's change.
+
+    Absolute times of the published bundles, and the first night, driver or commit from which on a
+    network is slower.
+    """
+    from dataclasses import asdict
+
+    from retune.nightly.history import compared_rows, side_by_side
+    from retune.records.nights import read_nights
+
+    settings = _checked(config)
+    pairs = side_by_side(read_nights(settings.records, settings.name), first, second)
+    if json:
+        print_json([asdict(pair) for pair in pairs])
+        return
+    print_table(compared_rows(pairs), f"night {second} beside night {first}")
+    for pair in pairs:
+        name = "/".join(pair.second.key)
+        print_line(f"{name}: {pair.second.verdict or 'no verdict'}: {pair.second.why}")
+        if since := pair.slower_since:
+            print_line(f"{name}: slower since night {since.night}: {since.text}")
+
+
 @app.command("status")
 def status(
     config: Config,
@@ -262,10 +292,12 @@ def _in_flow(config: Path, campaign: str, *, now: bool) -> "NightState":
 def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> bool:
     """Prints the night. True if something was tuned, and nothing failed."""
     from retune.nightly.members import earlier_nights, page_of, processes_of_this_machine
+    from retune.nightly.morning import index_of, rows_of
     from retune.nightly.night import attempt_of
     from retune.nightly.summary import night_data, night_lines, night_rows, summarize_night
 
-    summary = summarize_night(state, earlier_nights(settings, state.name))
+    judged = rows_of(settings, state.name)
+    summary = summarize_night(state, earlier_nights(settings, state.name), judged)
     well = not {"failure", "idle"} & set(summary.events)
     if json:
         print_json(night_data(summary))
@@ -276,6 +308,8 @@ def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> bool
         print_line(line)
     if (page := page_of(settings, state.name)).is_file():  # a night that was ended has none yet
         print_line(f"page      {page}")
+    if (index := index_of(settings)).is_file():
+        print_line(f"all       {index}")
     waiting = any(member.status in ("planned", "running", "skipped") for member in state.members)
     if last and last.end != "running" and (waiting or last.end == "died"):
         again = ["retune", "nightly", "run", "--config", settings.file]
