@@ -88,3 +88,26 @@ def test_a_dead_server_is_asked_without_retries(monkeypatch: pytest.MonkeyPatch)
         assert contact.ask(lambda client: client.read_flow_runs()) is None
     assert contact.lost
     assert sum(slept) < 2
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_nothing_waits_for_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch, lost: bool):
+    """A process would try each event for seconds before it ends."""
+    from queue import Queue
+
+    from prefect.events.worker import EventsWorker
+
+    from retune.prefect import contact
+
+    class Gone(contact.Contact):
+        lost = property(lambda _: lost)
+
+    worker = EventsWorker.__new__(EventsWorker)
+    worker._queue = Queue()
+    for number in range(100):
+        worker._queue.put(number)
+    monkeypatch.setattr(EventsWorker, "_instances", {1: worker})
+    monkeypatch.setattr(contact, "SERVER", Gone())
+    contact.forget_pending()
+    assert worker._queue.qsize() == (0 if lost else 100)
+    assert worker._queue.unfinished_tasks == worker._queue.qsize()

@@ -4,14 +4,17 @@ Read `Contact.ask`. One question is one short request without retries. A server 
 is left alone for a while, longer each time: a run whose server has died goes on at its usual speed.
 """
 
+import contextlib
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 T = TypeVar("T")
@@ -114,3 +117,22 @@ def going_on(with_server: Callable[[], T], without: Callable[[], T]) -> T:
 
 SERVER = Contact()
 """The server of this process."""
+
+
+def forget_pending() -> None:
+    """Holds after the call: no line or event waits to be sent, if the server does not answer.
+
+    Prefect tries each of them for seven seconds, and a process does not end before.
+    """
+    if not SERVER.lost:
+        return
+    services = EventsWorker._instances  # pyright: ignore[reportPrivateUsage] - of all kinds
+    for service in list(services.values()):
+        _empty(service._queue)  # pyright: ignore[reportPrivateUsage]
+
+
+def _empty(pending: "queue.Queue[Any]") -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            pending.get_nowait()
+            pending.task_done()

@@ -21,7 +21,7 @@ from retune.core.errors import RetuneError
 from retune.core.names import model_name, slug
 from retune.device.opening import display_name
 from retune.prefect.cancelling import cancellable
-from retune.prefect.contact import SERVER
+from retune.prefect.contact import SERVER, forget_pending
 from retune.prefect.reap import DEVICE, OURS, mark_dead_runs, run_tags
 from retune.prefect.run_log import run_log
 from retune.prefect.slots import device_slot
@@ -80,6 +80,7 @@ def flow_run(
     run = UUID(str(current.id))
     of_device = [f"{DEVICE}{device}"] if device else []
     with ExitStack() as held:
+        held.callback(forget_pending)
         held.enter_context(run_log())
         SERVER.ask(
             lambda client: _describe(client, run, [OURS, *run_tags(), *tags, *of_device], name)

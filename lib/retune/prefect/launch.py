@@ -76,8 +76,9 @@ def flush() -> None:
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 
-    from retune.prefect.contact import SERVER
+    from retune.prefect.contact import SERVER, forget_pending
 
+    forget_pending()
     seconds = LOST_FLUSH_S if SERVER.lost else FLUSH_S
     APILogWorker.drain_all(timeout=seconds)
     EventsWorker.drain_all(timeout=seconds)

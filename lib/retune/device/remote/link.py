@@ -366,7 +366,9 @@ def about_board(spec: DeviceSpec, most_bytes: int = MOST_BYTES) -> AboutBoard:
 
 def _running(stated: object) -> tuple[str, ...] | None:
     """Keys of jobs; None where nothing is stated."""
-    return tuple(map(str, cast("list[object]", stated))) if isinstance(stated, list) else None
+    if not isinstance(stated, (list, tuple)):  # distributed makes tuples of lists
+        return None
+    return tuple(map(str, cast("Sequence[object]", stated)))
 
 
 def _boards(answer: object) -> Boards:

@@ -13,6 +13,7 @@ pytest.importorskip("distributed")
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
+from retune.core.schema import to_json
 from retune.core.stopwatch import Stopwatch
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.vitals import Vitals
@@ -314,6 +315,15 @@ def test_time_in_which_boards_work_for_others_is_not_the_runs(
     with stopwatch.counting():
         assert link._result(job, "k/1") == b"rows"  # type: ignore[arg-type]
     assert stopwatch() == (20.0 if says else 40.0)
+
+
+@pytest.mark.parametrize("running", [["x"], ("x",), None])
+def test_a_client_reads_what_boards_carry_out(running: object):
+    """distributed makes tuples of lists."""
+    about = to_json(about_board(GENERIC_CPU))
+    stated = {"name": "a", "address": "tcp://a", "resources": ("k/1",), "about": about, "jobs": 1}
+    (found,) = links._boards({"boards": ({**stated, "running": running},)}).found
+    assert found.running == (None if running is None else ("x",))
 
 
 def test_a_scheduler_says_what_its_boards_carry_out():
