@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.command import parser_of
 from retune.nightly.config import NightlyConfig, load_config
-from retune.nightly.lanes import Lane, Turn, run_lanes
+from retune.nightly.lanes import DeviceLane, MemberTurn, run_lanes
 from retune.nightly.members import processes_of_this_machine, result_of, stage_plan
 from retune.nightly.night import MemberResult, run_night
 from retune.pipeline.calling import InProcess
@@ -63,7 +63,7 @@ def fleet(folder: Path, networks: list[str], minutes: float, measure_s: float) -
 def night(config: NightlyConfig, *, at_once: bool) -> Outcome:
     """All lanes carried out, at once or one after the other."""
 
-    def tune(turn: Turn) -> MemberResult:
+    def tune(turn: MemberTurn) -> MemberResult:
         pair = next(pair for pair in config.pairs if (pair[0].name, pair[1].name) == turn.key)
 
         def follow(event: TuneEvent) -> None:
@@ -77,7 +77,7 @@ def night(config: NightlyConfig, *, at_once: bool) -> Outcome:
     def clock() -> datetime:
         return datetime.now(UTC)
 
-    lanes: tuple[Lane, ...] = stage_plan(config.file, "lanes").lanes
+    lanes: tuple[DeviceLane, ...] = stage_plan(config.file, "lanes").lanes
     begin = time.perf_counter()
     with run_night(Path(config.work), "lanes", processes_of_this_machine(), clock) as running:
         running.plan({member.key: 0.0 for lane in lanes for member in lane.members})

@@ -162,6 +162,10 @@ def test_three_nights_in_which_everything_goes_wrong(tmp_path: Path):
     known = check_records(fleet, known)
     second = fleet.status("two")
     assert all(member["status"] == "done" for member in second.values())
+    for member in MEMBERS[:2]:  # published in night one, and timed in absolute time since
+        assert second[member]["verdict"]["time_us"] > 0
+        assert second[member]["verdict"]["verdict"] == "noise"
+    assert (tmp_path / "fleet" / "nights" / "index.html").is_file()
     assert second[("mlp", "pocl")]["outcome"] == "promoted"
     grown = second[("kws", "board")]
     assert grown["gain"] >= first[("kws", "board")]["gain"]

@@ -38,7 +38,7 @@ CONTROL = "zoo:squeezenet_v1.1"
 """Convolutions in 5 MB: they fit every board, and take as long as networks do, not as launches."""
 
 _CHAMPION, _CONTROL, _KERNEL = "champion", "control", "kernel"
-_TIMING = BenchOptions(budget_s=10.0, precision=0.003)
+_TIMING = BenchOptions(budget_s=6.0, precision=0.004)
 
 _NO_CHAMPION = "no bundle was published before"
 _GIT_S = 20.0

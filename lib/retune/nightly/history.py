@@ -4,7 +4,7 @@ side by side.
 Read `first_slower` and `side_by_side`. Both use the noise of `retune.nightly.verdicts`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, sqrt
@@ -18,10 +18,12 @@ from retune.nightly.fleet import Key
 from retune.nightly.verdicts import (
     FLOOR,
     LEAST,
+    MACHINE,
     METHOD,
     Z_95,
     Z_CHANCE,
     Nights,
+    changed_method,
     compare,
     quantile_of,
     spread_of,
@@ -163,7 +165,8 @@ def _onset(
         error = spread * sqrt(1 / len(last) + 1 / len(parts[number]))
         if size > max(quantile * error, LEAST):
             at = int(known[starts[number + 1]])
-            causes = _causes(rows[at - 1], rows[at])
+            columns = MACHINE if else_verdict == "hardware" else METHOD
+            causes = _causes(rows[at - 1], rows[at], columns)
             return Onset(
                 night=rows[at].night,
                 ratio=exp(size),
@@ -193,9 +196,11 @@ def _cuts(series: np.ndarray, spread: float, quantile: float, start: int = 0) ->
     return [*left, start + at + 1, *right]
 
 
-def _causes(before: NightRow, after: NightRow) -> Mapping[str, tuple[str, str]]:
-    """Columns of the method that changed -> old and new value."""
-    pairs = {name: (getattr(before, name), getattr(after, name)) for name in METHOD}
+def _causes(
+    before: NightRow, after: NightRow, columns: Iterable[str]
+) -> Mapping[str, tuple[str, str]]:
+    """Those of these columns of the method that changed -> old and new value."""
     return {
-        name: (old or "none", new or "none") for name, (old, new) in pairs.items() if old != new
+        name: (getattr(before, name) or "none", getattr(after, name) or "none")
+        for name in changed_method(before, after, columns)
     }

@@ -29,7 +29,7 @@ _AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class DeviceLane:
     """What a night has to do on one device."""
 
     device: str
@@ -42,7 +42,7 @@ class Lane:
     """Whether work on this machine leaves its measurements undisturbed."""
 
 
-class Turn:
+class MemberTurn:
     """A member's turn: who tunes it says how far its search is."""
 
     def __init__(self, key: Key, minutes: float) -> None:
@@ -65,13 +65,13 @@ class Turn:
         self._searched.wait()
 
 
-Tune = Callable[[Turn], MemberResult]
+Tune = Callable[[MemberTurn], MemberResult]
 """Tunes the member in as many minutes. Raises: why that failed; RunStopped if the night is to end
 before the member is done."""
 
 
 def run_lanes(
-    lanes: Sequence[Lane], night: Night, tune: Tune, hours: TimeWindow | None, clock: Clock
+    lanes: Sequence[DeviceLane], night: Night, tune: Tune, hours: TimeWindow | None, clock: Clock
 ) -> None:
     """Every member of the lanes has had its turn, or the night says why not.
 
@@ -102,7 +102,7 @@ def run_lanes(
 class _LaneRun:
     """A lane that is carried out by its thread."""
 
-    lane: Lane
+    lane: DeviceLane
     night: Night
     tune: Tune
     hours: TimeWindow | None
@@ -127,7 +127,7 @@ class _LaneRun:
         for each in begun:
             each.result()
 
-    def _next_turn(self) -> Turn | None:
+    def _next_turn(self) -> MemberTurn | None:
         """The next member's, with its minutes; None if no other one is begun."""
         waiting = self.night.to_do(self.lane.device)
         if not waiting or self.stopped or stopping():
@@ -137,11 +137,11 @@ class _LaneRun:
             return self._skip(waiting, "the window closed before its turn")
         member = waiting[0]
         if member.begun:
-            return Turn(member.key, member.minutes)
+            return MemberTurn(member.key, member.minutes)
         shares = self._shares(waiting, window)
         for each in waiting:
             if shares[each.key] >= LEAST_MINUTES:
-                return Turn(each.key, shares[each.key])
+                return MemberTurn(each.key, shares[each.key])
         return self._skip(waiting, "no minutes of its device were left for it")
 
     def _shares(self, waiting: Sequence[MemberState], window: float) -> dict[Key, float]:
@@ -158,7 +158,7 @@ class _LaneRun:
         for each in members:
             self.night.skip(each.key, reason)
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: MemberTurn) -> None:
         """The member is done, or the night says why not."""
         self.night.begin(turn.key, turn.minutes)
         began = self.clock()

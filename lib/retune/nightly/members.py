@@ -18,7 +18,7 @@ from retune.core.results import Latency
 from retune.device.opening import spec_of, timed_here
 from retune.nightly.config import NightlyConfig, load_config, member_faults
 from retune.nightly.fleet import Key
-from retune.nightly.lanes import Lane
+from retune.nightly.lanes import DeviceLane
 from retune.nightly.night import (
     Measured,
     MemberResult,
@@ -43,7 +43,7 @@ from retune.search.model.registry import registered
 class NightPlan:
     """What a night is to do."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[DeviceLane, ...]
     broken: tuple[tuple[str, str, str], ...] = ()
     """Network, device, and why it cannot be tuned."""
 

@@ -12,7 +12,7 @@ from retune.core.results import TaskEntry
 from retune.nightly.config import NightlyConfig
 from retune.nightly.curves import Curve, estimated_us, outlook_of, pace_of, read_curves
 from retune.nightly.fleet import Key, Member, allocate, saving
-from retune.nightly.lanes import Lane
+from retune.nightly.lanes import DeviceLane
 from retune.nightly.night import NightState
 from retune.records.conditions import Conditions
 from retune.records.store import RecordStore
@@ -49,20 +49,20 @@ def plan_lanes(
     standings: Mapping[Key, Standing],
     store: RecordStore,
     earlier: Sequence[NightState] = (),
-) -> tuple[Lane, ...]:
+) -> tuple[DeviceLane, ...]:
     """A lane for each device of the configuration that has a member with a standing.
 
     Who has waited longest is begun first: those that no earlier night has done, then those that the
     oldest one did last; where that is the same, in the order of the configuration.
     """
-    lanes: list[Lane] = []
+    lanes: list[DeviceLane] = []
     members = fleet_members(config, standings, store)
     last = _last_done(earlier)
     for device in config.device:
         mine = [member for member in members if member.key[1] == device.name]
         if mine:
             lanes.append(
-                Lane(
+                DeviceLane(
                     device=device.name,
                     minutes=device.minutes or config.minutes,
                     members=tuple(sorted(mine, key=lambda member: last.get(member.key, -1))),
@@ -102,7 +102,7 @@ def fleet_members(
 
 
 def timetable(
-    lanes: Sequence[Lane], start: datetime, window_minutes: float, done: Collection[Key] = ()
+    lanes: Sequence[DeviceLane], start: datetime, window_minutes: float, done: Collection[Key] = ()
 ) -> list[PlannedTurn]:
     """Who is measured when, lane by lane, if all use what they get, from `start` on.
 

@@ -256,6 +256,7 @@ def night_page(summary: NightSummary, timezone: str = "UTC") -> str:
         notes=summary.notes,
         curves=curves,
         regressions=summary.regressions,
+        stopped=summary.stopped,
     )
 
 
@@ -317,8 +318,13 @@ def _row(member: MemberSummary) -> Row:
 
 
 def _minutes(member: MemberSummary) -> str:
-    spent = f"{member.result.minutes:.1f}" if member.result else _NONE
-    return f"{spent} of {member.state.minutes:.1f}"
+    spent = _digits(member.result.minutes) if member.result else _NONE
+    return f"{spent} of {_digits(member.state.minutes)}"
+
+
+def _digits(minutes: float) -> str:
+    """One digit behind the point, or two of what is less than a minute."""
+    return f"{minutes:.1f}" if minutes >= 1 else f"{minutes:.2g}"
 
 
 def _interval(measured: Measured | None) -> str:

@@ -25,6 +25,8 @@ is much further out than the interval: a fleet asks a hundred times a night.
 Verdicts, in this order:
   method    n or x moved beyond noise, and compiler (the driver), processor, version of retune,
             budget or control program are others than in the night before. The change is that of n.
+            Where the controls moved along, which no version of retune and no budget would make
+            them do, only compiler, processor and control program count.
   real      x moved beyond noise, beside what the controls moved (below), and y moved along: by more
             than half of it, the same way. (Otherwise it was the control network alone that moved.)
             The change is that of x.
@@ -39,7 +41,7 @@ h beyond noise, x has to move by UNLIKE |h| more to be real.
 Without a calibration kernel (accelerators whose cycles are counted), n stands for y.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp, inf, log, pi, sqrt
@@ -80,6 +82,15 @@ METHOD: Mapping[str, str] = {
     "control_program": "control program",
 }
 """Columns that are a change of method where they change -> how people call them."""
+
+
+MACHINE = ("driver", "opencl", "host", "control_program")
+"""Those of them that move the controls as well."""
+
+
+def changed_method(before: NightRow, after: NightRow, names: Iterable[str]) -> list[str]:
+    """The columns among these in which the nights differ."""
+    return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,15 +270,16 @@ def _own_error(low: float | None, high: float | None) -> float:
 
 def _verdict(found: _Changes, before: NightRow, tonight: NightRow) -> NightRow:
     """Tonight's row, judged by these changes; `before` is the night that it is compared with."""
-    method = [name for name in METHOD if getattr(before, name) != getattr(tonight, name)]
     controls = [c for c in (found.control, found.kernel) if c is not None]
     moved = max((abs(c.size) for c in controls if c.beyond()), default=0.0)
     real = found.ratio.beyond(UNLIKE * moved) and _along(found.over_kernel, found.ratio)
+    machine = found.time.beyond() and any(_along(c, found.time) for c in controls) and not real
+    method = changed_method(before, tonight, MACHINE if machine else METHOD)
     if method and (found.time.beyond() or found.ratio.beyond()):
         return _changed(tonight, "method", found.time, _why_method(method, before, tonight))
     if real:
         return _changed(tonight, "real", found.ratio, _why_real(found, before, tonight))
-    if found.time.beyond() and any(_along(c, found.time) for c in controls):
+    if machine:
         return _changed(tonight, "hardware", found.time, _why_hardware(found))
     if (gain := _gain(tonight)) is not None and gain.beyond():
         why = "the night published a bundle that is faster"

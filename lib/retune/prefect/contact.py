@@ -103,8 +103,8 @@ def _answered(question: Callable[[SyncPrefectClient], T], client: SyncPrefectCli
     return question(client)
 
 
-def is_silence(error: BaseException) -> bool:
-    """True if the server did not answer, or only said that it cannot at the moment."""
+def is_silence(error: object) -> bool:
+    """True for an error that says that the server did not answer, or cannot at the moment."""
     match error:
         case httpx.HTTPStatusError():
             return error.response.status_code >= 500
@@ -114,6 +114,20 @@ def is_silence(error: BaseException) -> bool:
             return error.__cause__ is not None and is_silence(error.__cause__)
         case _:
             return False
+
+
+def going_on(with_server: Callable[[], T], without: Callable[[], T]) -> T:
+    """What the first call gives; where that fails for the lack of the server, the second one's.
+
+    Raises: what either raises for another reason.
+    """
+    try:
+        return with_server()
+    except Exception as error:
+        if not is_silence(error):
+            raise
+        _LOG.warning("the Prefect server is lost (%s); what it was to be told goes on", error)
+    return without()
 
 
 SERVER = Contact()

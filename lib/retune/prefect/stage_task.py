@@ -22,11 +22,12 @@ from prefect.utilities.annotations import NotSet
 
 from retune.core.errors import may_pass
 from retune.core.keys import content_key
-from retune.pipeline.calling import Caller
+from retune.pipeline.calling import Caller, InProcess
 from retune.pipeline.manifest import Manifest
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Stage, stage_intact
 from retune.prefect.cancelling import raise_if_cancelled
+from retune.prefect.contact import going_on, is_silence
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,8 +100,14 @@ class AsTasks(Caller):
         self._tasks = tasks
 
     def call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the task returns. Raises: RunCancelled if the flow run is to end."""
+        """What the task returns, or where the server is lost the stage itself.
+
+        Raises: what the stage raises; RunCancelled if the flow run is to end.
+        """
         raise_if_cancelled()
+        return going_on(lambda: self._call(stage, *args, **kwargs), lambda: stage(*args, **kwargs))
+
+    def _call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         made = cast("Task[P, R]", self._tasks[stage])
         if current_thread() is not main_thread():  # Prefect cannot interrupt it, and says so
             made = made.with_options(timeout_seconds=0)
@@ -112,11 +119,17 @@ class AsTasks(Caller):
     def together(
         self, stage: Callable[..., R], arguments: Sequence[tuple[object, ...]]
     ) -> list[R | Exception]:
-        """Task runs that are submitted together."""
+        """Task runs that are submitted together; those that a lost server did not let begin are
+        called without it."""
         raise_if_cancelled()
         submit = cast("Callable[..., PrefectFuture[R]]", self._tasks[stage].submit)
         futures = [submit(*each) for each in arguments]
-        return [_outcome(future) for future in futures]
+        found = [_outcome(future) for future in futures]
+        lost = [at for at, each in enumerate(found) if is_silence(each)]
+        without = InProcess().together(stage, [arguments[at] for at in lost])
+        for at, each in zip(lost, without, strict=True):
+            found[at] = each
+        return found
 
 
 def _outcome(future: PrefectFuture[R]) -> R | Exception:

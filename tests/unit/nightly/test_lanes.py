@@ -10,7 +10,7 @@ import pytest
 from retune.core.errors import DeviceError, RunStopped
 from retune.nightly.curves import Outlook
 from retune.nightly.fleet import Key, Member
-from retune.nightly.lanes import Lane, Turn, run_lanes
+from retune.nightly.lanes import DeviceLane, MemberTurn, run_lanes
 from retune.nightly.night import MemberResult, Night, run_night
 from retune.nightly.window import TimeWindow
 from retune.pipeline.watch import watching
@@ -28,9 +28,9 @@ def member(key: Key, **changes: float) -> Member:
     return Member(key=key, outlook=FRESH, **values)  # type: ignore[arg-type]
 
 
-def lane(*members: Member, minutes: float = 30.0, overlaps: bool = False) -> Lane:
+def lane(*members: Member, minutes: float = 30.0, overlaps: bool = False) -> DeviceLane:
     device = members[0].key[1]
-    return Lane(device=device, minutes=minutes, members=members, overlaps=overlaps)
+    return DeviceLane(device=device, minutes=minutes, members=members, overlaps=overlaps)
 
 
 class Rehearsal:
@@ -44,7 +44,7 @@ class Rehearsal:
         self.use: dict[Key, float] = {}
         """Share of its minutes that a member uses; all, if it is not there."""
 
-    def tune(self, turn: Turn) -> MemberResult:
+    def tune(self, turn: MemberTurn) -> MemberResult:
         self.turns.append((turn.key, turn.minutes))
         spent = turn.minutes * self.use.get(turn.key, 1.0)
         self.clock.now += timedelta(minutes=spent)
@@ -52,8 +52,8 @@ class Rehearsal:
 
     def run(
         self,
-        *lanes: Lane,
-        tune: Callable[[Turn], MemberResult] | None = None,
+        *lanes: DeviceLane,
+        tune: Callable[[MemberTurn], MemberResult] | None = None,
         hours: TimeWindow | None = None,
     ) -> Night:
         keys = [each.key for lane in lanes for each in lane.members]
@@ -100,7 +100,7 @@ def test_what_members_take_besides_measuring_is_kept_free_before_the_window_clos
 ):
     rehearsal.clock.now = datetime(2026, 3, 2, 5, tzinfo=UTC)
 
-    def slow(turn: Turn) -> MemberResult:
+    def slow(turn: MemberTurn) -> MemberResult:
         found = rehearsal.tune(turn)
         rehearsal.clock.now += timedelta(minutes=5)
         return found
@@ -115,7 +115,7 @@ def test_what_members_take_besides_measuring_is_kept_free_before_the_window_clos
 def test_who_had_no_turn_is_skipped_and_planned_anew(rehearsal: Rehearsal):
     rehearsal.clock.now = datetime(2026, 3, 2, 5, 59, tzinfo=UTC)
 
-    def late(turn: Turn) -> MemberResult:
+    def late(turn: MemberTurn) -> MemberResult:
         found = rehearsal.tune(turn)
         rehearsal.clock.turn()
         return found
@@ -139,7 +139,7 @@ def test_a_member_is_never_begun_with_no_minutes(rehearsal: Rehearsal):
 
 
 def test_a_failure_ends_neither_the_lane_nor_the_others(rehearsal: Rehearsal):
-    def tune(turn: Turn) -> MemberResult:
+    def tune(turn: MemberTurn) -> MemberResult:
         if turn.key == A:
             turn.spend(0.5)
             raise DeviceError("the board is lost")
@@ -154,7 +154,7 @@ def test_a_failure_ends_neither_the_lane_nor_the_others(rehearsal: Rehearsal):
 
 
 def test_a_member_that_had_begun_keeps_its_minutes_and_comes_first(rehearsal: Rehearsal):
-    def killed(turn: Turn) -> MemberResult:
+    def killed(turn: MemberTurn) -> MemberResult:
         raise RunStopped("cancelled")
 
     stopped = rehearsal.run(lane(member(B), member(A)), tune=killed)
@@ -169,7 +169,7 @@ def test_devices_are_measured_at_the_same_time(rehearsal: Rehearsal):
     """Each waits for the other one: one after the other, neither would end."""
     both = threading.Barrier(2, timeout=DEADLINE_S)
 
-    def tune(turn: Turn) -> MemberResult:
+    def tune(turn: MemberTurn) -> MemberResult:
         both.wait()
         return result(None, 900.0, minutes=turn.minutes)
 
@@ -180,7 +180,7 @@ def test_devices_are_measured_at_the_same_time(rehearsal: Rehearsal):
 def test_one_member_is_delivered_while_the_next_is_measured(rehearsal: Rehearsal):
     begun = {key: threading.Event() for key in (A, B, C)}
 
-    def tune(turn: Turn) -> MemberResult:
+    def tune(turn: MemberTurn) -> MemberResult:
         begun[turn.key].set()
         turn.searched()
         if turn.key != C:  # it ends only after the next one has begun
@@ -196,7 +196,7 @@ def test_one_member_is_delivered_while_the_next_is_measured(rehearsal: Rehearsal
 def test_two_members_of_a_device_are_never_searched_at_once(rehearsal: Rehearsal, overlaps: bool):
     searching = threading.Lock()
 
-    def tune(turn: Turn) -> MemberResult:
+    def tune(turn: MemberTurn) -> MemberResult:
         assert searching.acquire(blocking=False), "another member is searched"
         rehearsal.tune(turn)
         searching.release()
@@ -210,7 +210,7 @@ def test_two_members_of_a_device_are_never_searched_at_once(rehearsal: Rehearsal
 def test_nothing_more_is_begun_once_that_is_wished(rehearsal: Rehearsal):
     asked = threading.Event()
 
-    def tune(turn: Turn) -> MemberResult:
+    def tune(turn: MemberTurn) -> MemberResult:
         asked.set()
         return rehearsal.tune(turn)
 
