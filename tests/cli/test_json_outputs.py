@@ -4,6 +4,7 @@ import json
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -24,9 +25,12 @@ from retune.cli.outputs import OUTPUTS, schema_of
 from retune.core.schema import from_plain, plain
 from retune.core.target import GENERIC_CPU
 from retune.device.remote.link import AboutBoard, Boards, RemoteBoard
+from retune.nightly.members import processes_of_this_machine
+from retune.nightly.night import read_night, run_night
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import recorded_run
 from retune.pipeline.upkeep import stage_retrain
+from retune.records.nights import write_nights
 from retune.search.layout.problem import LayoutProblem
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
@@ -35,7 +39,10 @@ from tests.support.bundle_fixtures import make_plan
 from tests.support.cli import result
 from tests.support.device_networks import Net, Networks, network, write
 from tests.support.examiner import VERDICT
+from tests.support.fakes import Clock
+from tests.support.fakes import result as night_result
 from tests.support.layers import PLAIN
+from tests.support.nights import quiet
 from tests.support.offline import store_of
 from tests.support.quantize import DIGITS
 from tests.support.versions import publish
@@ -159,6 +166,41 @@ def laid_out(folder: Path, patch: Patch) -> list[str]:
     return ["plan", str(write("wide", folder, NETWORKS)), *records(folder)]
 
 
+FLEET = """
+out = "fleet"
+records = "records"
+work = "work"
+[[model]]
+model = "zoo:mlp"
+[[device]]
+name = "board"
+device = "sim:board.toml"
+"""
+
+
+def a_fleet(folder: Path) -> list[str]:
+    """Two nights of one network: made and told, and judged."""
+    (folder / "board.toml").write_text('name = "board"\nbase = "pocl"\n')
+    (folder / "fleet.toml").write_text(FLEET)
+    key = ("mlp", "board")
+    for name, time_us in (("one", 100.0), ("two", 110.0)):
+        with run_night(folder / "work", name, processes_of_this_machine(), Clock()) as night:
+            night.plan({key: 1.0})
+            night.begin(key, 1.0)
+            night.finish(key, night_result(100.0, 90.0))
+            night.end()
+        row = replace(quiet(1, 1)[0], fleet="fleet", night=name, network="mlp", device="board")
+        write_nights(folder / "records", [replace(row, time_us=time_us)])
+    return ["--config", str(folder / "fleet.toml")]
+
+
+def a_night(folder: Path, patch: Patch) -> list[str]:
+    config = a_fleet(folder)
+    state = read_night(folder / "work", "two")
+    patch.setattr(retune.prefect.launch, "run_flow", lambda _: state)
+    return ["nightly", "run", *config]
+
+
 CASES: dict[str, Prepare] = {
     "bench": lambda folder, patch: ["bench", bundle(folder, patch), "--profile"],
     "devices": lambda folder, patch: ["devices"],
@@ -168,6 +210,11 @@ CASES: dict[str, Prepare] = {
     "model list": lambda folder, patch: ["model", "list", *with_model(folder, patch)],
     "model rollback": lambda folder, patch: ["model", "rollback", *with_model(folder, patch)],
     "model train": lambda folder, patch: ["model", "train", *trained(folder, patch)],
+    "nightly compare": lambda f, patch: ["nightly", "compare", "one", "two", *a_fleet(f)],
+    "nightly plan": lambda folder, patch: ["nightly", "plan", *a_fleet(folder)],
+    "nightly prune": lambda f, patch: ["nightly", "prune", *a_fleet(f), "--keep", "1"],
+    "nightly run": a_night,
+    "nightly status": lambda folder, patch: ["nightly", "status", *a_fleet(folder)],
     "ops": lambda folder, patch: ["ops"],
     "plan": laid_out,
     "quantize": lambda folder, patch: [

@@ -22,9 +22,8 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from retune.prefect import cancelling, reap, slots
+    from retune.prefect import cancelling, slots
 
-    monkeypatch.setattr(reap, "GRACE", timedelta(0), raising=False)
     monkeypatch.setattr(cancelling, "ASK_INTERVAL_S", 0.0)
     monkeypatch.setattr(slots, "ASK_S", 0.0)
 
@@ -292,15 +291,22 @@ def test_a_run_that_goes_on_in_another_process_is_not_dead():
     assert goes_on() == "Running"
 
 
-def test_a_run_that_has_just_begun_is_not_dead(monkeypatch: pytest.MonkeyPatch):
+def test_tags_of_an_earlier_attempt_prove_no_death():
+    from prefect.states import AwaitingRetry, Running
+
     from retune.prefect import reap
 
-    monkeypatch.setattr(reap, "GRACE", timedelta(minutes=1))
     host = reap.run_tags()[0].partition(":")[2]
     run = running_elsewhere(host=host, process=dead_process())
+    for state in (AwaitingRetry(), Running()):  # another process goes on with it
+        ask(lambda client, state=state: client.set_flow_run_state(run, state, force=True))
+    attempt = ask(lambda client: client.read_flow_run(run)).run_count
+    ask(lambda client: client.update_flow_run_labels(run, {reap.ATTEMPT: attempt - 1}))
     reap.mark_dead_runs()
     assert state_of(run).is_running()
-    ask(lambda client: client.delete_flow_run(run))
+    ask(lambda client: client.update_flow_run_labels(run, {reap.ATTEMPT: attempt}))
+    reap.mark_dead_runs()
+    assert state_of(run).is_crashed()
 
 
 def heartbeat(run: UUID, moment: datetime) -> None:

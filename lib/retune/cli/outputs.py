@@ -13,6 +13,9 @@ from retune.core.layouts import LayoutPlan
 from retune.core.schema import extended, json_schema
 from retune.core.target import DeviceSpec
 from retune.frontend.onnx.support import Support
+from retune.nightly.history import SideBySide
+from retune.nightly.members import PlannedNight
+from retune.nightly.night import MemberResult, MemberState, Note
 from retune.pipeline.layout_manifest import LayoutTotal
 from retune.pipeline.manifest import QuantizeManifest
 from retune.pipeline.running import RunRecord
@@ -195,6 +198,56 @@ class _Plan(TypedDict):
     totals: list[LayoutTotal]
 
 
+class _NightVerdict(TypedDict):
+    verdict: str
+    change: float | None
+    change_low: float | None
+    change_high: float | None
+    why: str
+    time_us: float | None
+    control_us: float | None
+    kernel_us: float | None
+
+
+_member = extended(
+    MemberState,
+    result=extended(MemberResult, statuses=dict[str, int]) | None,
+    outcome=str,
+    gain=float | None,
+    nights_us=list[float | None],
+    verdict=_NightVerdict | None,
+)
+
+
+class _Night(TypedDict):
+    night: str
+    begun: str
+    ended: str
+    promoted: int
+    failed: int
+    stopped: str
+    events: list[str]
+    members: list[_member]  # type: ignore[valid-type]
+    notes: list[Note]
+
+
+class _PrunedFiles(TypedDict):
+    removed: bool
+    nights: list[str]
+    kept: list[str]
+    folders: int
+    pages: int
+    outputs: int
+    bytes: int
+
+
+class _Pruned(_PrunedFiles, total=False):
+    flow_runs: int
+    task_runs: int
+    artifacts: int
+    logs: int
+
+
 _version = extended(Version, current=bool)
 _quality = get_type_hints(QuantizeManifest)
 
@@ -207,6 +260,11 @@ OUTPUTS: Mapping[str, Any] = {
     "model list": list[extended(ModelCard, current=bool)],
     "model rollback": ModelCard | None,
     "model train": ModelCard,
+    "nightly compare": list[SideBySide],
+    "nightly plan": PlannedNight,
+    "nightly prune": _Pruned,
+    "nightly run": _Night,
+    "nightly status": _Night,
     "ops": list[extended(Support, opsets=str, how=str, limits=str)],
     "plan": _Plan,
     "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),

@@ -83,6 +83,11 @@ def first_slower(rows: Sequence[NightRow]) -> Onset | None:
     return _onset(timed, ratio, "real") or _onset(timed, nights.time + nights.carried, "hardware")
 
 
+def is_slower(row: NightRow, verdict: NightVerdict) -> bool:
+    """Whether that is the verdict, on a longer time."""
+    return row.verdict == verdict and row.change is not None and row.change > 1
+
+
 def by_key(rows: Sequence[NightRow]) -> dict[Key, list[NightRow]]:
     """The rows of each network and device, in their order."""
     found: dict[Key, list[NightRow]] = {}

@@ -6,9 +6,9 @@ Read `nights_page`. Everything follows from the table of nights.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from retune.nightly.history import Onset, by_key, change_text, first_slower
+from retune.nightly.history import Onset, by_key, change_text, first_slower, is_slower
 from retune.pipeline.rows import Row
-from retune.records.nights import NightRow
+from retune.records.nights import NightRow, NightVerdict
 from retune.report.page import page, time_text
 from retune.report.svg import Line, Mark, line_chart, sparkline
 
@@ -29,7 +29,13 @@ class _Pair:
     @property
     def regressed(self) -> bool:
         """Whether it is slower than it was, and that is nobody else's doing."""
-        return self.onset is not None and self.onset.verdict == "real"
+        return self.slower_by("real")
+
+    def slower_by(self, verdict: NightVerdict) -> bool:
+        """Whether it is slower than it was with that verdict, since tonight or for longer."""
+        if self.onset is not None:
+            return self.onset.verdict == verdict
+        return is_slower(self.last, verdict)
 
 
 def nights_page(fleet: str, rows: Sequence[NightRow], pages: Collection[str] = ()) -> str:
@@ -47,8 +53,8 @@ def nights_page(fleet: str, rows: Sequence[NightRow], pages: Collection[str] = (
         span=_span([*nights]),
         regressions=sum(pair.regressed for pair in pairs),
         headline=(
-            ("slower with another method", _count(pairs, "method")),
-            ("slower with the machine", _count(pairs, "hardware")),
+            ("slower with another method", str(sum(p.slower_by("method") for p in pairs))),
+            ("slower with the machine", str(sum(p.slower_by("hardware") for p in pairs))),
             ("faster in the last night", str(sum(map(_is_faster, tonight)))),
             ("without a time in the last night", str(sum(r.time_us is None for r in tonight))),
         ),
@@ -61,10 +67,6 @@ def _span(names: Sequence[str]) -> str:
     if not names:
         return "no night was run yet"
     return f"{len(names)} nights, {names[0]} to {names[-1]}" if len(names) > 1 else names[0]
-
-
-def _count(pairs: Sequence[_Pair], verdict: str) -> str:
-    return str(sum(pair.onset is not None and pair.onset.verdict == verdict for pair in pairs))
 
 
 def _is_faster(row: NightRow) -> bool:

@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 
 from retune.nightly.config import Event
 from retune.nightly.fleet import Key
-from retune.nightly.history import change_text
+from retune.nightly.history import change_text, is_slower
 from retune.nightly.night import Measured, MemberResult, MemberState, NightState, Note
 from retune.nightly.notify import Notice
 from retune.pipeline.rows import Row
-from retune.records.nights import NightRow, NightVerdict
+from retune.records.nights import NightRow
 from retune.report.page import page, time_text
 from retune.report.svg import curve_chart
 
@@ -115,11 +115,6 @@ class NightSummary:
         if self.slowed:
             found.append("hardware")
         return tuple(found)
-
-
-def is_slower(row: NightRow, verdict: NightVerdict) -> bool:
-    """Whether that is the verdict, on a longer time."""
-    return row.verdict == verdict and row.change is not None and row.change > 1
 
 
 def summarize_night(

@@ -22,6 +22,9 @@ Clock = Callable[[], float]
 
 TIMEOUT_S = 3.0
 """Of a request. A server that is only busy answers within a second."""
+BUSY_S = (0.2, 0.6)
+"""Before a question is asked again whose answer was that the server cannot, as its database is
+locked."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """After a request without an answer; each further one doubles it."""
 
@@ -61,7 +64,7 @@ class Contact:
                 temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
                 get_client({"timeout": TIMEOUT_S}, sync_client=True) as client,
             ):
-                answer = question(client)
+                answer = _answered(question, client)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run matters more
             if is_silence(error):
                 self._is_lost(error)
@@ -86,6 +89,18 @@ class Contact:
             left_out, self._left_out = self._left_out, 0
         if known:
             _LOG.warning("the Prefect server answers again; %d requests were left out", left_out)
+
+
+def _answered(question: Callable[[SyncPrefectClient], T], client: SyncPrefectClient) -> T:
+    """What the question gives, asked again at once where the server is only busy."""
+    for pause_s in BUSY_S:
+        try:
+            return question(client)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code < 500:
+                raise
+            time.sleep(pause_s)
+    return question(client)
 
 
 def is_silence(error: object) -> bool:

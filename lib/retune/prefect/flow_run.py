@@ -22,7 +22,7 @@ from retune.core.names import model_name, slug
 from retune.device.opening import display_name
 from retune.prefect.cancelling import cancellable
 from retune.prefect.contact import SERVER, forget_pending
-from retune.prefect.reap import DEVICE, OURS, mark_dead_runs, run_tags
+from retune.prefect.reap import ATTEMPT, DEVICE, OURS, mark_dead_runs, run_tags
 from retune.prefect.run_log import run_log
 from retune.prefect.slots import device_slot
 from retune.prefect.surviving import surviving
@@ -93,9 +93,12 @@ def flow_run(
 
 
 def _describe(client: SyncPrefectClient, run: UUID, tags: Sequence[str], name: str | None) -> None:
-    known = client.read_flow_run(run).tags
-    kept = [tag for tag in known if not tag.startswith(("host:", "process:"))]  # of an earlier try
+    known = client.read_flow_run(run)
+    kept = [
+        tag for tag in known.tags if not tag.startswith(("host:", "process:"))
+    ]  # of an earlier try
     client.update_flow_run(run, tags=list(dict.fromkeys([*kept, *tags])), name=name)
+    client.update_flow_run_labels(run, {ATTEMPT: known.run_count})
     here = FlowRunContext.get()
     if name and here and here.flow_run:
         here.flow_run.name = name  # which its events are to show

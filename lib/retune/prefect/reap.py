@@ -32,9 +32,9 @@ DEVICE = "device:"
 """Begins the tag that names the device."""
 LEASE = "retune.lease"
 """Label of a flow run: the lease of its slot of a device, see `slots`."""
+ATTEMPT = "retune.attempt"
+"""Label of a flow run: which of its attempts (`run_count`) its tags are of."""
 HEARTBEAT = "prefect.flow-run.heartbeat"
-GRACE = timedelta(seconds=30)
-"""A run that has just begun may still have the tags of an earlier attempt."""
 SILENCE = timedelta(minutes=10)
 """Three heartbeats of Prefect's usual interval, and one more."""
 
@@ -102,13 +102,12 @@ def _mark_dead_runs(client: SyncPrefectClient) -> int:
 
 def _death(client: SyncPrefectClient, run: FlowRun) -> str:
     """How the run is known to be dead; empty if it is not known to be."""
-    if run.state is None or datetime.now(UTC) - run.state.timestamp < GRACE:
-        return ""
-    if is_dead(run.tags):
-        return "the process that ran it is gone"
-    host, _ = run_tags()
-    if host in run.tags:
-        return ""
+    earlier = run.labels.get(ATTEMPT, run.run_count) != run.run_count
+    if not earlier:  # otherwise it goes on elsewhere, and has not said so yet
+        if is_dead(run.tags):
+            return "the process that ran it is gone"
+        if run_tags()[0] in run.tags:
+            return ""
     last = _last_heartbeat(client, run.id)
     if last is None or datetime.now(UTC) - last < SILENCE:
         return ""

@@ -52,6 +52,12 @@ def test_the_headline_is_the_number_of_real_regressions():
     assert '<div class="number calm"><b>0</b><span>real regressions</span>' in calm
 
 
+def test_a_regression_counts_from_its_first_night_on():
+    for network, said in (("slow", "real regression"), ("along", "slower with the machine")):
+        first = [row for row in fleet() if row.network == network][:21]
+        assert f"<b>1</b><span>{said}" in nights_page("fleet", first)
+
+
 def test_each_network_has_a_line_of_its_own_and_the_slower_ones_come_first():
     page = nights_page("fleet", fleet())
     words = Words(page)
