@@ -55,9 +55,9 @@ def deployed(name: str) -> Any:
 @pytest.mark.usefixtures("server")
 def test_a_fleet_is_deployed_as_its_file_says_again_and_again():
     from flows.nightly import nightly
-    from retune.prefect.deploying import Placement, deploy_fleet
+    from retune.prefect.deploying import WorkerPlacement, deploy_fleet
 
-    place = Placement(queue="board")
+    place = WorkerPlacement(queue="board")
     for cron in ("0 22 * * *", "30 21 * * *"):
         name = deploy_fleet(
             nightly,
@@ -83,7 +83,7 @@ def test_a_fleet_is_deployed_as_its_file_says_again_and_again():
 @pytest.mark.usefixtures("server")
 def test_a_block_that_does_not_exist_is_said_at_once():
     from flows.nightly import nightly
-    from retune.prefect.deploying import Placement, deploy_fleet
+    from retune.prefect.deploying import WorkerPlacement, deploy_fleet
 
     with pytest.raises(InputError, match="local-file-system/none"):
         deploy_fleet(
@@ -92,7 +92,7 @@ def test_a_block_that_does_not_exist_is_said_at_once():
             config="lab.toml",
             cron="0 22 * * *",
             timezone="UTC",
-            place=Placement(results="local-file-system/none"),
+            place=WorkerPlacement(results="local-file-system/none"),
         )
 
 
@@ -102,7 +102,7 @@ def test_results_are_stored_by_the_block_of_that_name(tmp_path: Path):
     from prefect.filesystems import LocalFileSystem
 
     from flows.nightly import nightly
-    from retune.prefect.deploying import STORAGE, Placement, deploy_fleet
+    from retune.prefect.deploying import STORAGE, WorkerPlacement, deploy_fleet
 
     LocalFileSystem(basepath=str(tmp_path)).save("retune-results", overwrite=True)
     block = "local-file-system/retune-results"
@@ -112,7 +112,7 @@ def test_results_are_stored_by_the_block_of_that_name(tmp_path: Path):
         config="lab.toml",
         cron="0 22 * * *",
         timezone="UTC",
-        place=Placement(results=block),
+        place=WorkerPlacement(results=block),
     )
     assert deployed(name).job_variables == {"env": {STORAGE: block}}
 

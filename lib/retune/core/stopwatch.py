@@ -62,7 +62,7 @@ class Stopwatch:
             self._stopped_at = now if still else None
 
 
-class Turn:
+class DeviceTurn:
     """A thread's turn at a device that others may have. `turn` opens it."""
 
     def __init__(self, watch: Stopwatch | None, state: TurnState) -> None:
@@ -86,16 +86,16 @@ class Turn:
 
 
 _WATCH: ContextVar[Stopwatch | None] = ContextVar("retune_stopwatch", default=None)
-_TURN: ContextVar[Turn | None] = ContextVar("retune_turn", default=None)
+_TURN: ContextVar[DeviceTurn | None] = ContextVar("retune_turn", default=None)
 
 
 @contextmanager
-def turn() -> Generator[Turn]:
+def turn() -> Generator[DeviceTurn]:
     """A turn of this thread, which is over at the end of the context.
 
     One inside another one takes its place. Without a stopwatch it counts for nothing.
     """
-    outer, made = _TURN.get(), Turn(_WATCH.get(), "idle")
+    outer, made = _TURN.get(), DeviceTurn(_WATCH.get(), "idle")
     if outer is not None and (outer.watch, outer.thread) == (made.watch, made.thread):
         made.state = outer.state
     before = made.state

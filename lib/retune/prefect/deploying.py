@@ -20,7 +20,7 @@ STORAGE = "PREFECT_RESULTS_DEFAULT_STORAGE_BLOCK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class WorkerPlacement:
     """Where the runs of a deployment are carried out, and what becomes of their results."""
 
     pool: str = "retune"
@@ -31,7 +31,13 @@ class Placement:
 
 
 def deploy_fleet(
-    flow: Flow[..., Any], *, name: str, config: str, cron: str, timezone: str, place: Placement
+    flow: Flow[..., Any],
+    *,
+    name: str,
+    config: str,
+    cron: str,
+    timezone: str,
+    place: WorkerPlacement,
 ) -> str:
     """The full name of the deployment, which starts nights by that schedule and no other.
 

@@ -138,7 +138,7 @@ def deploy(
     from retune.prefect.server import check_configured
 
     url = check_configured()
-    from retune.prefect.deploying import Placement, deploy_fleet
+    from retune.prefect.deploying import WorkerPlacement, deploy_fleet
 
     name = deploy_fleet(
         _flow(),
@@ -146,7 +146,7 @@ def deploy(
         config=str(config.absolute()),
         cron=settings.schedule,
         timezone=settings.timezone,
-        place=Placement(pool=pool, queue=queue, results=results),
+        place=WorkerPlacement(pool=pool, queue=queue, results=results),
     )
     print_line(f"deployed  {name} on {url}: {settings.schedule!r}, {settings.timezone}")
     print_line(f"worker    prefect worker start --pool {pool} --work-queue {queue}")
