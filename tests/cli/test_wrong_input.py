@@ -97,7 +97,7 @@ def test_memory_that_does_not_suffice_is_no_bug(
     def load(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 27.9 PiB")
 
-    monkeypatch.setattr("retune.api.import_network", load)
+    monkeypatch.setattr("retune.pipeline.network.import_network", load)
     assert run_command(["tasks", "zoo:mlp"]) == 1
     assert capsys.readouterr().err.startswith("retune: out of memory: Unable to allocate 27.9 PiB")
 
