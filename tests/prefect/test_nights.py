@@ -272,7 +272,7 @@ def test_three_lanes_survive(tmp_path: Path, fault: str):
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Generator[None]:
     """The folder is a disk of its own that is full soon, where that may be made."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(folder)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("a disk can only be made by root")
     try:

@@ -1,20 +1,27 @@
 """A night from its plan to its notices; who tunes is a function of the test."""
 
+import errno
 import json
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
 from retune.core.errors import InputError, RunStopped, VerifyError
 from retune.nightly.config import load_config
+from retune.nightly.control import stage_champion
 from retune.nightly.night import NightState, read_night, run_night
 from retune.nightly.run import EARLY, NightRun, Services, beginning, wait_until
 from retune.pipeline.calling import InProcess
+from retune.pipeline.manifest import PublishedManifest
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneResult
 from retune.search.model.registry import ModelCard
+from tests.support.cli import result
 from tests.support.fakes import Clock, Machine
 
 FLEET = """
@@ -38,6 +45,11 @@ command = ["tee", "--append", "notices.txt"]
 def clock() -> Clock:
     return Clock()
 
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PUBLISHED = PublishedManifest(module="m", report="r", promoted=True, why="it is the first one")
 
 Night = Callable[..., NightState]
 
@@ -127,6 +139,27 @@ def test_a_notification_that_fails_is_on_record(run: Night, folder: Path):
     assert "command false: ended with 1" in notes["notify command"].text
     assert "command false: ended with 1" in (folder / "fleet/nights/n.html").read_text()
     assert json.loads((folder / "work/nights/n/night.json").read_text())["notes"]
+
+
+class FullDisk(InProcess):
+    """Champions cannot be timed, as their controls find no space."""
+
+    def call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if stage is stage_champion:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return stage(*args, **kwargs)
+
+
+@pytest.mark.device
+def test_a_member_does_not_fail_for_the_lack_of_an_absolute_time(
+    run: Night, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    (folder / "fleet.toml").write_text(FLEET.replace("lost.onnx", "zoo:mlp"))
+    tuned = replace(result(folder), published=PUBLISHED)
+    with caplog.at_level(logging.WARNING):
+        (member,) = run(stages=FullDisk(), tune=lambda _: tuned).members
+    assert member.status == "done"
+    assert "mlp on board is not timed tonight: OSError" in caplog.text
 
 
 def test_a_night_that_is_started_early_waits_and_much_earlier_is_refused(
