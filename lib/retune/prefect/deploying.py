@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from prefect import Flow
-from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
@@ -14,7 +13,7 @@ from prefect.filesystems import WritableFileSystem
 from prefect.schedules import Cron
 from prefect.types.entrypoint import EntrypointType
 
-from retune.core.errors import InputError
+from retune.prefect.blocks import load_block
 
 STORAGE = "PREFECT_RESULTS_DEFAULT_STORAGE_BLOCK"
 
@@ -70,18 +69,13 @@ def deploy_fleet(
 
 
 def _check_storage(slug: str) -> None:
-    if not slug:
-        return
-    try:
-        block = cast(Block, Block.load(slug))
-    except (ValueError, RuntimeError) as error:
-        raise InputError(
-            f"--results: expected a block of the Prefect server such as "
-            f"local-file-system/retune-results, got {slug!r}: {error}"
-        ) from error
-    if not isinstance(block, WritableFileSystem):
-        raise InputError(
-            f"--results: expected a block that stores files, got {slug!r}, a {type(block).__name__}"
+    if slug:
+        load_block(
+            slug,
+            WritableFileSystem,
+            where="--results",
+            example="local-file-system/retune-results",
+            purpose="stores files",
         )
 
 

@@ -1,12 +1,9 @@
 """Telling people by a Prefect block, such as one that sends e-mail."""
 
-from typing import cast
-
 from prefect.blocks.abstract import NotificationBlock
-from prefect.blocks.core import Block
 
-from retune.core.errors import InputError
 from retune.nightly.notify import Notice, Notifier
+from retune.prefect.blocks import load_block
 
 
 def block_notifier(slug: str) -> Notifier:
@@ -16,23 +13,14 @@ def block_notifier(slug: str) -> Notifier:
     """
 
     def tell(notice: Notice) -> None:
-        told = _block(slug).notify(body=notice.text, subject=notice.subject)
+        block = load_block(
+            slug,
+            NotificationBlock,
+            where="[notify] email_block",
+            example="sendgrid-email/nights",
+            purpose="notifies",
+        )
+        told = block.notify(body=notice.text, subject=notice.subject)
         assert told is None  # outside an event loop the call waits
 
     return tell
-
-
-def _block(slug: str) -> NotificationBlock:
-    try:
-        block = cast(Block, Block.load(slug))
-    except (ValueError, RuntimeError) as error:
-        raise InputError(
-            f"[notify] email_block: expected a block of the Prefect server such as "
-            f"sendgrid-email/nights, got {slug!r}: {error}"
-        ) from error
-    if not isinstance(block, NotificationBlock):
-        raise InputError(
-            f"[notify] email_block: expected a block that notifies, got {slug!r}, a "
-            f"{type(block).__name__}"
-        )
-    return block
