@@ -64,14 +64,13 @@ def night(config: NightlyConfig, *, at_once: bool) -> Outcome:
     """All lanes carried out, at once or one after the other."""
 
     def tune(turn: MemberTurn) -> MemberResult:
-        pair = next(pair for pair in config.pairs if (pair[0].name, pair[1].name) == turn.key)
 
         def follow(event: TuneEvent) -> None:
             if event.stage == "decided":
                 turn.searched()
 
         with watching(progress=follow):
-            request = config.request(*pair, minutes=turn.minutes, campaign="lanes")
+            request = config.request(*config.pair(turn.key), minutes=turn.minutes, campaign="lanes")
             return result_of(run_chain(request, InProcess()))
 
     def clock() -> datetime:

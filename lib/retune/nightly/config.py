@@ -243,6 +243,10 @@ class NightlyConfig:
             (model, devices[name]) for model in self.model for name in model.devices or devices
         )
 
+    def pair(self, key: tuple[str, str]) -> tuple[ModelConfig, DeviceConfig]:
+        """The network and the device of these names. Raises: StopIteration if there are none."""
+        return next(pair for pair in self.pairs if (pair[0].name, pair[1].name) == key)
+
     def request(
         self, model: ModelConfig, device: DeviceConfig, *, minutes: float, campaign: str
     ) -> TuneRequest:

@@ -21,7 +21,7 @@ from retune.records.nights import NightRow, read_nights, write_nights
 
 def blank_row(config: NightlyConfig, night: str, key: Key) -> NightRow:
     """The row of a network and device before anything is known of its night."""
-    model, device = next(p for p in config.pairs if (p[0].name, p[1].name) == key)
+    model, device = config.pair(key)
     asked = config.request(model, device, minutes=config.minutes, campaign=night)
     given = {name: getattr(asked, name) for name in MEASURING_KEYS}
     parts = [f"{device.minutes or config.minutes:g} minutes a night"]

@@ -9,12 +9,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from retune.core.errors import RetuneError, RunStopped, sentence
 from retune.core.replacing import replacing
-from retune.nightly.config import DeviceConfig, ModelConfig, NightlyConfig, NotifyConfig
+from retune.nightly.config import NightlyConfig, NotifyConfig
 from retune.nightly.control import stage_champion
 from retune.nightly.fleet import Key
 from retune.nightly.lanes import MemberTurn, run_lanes
@@ -146,7 +146,7 @@ class NightRun:
     def _tune(self, turn: MemberTurn) -> MemberResult:
         """The member's run is done. Raises: why it failed, or RunStopped."""
         config, night, services = self.config, self.night, self.services
-        model, device = self._member(turn.key)
+        model, device = config.pair(turn.key)
         request = config.request(model, device, minutes=turn.minutes, campaign=night.name)
         services.check()
         self._time_champion(request, turn.key)
@@ -172,9 +172,6 @@ class NightRun:
             raise
         except Exception as error:  # noqa: BLE001 - the search is what the minutes are for
             _LOG.warning("%s on %s is not timed tonight: %s", *key, sentence(error))
-
-    def _member(self, key: Key) -> tuple[ModelConfig, DeviceConfig]:
-        return next(p for p in self.config.pairs if (p[0].name, p[1].name) == key)
 
     def _retrain(self) -> None:
         """A cost model is trained on what is new, if that is enough."""
@@ -223,14 +220,14 @@ class NightRun:
         """People are told as they wish; the night's file and page say what came of that, too."""
         config, night = self.config, self.night
         earlier = earlier_nights(config, night.name)
-        rows = {row.key: row for row in judged}
+        summary = summarize_night(night.state, earlier, {row.key: row for row in judged})
         notify = config.notify or NotifyConfig()
-        notice = notice_of(summarize_night(night.state, earlier, rows))
+        notice = notice_of(summary)
         if wanted(notify, notice):
             for told in send(notice, notifiers(notify, os.environ, self.services.notifiers)):
                 text = told.problem or f"told of {', '.join(notice.events) or 'the night'}"
                 night.note(f"{NOTIFY} {told.channel}", text, failed=bool(told.problem))
-        summary = summarize_night(night.state, earlier, rows)
+        summary = replace(summary, notes=night.state.notes)
         page = page_of(config, night.name)
         try:
             with replacing(page) as stream:
