@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from retune.cli.commands import nightly
 from retune.cli.main import run_command
 from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import run_night
@@ -61,6 +62,21 @@ def test_a_night_before_its_window_is_refused_and_leaves_nothing(
     said = capsys.readouterr().err
     assert "expected a time within its window, which opens at" in said and "--now" in said
     assert not (tmp_path / "work").exists() and not (tmp_path / ".retune").exists()
+
+
+def test_a_night_just_before_its_window_is_handed_to_the_flow_which_waits(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+):
+    class Handed(Exception):
+        pass
+
+    def run_flow(_: object) -> None:
+        raise Handed
+
+    monkeypatch.setattr("retune.prefect.launch.run_flow", run_flow)
+    path = fleet(timedelta(minutes=5))
+    with pytest.raises(Handed):
+        nightly.run(path)
 
 
 @pytest.mark.device

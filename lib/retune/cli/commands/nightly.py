@@ -47,13 +47,12 @@ def run(
     """
     settings = _checked(config)
     from retune.nightly.night import night_name
-    from retune.nightly.window import check_open
+    from retune.nightly.run import beginning
     from retune.prefect.launch import run_flow
 
-    moment = datetime.now(UTC)
-    night_name(settings.hours, moment, campaign)  # before a server is started for it
-    if not now:
-        check_open(settings.hours, moment, f"a night of {config}")
+    # Before a server is started for it:
+    begins = beginning(settings, datetime.now(UTC), outside=now)
+    night_name(settings.hours, begins, campaign)
     with progress_on_stderr(), ctrl_c_ends_measuring():
         state = run_flow(lambda: _in_flow(config, campaign, now=now))
     if not _show(settings, state, json=json):
