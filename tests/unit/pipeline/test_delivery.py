@@ -33,9 +33,9 @@ from retune.records.ranking import best, top
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.search.history import candidate_of
-from retune.search.session import RunSettings, Session, search_all
 from tests.support.device_networks import write
-from tests.support.search_fakes import HERE, FakeRunner, measured
+from tests.support.search_fakes import HERE, measured
+from tests.support.searched import searched_request
 
 
 @pytest.fixture
@@ -44,13 +44,7 @@ def request_(
 ) -> TuneRequest:
     """A network of which some trials are recorded."""
     become(monkeypatch, GENERIC_CPU)
-    folders = {name: str(tmp_path / name) for name in ("out", "records", "work")}
-    request = TuneRequest(model=str(write("bottleneck", tmp_path)), **folders, trials=80)
-    tasks = [t for t in open_network(request).network.tasks.values() if t.tunable]
-    settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=80)
-    session = Session(tasks, FakeRunner(measured), RecordStore(request.records), settings)
-    search_all(session)
-    return request
+    return searched_request("bottleneck", tmp_path, measured, trials=80)
 
 
 def slowest(request: TuneRequest) -> dict[str, TuningRecord]:

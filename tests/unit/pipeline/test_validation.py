@@ -27,9 +27,8 @@ from retune.pipeline.selection import best_record, network_context, stated_error
 from retune.records import ranking
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
-from retune.search.session import RunSettings, Session, search_all
-from tests.support.device_networks import write
-from tests.support.search_fakes import HERE, FakeRunner, transformed_first
+from tests.support.search_fakes import HERE, transformed_first
+from tests.support.searched import searched_request
 
 
 class World:
@@ -109,13 +108,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> TuneRequest:
     """A network whose Winograd layers are the fastest of the trials that are recorded."""
     folder = tmp_path_factory.mktemp("validation")
-    folders = {name: str(folder / name) for name in ("out", "records", "work")}
-    request = TuneRequest(model=str(write("square_windows", folder)), **folders, trials=60)
-    tasks = [t for t in open_network(request).network.tasks.values() if t.tunable]
-    settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=60)
-    session = Session(tasks, FakeRunner(transformed_first), RecordStore(request.records), settings)
-    search_all(session)
-    return request
+    return searched_request("square_windows", folder, transformed_first, trials=60)
 
 
 @pytest.fixture

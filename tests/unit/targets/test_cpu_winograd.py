@@ -17,9 +17,9 @@ from retune.schedule.trace import Trace
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.winograd import PREFIX, cpu_winograd_sketches
 from retune.targets.spaces import space_of
-from tests.support.dags import conv2d, dense, depthwise, strip
+from tests.support.dags import conv2d, strip
 from tests.support.oracle import assert_items_agree, assert_same_meaning
-from tests.support.winograd import nchw
+from tests.support.winograd import OTHERS, nchw
 
 NARROW = replace(GENERIC_CPU, name="narrow", vector_bits=128, vector_registers=16)
 
@@ -34,14 +34,6 @@ SHAPES: dict[str, Dag] = {
     "7x1": strip(2, 9, 6, 16, 17, (7, 1), same=False),
     "1x3": strip(1, 5, 8, 16, 16, (1, 3)),
     "3x1, channels first": strip(2, 8, 5, 16, 17, (3, 1), residual=True, channels_first=True),
-}
-OTHERS: dict[str, Dag] = {
-    "few channels": conv2d(1, 8, 8, 15, 16),
-    "few made": conv2d(1, 8, 8, 16, 8),
-    "stride": conv2d(1, 8, 8, 16, 16, stride=2),
-    "point": conv2d(1, 8, 8, 16, 16, 1, pad=0),
-    "depthwise": depthwise(1, 8, 8, 16),
-    "dense": dense(4, 32, 32),
 }
 
 

@@ -25,11 +25,11 @@ from retune.search.model.features.vectors import COLUMN
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.gpu.winograd import PREFIX, gpu_winograd_sketches
 from retune.targets.spaces import space_of
-from tests.support.dags import conv2d, dense, depthwise
+from tests.support.dags import conv2d
 from tests.support.gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
 from tests.support.oracle import assert_items_agree, assert_same_meaning
 from tests.support.statements import walk
-from tests.support.winograd import nchw
+from tests.support.winograd import OTHERS, nchw
 
 SHAPES: dict[str, Dag] = {
     "gated": conv2d(1, 4, 5, 16, 16, gated=True),
@@ -37,14 +37,6 @@ SHAPES: dict[str, Dag] = {
     "prime channels": conv2d(1, 2, 5, 17, 19, residual=True),
     "batch, no padding": conv2d(2, 4, 3, 16, 17, pad=0),
     "channels first": nchw(1, 16, 5, 4, 17),
-}
-OTHERS: dict[str, Dag] = {
-    "few channels": conv2d(1, 8, 8, 15, 16),
-    "few made": conv2d(1, 8, 8, 16, 8),
-    "stride": conv2d(1, 8, 8, 16, 16, stride=2),
-    "point": conv2d(1, 8, 8, 16, 16, 1, pad=0),
-    "depthwise": depthwise(1, 8, 8, 16),
-    "dense": dense(4, 32, 32),
 }
 
 
