@@ -193,7 +193,7 @@ def find_run(work: Path, name: str) -> RunRecord:
 
 
 def find_runs_before(work: Path, moment: datetime) -> tuple[Path, ...]:
-    """Folders of what is known of runs that have not changed since that moment, and do not run."""
+    """Folders of records of runs that ended, and changed last before that moment."""
     running = {run.name for run in runs(work) if run.standing == "running"}
     return tuple(
         folder

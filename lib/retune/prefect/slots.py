@@ -44,7 +44,7 @@ class _Answer:
     taken: bool = False
     """True: all slots are taken."""
     lease: UUID | None = None
-    """Of the slot. None, and nothing is taken: there is no such limit."""
+    """Of the slot. None, and nothing is taken: the limit does not exist."""
 
 
 def limit_name(device: str) -> str:

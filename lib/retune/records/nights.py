@@ -184,7 +184,7 @@ def _read_all(root: Path, fleet: str, night: str) -> pa.Table:
 
 
 def _readable(path: Path) -> pa.Table:
-    """As `_read`; no rows if there is no such file, or it is damaged, which the log says."""
+    """As `_read`; no rows if the file is missing, or damaged, which the log says."""
     try:
         return _read(path)
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from retune.search.allocate import ROUND
 
 
 class ReadsConstants(Protocol):
-    """What is known of a task, also where its network is not open."""
+    """The facts of a task that conditions follow from: a Task has them, and so has a manifest."""
 
     @property
     def weight(self) -> int:

@@ -122,7 +122,7 @@ def test_a_profile_is_a_device_that_is_not_here():
 
 def test_a_simulated_board_is_called_by_its_own_name(tmp_path: Path):
     board = tmp_path / "rack-3.toml"
-    assert opening.display_name(f"sim:{board}") == "rack-3"  # there is no such file yet
+    assert opening.display_name(f"sim:{board}") == "rack-3"  # the file does not exist yet
     board.write_text('name = "mali"\n')
     assert opening.display_name(f"sim:{board}") == "mali"
     assert opening.display_name(f"sim:{board}, pocl") == "mali,pocl"

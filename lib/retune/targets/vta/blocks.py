@@ -267,7 +267,7 @@ class _Packer:
 
     def _added(self, node: Node) -> str | None:
         """The sum of two values, one of which is a stage that nobody else reads: it takes the other
-        in. None where there is no such stage, or where multipliers are not powers of two.
+        in. None without such a stage, or where multipliers are not powers of two.
         """
         a, b, *operands = node.inputs
         graph, own = self._graph, [v for v in node.inputs[:2] if self._is_free(v)]
