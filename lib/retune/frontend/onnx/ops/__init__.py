@@ -1,6 +1,7 @@
 """ONNX ops by family: importing this package registers every handler."""
 
 from retune.frontend.onnx.ops import (
+    contrib,
     control,
     einsum,
     elementwise,
@@ -30,6 +31,7 @@ from retune.frontend.onnx.ops.registry import (
     Handler,
     NotConstant,
     OnnxNode,
+    full_name,
     handler_of,
     names,
     onnx_op,
@@ -44,9 +46,11 @@ __all__ = [
     "NotConstant",
     "OnnxNode",
     "Values",
+    "contrib",
     "control",
     "einsum",
     "elementwise",
+    "full_name",
     "handler_of",
     "indexing",
     "linear",
