@@ -1,24 +1,21 @@
 """Cases of the operators that onnxruntime's optimisers write: products, activations, norms."""
 
+from functools import partial
 from math import sqrt
+from typing import Any
 
 import numpy as np
+from scipy.special import erf
 
-from tests.support.contrib import Array, add, rand, sigmoid
+from tests.support.contrib import Array, Case, add, model_of, rand, sigmoid
+from tests.support.peer import peer_outputs
 
 ids = np.random.default_rng(3).integers(0, 9, (2, 5)).astype(np.int32)
 
 
-def erf(x: Array) -> Array:
-    """The error function."""
-    from scipy.special import erf as of
-
-    return of(x.astype(np.float64)).astype(x.dtype)
-
-
 def gelu(x: Array) -> Array:
     """By the normal distribution's function."""
-    return (x * 0.5 * (1 + erf(x / np.float32(sqrt(2))))).astype(np.float32)
+    return (x * 0.5 * (1 + erf(x / sqrt(2)))).astype(np.float32)
 
 
 def _convolutions() -> None:
@@ -58,40 +55,26 @@ def _convolutions() -> None:
 
 def _last(x: Array, w: Array, b: Array, z: Array) -> None:
     """Channels-last data; what is meant is the same operator over NCHW."""
-    from tests.support.peer import peer_outputs
-    from tests.support.contrib import Case, model_of
 
-    def meaning(**inputs: Array) -> Array:
-        first = {
-            name: np.ascontiguousarray(a.transpose(0, 3, 1, 2)) if name in "xz" else a
-            for name, a in inputs.items()
-        }
-        case = Case(op="FusedConv", inputs=first, attrs={"activation": "Relu", "pads": [1] * 4})
+    def fused(attrs: dict[str, Any], x: Array, **others: Array) -> Array:
+        inputs = {"x": x, **others}
+        first = {k: a.transpose(0, 3, 1, 2).copy() if k in "xz" else a for k, a in inputs.items()}
+        case = Case(op="FusedConv", inputs=first, attrs=attrs)
         return peer_outputs(model_of(case), first)["y"].transpose(0, 2, 3, 1)
-
-    def plain(**inputs: Array) -> Array:
-        first = {**inputs, "x": np.ascontiguousarray(inputs["x"].transpose(0, 3, 1, 2))}
-        return peer_outputs(model_of(Case(op="FusedConv", inputs=first)), first)["y"].transpose(
-            0, 2, 3, 1
-        )
 
     inputs = {"x": x.transpose(0, 2, 3, 1).copy(), "w": w, "b": b}
     known = ("w", "b")
-    add("nhwc_conv", "NhwcConv", inputs, known=known, meaning=plain)
-    fused = {**inputs, "z": z.transpose(0, 2, 3, 1).copy()}
+    add("nhwc_conv", "NhwcConv", inputs, known=known, meaning=partial(fused, {}))
     attrs = {"activation": "Relu", "pads": [1] * 4}
-    add("nhwc_fused_conv", "NhwcFusedConv", fused, known=known, meaning=meaning, **attrs)
-    codes = np.random.default_rng(0).integers(0, 256, (1, 6, 7, 3)).astype(np.uint8)
-    add(
-        "nhwc_max_pool",
-        "NhwcMaxPool",
-        {"x": codes},
-        kernel_shape=[2, 3],
-        strides=[2, 1],
-        pads=[1, 1, 0, 0],
-    )
-    signed = {"x": codes.view(np.int8)}
-    add("nhwc_max_pool_int8", "NhwcMaxPool", signed, kernel_shape=[3, 3], ceil_mode=1)
+    whole = {**inputs, "z": z.transpose(0, 2, 3, 1).copy()}
+    add("nhwc_fused_conv", "NhwcFusedConv", whole, known=known, meaning=partial(fused, attrs),
+        **attrs)  # fmt: skip
+    op, codes = "NhwcMaxPool", np.random.default_rng(0).integers(0, 256, (1, 6, 7, 3))
+    for dtype in (np.uint8, np.int8):
+        pool = {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [1, 1, 0, 0]}
+        add(f"nhwc_max_pool_{np.dtype(dtype)}", op, {"x": codes.astype(dtype)}, **pool)
+    ceil = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+    add("nhwc_max_pool_ceil", op, {"x": codes.astype(np.uint8)}, **ceil)
 
 
 def _products() -> None:

@@ -103,36 +103,49 @@ def distances(node: OnnxNode, emit: Emitter) -> None:
 
 @onnx_op("CropAndResize", domain=MICROSOFT, limits="size known while importing")
 def crop_and_resize(node: OnnxNode, emit: Emitter) -> None:
-    """Boxes of images resized to one size, samples at the corners of the boxes' pixels."""
+    """Boxes of images resized to one size; the first and last samples are on the boxes' edges."""
     data, boxes, batch, _ = node.inputs
     size = emit.index_list(3, "the size")
     extents, count = emit.shape(data)[2:], emit.shape(boxes)[0]
+    mode = node.text("mode", "bilinear")
     inside: list[str] = []
     places: list[str] = []
     for d in (0, 1):
-        begin, end = (emit.part(boxes, 1, at, 1) for at in (d, d + 2))
-        share = np.linspace(0, 1, size[d], dtype=np.float32) if size[d] > 1 else np.full(1, 0.5)
-        reach = emit.temp("multiply", emit.temp("subtract", end, begin), _like(emit, share, boxes))
-        unit = emit.temp("add", begin, reach, label="unit")
-        place = emit.temp("multiply", unit, emit.scalar(extents[d] - 1, boxes, "extent"))
-        low = emit.temp("greater_equal", place, emit.scalar(0, boxes, "zero"))
-        high = emit.temp("less_equal", place, emit.scalar(extents[d] - 1, boxes, "last"))
-        sides = (count, 1, size[0], 1) if d == 0 else (count, 1, 1, size[1])
-        inside.append(emit.reshaped(emit.temp("logical_and", low, high), sides))
-        both = emit.temp("subtract", emit.temp("add", unit, unit), emit.scalar(1, boxes, "one"))
-        shape = (count, *sides[2:])
-        places.append(emit.temp("broadcast_to", emit.reshaped(both, shape), shape=(count, *size)))
+        place, within = _samples(emit, boxes, d, (size[d], extents[d]), nearest=mode == "nearest")
+        sides = (size[0], 1) if d == 0 else (1, size[1])
+        inside.append(emit.reshaped(within, (count, 1, *sides)))
+        shaped = emit.reshaped(place, (count, *sides))
+        places.append(emit.temp("broadcast_to", shaped, shape=(count, *size)))
     grid = emit.stacked((places[1], places[0]), 3)
     images = emit.temp("gather", data, batch, label="images", axis=0)
-    mode = node.text("mode", "bilinear")
     made = emit.onnx("GridSample", images, grid, opset=16, mode=mode, align_corners=1)
     outside = emit.scalar(node.number("extrapolation_value", 0.0), data, "outside")
     emit.out("where", emit.temp("logical_and", *inside, label="inside"), made, outside)
 
 
-def _like(emit: Emitter, array: np.ndarray, value: str) -> str:
-    """The array as a constant of the value's element type."""
-    return emit.stored("share", np.asarray(array).astype(emit.type(value).dtype))
+def _samples(
+    emit: Emitter, boxes: str, d: int, sizes: tuple[int, int], *, nearest: bool
+) -> tuple[str, str]:
+    """Where the boxes [count, 4] are sampled along one side, and which samples are in the image.
+
+    Both are [count, made]; -1 is the image's first element and 1 the last. `sizes` are how many
+    samples are made and how many elements there are. Halves are rounded up for the nearest.
+    """
+    made, extent = sizes
+    share = np.linspace(0, 1, made) if made > 1 else np.full(1, 0.5)
+    begin, end = (emit.part(boxes, 1, at, 1) for at in (d, d + 2))
+    stored = emit.stored("share", share.astype(emit.type(boxes).dtype))
+    reach = emit.temp("multiply", emit.temp("subtract", end, begin), stored, label="reach")
+    unit = emit.temp("add", begin, reach, label="unit")
+    last = emit.scalar(extent - 1, boxes, "last")
+    place = emit.temp("multiply", unit, last, label="place")
+    least = emit.temp("greater_equal", place, emit.scalar(0, boxes, "zero"))
+    inside = emit.temp("logical_and", least, emit.temp("less_equal", place, last))
+    if nearest:
+        whole = emit.temp("floor", emit.temp("add", place, emit.scalar(0.5, boxes, "half")))
+        unit = emit.temp("divide", whole, emit.scalar(max(extent - 1, 1), boxes, "steps"))
+    twice = emit.temp("add", unit, unit, label="twice")
+    return emit.temp("subtract", twice, emit.scalar(1, boxes, "one")), inside
 
 
 @onnx_op("WordConvEmbedding", domain=MICROSOFT)
@@ -142,30 +155,26 @@ def word_embedding(node: OnnxNode, emit: Emitter) -> None:
     Words end at the first character that is not positive; one without characters is zero.
     """
     words, kernel, bias, table = node.inputs
-    *outer, length = emit.shape(words)
-    filters, _, width, _ = emit.shape(kernel)
-    steps = emit.stored("steps", np.arange(length, dtype=np.int32))
-    text = emit.temp("greater", words, emit.stored("none", np.zeros((), np.int32)))
-    ends = emit.temp("where", text, emit.stored("length", np.asarray(length, np.int32)), steps)
-    count = emit.temp("reduce_min", ends, label="count", axes=(len(outer),), keepdims=True)
-    count = emit.reshaped(count, (int(np.prod(outer)), 1, 1))
-    taken = emit.temp("maximum", count, emit.stored("width", np.asarray(width, np.int32)))
-    windows = emit.temp("subtract", taken, emit.stored("before", np.asarray(width - 1, np.int32)))
+    (count, length), (filters, _, width, _) = emit.shape(words), emit.shape(kernel)
+    none, steps = _whole(emit, 0), _whole(emit, np.arange(length))
+    text = emit.temp("greater", words, none, label="text")
+    ends = emit.temp("where", text, _whole(emit, length), steps)
+    lengths = emit.temp("reduce_min", ends, label="lengths", axes=(1,), keepdims=True)
+    windows = emit.temp("subtract", lengths, _whole(emit, width - 1), label="windows")
+    windows = emit.reshaped(emit.temp("maximum", windows, _whole(emit, 1)), (count, 1, 1))
     letters = emit.temp("gather", table, words, label="letters", axis=0)
-    planes = emit.reshaped(letters, (int(np.prod(outer)), 1, length, emit.shape(table)[1]))
-    made = emit.temp("tanh", emit.onnx("Conv", planes, kernel, bias))
-    made = emit.reshaped(made, (int(np.prod(outer)), filters, length - width + 1))
-    own = emit.part(steps, 0, 0, length - width + 1)
-    inside = emit.temp("less", own, windows, label="inside")
-    made = emit.temp("where", inside, made, emit.scalar(-2, made, "below"))
+    images = emit.reshaped(letters, (count, 1, length, emit.shape(table)[1]))
+    made = emit.temp("tanh", emit.onnx("Conv", images, kernel, bias))
+    made = emit.reshaped(made, (count, filters, length - width + 1))
+    own = emit.temp("less", emit.part(steps, 0, 0, length - width + 1), windows, label="own")
+    made = emit.temp("where", own, made, emit.scalar(-1, made, "least"))
     most = emit.temp("reduce_max", made, axes=(2,), keepdims=False)
-    empty = emit.temp("equal", emit.reshaped(count, (emit.shape(most)[0], 1)), _zero(emit))
-    most = emit.temp("where", empty, emit.scalar(0, most, "zero"), most)
-    emit.out("reshape", most, shape=(*outer, filters))
+    emit.out("where", emit.temp("equal", lengths, none), emit.scalar(0, most, "zero"), most)
 
 
-def _zero(emit: Emitter) -> str:
-    return emit.stored("nothing", np.zeros((), np.int32))
+def _whole(emit: Emitter, numbers: int | np.ndarray) -> str:
+    """An int32 constant."""
+    return emit.stored("numbers", np.asarray(numbers, np.int32))
 
 
 @onnx_op("RelativePositionBias", domain=MICROSOFT, limits="lengths known while importing")
