@@ -3,6 +3,7 @@
 from retune.frontend.onnx.ops import (
     contrib,
     control,
+    dynamic,
     einsum,
     elementwise,
     indexing,
@@ -48,6 +49,7 @@ __all__ = [
     "Values",
     "contrib",
     "control",
+    "dynamic",
     "einsum",
     "elementwise",
     "full_name",
