@@ -39,7 +39,7 @@ def activated(emit: Emitter, value: str, name: str, given: dict[str, float]) -> 
             f"activation '{name}': expected one of {', '.join(ACTIVATIONS)}; save the model "
             "without optimisations"
         )
-    attrs = {key: number for key, number in given.items() if key in ACTIVATIONS[name]}
+    attrs: dict[str, Any] = {k: v for k, v in given.items() if k in ACTIVATIONS[name]}
     if name == "Clip":
         return emit.onnx(name, value, label="activation", opset=CLIP_BY_ATTRIBUTES, **attrs)
     return emit.onnx(name, value, label="activation", **attrs)
