@@ -11,10 +11,9 @@ Each architecture of `benchmarks.torch_architectures` is exported by torch's tra
 and onnxscript; retune's own needs none of them, and none at all for files that are there already.
 Every file is imported, compiled with default schedules, and compared with onnxruntime. Prints for
 each: nodes, tasks, what the device cannot do and the host does, and the largest deviation as a part
-of the output's range (one above both the tolerance and what roundings alone make is called wrong,
-see `benchmarks.rounding`), or where it ended and why; how many did at the end. `--times` also times
-the default schedules and onnxruntime, in turns, and names the heaviest kernels; for a machine that
-does nothing else.
+of the output's range (one that the library's criterion refuses is called wrong), or where it ended
+and why; how many did at the end. `--times` also times the default schedules and onnxruntime, in
+turns, and names the heaviest kernels; for a machine that does nothing else.
 """
 
 import argparse
@@ -30,7 +29,6 @@ from pathlib import Path
 
 from benchmarks.check_model import STAGES, Facts
 from benchmarks.command import parser_of
-from benchmarks.rounding import agrees
 from benchmarks.table import geometric_mean
 from benchmarks.torch_architectures import ARCHITECTURES, Architecture, Exporter
 from retune.bundle.verify.compare import TOLERANCE
@@ -127,11 +125,8 @@ def rows_of(case: Case, options: argparse.Namespace) -> Iterator[Facts]:
 
 
 def right(row: Facts) -> bool:
-    """True if every output is as it should be, or no further off than roundings alone make it."""
-    deviation, rounding = row.get("deviation"), row.get("rounding", 0.0)
-    return (
-        isinstance(deviation, float) and isinstance(rounding, float) and agrees(deviation, rounding)
-    )
+    """True if the library's criterion accepts every output: by its range, or by rounding."""
+    return row.get("passed") is True
 
 
 def show(row: Facts) -> str:

@@ -17,7 +17,6 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.passes import alone
-from benchmarks.rounding import moved_by_rounding
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
@@ -27,9 +26,9 @@ from retune.bundle.verify.by_parts import parts_of
 from retune.bundle.verify.compare import verify
 from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import open_peer
+from retune.bundle.verify.rounding import RoundingModel
 from retune.core.errors import RetuneError
 from retune.device.opencl.runtime import Device, open_device
-from retune.graph.evaluate import random_inputs
 
 STAGES = ("import", "compile", "verify", "times")
 HEAVIEST = 3
@@ -63,10 +62,18 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
         network.network.graph,
     )
     parts = parts_of(module, path, graph)
-    outcome = verify(module, peer, module.random_inputs, samples=1, parts=parts)
+    outcome = verify(
+        module,
+        peer,
+        module.random_inputs,
+        samples=1,
+        parts=parts,
+        rounding=RoundingModel(lambda: graph),
+    )
     yield {
         "deviation": outcome.max_rel_range,
-        "rounding": 0.0 if outcome.passed else moved_by_rounding(graph, random_inputs(graph)),
+        "passed": outcome.passed,
+        "rounding": outcome.rounding,
         "by_parts": outcome.by_parts,
         "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],
         "constant": [name for name, array in peer(feeds).items() if is_constant(array)],
