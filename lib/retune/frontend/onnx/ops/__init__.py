@@ -2,6 +2,7 @@
 
 from retune.frontend.onnx.ops import (
     control,
+    dynamic,
     einsum,
     elementwise,
     indexing,
@@ -45,6 +46,7 @@ __all__ = [
     "OnnxNode",
     "Values",
     "control",
+    "dynamic",
     "einsum",
     "elementwise",
     "handler_of",
