@@ -198,6 +198,16 @@ def compare(
         rounding = None
     if not dtype_of(expected).is_float:
         return _compare_exactly(name, got, expected, rounding)
+    return _compare_floats(name, got, expected, tolerance, rounding)
+
+
+def _compare_floats(
+    name: str,
+    got: np.ndarray,
+    expected: np.ndarray,
+    tolerance: float,
+    rounding: OutputRounding | None,
+) -> OutputDeviation:
     ours, theirs = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(theirs)
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
