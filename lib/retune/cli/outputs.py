@@ -270,7 +270,7 @@ OUTPUTS: Mapping[str, Any] = {
     "nightly prune": _Pruned,
     "nightly run": _Night,
     "nightly status": _Night,
-    "ops": list[extended(Support, opsets=str, how=str, limits=str)],
+    "ops": list[extended(Support, domain=str, opsets=str, how=str, limits=str)],
     "plan": _Plan,
     "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),
     "records best": list[_Best],

@@ -1,6 +1,7 @@
 """ONNX ops by family: importing this package registers every handler."""
 
 from retune.frontend.onnx.ops import (
+    contrib,
     control,
     dynamic,
     einsum,
@@ -31,6 +32,7 @@ from retune.frontend.onnx.ops.registry import (
     Handler,
     NotConstant,
     OnnxNode,
+    full_name,
     handler_of,
     names,
     onnx_op,
@@ -45,10 +47,12 @@ __all__ = [
     "NotConstant",
     "OnnxNode",
     "Values",
+    "contrib",
     "control",
     "dynamic",
     "einsum",
     "elementwise",
+    "full_name",
     "handler_of",
     "indexing",
     "linear",
