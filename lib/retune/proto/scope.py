@@ -58,6 +58,12 @@ def standard(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def full_name(proto: onnx.NodeProto) -> str:
+    """The operator's name, with its domain if that is not the default one."""
+    domain = standard(proto.domain)
+    return f"{domain}::{proto.op_type}" if domain else proto.op_type
+
+
 def opsets_of(holder: onnx.ModelProto | onnx.FunctionProto) -> Opsets:
     """What a model or a function says of the operator sets that it is written in."""
     return {standard(entry.domain): entry.version for entry in holder.opset_import}

@@ -25,17 +25,17 @@ from retune.frontend.onnx.functions import (
 from retune.frontend.onnx.host import HostPart, evaluate, runs_on_host
 from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, handler_of
 from retune.graph.graph import GraphBuilder
-from retune.proto.file import attribute_value, initializers, value_info
+from retune.proto.file import initializers, value_info
 from retune.proto.scope import (
     NameScope,
     attributes_of,
     bodies_of,
+    full_name,
     label_of,
     opsets_of,
     read_by,
     rename_seen,
     seen_by,
-    standard,
 )
 
 _MALFORMED = (IndexError, ValueError, KeyError, TypeError, ZeroDivisionError, OverflowError)
@@ -175,7 +175,7 @@ class BodyImporter:
             raise self.errors[0]
 
     def _miss(self, call: onnx.NodeProto) -> None:
-        op_type = _full_name(call)
+        op_type = full_name(call)
         self.missing[op_type] += 1
         self.first.setdefault(op_type, call.name)
         self._unknown.update(call.output)
@@ -183,14 +183,7 @@ class BodyImporter:
     def _handle(self, handler: Handler, call: onnx.NodeProto, scope: NameScope) -> None:
         version = scope.version(call.domain)
         where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
-        node = OnnxNode(
-            op_type=call.op_type,
-            name=call.name,
-            inputs=tuple(call.input),
-            outputs=tuple(call.output),
-            attrs={a.name: attribute_value(a, self._folder, where) for a in call.attribute},
-            opset=version,
-        )
+        node = OnnxNode.of(call, version, self._folder, where)
         around = _Around(
             importer=self, call=call, scope=scope, errors=len(self.errors), missing=+self.missing
         )
@@ -288,13 +281,7 @@ class BodyImporter:
 
 def _handler(call: onnx.NodeProto, scope: NameScope) -> Handler | None:
     """What imports the node, if there is something."""
-    return handler_of(_full_name(call), scope.version(call.domain))
-
-
-def _full_name(call: onnx.NodeProto) -> str:
-    """The operator's name, with its domain if that is not the default one."""
-    domain = standard(call.domain)
-    return f"{domain}::{call.op_type}" if domain else call.op_type
+    return handler_of(full_name(call), scope.version(call.domain))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
