@@ -12,6 +12,7 @@ from retune.ops import (
     pooling,
     quantized,
     reduction,
+    trees,
 )
 from retune.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
 
@@ -34,4 +35,5 @@ __all__ = [
     "pooling",
     "quantized",
     "reduction",
+    "trees",
 ]

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 import onnx
 
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+
 Opsets = Mapping[str, int]
 """Domain -> version of its operator set; the default domain is ''."""
 
@@ -56,12 +59,6 @@ class NameScope:
 def standard(domain: str) -> str:
     """The domain, '' for both names of the default one."""
     return "" if domain == "ai.onnx" else domain
-
-
-def full_name(proto: onnx.NodeProto) -> str:
-    """The operator's name, with its domain if that is not the default one."""
-    domain = standard(proto.domain)
-    return f"{domain}::{proto.op_type}" if domain else proto.op_type
 
 
 def opsets_of(holder: onnx.ModelProto | onnx.FunctionProto) -> Opsets:

@@ -24,13 +24,12 @@ from retune.frontend.onnx.functions import (
     local_function,
     schema_function,
 )
-from retune.frontend.onnx.ops import OnnxNode, handler_of
+from retune.frontend.onnx.ops import OnnxNode, full_name, handler_of
 from retune.ops import Array
 from retune.proto.file import initializers, value_info
 from retune.proto.scope import (
     Opsets,
     attributes_of,
-    full_name,
     label_of,
     opsets_of,
     read_by,
@@ -169,7 +168,8 @@ def _open(proto: onnx.NodeProto, scope: Scope) -> _Step:
 
 def _opened(proto: onnx.NodeProto, scope: Scope, label: str) -> Run:
     """What runs the node. Raises: ModelError if nothing does."""
-    name, version = full_name(proto), scope.version(proto)
+    name = full_name(standard(proto.domain), proto.op_type)
+    version = scope.version(proto)
     node = OnnxNode.of(proto, version, Path(), f"node {label}")
     function = host_function(name, version)
     if function is not None:

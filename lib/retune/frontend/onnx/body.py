@@ -23,19 +23,19 @@ from retune.frontend.onnx.functions import (
     schema_function,
 )
 from retune.frontend.onnx.host import HostPart, evaluate, runs_on_host
-from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, handler_of
+from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, full_name, handler_of
 from retune.graph.graph import GraphBuilder
 from retune.proto.file import initializers, value_info
 from retune.proto.scope import (
     NameScope,
     attributes_of,
     bodies_of,
-    full_name,
     label_of,
     opsets_of,
     read_by,
     rename_seen,
     seen_by,
+    standard,
 )
 
 _MALFORMED = (IndexError, ValueError, KeyError, TypeError, ZeroDivisionError, OverflowError)
@@ -175,7 +175,7 @@ class BodyImporter:
             raise self.errors[0]
 
     def _miss(self, call: onnx.NodeProto) -> None:
-        op_type = full_name(call)
+        op_type = _full_name(call)
         self.missing[op_type] += 1
         self.first.setdefault(op_type, call.name)
         self._unknown.update(call.output)
@@ -251,6 +251,12 @@ class BodyImporter:
         self.run(graph.node, inner)
         return tuple(inner.value(entry.name) or "" for entry in graph.output)
 
+    def apply(self, proto: onnx.NodeProto, opset: int | None, scope: NameScope) -> tuple[str, ...]:
+        """The outputs of a node that a handler made, whose names are those of the graph."""
+        stated = {} if opset is None else {"": opset}
+        self._import(proto, NameScope(opsets={**scope.opsets, **stated}))
+        return tuple(self.values.resolve(name) for name in proto.output)
+
     def _fold(self, call: onnx.NodeProto, scope: NameScope) -> bool:
         """True if the node's inputs are all known, and now its outputs are."""
         read = [name for name in call.input if name]
@@ -281,7 +287,11 @@ class BodyImporter:
 
 def _handler(call: onnx.NodeProto, scope: NameScope) -> Handler | None:
     """What imports the node, if there is something."""
-    return handler_of(full_name(call), scope.version(call.domain))
+    return handler_of(_full_name(call), scope.version(call.domain))
+
+
+def _full_name(call: onnx.NodeProto) -> str:
+    return full_name(standard(call.domain), call.op_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +303,10 @@ class _Around:
     scope: NameScope
     errors: int
     missing: Counter[str]
+
+    def apply(self, proto: onnx.NodeProto, opset: int | None) -> tuple[str, ...]:
+        """The outputs of another ONNX operator, which reads values of the graph."""
+        return self.importer.apply(proto, opset, self.scope)
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
         """The outputs of a body inside the node, applied to these values."""
