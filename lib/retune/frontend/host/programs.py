@@ -7,16 +7,19 @@ inputs of the same types. So an operator means on the host what it means on the 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.functions import Functions
 from retune.frontend.onnx.ops.registry import Emitter, Handler, NotConstant, OnnxNode
 from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import Graph, GraphBuilder, array_type
 from retune.ops import Array, lookup
+from retune.proto.scope import NameScope, Opsets
 
 _KEPT_TYPES = 64
 """Types of inputs whose programs a node keeps: numbers of detections come again."""
@@ -44,8 +47,21 @@ class _Builder(GraphBuilder):
         return super().contents(name)
 
 
+@dataclass(frozen=True, slots=True)
 class _Alone:
     """What a handler gets that asks for more than its node."""
+
+    build: GraphBuilder
+    opsets: Opsets
+    functions: Functions
+
+    def apply(self, proto: onnx.NodeProto, opset: int | None) -> tuple[str, ...]:
+        """The outputs of another ONNX operator, which reads values of the graph."""
+        from retune.frontend.onnx.body import BodyImporter  # it runs nodes of constants by this
+
+        scope = NameScope(opsets=self.opsets)
+        importer = BodyImporter(self.build, self.functions, scope, Path())
+        return importer.apply(proto, opset, scope)
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
         """Raises: ModelError."""
@@ -91,10 +107,19 @@ class _Programs:
 class ImportedNode:
     """A node, ready to run by its handler."""
 
-    def __init__(self, node: OnnxNode, handler: Handler, constants: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        node: OnnxNode,
+        handler: Handler,
+        constants: Mapping[str, Array],
+        opsets: Opsets,
+        functions: Functions,
+    ) -> None:
         """`constants` are values whose contents never change, those that it reads among them."""
         self._node = node
         self._handler = handler
+        self._opsets = opsets
+        self._functions = functions
         read = dict.fromkeys(name for name in node.inputs if name)
         self._constants = {name: constants[name] for name in read if name in constants}
         self._kept: dict[tuple[Any, ...], _Programs] = {}
@@ -153,7 +178,8 @@ class ImportedNode:
             build.contents(name)
         values = Values()
         try:
-            self._handler(node, Emitter(build, node, _Alone(), values))
+            around = _Alone(build, self._opsets, self._functions)
+            self._handler(node, Emitter(build, node, around, values))
         except _MALFORMED as error:
             raise ModelError(f"malformed ({error}); check the model with onnx.checker") from error
         outputs = [values.resolve(name) for name in node.outputs]

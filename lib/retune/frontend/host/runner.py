@@ -176,7 +176,7 @@ def _opened(proto: onnx.NodeProto, scope: Scope, label: str) -> Run:
         return _calling(node, function, _inner(proto, scope))
     handler = handler_of(name, version)
     if handler is not None:
-        imported = ImportedNode(node, handler, scope.constants)
+        imported = ImportedNode(node, handler, scope.constants, scope.opsets, scope.functions)
         return lambda args, _: imported(args)
     stated = local_function(proto, scope.functions)
     if stated is not None:
