@@ -7,6 +7,7 @@ Source: onnxruntime's docs/ContribOperators.md. Quantized operators are in `fron
 
 from retune.frontend.onnx.ops.contrib import (
     attention,
+    blocks,
     fused,
     grouped,
     layouts,
@@ -15,4 +16,13 @@ from retune.frontend.onnx.ops.contrib import (
     standard,
 )
 
-__all__ = ["attention", "fused", "grouped", "layouts", "normalisation", "refused", "standard"]
+__all__ = [
+    "attention",
+    "blocks",
+    "fused",
+    "grouped",
+    "layouts",
+    "normalisation",
+    "refused",
+    "standard",
+]
