@@ -101,8 +101,8 @@ def future(emit: Emitter, like: str, queries: int, keys: int) -> str:
 
 def least(like: str, emit: Emitter) -> float:
     """The least number of the value's element type."""
-    dtype = emit.type(like).dtype
-    return float(np.finfo(numpy_dtype(dtype)).min) if dtype != "bfloat16" else -3.3e38
+    lowest, zero = np.array([-np.inf, 0.0], numpy_dtype(emit.type(like).dtype))
+    return float(np.nextafter(lowest, zero))
 
 
 def where_bias(emit: Emitter, seen: str, like: str, hidden: float) -> str:
