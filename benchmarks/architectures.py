@@ -11,8 +11,8 @@ Each architecture of `benchmarks.torch_architectures` is exported by torch's tra
 and onnxscript; retune's own needs none of them, and none at all for files that are there already.
 Every file is imported, compiled with default schedules, and compared with onnxruntime. Prints for
 each: nodes, tasks, what the device cannot do and the host does, and the largest deviation as a part
-of the output's range (one above both the tolerance and what roundings alone make is called wrong,
-see `benchmarks.rounding`), or where it ended and why; how many did at the end. `--times` also times
+of the output's range (one that the library's criterion refuses is called wrong), or where it ended
+and why; how many did at the end. `--times` also times
 the default schedules and onnxruntime, in turns, and names the heaviest kernels; for a machine that
 does nothing else.
 """

@@ -17,7 +17,6 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.passes import alone
-from benchmarks.rounding import moved_by_rounding
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
@@ -27,10 +26,10 @@ from retune.bundle.verify.by_parts import parts_of
 from retune.bundle.verify.compare import verify
 from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import open_peer
+from retune.bundle.verify.rounding import RoundingModel
 from retune.cli.options import parse_shapes
 from retune.core.errors import RetuneError
 from retune.device.opencl.runtime import Device, open_device
-from retune.graph.evaluate import random_inputs
 
 STAGES = ("import", "compile", "verify", "times")
 HEAVIEST = 3
@@ -71,11 +70,14 @@ def facts_of(
         return with_values(module.random_inputs(seed), values)
 
     feeds, parts = sample(0), parts_of(module, path, graph)
-    outcome = verify(module, peer, sample, samples=1, parts=parts)
-    moved = with_values(random_inputs(graph), values)
+    rounding = RoundingModel(
+        lambda: graph, peer, lambda: open_peer("onnxruntime", path, shapes=shapes, optimised=False)
+    )
+    outcome = verify(module, peer, sample, samples=1, parts=parts, rounding=rounding)
     yield {
         "deviation": outcome.max_rel_range,
-        "rounding": 0.0 if outcome.passed else moved_by_rounding(graph, moved),
+        "passed": outcome.passed,
+        "rounding": outcome.rounding,
         "by_parts": outcome.by_parts,
         "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],
         "constant": [name for name, array in peer(feeds).items() if is_constant(array)],

@@ -146,6 +146,10 @@ class _Verified(TypedDict):
     tolerance: float
     passed: bool
     by_parts: bool
+    criterion: str
+    rounding: float | None
+    used: float
+    decision: str
     max_error: float
     largest_error: str
 
@@ -248,6 +252,7 @@ class _Pruned(_PrunedFiles, total=False):
     logs: int
 
 
+_verified = extended(Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str)
 _version = extended(Version, current=bool)
 _quality = get_type_hints(QuantizeManifest)
 
@@ -274,8 +279,8 @@ OUTPUTS: Mapping[str, Any] = {
     "rollback": _version,
     "tasks": list[_Task],
     "tune": _Tuned,
-    "verify": extended(Verification, module=str, oracle=str),
-    "verify of integers": extended(Verification, module=str, oracle=str, float_rel_range=float),
+    "verify": _verified,
+    "verify of integers": extended(_verified, float_rel_range=float),
     "versions": list[_version],
     "vta roofline": _Rooflines,
     "vta simulate": _SimulatedModule,
