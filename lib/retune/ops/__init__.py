@@ -14,6 +14,7 @@ from retune.ops import (
     pooling,
     quantized,
     reduction,
+    trees,
 )
 from retune.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
 
@@ -38,4 +39,5 @@ __all__ = [
     "pooling",
     "quantized",
     "reduction",
+    "trees",
 ]
