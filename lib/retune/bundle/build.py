@@ -40,8 +40,8 @@ from retune.graph.passes.storage import only_moves
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.ir.views import view
-from retune.ops.host import HOST
 from retune.ops.quantized import RESCALING
+from retune.ops.registry import HOST
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
@@ -381,12 +381,14 @@ class _PlanBuilder:
             of = self._rows(place, self.graph.types[value].dtype)
             self.aliases.append(Alias(value=value, of=of, storage=place.storage))
         graph, kind = self.graph, self.graph.types[value]
-        if value in graph.outputs:
+        if value in graph.inputs:
+            role = "input"
+        elif value in graph.outputs:
             role = "output"
         elif value in graph.constants:
             return self._stored(value, graph.constants[value])
         else:
-            role = "input" if value in graph.inputs else "temp"
+            role = "temp"
         elements = kind.elements if kind.known else 0
         self.buffers[value] = ProgramBuffer(
             name=value, dtype=kind.dtype, elements=elements, role=role, shape=kind.shape

@@ -21,8 +21,8 @@ from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
 from retune.device.remote.names import is_farm
+from retune.frontend.host.step import HostModel
 from retune.ir.storage import Storage
-from retune.ops.host import HostModel
 from retune.targets.vta.step import OffloadedStep
 
 _MOST = 1 << 62
@@ -113,10 +113,14 @@ def check_images(plan: NetworkPlan) -> None:
 
 
 def check_interface(plan: NetworkPlan) -> None:
-    """`inputs` and `outputs` list exactly the buffers of these roles, each once."""
+    """`inputs` and `outputs` list exactly the buffers of these roles, each once; inputs that are
+    handed through are outputs, too."""
+    handed = {*plan.inputs} & {*plan.outputs}
+    if len({*plan.outputs}) < len(plan.outputs):
+        raise broken_plan(plan, "outputs", "each of them once", str(list(plan.outputs)))
     sides: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("input", plan.inputs),
-        ("output", plan.outputs),
+        ("output", tuple(name for name in plan.outputs if name not in handed)),
     )
     for role, listed in sides:
         having = [entry.name for entry in plan.buffers if entry.role == role]
