@@ -357,7 +357,7 @@ class _PlanBuilder:
 
     def _stored(self, value: str, array: np.ndarray) -> str:
         """The weight that holds a constant as it is; an output's name is not a weight's."""
-        name = own_name(f"{value}@stored", self.graph) if value in self.graph.outputs else value
+        name = own_name(f"{value}@stored", self.graph) if value in self.graph.ends else value
         if name not in self.weights:
             self._store(name, np.ascontiguousarray(array), array.shape)
         return name
@@ -381,7 +381,7 @@ class _PlanBuilder:
             of = self._rows(place, self.graph.types[value].dtype)
             self.aliases.append(Alias(value=value, of=of, storage=place.storage))
         graph, kind = self.graph, self.graph.types[value]
-        if value in graph.outputs:
+        if value in graph.ends:
             role = "output"
         elif value in graph.constants:
             return self._stored(value, graph.constants[value])
