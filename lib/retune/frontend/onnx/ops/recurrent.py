@@ -14,13 +14,15 @@ step with a state of zeros has less to do, and programs of its own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from retune.core.errors import ModelError
-from retune.frontend.onnx.ops.recurrent_activations import Activation, activations_of
+from retune.frontend.onnx.ops.recurrent_activations import Activation, Put, activations_of
 from retune.frontend.onnx.ops.recurrent_cells import (
     Cell,
+    Product,
     State,
     Step,
     gru_step,
@@ -54,6 +56,22 @@ class Kind:
     step: Step
 
 
+class Weights(Protocol):
+    """W and R of a layer, as what multiplies by them."""
+
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """[directions, gates * hidden, width] and [directions, gates * hidden, hidden]."""
+        ...
+
+    def data(self, direction: int) -> Product:
+        """The product with W of all gates."""
+        ...
+
+    def state(self, direction: int, gate: int) -> Product:
+        """The product with R of one gate."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentLayer:
     """A layer's extents and what all its directions share."""
@@ -61,6 +79,7 @@ class RecurrentLayer:
     node: OnnxNode
     emit: Emitter
     kind: Kind
+    weights: Weights
     steps: int
     batch: int
     hidden: int
@@ -74,28 +93,62 @@ class RecurrentLayer:
     batch_first: bool
 
 
+LSTM = Kind(gates=4, activations=("Sigmoid", "Tanh", "Tanh"), states=2, step=lstm_step)
+GRU = Kind(gates=3, activations=("Sigmoid", "Tanh"), states=1, step=gru_step)
+RNN = Kind(gates=1, activations=("Tanh",), states=1, step=rnn_step)
+
+
 @onnx_op("LSTM")
 def lstm(node: OnnxNode, emit: Emitter) -> None:
     """Long short-term memory; outputs Y, Y_h, Y_c, of which any may be left out."""
-    names = ("Sigmoid", "Tanh", "Tanh")
-    _import(node, emit, Kind(gates=4, activations=names, states=2, step=lstm_step))
+    import_layer(node, emit, LSTM, FloatWeights(emit, *node.inputs[1:3]))
 
 
 @onnx_op("GRU")
 def gru(node: OnnxNode, emit: Emitter) -> None:
     """Gated recurrent units; outputs Y and Y_h."""
-    names = ("Sigmoid", "Tanh")
-    _import(node, emit, Kind(gates=3, activations=names, states=1, step=gru_step))
+    import_layer(node, emit, GRU, FloatWeights(emit, *node.inputs[1:3]))
 
 
 @onnx_op("RNN")
 def rnn(node: OnnxNode, emit: Emitter) -> None:
     """A plain recurrent layer; outputs Y and Y_h."""
-    _import(node, emit, Kind(gates=1, activations=("Tanh",), states=1, step=rnn_step))
+    import_layer(node, emit, RNN, FloatWeights(emit, *node.inputs[1:3]))
 
 
-def _import(node: OnnxNode, emit: Emitter, kind: Kind) -> None:
-    layer = _layer(node, emit, kind)
+@dataclass(frozen=True, slots=True)
+class FloatWeights:
+    """W and R in floats, one row for each unit of each gate."""
+
+    emit: Emitter
+    of_data: str
+    of_state: str
+
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Those of W and R."""
+        return self.emit.shape(self.of_data), self.emit.shape(self.of_state)
+
+    def data(self, direction: int) -> Product:
+        """A dense layer with W."""
+        return _dense(self.emit.single(self.of_data, 0, direction))
+
+    def state(self, direction: int, gate: int) -> Product:
+        """A dense layer with R of that gate."""
+        hidden = self.emit.shape(self.of_state)[-1]
+        weight = self.emit.single(self.of_state, 0, direction)
+        return _dense(self.emit.part(weight, 0, gate * hidden, hidden))
+
+
+def _dense(weight: str) -> Product:
+    def product(put: Put, rows: str) -> str:
+        return put("dense", rows, weight)
+
+    return product
+
+
+def import_layer(node: OnnxNode, emit: Emitter, kind: Kind, weights: Weights) -> None:
+    """The node's outputs are those of a recurrent layer with these weights."""
+    layer = _layer(node, emit, kind, weights)
     functions = activations_of(node, kind.activations, len(layer.directions))
     cells = [_cell(layer, direction, own) for direction, own in enumerate(functions)]
     _outputs(layer, [unrolled(layer, direction, cell) for direction, cell in enumerate(cells)])
@@ -125,13 +178,14 @@ def unrolled(layer: RecurrentLayer, direction: int, cell: Cell) -> list[State]:
     return found[:: -1 if backward else 1]
 
 
-def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> RecurrentLayer:
-    data, weight, recurrence = node.inputs[:3]
+def _layer(node: OnnxNode, emit: Emitter, kind: Kind, weights: Weights) -> RecurrentLayer:
+    data = node.inputs[0]
     batch_first = bool(node.integer("layout", 0))
     if batch_first:
         data = emit.temp("transpose", data, perm=(1, 0, 2))
     steps, batch, width = emit.shape(data)
-    hidden = emit.shape(recurrence)[-1]
+    found = weights.shapes()
+    hidden = found[1][-1]
     directions = DIRECTIONS.get(node.text("direction", "forward").lower())
     if directions is None:
         raise ModelError(
@@ -140,7 +194,6 @@ def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> RecurrentLayer:
         )
     expected = (len(directions), kind.gates * hidden)
     stated = node.integer("hidden_size", hidden)
-    found = emit.shape(weight), emit.shape(recurrence)
     if found != ((*expected, width), (*expected, hidden)) or stated != hidden or not steps:
         raise ModelError(
             f"data {emit.type(data)} with weights W {list(found[0])} and R {list(found[1])}, "
@@ -152,6 +205,7 @@ def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> RecurrentLayer:
         node=node,
         emit=emit,
         kind=kind,
+        weights=weights,
         steps=steps,
         batch=batch,
         hidden=hidden,
@@ -186,7 +240,6 @@ def _cell(layer: RecurrentLayer, direction: int, activations: tuple[Activation, 
     """What the steps of one direction share."""
     node, emit, hidden = layer.node, layer.emit, layer.hidden
     whole, linear = layer.kind.gates * hidden, bool(node.integer("linear_before_reset", 0))
-    recurrence = _part(layer, node.inputs[2], direction)
     bias, inner = "", ""
     if node.has_input(3):
         both = _part(layer, node.inputs[3], direction)
@@ -206,9 +259,7 @@ def _cell(layer: RecurrentLayer, direction: int, activations: tuple[Activation, 
         emit=emit,
         name=layer.directions[direction],
         bias=bias,
-        recurrence=tuple(
-            emit.part(recurrence, 0, gate * hidden, hidden) for gate in range(layer.kind.gates)
-        ),
+        recurrence=tuple(layer.weights.state(direction, gate) for gate in range(layer.kind.gates)),
         inner_bias=inner,
         peepholes=peepholes,
         activations=activations,
@@ -241,8 +292,11 @@ def _part(layer: RecurrentLayer, value: str, direction: int) -> str:
 def _gate_rows(layer: RecurrentLayer, direction: int, cell: Cell) -> str:
     """X W' + b for every step and gate: [steps * gates, batch, hidden]."""
     emit, name = layer.emit, cell.name
-    weight = _part(layer, layer.node.inputs[1], direction)
-    made = emit.temp("dense", layer.rows, weight, label=f"{name}.dense")
+
+    def put(op: str, *inputs: str, **attrs: Any) -> str:
+        return emit.temp(op, *inputs, label=f"{name}.{op}", **attrs)
+
+    made = layer.weights.data(direction)(put, layer.rows)
     if cell.bias:
         made = emit.temp("add", made, cell.bias, label=f"{name}.biased")
     apart = emit.reshaped(made, (layer.steps, layer.batch, layer.kind.gates, layer.hidden))

@@ -20,6 +20,9 @@ from retune.frontend.onnx.ops.registry import Emitter
 State = tuple[str, ...]
 """The hidden state, and for LSTM the cell."""
 
+Product = Callable[[Put, str], str]
+"""Emits the product of rows [n, k] with a weight: [n, m], in floats."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -29,8 +32,8 @@ class Cell:
     name: str
     bias: str
     """[1, gates * hidden], what is added to the data's product with W; '' for none."""
-    recurrence: tuple[str, ...]
-    """R of each gate, [hidden, hidden]."""
+    recurrence: tuple[Product, ...]
+    """The product of a hidden state with R of each gate."""
     inner_bias: str
     """GRU with linear_before_reset: the bias [hidden] that the reset gate scales too."""
     peepholes: tuple[str, str, str]
@@ -111,8 +114,8 @@ def rnn_step(put: Put, cell: Cell, rows: tuple[str, ...], state: State) -> State
     return (cell.gate(put, 0, value),)
 
 
-def _dense(put: Put, state: str, weight: str) -> str:
-    return state and put("dense", state, weight)
+def _dense(put: Put, state: str, product: Product) -> str:
+    return state and product(put, state)
 
 
 def _product(put: Put, a: str, b: str) -> str:
