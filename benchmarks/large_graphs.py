@@ -14,10 +14,11 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
+from typing import Any
 
 import numpy as np
 import onnx
@@ -45,7 +46,7 @@ class _Writer:
         self.constants: list[onnx.TensorProto] = []
         self._random = np.random.default_rng(0)
 
-    def __call__(self, op: str, *inputs: str, outputs: int = 1, **attrs: object) -> str:
+    def __call__(self, op: str, *inputs: str, outputs: int = 1, **attrs: Any) -> str:
         """The name of the node's only output, or the stem of several: NAME_0, NAME_1, ..."""
         stem = f"v{len(self.nodes)}"
         made = [stem] if outputs == 1 else [f"{stem}_{i}" for i in range(outputs)]
@@ -166,7 +167,7 @@ def stages(path: Path, folder: Path, device: str) -> Iterator[tuple[str, object]
     yield "deviation", _deviation(found, open_peer("onnxruntime", path)(feeds))
 
 
-def _deviation(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+def _deviation(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
     return max(
         float(np.abs(found[name] - want).max() / max(np.ptp(want), 1e-30))
         for name, want in wanted.items()
