@@ -40,8 +40,8 @@ from retune.graph.passes.storage import only_moves
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.ir.views import view
-from retune.ops.host import HOST
 from retune.ops.quantized import RESCALING
+from retune.ops.registry import HOST
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages

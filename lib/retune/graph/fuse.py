@@ -24,7 +24,7 @@ from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
 from retune.ops import lookup
 from retune.ops.blocked import OFFLOADED
-from retune.ops.host import HOST
+from retune.ops.registry import HOST
 
 ALIAS = "alias"
 """Kind of a group without a kernel: its output is its input's memory under another shape."""

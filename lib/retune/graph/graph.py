@@ -226,6 +226,10 @@ class GraphBuilder:
         self.constants[name] = array
         return self._claim(name, array_type(array, dtype))
 
+    def contents(self, name: str) -> Array | None:
+        """The value's contents where it is constant, asked for by what has to know them."""
+        return self.constants.get(name)
+
     def fresh(self, name: str) -> str:
         """`name`, or the first of `name.1`, `name.2`, ... that is neither taken nor reserved."""
         if name not in self.types and name not in self._reserved:

@@ -14,8 +14,7 @@ from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import moves_only_ones
 from retune.graph.rewrite import GraphRewriter
 from retune.ops import AttrValue, lookup
-from retune.ops.host import HOST
-from retune.ops.registry import integer, ints
+from retune.ops.registry import HOST, integer, ints
 
 Perm = tuple[int, ...]
 
