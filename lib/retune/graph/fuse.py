@@ -12,12 +12,13 @@ accelerator computes. They come as late as they can, so that the device's work h
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
+from retune.graph.rewrite import node_renamed
 from retune.ops import lookup
 from retune.ops.blocked import OFFLOADED
 from retune.ops.host import HOST
@@ -106,6 +107,21 @@ def group_graph(graph: Graph, group: Group) -> Graph:
         outputs=group.outputs,
         nodes=group.nodes,
         types={value: graph.types[value] for value in values},
+    )
+
+
+def group_renamed(group: Group, names: Mapping[str, str]) -> Group:
+    """The group with other names of some of its values."""
+
+    def new(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(value, value) for value in values)
+
+    return replace(
+        group,
+        nodes=tuple(node_renamed(node, names) for node in group.nodes),
+        inputs=new(group.inputs),
+        params=new(group.params),
+        outputs=new(group.outputs),
     )
 
 
