@@ -11,18 +11,15 @@ Each architecture of `benchmarks.torch_architectures` is exported by torch's tra
 and onnxscript; retune's own needs none of them, and none at all for files that are there already.
 Every file is imported, compiled with default schedules, and compared with onnxruntime. Prints for
 each: nodes, tasks, what the device cannot do and the host does, and the largest deviation as a part
-of the output's range (one above both the tolerance and what roundings alone make is called wrong,
-see `benchmarks.rounding`), or where it ended and why; how many did at the end. `--times` also times
+of the output's range (one that the library's criterion refuses is called wrong), or where it ended
+and why; how many did at the end. `--times` also times
 the default schedules and onnxruntime, in turns, and names the heaviest kernels; for a machine that
 does nothing else.
 """
 
 import argparse
 import json
-import signal
-import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -30,15 +27,9 @@ from pathlib import Path
 
 from benchmarks.check_model import STAGES, Facts
 from benchmarks.command import parser_of
-from benchmarks.rounding import agrees
-from benchmarks.table import geometric_mean
+from benchmarks.survey import checked, output_of, show, summary
 from benchmarks.torch_architectures import ARCHITECTURES, Architecture, Exporter
-from retune.bundle.verify.compare import TOLERANCE
 from retune.core.config import cache_root
-
-ROOT = Path(__file__).resolve().parent.parent
-_SHOWN = 160
-"""Characters of a reason in a table; `--json` has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +71,6 @@ def exported(case: Case, options: argparse.Namespace) -> str:
     return error if error or path.is_file() else "the exporter wrote no file"
 
 
-def checked(case: Case, layout: str, options: argparse.Namespace) -> Facts:
-    """What `check_model` finds out about the case's file."""
-    command = [
-        sys.executable, "-m", "benchmarks.check_model", str(case.file(options.cache).resolve()),
-        "--layout", layout, "--until", options.until, "--device", options.device,
-        "--seconds", str(options.seconds),
-    ]  # fmt: skip
-    text, error = output_of(command, options.limit)
-    lines = text.splitlines()
-    found: Facts = json.loads(lines[-1]) if lines else {"stage": STAGES[0]}
-    return found | {"error": error} if error else found
-
-
-def output_of(command: Sequence[str], limit_s: float) -> tuple[str, str]:
-    """What a process printed, and why it failed; empty if it did not."""
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        printed = error.stdout or b""
-        text = printed if isinstance(printed, str) else printed.decode(errors="replace")
-        return text, f"took more than {limit_s:.0f} s"
-    if done.returncode < 0:
-        return done.stdout, f"killed by {signal.Signals(-done.returncode).name}"
-    last = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-    return done.stdout, last if done.returncode else ""
-
-
 def rows_of(case: Case, options: argparse.Namespace) -> Iterator[Facts]:
     """One row for each layout; a single one if there is no file."""
     row: Facts = {
@@ -122,68 +84,9 @@ def rows_of(case: Case, options: argparse.Namespace) -> Iterator[Facts]:
     elif options.until == "export":
         yield row | {"stage": "done"}
     else:
+        file = case.file(options.cache).resolve()
         for layout in options.layout:
-            yield row | {"layout": layout} | checked(case, layout, options)
-
-
-def right(row: Facts) -> bool:
-    """True if every output is as it should be, or no further off than roundings alone make it."""
-    deviation, rounding = row.get("deviation"), row.get("rounding", 0.0)
-    return (
-        isinstance(deviation, float) and isinstance(rounding, float) and agrees(deviation, rounding)
-    )
-
-
-def show(row: Facts) -> str:
-    """One line."""
-    text = f"{row['name']:50} {row['family']:24} {row['exporter']:9} {row.get('layout', ''):4}"
-    if "nodes" in row:
-        text += f" {row['nodes']:5} nodes {row['tasks']:4} tasks"
-    if isinstance(hosted := row.get("host"), list) and hosted:
-        text += f" {len(hosted)} on the host ({'; '.join(hosted)})"[:_SHOWN]
-    if "deviation" in row:
-        text += f" deviation {row['deviation']:.1e}" + ("" if right(row) else " WRONG")
-        text += " of empty or constant outputs" if row.get("constant") else ""
-    if "error" in row:
-        text += f" {row['stage']}: {str(row['error'])[:_SHOWN]}"
-    return text + _times(row)
-
-
-def _times(row: Facts) -> str:
-    """Both times, their ratio, and the heaviest steps; empty if nothing was timed."""
-    times, steps = row.get("median_ms"), row.get("heaviest")
-    if not isinstance(times, dict) or not isinstance(steps, list):
-        return ""
-    ours, theirs = float(times["default"]), float(times["onnxruntime"])
-    named = ", ".join(f"{s['steps']} x {s['kernel']} {s['share']:.0%}" for s in steps)
-    return f" {ours:.2f} ms, onnxruntime {theirs:.2f} ms ({ours / theirs:.2f}x): {named}"
-
-
-def summary(rows: Sequence[Facts]) -> list[str]:
-    """How many came how far, and what stopped the others."""
-    ended = Counter(str(row["stage"]) for row in rows if "error" in row)
-    there = len(rows) - ended["export"]
-    imported = there - ended["import"]
-    lines = [f"{there} of {len(rows)} export, {imported} of {there} import"]
-    compared = [row for row in rows if "deviation" in row]
-    if compared:
-        lines[0] += (
-            f", {sum(map(right, rows))} of {there} agree within {TOLERANCE:.0e} or roundings"
-        )
-    hosted = sum(bool(row.get("host")) for row in rows)
-    if hosted:
-        lines.append(f"  {hosted} have steps on the host")
-    for stage, count in ended.items():
-        lines.append(f"  {count} end at {stage}")
-    ratios = [
-        times["default"] / times["onnxruntime"]
-        for row in rows
-        if isinstance(times := row.get("median_ms"), dict)
-    ]
-    if ratios:
-        mean = geometric_mean(ratios)
-        lines.append(f"default / onnxruntime: geometric mean {mean:.3f}, worst {max(ratios):.3f}")
-    return lines
+            yield row | {"layout": layout} | checked(file, layout, options)
 
 
 def main() -> None:

@@ -10,14 +10,13 @@ process of its own: nothing that one network does can end the others' check.
 import json
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.passes import alone
-from benchmarks.rounding import moved_by_rounding
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
@@ -27,9 +26,10 @@ from retune.bundle.verify.by_parts import parts_of
 from retune.bundle.verify.compare import verify
 from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import open_peer
+from retune.bundle.verify.rounding import RoundingModel
+from retune.cli.options import parse_shapes
 from retune.core.errors import RetuneError
 from retune.device.opencl.runtime import Device, open_device
-from retune.graph.evaluate import random_inputs
 
 STAGES = ("import", "compile", "verify", "times")
 HEAVIEST = 3
@@ -40,10 +40,17 @@ _PASSES = 20
 Facts = dict[str, object]
 
 
-def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[Facts]:
+def facts_of(
+    path: Path,
+    layout: str,
+    device: str,
+    seconds: float,
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Mapping[str, int],
+) -> Iterator[Facts]:
     """What each of STAGES finds, once it is over. Raises: whatever is wrong with the network."""
     start = time.perf_counter()
-    network = import_network(str(path), {}, layout)
+    network = import_network(str(path), shapes, layout)
     yield {
         "nodes": network.nodes,
         "tasks": len(network.network.tasks),
@@ -57,16 +64,20 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
         "compile_s": time.perf_counter() - start,
         "host": [step.opened.title for step in plan.hosts],
     }
-    peer, feeds, graph = (
-        open_peer("onnxruntime", path),
-        module.random_inputs(),
-        network.network.graph,
+    peer, graph = open_peer("onnxruntime", path, shapes=shapes), network.network.graph
+
+    def sample(seed: int) -> dict[str, np.ndarray]:
+        return with_values(module.random_inputs(seed), values)
+
+    feeds, parts = sample(0), parts_of(module, path, graph)
+    rounding = RoundingModel(
+        lambda: graph, peer, lambda: open_peer("onnxruntime", path, shapes=shapes, optimised=False)
     )
-    parts = parts_of(module, path, graph)
-    outcome = verify(module, peer, module.random_inputs, samples=1, parts=parts)
+    outcome = verify(module, peer, sample, samples=1, parts=parts, rounding=rounding)
     yield {
         "deviation": outcome.max_rel_range,
-        "rounding": 0.0 if outcome.passed else moved_by_rounding(graph, random_inputs(graph)),
+        "passed": outcome.passed,
+        "rounding": outcome.rounding,
         "by_parts": outcome.by_parts,
         "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],
         "constant": [name for name, array in peer(feeds).items() if is_constant(array)],
@@ -79,6 +90,13 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
         "median_ms": {t.name: 1e3 * t.median_s for t in timed.timings},
         "heaviest": heaviest(plan, module, opened),
     }
+
+
+def with_values(
+    arrays: Mapping[str, np.ndarray], values: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """The arrays; those of inputs with a value are filled with it."""
+    return {n: np.full_like(a, values[n]) if n in values else a for n, a in arrays.items()}
 
 
 def is_constant(array: np.ndarray) -> bool:
@@ -131,11 +149,15 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--layout", choices=("NHWC", "NCHW"), default="NHWC")
     parser.add_argument("--until", choices=STAGES, default="verify")
+    parser.add_argument("--shape", action="append", default=[], help="INPUT=1,3,224,224")
+    parser.add_argument("--value", action="append", default=[], help="INPUT=16000, of integers")
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--seconds", type=float, default=5.0, help="of timing")
     options: Namespace = parser.parse_args()
     known: Facts = {"stage": STAGES[0]}
-    stages = facts_of(options.file, options.layout, options.device, options.seconds)
+    shapes = parse_shapes(options.shape)
+    values = {name: int(text) for name, _, text in (v.rpartition("=") for v in options.value)}
+    stages = facts_of(options.file, options.layout, options.device, options.seconds, shapes, values)
     print(json.dumps(known), flush=True)
     try:
         for stage, following in zip(STAGES, (*STAGES[1:], "done"), strict=True):

@@ -5,7 +5,7 @@
 For the machine that has the GPU, torch and the packages of `benchmarks.torch_architectures`;
 nothing is tuned. Each architecture is exported by torch, imported and compiled (several at once),
 compared with onnxruntime (what is further off than roundings alone make it is called wrong, see
-`benchmarks.rounding`), and then timed alone, with waiting: its launches, one launch of groups
+`bundle.verify.rounding`), and then timed alone, with waiting: its launches, one launch of groups
 that stay where the device has that, and PyTorch's kernels (float32 without TF32, the faster of both
 layouts) replayed from a graph of launches. With `--layers N` also its kernels one by one, and so
 many of the heaviest. At the end come geometric means: of launches, and of the faster form.
@@ -24,7 +24,6 @@ from typing import Any
 
 from benchmarks.command import parser_of
 from benchmarks.gpu import layer_times
-from benchmarks.rounding import agrees, moved_by_rounding
 from benchmarks.table import geometric_mean
 from benchmarks.torch_architectures import ARCHITECTURES, Architecture
 from benchmarks.torch_export import export, runnable
@@ -33,11 +32,11 @@ from retune.api import build_plan, import_network
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.runtime.executor import forms_here
 from retune.bundle.runtime.module import Module
-from retune.bundle.verify.compare import verify
+from retune.bundle.verify.compare import Verification, verify
 from retune.bundle.verify.peers import open_peer
+from retune.bundle.verify.rounding import RoundingModel
 from retune.core.config import cache_root
 from retune.device.opening import open_device
-from retune.graph.evaluate import random_inputs
 
 Found = dict[str, Any]
 
@@ -79,22 +78,21 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
     plan = read_bundle(model.with_suffix(".bundle"))
     peer = open_peer("onnxruntime", model)
     times: dict[str, float] = {}
-    deviation = 0.0
+    checks: list[Verification] = []
+    graph = import_network(str(model)).network.graph
+    rounding = RoundingModel(lambda: graph)
     layers: dict[str, float] = {}
     for form in forms_here(plan, device):
         module = Module(replace(plan, form=form), device)
-        checked = verify(module, peer, module.random_inputs, samples=1)
-        deviation = max(deviation, checked.max_rel_range)
+        feeds = module.random_inputs
+        checks.append(verify(module, peer, feeds, samples=1, rounding=rounding))
         if form == "queued" and options.layers:
             layers = layer_times(module)
         times[form] = 1e3 * median_s(module.run_launches, lambda: None)
-    rounding = 0.0
-    if not agrees(deviation):
-        graph = import_network(str(model)).network.graph
-        rounding = moved_by_rounding(graph, random_inputs(graph))
+    worst = max(checks, key=lambda check: check.used)
     return prepared | {
-        "deviation": deviation,
-        "rounding": rounding,
+        "deviation": worst.max_rel_range,
+        "verdict": "" if worst.criterion == "range" and worst.passed else verdict(worst),
         "kernels_ms": 1e-3 * sum(layers.values()) if layers else None,
         "ms": times,
         "torch_ms": torch_ms(architecture),
@@ -125,22 +123,19 @@ def lines(name: str, found: Found) -> Iterator[str]:
     if "error" in found:
         yield f"{name:32} {found['error']}"
         return
-    right = verdict(found["deviation"], found["rounding"])
     alone, peer = found["kernels_ms"], found["torch_ms"]
     kernels = "" if alone is None else f"  kernels {alone:7.3f}"
     forms = "  ".join(f"{form} {ms:7.3f} ms {ms / peer:5.2f}x" for form, ms in found["ms"].items())
-    yield f"{name:32} {forms}{kernels}  torch {peer:7.3f}  {found['launches']} launches{right}"
+    steps = f"{found['launches']} launches{found['verdict']}"
+    yield f"{name:32} {forms}{kernels}  torch {peer:7.3f}  {steps}"
     for label, us in found["heaviest"]:
         yield f"    {label:56} {us:8.1f} us"
 
 
-def verdict(deviation: float, rounding: float) -> str:
-    """What is said of outputs that are not within the tolerance; else nothing."""
-    if agrees(deviation):
-        return ""
-    if agrees(deviation, rounding):
-        return f"  off by {deviation:.1e}, roundings alone by {rounding:.1e}"
-    return f"  WRONG by {deviation:.1e}"
+def verdict(found: Verification) -> str:
+    """What is said of outputs that are not within the tolerance."""
+    right = "" if found.passed else "WRONG, "
+    return f"  {right}off by {found.max_rel_range:.1e}, {found.decision}"
 
 
 def chosen(patterns: Sequence[str]) -> list[Architecture]:

@@ -146,6 +146,10 @@ class _Verified(TypedDict):
     tolerance: float
     passed: bool
     by_parts: bool
+    criterion: str
+    rounding: float | None
+    used: float
+    decision: str
     max_error: float
     largest_error: str
 
@@ -248,6 +252,7 @@ class _Pruned(_PrunedFiles, total=False):
     logs: int
 
 
+_verified = extended(Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str)
 _version = extended(Version, current=bool)
 _quality = get_type_hints(QuantizeManifest)
 
@@ -265,7 +270,7 @@ OUTPUTS: Mapping[str, Any] = {
     "nightly prune": _Pruned,
     "nightly run": _Night,
     "nightly status": _Night,
-    "ops": list[extended(Support, opsets=str, how=str, limits=str)],
+    "ops": list[extended(Support, domain=str, opsets=str, how=str, limits=str)],
     "plan": _Plan,
     "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),
     "records best": list[_Best],
@@ -274,8 +279,8 @@ OUTPUTS: Mapping[str, Any] = {
     "rollback": _version,
     "tasks": list[_Task],
     "tune": _Tuned,
-    "verify": extended(Verification, module=str, oracle=str),
-    "verify of integers": extended(Verification, module=str, oracle=str, float_rel_range=float),
+    "verify": _verified,
+    "verify of integers": extended(_verified, float_rel_range=float),
     "versions": list[_version],
     "vta roofline": _Rooflines,
     "vta simulate": _SimulatedModule,

@@ -100,3 +100,17 @@ class VerifyResult:
     passed: bool
     by_parts: bool = False
     """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
+    criterion: str = "range"
+    """What decided: `range`, the allowed share of the range alone; `rounding`, also what rounding
+    alone does to the network on the same inputs."""
+    rounding: float | None = None
+    """The latter, as a part of the range; None: it was not needed."""
+    used: float | None = None
+    """Deviation over the allowed one where that is largest: at most 1 where it passed."""
+    decision: str = ""
+    """The criterion with its figures, as people read it."""
+
+    @property
+    def share(self) -> float:
+        """Part of the allowed deviation that is used; at most 1 where it passed."""
+        return self.max_rel / self.tolerance if self.used is None else self.used

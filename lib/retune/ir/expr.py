@@ -327,12 +327,12 @@ def _neutral(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
-    """The smaller of two values; of a NaN and a number, unspecified."""
+    """The smaller of two values; NaN if either is, as in numpy."""
     return binary("min", a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Expr:
-    """The larger of two values; of a NaN and a number, unspecified."""
+    """The larger of two values; NaN if either is, as in numpy."""
     return binary("max", a, b)
 
 

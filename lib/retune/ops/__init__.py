@@ -13,6 +13,7 @@ from retune.ops import (
     pooling,
     quantized,
     reduction,
+    trees,
 )
 from retune.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
 
@@ -36,4 +37,5 @@ __all__ = [
     "pooling",
     "quantized",
     "reduction",
+    "trees",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from retune.core.dtypes import INT32, TensorType
-from retune.ir.expr import Expr, all_of, cast, ceildiv, const, equal, maximum, minimum, select
+from retune.ir.expr import Expr, all_of, cast, ceildiv, const, maximum, minimum, select
 from retune.ir.stmt import identity
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
 from retune.ops.convolution import (
@@ -23,6 +23,7 @@ from retune.ops.convolution import (
     window_places,
     windowed,
 )
+from retune.ops.reduction import is_extreme
 from retune.ops.registry import Attrs, OpCall, ints, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial
 
@@ -134,7 +135,7 @@ def max_pool_index(c: OpCall) -> Tensor:
     def body(*i: Expr) -> Expr:
         batch, places, channel = split_axes(i, layout)
         at = window_places(c, places, taps)
-        tests = [equal(source[data_index(batch, at, channel, layout)], top[i])]
+        tests = [is_extreme(source[data_index(batch, at, channel, layout)], top[i])]
         flat: Expr = const(0)
         for d, extent in enumerate(extents):
             own = at[d] - pads[d]

@@ -2,7 +2,8 @@
 
 Attributes of reductions: axes (ascending, not negative), keepdims. Sums of bytes are taken, and
 made, in int32; a mean of integers is rounded toward zero. Attributes of ops along one axis: `axis`,
-not negative. What a NaN is ranked as is not specified.
+not negative. A NaN is the largest element and the smallest one, as in numpy, and the last one of
+those in order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -162,10 +163,16 @@ def extreme(c: OpCall) -> Tensor:
         data,
         [axis],
         "max" if last else "min",
-        lambda x, k, i: select(equal(x, best[i]), k, elsewhere),
+        lambda x, k, i: select(is_extreme(x, best[i]), k, elsewhere),
         [best],
     )
     return c.stage(lambda *i: cast(place[i], INT64), [place])
+
+
+def is_extreme(x: Expr, best: Expr) -> Expr:
+    """Whether the element is the largest (or smallest) one, which a NaN is where there are any."""
+    found = equal(x, best)
+    return binary("or", found, call("isnan", x)) if x.dtype.is_float else found
 
 
 def _infer_top(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -194,8 +201,11 @@ def top_indices(c: OpCall) -> Tensor:
 
     def before(*i: Expr) -> Expr:
         own, rival = data[i], data[_at(i, axis, other.var)]
-        better = own < rival if largest else rival < own
-        as_good = own <= rival if largest else rival <= own
+        low, high = (own, rival) if largest else (rival, own)
+        better, as_good = low < high, low <= high
+        if data.dtype.is_float:  # nothing is above a NaN
+            better = binary("and", binary("or", better, call("isnan", high)), equal(low, low))
+            as_good = binary("or", as_good, call("isnan", high))
         return cast(select(other.var < i[axis], as_good, better), INT32)
 
     rank = c.stage(before, [data], stem="T_rank", shape=data.shape, reduce=[other])

@@ -159,6 +159,10 @@ def stage_verify(
         tolerance=outcome.tolerance,
         passed=outcome.passed,
         by_parts=outcome.by_parts,
+        criterion=outcome.criterion,
+        rounding=outcome.rounding,
+        used=_finite(outcome.used),
+        decision=outcome.decision,
     )
 
 

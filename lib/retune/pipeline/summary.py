@@ -62,19 +62,18 @@ def _launches(count: int) -> str:
 
 def deviation_text(verified: VerifyManifest) -> str:
     """How far a bundle's outputs are from the oracle's."""
-    return (
-        f"{verified.max_rel:.1e} of the range from {verified.oracle}'s outputs, "
-        f"{verified.tolerance:.0e} is allowed"
-    )
+    allowed = verified.decision or f"{verified.tolerance:.0e} is allowed"
+    return f"{verified.max_rel:.1e} of the range from {verified.oracle}'s outputs, {allowed}"
 
 
 def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:
     """Raises: VerifyError if the bundle's outputs are too far from the oracle's."""
     if not verified.passed:
+        decided = f", {verified.decision}" if verified.decision else ""
         raise VerifyError(
             f"{compiled.file(compiled.module)}: expected outputs within {verified.tolerance:.1e} "
-            f"of the range of {verified.oracle}'s, got {verified.max_rel:.1e}; nothing was "
-            "published, please report this bundle"
+            f"of the range of {verified.oracle}'s, got {verified.max_rel:.1e}{decided}; nothing "
+            "was published, please report this bundle"
         )
 
 

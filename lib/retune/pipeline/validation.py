@@ -87,7 +87,7 @@ def stage_validate(
     if offending := made.offending(selection):
         return replace(found, denied=(*found.denied, *offending))
     outputs = stage_verify(request, network, made.bundle(selection))
-    if outputs.max_rel <= DIRECT_PART * outputs.tolerance:
+    if outputs.share <= DIRECT_PART:
         return found
     errors = stated_errors(request, selection)
     least = sorted(errors, key=lambda key: (-errors[key], key))[: 1 + len(found.limits)]

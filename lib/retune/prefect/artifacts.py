@@ -115,7 +115,7 @@ def show_result(result: TuneResult, device: str) -> None:
     lines = [
         f"# {title}",
         *(f"- {line}" for line in latency_lines(result)),
-        f"- largest deviation from {verified.oracle}: {deviation}",
+        f"- largest deviation from {verified.oracle}: {deviation}, {verified.decision}",
         f"- bundle `{result.module}`, report `{result.report}`, records `{result.records}`",
     ]
     show_markdown("summary", *names, markdown="\n".join(lines), description=f"Result of {title}")

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 import onnx
 
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+
 Opsets = Mapping[str, int]
 """Domain -> version of its operator set; the default domain is ''."""
 

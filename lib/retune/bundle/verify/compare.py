@@ -1,17 +1,21 @@
 """Does a module compute what it should? Seeded samples, compared with a reference.
 
-Read `verify`. The measure is the largest deviation of an output as a part of the range of the
-reference's values, so that it means the same for logits and for probabilities. Integers and truth
-values have to be equal. A network with host steps may be compared part by part, see `by_parts`.
+Read `verify`. There is one criterion, for each element of an output: it may deviate by a share of
+the range of the reference's values, which means the same for logits and for probabilities, or by a
+few times what rounding alone does to it, see `rounding`. The latter is held against the network's
+numpy meaning as well, which finds errors that the oracle's own inexactness hides. Integers and
+truth values have to be equal unless rounding decides them. A network with host steps may be
+compared part by part, see `by_parts`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from retune.bundle.verify.rounding import FACTOR, OutputRounding, Rounding
 from retune.core.dtypes import as_dtype, dtype_of
 from retune.core.errors import InputError
 
@@ -29,9 +33,11 @@ range."""
 _ROUNDINGS = 5
 """A module that rounds values from one kernel to the next, such as to float16, may deviate by so
 many times the tolerance of their type."""
+Criterion = Literal["range", "rounding"]
+"""See `Verification.criterion`."""
 DIRECT_PART = 0.2
-"""Part of the tolerance up to which a module is as exact as one of direct convolutions. Beyond it,
-strategies that are less exact are to be given up."""
+"""Part of the allowed deviation up to which a module is as exact as one of direct convolutions.
+Beyond it, strategies that are less exact are to be given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,11 @@ class OutputDeviation:
     """Largest deviation / (largest - smallest value of the reference in the same sample)."""
     reference_range: float
     """Of the sample with the largest deviation."""
+    used: float
+    """Deviation over the allowed one, at the element where that is largest; above 1: too far."""
+    rounding: float | None = None
+    """What rounding alone does to this output, as a part of its range; None: it was not asked
+    for, as the share of the range decides."""
     problem: str = ""
     """Why the output cannot be compared, such as another shape; the deviation is infinite then."""
 
@@ -58,10 +69,35 @@ class Verification:
     outputs: tuple[OutputDeviation, ...]
     """In the order of the reference."""
     tolerance: float
-    passed: bool
-    """Every output of every sample deviates by at most `tolerance` of its range."""
+    """Share of an output's range by which it may deviate."""
+    used: float
+    """The largest of all outputs'."""
+    rounding: float | None = None
+    """The largest of all outputs': they may deviate by `rounding.FACTOR` times that, too."""
     by_parts: bool = False
     """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
+
+    @property
+    def passed(self) -> bool:
+        """No element of any output of any sample deviates by more than is allowed."""
+        return self.used <= 1
+
+    @property
+    def criterion(self) -> Criterion:
+        """What decided: the share of the range alone, or rounding beside it."""
+        return "range" if self.rounding is None else "rounding"
+
+    @property
+    def decision(self) -> str:
+        """The criterion and its figures, to follow a deviation in a sentence."""
+        side = "within" if self.passed else "above"
+        if self.rounding is None:
+            return f"{side} the allowed {self.tolerance:.0e}"
+        joint = "but" if self.passed else "and"
+        return (
+            f"above {self.tolerance:.0e}, {joint} {side} {FACTOR:g} times what rounding alone does "
+            f"to the network on the same inputs ({self.rounding:.1e})"
+        )
 
 
 def tolerance_of(plan: "NetworkPlan") -> float:
@@ -81,11 +117,13 @@ def verify(
     seed: int = 0,
     tolerance: float = TOLERANCE,
     parts: "Parts | None" = None,
+    rounding: Rounding | None = None,
 ) -> Verification:
     """Compares `module` with `reference` on that many seeded samples of `feeds`.
 
-    Where the outputs of a sample do not agree, and the network has `parts`, these are compared in
-    their place. Raises: InputError if `samples` is not positive.
+    Where outputs of a sample deviate by more than `tolerance` of their range, `rounding` is asked
+    what they may deviate by. Where they do not agree by that either, and the network has `parts`,
+    these are compared in their place. Raises: InputError if `samples` is not positive.
     """
     if samples < 1:
         raise InputError(f"verify: expected at least one sample; got {samples}")
@@ -94,31 +132,61 @@ def verify(
     for sample in range(samples):
         inputs = feeds(seed + sample)
         expected, got = reference(inputs), module(inputs)
-        rows = [compare(name, got.get(name), np.asarray(a)) for name, a in expected.items()]
-        if parts and max((row.max_rel_range for row in rows), default=0.0) > tolerance:
-            rows = [compare(part.name, part.got, part.expected) for part in parts(inputs)]
+        rows = _compared(expected, got, tolerance, {})
+        if rounding and _used(rows) > 1:
+            rows = _compared(expected, got, tolerance, rounding(inputs))
+        if parts and _used(rows) > 1:
+            rows = [compare(p.name, p.got, p.expected, tolerance) for p in parts(inputs)]
             by_parts = True
         for row in rows:
-            if row.name not in found or row.max_rel_range > found[row.name].max_rel_range:
+            if row.name not in found or _order(row) > _order(found[row.name]):
                 found[row.name] = row
-    worst = max((entry.max_rel_range for entry in found.values()), default=inf)
+    outputs = tuple(found.values())
     return Verification(
         samples=samples,
-        max_abs=max((entry.max_abs for entry in found.values()), default=inf),
-        max_rel_range=worst,
-        outputs=tuple(found.values()),
+        max_abs=max((entry.max_abs for entry in outputs), default=inf),
+        max_rel_range=max((entry.max_rel_range for entry in outputs), default=inf),
+        outputs=outputs,
         tolerance=tolerance,
-        passed=worst <= tolerance,
+        used=_used(outputs),
+        rounding=max((e.rounding for e in outputs if e.rounding is not None), default=None),
         by_parts=by_parts,
     )
 
 
-def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDeviation:
+def _compared(
+    expected: Mapping[str, np.ndarray],
+    got: Mapping[str, np.ndarray],
+    tolerance: float,
+    rounding: Mapping[str, OutputRounding],
+) -> list[OutputDeviation]:
+    return [
+        compare(name, got.get(name), np.asarray(array), tolerance, rounding.get(name))
+        for name, array in expected.items()
+    ]
+
+
+def _used(rows: Sequence[OutputDeviation]) -> float:
+    return max((row.used for row in rows), default=inf)
+
+
+def _order(row: OutputDeviation) -> tuple[float, float]:
+    return row.used, row.max_rel_range
+
+
+def compare(
+    name: str,
+    got: np.ndarray | None,
+    expected: np.ndarray,
+    tolerance: float = TOLERANCE,
+    rounding: OutputRounding | None = None,
+) -> OutputDeviation:
     """The deviation of one output in one sample.
 
-    Values that are not finite have to be equal, and so have integers and truth values. A constant
-    reference has no range: its magnitude (or 1, if that is 0) takes its place. Neighbours of
-    a small float count as equal: which of them is nearer to a value, rounding decides.
+    Values that are not finite have to be equal, and so have integers and truth values that rounding
+    does not decide. A constant reference has no range: its magnitude (or 1, if that is 0) takes its
+    place. Neighbours of a small float count as equal: which of them is nearer to a value, rounding
+    decides.
     """
     if got is None:
         return _incomparable(name, "missing")
@@ -126,8 +194,20 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
         return _incomparable(name, f"expected shape {expected.shape}; got {got.shape}")
     if got.dtype != expected.dtype:
         return _incomparable(name, f"expected {expected.dtype}; got {got.dtype}")
+    if rounding is not None and rounding.numpy.shape[1:] != expected.shape:
+        rounding = None
     if not dtype_of(expected).is_float:
-        return _compare_exactly(name, got, expected)
+        return _compare_exactly(name, got, expected, rounding)
+    return _compare_floats(name, got, expected, tolerance, rounding)
+
+
+def _compare_floats(
+    name: str,
+    got: np.ndarray,
+    expected: np.ndarray,
+    tolerance: float,
+    rounding: OutputRounding | None,
+) -> OutputDeviation:
     ours, theirs = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(theirs)
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
@@ -136,34 +216,84 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
     if not np.isfinite(ours).all():
         return _incomparable(name, "infinite or NaN where the reference is finite")
     if not theirs.size:
-        return OutputDeviation(name=name, max_abs=0.0, max_rel_range=0.0, reference_range=0.0)
-    apart = np.abs(ours - theirs)
-    if dtype_of(expected).is_small_float:
-        steps = np.spacing(np.abs(expected[finite])).astype(np.float64)
-        apart = np.where(apart <= steps, 0.0, apart)
+        return _equal(name)
+    apart = _apart(ours, theirs, expected[finite])
     largest = float(apart.max())
     extent = float(np.ptp(theirs)) or float(np.abs(theirs).max()) or 1.0
-    return OutputDeviation(
-        name=name, max_abs=largest, max_rel_range=largest / extent, reference_range=extent
-    )
-
-
-def _compare_exactly(name: str, got: np.ndarray, expected: np.ndarray) -> OutputDeviation:
-    """No deviation, or an infinite part of the range."""
-    differ = int(np.count_nonzero(got != expected))
-    if not differ:
-        return OutputDeviation(name=name, max_abs=0.0, max_rel_range=0.0, reference_range=0.0)
-    apart = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    share = tolerance * extent
+    used, spread = _used_by(apart, np.full(apart.shape, share)), None
+    if rounding is not None and used > 1:
+        own, oracle = (rounding.spread(r)[finite] for r in (rounding.numpy, rounding.oracle))
+        spread = np.maximum(own, oracle.max())  # what approximations are off by is no noise
+        from_numpy = _apart(ours, rounding.numpy[0].astype(np.float64)[finite], expected[finite])
+        used = max(
+            _used_by(apart, np.maximum(share, FACTOR * spread)),
+            _used_by(from_numpy, np.maximum(share, FACTOR * own)),
+        )
     return OutputDeviation(
         name=name,
-        max_abs=float(apart.max()),
-        max_rel_range=inf,
-        reference_range=float(np.ptp(expected.astype(np.float64))),
-        problem=f"{differ} of {expected.size} values differ, which have to be equal",
+        max_abs=largest,
+        max_rel_range=largest / extent,
+        reference_range=extent,
+        used=used,
+        rounding=None if spread is None else float(spread.max()) / extent,
     )
+
+
+def _apart(ours: np.ndarray, theirs: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """By how much elements differ; neighbours of a small float, as they are stored, do not."""
+    apart = np.abs(ours - theirs)
+    if not dtype_of(stored).is_small_float:
+        return apart
+    return np.where(apart <= np.spacing(np.abs(stored)).astype(np.float64), 0.0, apart)
+
+
+def _used_by(apart: np.ndarray, allowed: np.ndarray) -> float:
+    """The largest part of what elements may deviate by."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.where(apart > 0, apart / allowed, 0.0).max())
+
+
+def _compare_exactly(
+    name: str, got: np.ndarray, expected: np.ndarray, rounding: OutputRounding | None
+) -> OutputDeviation:
+    """No deviation, or an infinite one but for values that rounding decides."""
+    differ = got != expected
+    if not differ.any():
+        return _equal(name)
+    apart = float(np.abs(got.astype(np.float64) - expected.astype(np.float64)).max())
+    extent = float(np.ptp(expected.astype(np.float64)))
+    if rounding is not None and rounding.interchangeable(got, expected)[differ].all():
+        part = apart / (extent or 1.0)
+        return OutputDeviation(
+            name=name,
+            max_abs=apart,
+            max_rel_range=part,
+            reference_range=extent,
+            used=1.0,
+            rounding=part,
+        )
+    return OutputDeviation(
+        name=name,
+        max_abs=apart,
+        max_rel_range=inf,
+        reference_range=extent,
+        used=inf,
+        problem=f"{np.count_nonzero(differ)} of {expected.size} values differ, which have to be "
+        "equal",
+    )
+
+
+def _equal(name: str) -> OutputDeviation:
+    return OutputDeviation(name=name, max_abs=0.0, max_rel_range=0.0, reference_range=0.0, used=0.0)
 
 
 def _incomparable(name: str, problem: str) -> OutputDeviation:
     return OutputDeviation(
-        name=name, max_abs=inf, max_rel_range=inf, reference_range=0.0, problem=problem
+        name=name,
+        max_abs=inf,
+        max_rel_range=inf,
+        reference_range=0.0,
+        used=inf,
+        problem=problem,
     )

@@ -15,6 +15,8 @@ from retune.bundle.verify.compare import tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
+from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
+from retune.core.keys import file_key
 from retune.core.target import DeviceSpec
 from retune.device.measure.worker import serve
 from retune.device.opencl.runtime import Device
@@ -25,6 +27,7 @@ from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.storage import in_compute_types
 from retune.graph.quantize.recipe import quantized
+from retune.proto.file import external_files
 from retune.targets.vta.packed import packed_network
 
 
@@ -62,6 +65,7 @@ class OracleWorker(BundleWorker):
             seed=request.seed,
             tolerance=tolerance_of(module.plan) if allowed is None else allowed,
             parts=parts,
+            rounding=rounding_of(module.plan, request.network, self._device.spec, oracle),
         )
         return Verdict(oracle=oracle.name, version=oracle.version, found=found)
 
@@ -94,14 +98,43 @@ def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[P
     """
     if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
         return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None
-    graph = load_file(network.onnx, network.shapes)
-    if network.recipe is not None:
-        graph = quantized(graph, network.recipe)
-    if not spec.keeps_half:
-        graph = in_compute_types(graph)
+    graph = _graph_of(network, spec)
     if _is_coded(plan, network):
         return numpy_peer(graph), graph
     return open_reference(network.onnx, graph, shapes=network.shapes), graph
+
+
+def rounding_of(
+    plan: NetworkPlan, network: Original, spec: DeviceSpec, oracle: Peer
+) -> Rounding | None:
+    """What rounding does to the network, from the cache where it was found before.
+
+    None where integers have to be exactly those of numpy: rounding is no excuse there.
+    """
+    if _is_coded(plan, network):
+        return None
+
+    def content() -> object:
+        files = (network.onnx, *external_files(network.onnx))
+        asked = dict(network.shapes), spec.keeps_half, oracle.name, oracle.version
+        return [file_key(file) for file in files], asked
+
+    def unoptimised() -> Peer:
+        return open_peer("onnxruntime", network.onnx, shapes=network.shapes, optimised=False)
+
+    def graph() -> Graph:
+        return _graph_of(network, spec)
+
+    other = oracle.name != "numpy"
+    model = RoundingModel(graph, oracle, unoptimised) if other else RoundingModel(graph)
+    return StoredRounding(model, content)
+
+
+def _graph_of(network: Original, spec: DeviceSpec) -> Graph:
+    graph = load_file(network.onnx, network.shapes)
+    if network.recipe is not None:
+        graph = quantized(graph, network.recipe)
+    return graph if spec.keeps_half else in_compute_types(graph)
 
 
 def _is_coded(plan: NetworkPlan, network: Original) -> bool:

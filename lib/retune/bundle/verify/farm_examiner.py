@@ -127,7 +127,7 @@ class FarmExaminer:
 
         A network with host steps is compared by its outputs alone.
         """
-        from retune.bundle.verify.examiner_child import oracle_of
+        from retune.bundle.verify.examiner_child import oracle_of, rounding_of
 
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)
@@ -139,6 +139,7 @@ class FarmExaminer:
             samples=samples,
             seed=seed,
             tolerance=tolerance_of(plan) if tolerance is None else tolerance,
+            rounding=rounding_of(plan, network, self._spec, oracle),
         )
         return Verdict(oracle=oracle.name, version=oracle.version, found=found)
 

@@ -49,9 +49,16 @@ class Peer:
 
 
 def open_peer(
-    name: str, model: Path, *, shapes: Shapes | None = None, threads: int | None = None
+    name: str,
+    model: Path,
+    *,
+    shapes: Shapes | None = None,
+    threads: int | None = None,
+    optimised: bool = True,
 ) -> Peer:
     """The ONNX file at `model` in the peer of that name, on `threads` cores (default: all).
+
+    onnxruntime can run it without its `optimised` form, node by node.
 
     Raises: InputError if there is no such peer or it is not installed. ModelError if the peer
     refuses the model.
@@ -60,7 +67,10 @@ def open_peer(
         raise InputError(f"peer {name!r} is not known; choose one of {', '.join(PEERS)}")
     if not model.is_file():
         raise InputError(f"{model}: expected an ONNX file; got nothing; check the path")
-    return PEERS[name](model, dict(shapes or {}), threads or available_cores())
+    threads = threads or available_cores()
+    if name == "onnxruntime":
+        return _open_onnxruntime(model, dict(shapes or {}), threads, optimised=optimised)
+    return PEERS[name](model, dict(shapes or {}), threads)
 
 
 def open_reference(model: Path, graph: Graph, *, shapes: Shapes | None = None) -> Peer:
@@ -130,8 +140,12 @@ def predict_with_onnxruntime(model: bytes) -> Predict:
     return predict
 
 
-def _session(runtime: ModuleType, model: Path | bytes, threads: int) -> Any:
+def _session(
+    runtime: ModuleType, model: Path | bytes, threads: int, *, optimised: bool = True
+) -> Any:
     options = runtime.SessionOptions()
+    if not optimised:
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -159,9 +173,9 @@ def _session(runtime: ModuleType, model: Path | bytes, threads: int) -> Any:
             raise _refused("onnxruntime", model, again) from again
 
 
-def _open_onnxruntime(model: Path, shapes: Shapes, threads: int) -> Peer:
+def _open_onnxruntime(model: Path, shapes: Shapes, threads: int, *, optimised: bool = True) -> Peer:
     runtime = _import("onnxruntime")
-    session = _session(runtime, model, threads)
+    session = _session(runtime, model, threads, optimised=optimised)
     outputs = tuple(str(entry.name) for entry in session.get_outputs())
     return Peer(
         name="onnxruntime",

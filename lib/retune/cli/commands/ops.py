@@ -1,5 +1,6 @@
-"""`retune ops`: which operators of ONNX are imported, and with what limits."""
+"""`retune ops`: which operators of ONNX models are imported, and with what limits."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,36 +16,50 @@ Name = Annotated[str | None, typer.Argument(help="Operator, such as Conv. Defaul
 
 
 def ops(name: Name = None, json: Json = False) -> None:
-    """List the ONNX operators that are imported.
+    """List the operators of ONNX models that are imported, of all domains.
 
     By opset, how, and with what limits.
     """
-    from retune.frontend.onnx.support import newest_opset, support_of, supported
+    from retune.frontend.onnx.support import support_of, supported
 
     found = supported() if name is None else (support_of(name),)
     if json:
         print_json([_data(support) for support in found])
     elif name is None:
-        imported = [support for support in found if support.versions]
-        rows = [
-            {"operator": s.name, "opsets": s.opsets, "how": s.way, "limits": s.limits}
-            for s in imported
-        ]
-        print_table(rows, "operators of ONNX that are imported")
-        missing = [support.name for support in found if not support.versions]
-        print_line(
-            f"{len(imported)} of {len(found)} operators of opset {newest_opset()} and older; "
-            f"not: {', '.join(missing) or 'none'}"
-        )
+        for domain in dict.fromkeys(support.domain for support in found):
+            _print_domain(domain, [support for support in found if support.domain == domain])
         print_line("kernels: on the device; folded: while importing; function: by other operators;")
         print_line("host: in numpy, between kernels. With known inputs everything is folded.")
     else:
         _print_one(found[0])
 
 
+def _print_domain(domain: str, found: Sequence["Support"]) -> None:
+    from retune.frontend.onnx.support import newest_opset
+
+    imported = [support for support in found if support.imported]
+    rows = [
+        {"operator": s.name, "opsets": s.opsets, "how": s.way, "limits": s.limits} for s in imported
+    ]
+    print_table(rows, f"operators of {domain or 'ONNX'} that are imported")
+    others = [support for support in found if not support.imported]
+    missing, refused = (
+        [s.name.removeprefix(f"{domain}::") for s in others if bool(s.versions) is advised]
+        for advised in (False, True)
+    )
+    counted = f"{len(imported)} of {len(found)} operators of opset {newest_opset(domain)} and older"
+    if missing:
+        print_line(f"{counted}; not: {', '.join(missing)}")
+    if refused:
+        print_line(f"refused with advice: {', '.join(refused)}")
+
+
 def _print_one(support: "Support") -> None:
     if not support.versions:
         print_line(f"{support.name} is not imported, unless its inputs are all known")
+        return
+    if not support.imported:
+        print_line(f"{support.name} is refused. {support.versions[0].meaning}")
         return
     print_line(f"{support.name}, opsets {support.opsets}")
     for version in support.versions:
@@ -54,5 +69,5 @@ def _print_one(support: "Support") -> None:
 
 
 def _data(support: "Support") -> dict[str, Any]:
-    said = {"opsets": support.opsets, "how": support.way, "limits": support.limits}
-    return {**asdict(support), **said}
+    said = {"domain": support.domain, "opsets": support.opsets}
+    return {**asdict(support), **said, "how": support.way, "limits": support.limits}

@@ -62,6 +62,8 @@ def print_result(result: TuneResult) -> None:
         f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "
         f"from {verified.oracle} ({counted(verified.samples, 'sample')})"
     )
+    if verified.decision:
+        print_line(f"          {verified.decision}")
     if verified.by_parts:
         print_line("          part by part, as results of host steps jump at rounding")
     print_line(

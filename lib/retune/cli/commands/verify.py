@@ -91,7 +91,9 @@ def _judged(
 
 def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:
     apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
-    return {"oracle": judged.oracle, **asdict(judged.found), **apart}
+    found = judged.found
+    decided = {"passed": found.passed, "criterion": found.criterion, "decision": found.decision}
+    return {"oracle": judged.oracle, **asdict(found), **decided, **apart}
 
 
 def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
@@ -100,8 +102,8 @@ def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
     oracle = f"{judged.oracle} on the quantized network" if floats else judged.oracle
     print_line(
         f"{module} {verdict} with {oracle}: at most {found.max_abs:.3e} away, "
-        f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples, "
-        f"allowed: {found.tolerance:.0e})"
+        f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples), "
+        f"{found.decision}"
     )
     if found.by_parts:
         print_line("compared part by part, as results of host steps jump at rounding")

@@ -1,7 +1,8 @@
 """What stands before kernels in OpenCL C: functions and macros, each once in a program.
 
 A kernel has those that its body uses: requests for lines ahead of their use, roundings that are one
-instruction, tables of 256 bytes, conversions of floats that the language lacks. Read `once`.
+instruction, extremes that keep a NaN, tables of 256 bytes, conversions of floats that the language
+lacks. Read `once`.
 """
 
 from collections.abc import Iterable
@@ -67,6 +68,32 @@ def _rounding(entry: ScalarFunction) -> list[str]:
         f"#define {macro}(x) {entry.opencl}(x)",
         "#endif",
     )
+
+
+# -- extremes of floats ----------------------------------------------------------------------------
+# OpenCL's own are undefined for a NaN, and PoCL's return the other operand. x86's instruction
+# returns its second operand where either is a NaN: it alone serves for a limit, and with a mask for
+# two values.
+
+_EXTREMES = {"max": ("AT_LEAST", "MAXIMUM", "<"), "min": ("AT_MOST", "MINIMUM", ">")}
+"""Operator -> the functions of a value and a limit, and of two values, and when the second wins."""
+
+
+def extreme(op: str, dtype: DType, lanes: int, *, limit: bool) -> str:
+    """The name of the function of two values, or of a value and a `limit` that is not a NaN."""
+    at_limit, of_two, _ = _EXTREMES[op]
+    return f"{at_limit if limit else of_two}_{type_name(dtype, lanes).upper()}"
+
+
+def extreme_lines(op: str, dtype: DType, lanes: int, *, limit: bool) -> list[str]:
+    """Its definition: the extreme, or NaN where a value is one."""
+    name, kind = extreme(op, dtype, lanes, limit=limit), type_name(dtype, lanes)
+    beyond = _EXTREMES[op][2]
+    if limit:
+        body = f"return value {beyond} limit ? limit : value;"
+        return _function(name, kind, f"const {kind} value, const {kind} limit", body)
+    body = f"return b == b ? (a {beyond} b ? b : a) : b;"
+    return _function(name, kind, f"const {kind} a, const {kind} b", body)
 
 
 # -- tables of 256 bytes, read at sixteen places at once -----------------------------------------
@@ -150,7 +177,7 @@ def loader_lines(dtype: DType, lanes: int) -> list[str]:
     return _function(
         loader(dtype, lanes),
         f"float{n}",
-        type_name(dtype, lanes),
+        f"const {type_name(dtype, lanes)} value",
         f"const uint{n} bits = convert_uint{n}(value);",
         f"const uint{n} size = bits & {(1 << sign) - 1:#x}u;",
         f"const uint{n} normal = (size << {shift}) + {_moved(dtype):#x}u;",
@@ -198,7 +225,7 @@ def storer_lines(dtype: DType, lanes: int) -> list[str]:
     return _function(
         storer(dtype, lanes),
         type_name(dtype, lanes),
-        f"float{n}",
+        f"const float{n} value",
         f"const uint{n} bits = as_uint{n}(value);",
         f"const uint{n} size = bits & 0x7fffffffu;",
         f"const uint{n} moved = size - {_moved(dtype):#x}u;",
@@ -215,11 +242,12 @@ def _moved(dtype: DType) -> int:
     return (FLOAT32.bias - dtype.bias) << FLOAT32.mantissa
 
 
-def _function(name: str, made: str, given: str, *body: str) -> list[str]:
+def _function(name: str, made: str, parameters: str, *body: str) -> list[str]:
+    """The function of that name in lower case, whose value is of the type `made`."""
     return once(
         name,
         f"#define {name} {name.lower()}",
-        f"static {made} {name}(const {given} value) {{",
+        f"static {made} {name}({parameters}) {{",
         *(f"  {line}" for line in body),
         "}",
     )

@@ -47,6 +47,8 @@ from retune.codegen.opencl.prelude import (
     FETCH_LINES,
     LATER,
     LOOKUP,
+    extreme,
+    extreme_lines,
     has_range_of_float32,
     loader,
     loader_lines,
@@ -332,9 +334,30 @@ def _wide(value: Operation, *args: str) -> str:
     return f"({type_name(value.dtype, value.lanes)})({', '.join(args)})"
 
 
+def _extreme(value: Operation, *args: str) -> str:
+    """Of floats, a function that keeps a NaN, see `prelude`."""
+    if not value.dtype.is_float:
+        return f"{_NAMED[value.op]}({', '.join(args)})"
+    limit = _limit(value)
+    args = args[::-1] if limit == 0 else args
+    name = extreme(value.op, value.dtype, value.lanes, limit=limit is not None)
+    return f"{name}({', '.join(args)})"
+
+
+def _limit(value: Operation) -> int | None:
+    """The argument of an extreme that is a number for sure, if any."""
+    return next((i for i, arg in enumerate(value.args) if _is_number(arg)), None)
+
+
+def _is_number(value: Value) -> bool:
+    if isinstance(value, Operation) and value.op == "splat":
+        (value,) = value.args
+    return isinstance(value, Literal) and not isnan(value.value)
+
+
 _OTHERS: Mapping[str, Callable[..., str]] = {
     "all": _all, "floordiv": _floordiv, "mod": _mod, "convert": _convert, "bitcast": _bitcast,
-    "wrap": _wrap, "splat": _wide, "vector": _wide,
+    "wrap": _wrap, "splat": _wide, "vector": _wide, "min": _extreme, "max": _extreme,
 }  # fmt: skip
 """Operation -> its text by those of its arguments, where its type matters."""
 _FORMS: Mapping[str, str] = {
@@ -555,6 +578,20 @@ def _storage_lines(kernel: Kernel) -> list[str]:
     return lines
 
 
+def _extreme_lines(kernel: Kernel) -> list[str]:
+    """The functions that the kernel's minima and maxima of floats need."""
+    found = dict.fromkeys(
+        (part.op, part.dtype, part.lanes, _limit(part) is not None)
+        for part in parts(kernel.body)
+        if isinstance(part, Operation) and part.op in ("min", "max") and part.dtype.is_float
+    )
+    return [
+        line
+        for op, dtype, lanes, limit in found
+        for line in extreme_lines(op, dtype, lanes, limit=limit)
+    ]
+
+
 # -- kernels -----------------------------------------------------------------------------------
 
 
@@ -564,6 +601,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     functions = [
         *_storage_lines(kernel),
         *rounding_lines(body),
+        *_extreme_lines(kernel),
         *lookup_lines(body),
         *function_lines(kernel.functions),
     ]

@@ -23,7 +23,7 @@ from retune.frontend.onnx.functions import (
     schema_function,
 )
 from retune.frontend.onnx.host import HostPart, evaluate, runs_on_host
-from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, handler_of
+from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, full_name, handler_of
 from retune.graph.graph import GraphBuilder
 from retune.proto.file import attribute_value, initializers, value_info
 from retune.proto.scope import (
@@ -258,6 +258,12 @@ class BodyImporter:
         self.run(graph.node, inner)
         return tuple(inner.value(entry.name) or "" for entry in graph.output)
 
+    def apply(self, proto: onnx.NodeProto, opset: int | None, scope: NameScope) -> tuple[str, ...]:
+        """The outputs of a node that a handler made, whose names are those of the graph."""
+        stated = {} if opset is None else {"": opset}
+        self._import(proto, NameScope(opsets={**scope.opsets, **stated}))
+        return tuple(self.values.resolve(name) for name in proto.output)
+
     def _fold(self, call: onnx.NodeProto, scope: NameScope) -> bool:
         """True if the node's inputs are all known, and now its outputs are."""
         read = [name for name in call.input if name]
@@ -292,9 +298,7 @@ def _handler(call: onnx.NodeProto, scope: NameScope) -> Handler | None:
 
 
 def _full_name(call: onnx.NodeProto) -> str:
-    """The operator's name, with its domain if that is not the default one."""
-    domain = standard(call.domain)
-    return f"{domain}::{call.op_type}" if domain else call.op_type
+    return full_name(standard(call.domain), call.op_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +310,10 @@ class _Around:
     scope: NameScope
     errors: int
     missing: Counter[str]
+
+    def apply(self, proto: onnx.NodeProto, opset: int | None) -> tuple[str, ...]:
+        """The outputs of another ONNX operator, which reads values of the graph."""
+        return self.importer.apply(proto, opset, self.scope)
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
         """The outputs of a body inside the node, applied to these values."""

@@ -16,11 +16,11 @@ from retune.frontend.onnx.inputs import Shapes, check_outputs, input_types
 from retune.frontend.onnx.order import needed_nodes, read_of, sorted_nodes
 from retune.frontend.quantized.narrow import widened
 from retune.frontend.quantized.pairs import take_pairs
-from retune.frontend.quantized.qoperator import MICROSOFT, in_pairs
+from retune.frontend.quantized.qoperator import in_pairs
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.quantize.given import realize_given
 from retune.proto.file import initializer_names, initializers, opset_of, read_onnx
-from retune.proto.scope import NameScope, opsets_of
+from retune.proto.scope import MICROSOFT, NameScope, opsets_of
 
 
 def load_file(path: Path, shapes: Shapes | None = None) -> Graph:

@@ -20,10 +20,8 @@ from retune.frontend.onnx.functions import functions_of, local_function
 from retune.frontend.onnx.order import sorted_nodes
 from retune.ops import Array
 from retune.proto.file import initializers
-from retune.proto.scope import bodies_of, label_of, opsets_of, standard
+from retune.proto.scope import MICROSOFT, bodies_of, label_of, opsets_of, standard
 
-MICROSOFT = "com.microsoft"
-"""The domain of onnxruntime's own operators."""
 MOVES = (
     *("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Resize", "Split"),
     *("Gather", "Slice", "Pad", "Expand", "Tile", "Identity", "DepthToSpace", "SpaceToDepth"),

@@ -35,7 +35,7 @@ def quantize(node: OnnxNode, emit: Emitter) -> None:
     precision = _stated_type(node, "precision", usual if usual.is_float else FLOAT32)
     divisor = emit.cast(_spread(node, emit, scale), precision)
     quotient = emit.temp("quotient", emit.cast(data, precision), divisor)
-    _saturate(emit, quotient, zero, made)
+    saturated(emit, quotient, zero, made, emit.out)
 
 
 @onnx_op("DequantizeLinear")
@@ -67,14 +67,14 @@ def matmul_integer(node: OnnxNode, emit: Emitter) -> None:
     """The int32 product of matrices; zero points for each row on the left, column on the right."""
     left = node.inputs[0], node.inputs[2] if node.has_input(2) else ""
     right = node.inputs[1], node.inputs[3] if node.has_input(3) else ""
-    _product(emit, left, right, emit.out)
+    integer_product(emit, left, right, emit.out)
 
 
 @onnx_op("QLinearMatMul")
 def quantized_matmul(node: OnnxNode, emit: Emitter) -> None:
     """The product of quantized matrices, quantized; scales as the zero points of MatMulInteger."""
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = node.inputs
-    total = _product(emit, (a, a_zero), (b, b_zero), emit.temp)
+    total = integer_product(emit, (a, a_zero), (b, b_zero), emit.temp)
     rescaled(emit, total, (_column(emit, a_scale, 1), b_scale, scale), zero)
 
 
@@ -96,7 +96,7 @@ def quantized_conv(node: OnnxNode, emit: Emitter) -> None:
     rescaled(emit, total, (data_scale, _column(emit, kernel_scale, sides), scale), zero)
 
 
-def _product(
+def integer_product(
     emit: Emitter, left: tuple[str, str], right: tuple[str, str], put: Callable[..., T]
 ) -> T:
     """The int32 product of values less their zero points ('' for none).
@@ -146,7 +146,7 @@ def rescaled(emit: Emitter, total: str, scales: tuple[str, str, str], zero: str)
     left, right, result = (_single(emit, emit.cast(scale, FLOAT32)) for scale in scales)
     factor = emit.temp("divide", emit.temp("multiply", left, right), result, label="factor")
     value = emit.temp("multiply", emit.cast(total, FLOAT32), factor, label="rescaled")
-    _saturate(emit, value, _single(emit, zero), emit.type(zero).dtype)
+    saturated(emit, value, _single(emit, zero), emit.type(zero).dtype, emit.out)
 
 
 def _stated_type(node: OnnxNode, attribute: str, usual: DType) -> DType:
@@ -155,8 +155,11 @@ def _stated_type(node: OnnxNode, attribute: str, usual: DType) -> DType:
     return element_type(number, attribute) if number else usual
 
 
-def _saturate(emit: Emitter, value: str, zero: str, dtype: DType) -> None:
-    """The node's output: the value rounded, shifted and limited to what the type holds."""
+def saturated(emit: Emitter, value: str, zero: str, dtype: DType, put: Callable[..., T]) -> T:
+    """The value rounded, shifted by a zero point ('' for none) and limited to what the type holds.
+
+    `put` (`emit.temp` or `emit.out`) makes the last op. Raises: ModelError for other types.
+    """
     if dtype.is_float or dtype.itemsize > 2:
         raise ModelError(f"quantizing to {dtype} is not supported; expected 8 or 16 bit integers")
     value = emit.cast(emit.temp("round", value), FLOAT32)
@@ -164,7 +167,7 @@ def _saturate(emit: Emitter, value: str, zero: str, dtype: DType) -> None:
         value = emit.temp("add", value, emit.cast(zero, FLOAT32), label="shifted")
     limits = np.iinfo(dtype)
     inside = emit.temp("clip", value, min=float(limits.min), max=float(limits.max))
-    emit.out("cast", inside, to=dtype)
+    return put("cast", inside, to=dtype)
 
 
 def _less_zero(emit: Emitter, value: str, zero: str) -> str:

@@ -7,14 +7,17 @@ them for all steps and gates. The graph is as large for any number of steps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from retune.core.dtypes import DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.loops import LoopBody
 from retune.frontend.onnx.ops.recurrent_activations import Activation, activations_of
 from retune.frontend.onnx.ops.recurrent_cells import (
     Cell,
+    Product,
     Step,
     gru_step,
     lstm_step,
@@ -45,6 +48,22 @@ class Kind:
     step: Step
 
 
+class Weights(Protocol):
+    """W and R of a layer, as what multiplies by them."""
+
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """[directions, gates * hidden, width] and [directions, gates * hidden, hidden]."""
+        ...
+
+    def data(self, direction: int, rows: str) -> str:
+        """The product of rows [n, width] with W of all gates, in floats."""
+        ...
+
+    def state(self, direction: int, body: LoopBody) -> Product:
+        """What makes products with R in the body of a loop."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentLayer:
     """A layer's extents and what all its directions share."""
@@ -52,6 +71,7 @@ class RecurrentLayer:
     node: OnnxNode
     emit: Emitter
     kind: Kind
+    weights: Weights
     steps: int
     batch: int
     hidden: int
@@ -62,29 +82,68 @@ class RecurrentLayer:
     """bool[steps, batch, 1]: the step is inside the sequence; '' if every step always is."""
     batch_first: bool
 
+    @property
+    def dtype(self) -> DType:
+        """The element type of data and states."""
+        return self.emit.type(self.rows).dtype
+
+
+LSTM = Kind(gates=4, activations=("Sigmoid", "Tanh", "Tanh"), states=2, step=lstm_step)
+GRU = Kind(gates=3, activations=("Sigmoid", "Tanh"), states=1, step=gru_step)
+RNN = Kind(gates=1, activations=("Tanh",), states=1, step=rnn_step)
+
 
 @onnx_op("LSTM")
 def lstm(node: OnnxNode, emit: Emitter) -> None:
     """Long short-term memory; outputs Y, Y_h, Y_c, of which any may be left out."""
-    names = ("Sigmoid", "Tanh", "Tanh")
-    _import(node, emit, Kind(gates=4, activations=names, states=2, step=lstm_step))
+    import_layer(node, emit, LSTM, FloatWeights(emit, *node.inputs[1:3]))
 
 
 @onnx_op("GRU")
 def gru(node: OnnxNode, emit: Emitter) -> None:
     """Gated recurrent units; outputs Y and Y_h."""
-    names = ("Sigmoid", "Tanh")
-    _import(node, emit, Kind(gates=3, activations=names, states=1, step=gru_step))
+    import_layer(node, emit, GRU, FloatWeights(emit, *node.inputs[1:3]))
 
 
 @onnx_op("RNN")
 def rnn(node: OnnxNode, emit: Emitter) -> None:
     """A plain recurrent layer; outputs Y and Y_h."""
-    _import(node, emit, Kind(gates=1, activations=("Tanh",), states=1, step=rnn_step))
+    import_layer(node, emit, RNN, FloatWeights(emit, *node.inputs[1:3]))
 
 
-def _import(node: OnnxNode, emit: Emitter, kind: Kind) -> None:
-    layer = _layer(node, emit, kind)
+@dataclass(frozen=True, slots=True)
+class FloatWeights:
+    """W and R in floats, one row for each unit of each gate."""
+
+    emit: Emitter
+    of_data: str
+    of_state: str
+
+    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Those of W and R."""
+        return self.emit.shape(self.of_data), self.emit.shape(self.of_state)
+
+    def data(self, direction: int, rows: str) -> str:
+        """A dense layer with W."""
+        return self.emit.temp("dense", rows, self.emit.single(self.of_data, 0, direction))
+
+    def state(self, direction: int, body: LoopBody) -> Product:
+        """Dense layers with R."""
+        weight, hidden = (
+            body.capture(self.emit.single(self.of_state, 0, direction)),
+            self.shapes()[1][-1],
+        )
+
+        def product(rows: str, first: int, count: int) -> str:
+            part = body.emit.part(weight, 0, first * hidden, count * hidden)
+            return body.emit.temp("dense", rows, part)
+
+        return product
+
+
+def import_layer(node: OnnxNode, emit: Emitter, kind: Kind, weights: Weights) -> None:
+    """The node's outputs are those of a recurrent layer with these weights."""
+    layer = _layer(node, emit, kind, weights)
     functions = activations_of(node, kind.activations, len(layer.directions))
     made = [_run(layer, direction, own) for direction, own in enumerate(functions)]
     if node.has_output(0):
@@ -118,13 +177,13 @@ def _run(layer: RecurrentLayer, direction: int, activations: tuple[Activation, .
     return body.finish(after, [(after[0], backward)])
 
 
-def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> RecurrentLayer:
-    data, weight, recurrence = node.inputs[:3]
+def _layer(node: OnnxNode, emit: Emitter, kind: Kind, weights: Weights) -> RecurrentLayer:
+    data, found = node.inputs[0], weights.shapes()
     batch_first = bool(node.integer("layout", 0))
     if batch_first:
         data = emit.temp("transpose", data, perm=(1, 0, 2))
     steps, batch, width = emit.shape(data)
-    hidden = emit.shape(recurrence)[-1]
+    hidden = found[1][-1]
     directions = DIRECTIONS.get(node.text("direction", "forward").lower())
     if directions is None:
         raise ModelError(
@@ -133,7 +192,6 @@ def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> RecurrentLayer:
         )
     expected = (len(directions), kind.gates * hidden)
     stated = node.integer("hidden_size", hidden)
-    found = emit.shape(weight), emit.shape(recurrence)
     if found != ((*expected, width), (*expected, hidden)) or stated != hidden or not steps:
         raise ModelError(
             f"data {emit.type(data)} with weights W {list(found[0])} and R {list(found[1])}, "
@@ -145,6 +203,7 @@ def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> RecurrentLayer:
         node=node,
         emit=emit,
         kind=kind,
+        weights=weights,
         steps=steps,
         batch=batch,
         hidden=hidden,
@@ -187,18 +246,17 @@ def _cell(
             body.capture(layer.emit.part(weights, 0, k * hidden, hidden)) for k in range(3)
         )
         peepholes = (first, second, third)
-    recurrence = body.capture(_part(layer, node.inputs[2], direction))
     return Cell(
         emit=body.emit,
         hidden=hidden,
-        recurrence=recurrence,
+        recurrence=layer.weights.state(direction, body),
         inner_bias=body.capture(inner_bias),
         peepholes=peepholes,
         activations=activations,
         clip=node.number("clip", 0.0) if "clip" in node.attrs else None,
         coupled=bool(node.integer("input_forget", 0)),
         linear=bool(node.integer("linear_before_reset", 0)),
-        one=body.emit.scalar(1.0, recurrence, "one"),
+        one=body.emit.stored("one", np.asarray(1.0, layer.dtype.numpy)),
     )
 
 
@@ -206,7 +264,7 @@ def _initial(layer: RecurrentLayer, index: int, direction: int) -> str:
     """The state before the first step, [batch, hidden]."""
     emit = layer.emit
     if not layer.node.has_input(index):
-        zeros = np.zeros((layer.batch, layer.hidden), emit.type(layer.rows).dtype)
+        zeros = np.zeros((layer.batch, layer.hidden), layer.dtype.numpy)
         return emit.stored("zeros", zeros)
     value = layer.node.inputs[index]
     if layer.batch_first:
@@ -223,8 +281,7 @@ def _gates(layer: RecurrentLayer, direction: int) -> tuple[str, str]:
     """X W' + b for every step, [steps, batch, gates * hidden]; the bias that is added later."""
     node, emit, hidden = layer.node, layer.emit, layer.hidden
     whole, inner, name = layer.kind.gates * hidden, "", layer.directions[direction]
-    weight = _part(layer, node.inputs[1], direction)
-    made = emit.temp("dense", layer.rows, weight, label=f"{name}.dense")
+    made = layer.weights.data(direction, layer.rows)
     if node.has_input(3):
         both = _part(layer, node.inputs[3], direction)
         bias, inner_all = emit.part(both, 0, 0, whole), emit.part(both, 0, whole, whole)

@@ -19,6 +19,10 @@ from retune.frontend.onnx.ops.registry import Emitter
 State = tuple[str, ...]
 """The hidden state, and for LSTM the cell."""
 
+Product = Callable[[str, int, int], str]
+"""Rows [n, hidden], the first of some gates and their number -> the rows' product with R of these
+gates, in floats: [n, gates * hidden]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -26,8 +30,7 @@ class Cell:
 
     emit: Emitter
     hidden: int
-    recurrence: str
-    """R, [gates * hidden, hidden]."""
+    recurrence: Product
     inner_bias: str
     """GRU with linear_before_reset: the bias [hidden] that the reset gate scales too."""
     peepholes: tuple[str, str, str]
@@ -49,10 +52,6 @@ class Cell:
     def part(self, gates: str, which: int, count: int = 1) -> str:
         """Some gates' columns of a value of all gates."""
         return self.emit.part(gates, 1, which * self.hidden, count * self.hidden)
-
-    def weight(self, which: int, count: int) -> str:
-        """R of some gates."""
-        return self.emit.part(self.recurrence, 0, which * self.hidden, count * self.hidden)
 
     def gate(self, which: int, total: str) -> str:
         """Activation number `which` of the clipped sum."""
@@ -76,7 +75,7 @@ Step = Callable[[Cell, str, State], State]
 def lstm_step(cell: Cell, data: str, state: State) -> State:
     """Gates in the order input, output, forget, cell."""
     hidden, memory = state
-    gates = cell.sum(cell.put("dense", hidden, cell.recurrence), data)
+    gates = cell.sum(cell.recurrence(hidden, 0, 4), data)
     look_in, look_out, look_forget = cell.peepholes
     taken = cell.gate(0, cell.sum(cell.part(gates, 0), cell.product(memory, look_in)))
     if cell.coupled:
@@ -93,15 +92,15 @@ def gru_step(cell: Cell, data: str, state: State) -> State:
     """Gates in the order update, reset, hidden; H = (1 - z) * h + z * H, with 1 - z as `change`."""
     (hidden,) = state
     if cell.linear:
-        both = cell.put("dense", hidden, cell.recurrence)
+        both = cell.recurrence(hidden, 0, 3)
         update, reset = (
             cell.gate(0, cell.sum(cell.part(both, n), cell.part(data, n))) for n in range(2)
         )
         seen = cell.product(cell.sum(cell.part(both, 2), cell.inner_bias), reset)
     else:
-        both = cell.sum(cell.put("dense", hidden, cell.weight(0, 2)), cell.part(data, 0, 2))
+        both = cell.sum(cell.recurrence(hidden, 0, 2), cell.part(data, 0, 2))
         update, reset = (cell.gate(0, cell.part(both, n)) for n in range(2))
-        seen = cell.put("dense", cell.product(reset, hidden), cell.weight(2, 1))
+        seen = cell.recurrence(cell.product(reset, hidden), 2, 1)
     fresh = cell.gate(1, cell.sum(seen, cell.part(data, 2)))
     change = cell.put("subtract", cell.one, update)
     kept = cell.put("subtract", hidden, cell.product(change, hidden))
@@ -110,5 +109,5 @@ def gru_step(cell: Cell, data: str, state: State) -> State:
 
 def rnn_step(cell: Cell, data: str, state: State) -> State:
     """One gate, whose activation is the state."""
-    total = cell.sum(cell.put("dense", state[0], cell.recurrence), data)
+    total = cell.sum(cell.recurrence(state[0], 0, 1), data)
     return (cell.gate(0, total),)

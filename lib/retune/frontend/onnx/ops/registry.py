@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError
@@ -59,8 +60,19 @@ class NotConstant(ModelError):
     """An input has to be known while importing, and depends on the network's input."""
 
 
+CALLED_OPSET = 24
+"""The operator set of the ONNX operators that handlers call."""
+
+
 class Around(Protocol):
     """What a handler may ask for beyond its own node."""
+
+    def apply(self, proto: onnx.NodeProto, opset: int | None) -> tuple[str, ...]:
+        """The outputs of another ONNX operator, which reads values of the graph.
+
+        Without an operator set it is of the model's.
+        """
+        ...
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
         """The outputs of a body inside the node, applied to these values."""
@@ -155,6 +167,45 @@ class Emitter:
         """The value as another element type; itself if it has that type."""
         return value if self.type(value).dtype == dtype else self.temp("cast", value, to=dtype)
 
+    def onnx(
+        self, op: str, *inputs: str, label: str = "", opset: int = CALLED_OPSET, **attrs: Any
+    ) -> str:
+        """An intermediate value that another ONNX operator makes; '' is an omitted input."""
+        name = self.build.reserve(f"{self._stem}.{label or op}")
+        return self._call(op, inputs, [name], opset, attrs)[0]
+
+    def onnx_out(
+        self, op: str, *inputs: str, index: int = 0, opset: int = CALLED_OPSET, **attrs: Any
+    ) -> None:
+        """The node's output `index`, made by another ONNX operator."""
+        self._call(op, inputs, [self.node.outputs[index]], opset, attrs)
+
+    def onnx_outs(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        opset: int | None = CALLED_OPSET,
+        **attrs: Any,
+    ) -> None:
+        """Outputs of the node, made by another ONNX operator; '' is an omitted one.
+
+        None is the operator set of the model.
+        """
+        self._call(op, inputs, outputs, opset, attrs)
+
+    def _call(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        opset: int | None,
+        attrs: Mapping[str, Any],
+    ) -> tuple[str, ...]:
+        name = f"{self._stem}.{op}"
+        proto = helper.make_node(op, list(inputs), list(outputs), name, **attrs)
+        return self._around.apply(proto, opset)
+
     def part(self, value: str, axis: int, begin: int, extent: int, label: str = "") -> str:
         """A range of the value along an axis; itself if that is all of it."""
         shape = self.shape(value)
@@ -234,6 +285,8 @@ class Claim:
     """What it refuses, in a few words."""
     folded: bool = False
     """It leaves no node in the graph: all is known while importing."""
+    refused: bool = False
+    """It is refused with advice."""
 
 
 CLAIMS: dict[tuple[str, int], Claim] = {}
@@ -241,24 +294,46 @@ CLAIMS: dict[tuple[str, int], Claim] = {}
 
 
 def onnx_op(
-    *names: str, since: int = 1, limits: str = "", folded: bool = False
+    *names: str, domain: str = "", since: int = 1, limits: str = "", folded: bool = False
 ) -> Callable[[Handler], Handler]:
     """Decorator: the function imports these ONNX ops from opset `since` on.
 
-    Names of another domain than ONNX's own have it before them: `my.domain::SoftClip`. `limits` and
-    `folded` are told to people. Raises: ValueError if there is one for that opset already.
+    Names of another domain than ONNX's own have it before them, `my.domain::SoftClip`, or stand
+    with `domain`. `limits` and `folded` are told to people. Raises: ValueError if there is one for
+    that opset already.
     """
+    claim = Claim(limits=limits, folded=folded)
 
     def wrap(handler: Handler) -> Handler:
         for name in names:
-            versions = HANDLERS.setdefault(name, {})
-            if since in versions:
-                raise ValueError(f"ONNX op {name} since {since} is registered twice")
-            versions[since] = handler
-            CLAIMS[name, since] = Claim(limits=limits, folded=folded)
+            _register(full_name(domain, name), since, handler, claim)
         return handler
 
     return wrap
+
+
+def refuse_op(*names: str, domain: str, advice: str) -> None:
+    """Models with these operators are refused with the advice: what to do instead."""
+
+    def refused(node: OnnxNode, _: Emitter) -> None:
+        raise ModelError(f"{full_name(domain, node.op_type)} is not supported; {advice}")
+
+    refused.__doc__ = f"{advice[0].upper()}{advice[1:]}."
+    for name in names:
+        _register(full_name(domain, name), 1, refused, Claim(refused=True))
+
+
+def full_name(domain: str, op_type: str) -> str:
+    """The operator's name, with its domain if that is not the default one."""
+    return f"{domain}::{op_type}" if domain else op_type
+
+
+def _register(name: str, since: int, handler: Handler, claim: Claim) -> None:
+    versions = HANDLERS.setdefault(name, {})
+    if since in versions:
+        raise ValueError(f"ONNX op {name} since {since} is registered twice")
+    versions[since] = handler
+    CLAIMS[name, since] = claim
 
 
 def names() -> set[str]:

@@ -30,18 +30,26 @@ def _layer_statistics(node: OnnxNode, emit: Emitter, data: str, axes: tuple[int,
     if node.has_output(1):
         emit.out("identity", mean, index=1)
     if node.has_output(2):
-        centred = emit.temp("subtract", data, mean)
-        square = emit.temp("multiply", centred, centred, label="square")
-        variance = emit.temp("reduce_mean", square, label="variance", axes=axes, keepdims=True)
-        epsilon = emit.scalar(node.number("epsilon", 1e-5), data, "epsilon")
-        deviation = emit.temp("sqrt", emit.temp("add", variance, epsilon))
-        emit.out("reciprocal", deviation, index=2)
+        _inverse_deviation(node, emit, emit.temp("subtract", data, mean), axes, 2)
+
+
+def _inverse_deviation(
+    node: OnnxNode, emit: Emitter, data: str, axes: tuple[int, ...], index: int
+) -> None:
+    """The output `index`: 1 / the root of the data's mean square plus epsilon."""
+    square = emit.temp("multiply", data, data, label="square")
+    variance = emit.temp("reduce_mean", square, label="variance", axes=axes, keepdims=True)
+    epsilon = emit.scalar(node.number("epsilon", 1e-5), data, "epsilon")
+    deviation = emit.temp("sqrt", emit.temp("add", variance, epsilon))
+    emit.out("reciprocal", deviation, index=index)
 
 
 @onnx_op("RMSNormalization")
 def rms_normalization(node: OnnxNode, emit: Emitter) -> None:
     """Divided by the root of the mean square over the dimensions from `axis` on, then scaled."""
     data, axes, epsilon = _stash(node, emit), _trailing(node, emit), node.number("epsilon", 1e-5)
+    if node.has_output(1):
+        _inverse_deviation(node, emit, data, axes, 1)
     normal = emit.temp("standardise", data, axes=axes, epsilon=epsilon, centred=False)
     scale = node.inputs[1]
     normal = emit.cast(_as_before(node, emit, normal), emit.type(scale).dtype)

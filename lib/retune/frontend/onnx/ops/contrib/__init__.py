@@ -1,0 +1,10 @@
+"""Operators of onnxruntime's own domain, com.microsoft: importing this package registers them.
+
+onnxruntime's optimisers, Olive and the GenAI builder write them. Each maps onto operators of ONNX
+(`emit.onnx`) or of the graph: none has a meaning of its own that one of these states already.
+Source: onnxruntime's docs/ContribOperators.md. Quantized operators are in `frontend.quantized`.
+"""
+
+from retune.frontend.onnx.ops.contrib import fused, layouts, normalisation, refused, standard
+
+__all__ = ["fused", "layouts", "normalisation", "refused", "standard"]

@@ -1,0 +1,6 @@
+"""All cases of onnxruntime's own operators: importing the modules of their families states them."""
+
+from tests.support import contrib_float, contrib_standard
+from tests.support.contrib import CASES
+
+__all__ = ["CASES", "contrib_float", "contrib_standard"]

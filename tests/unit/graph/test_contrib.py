@@ -1,0 +1,67 @@
+"""Each operator of onnxruntime's domain means what onnxruntime computes."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.ops.registry import CLAIMS
+from retune.graph.evaluate import run_graph
+from retune.proto.scope import MICROSOFT
+from tests.support.contrib import model_of, rand
+from tests.support.contrib_cases import CASES
+from tests.support.networks import node
+from tests.support.peer import assert_as_peer, assert_computes, typed_model
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_means_what_onnxruntime_computes(name: str) -> None:
+    case = CASES[name]
+    expected = case.expected()
+    if expected is None:
+        assert_as_peer(model_of(case), case.fed, case.tolerance)
+    else:
+        assert_computes(model_of(case), case.fed, expected, case.tolerance)
+
+
+def model_with(op: str, domain: str, sets: dict[str, int]) -> onnx.ModelProto:
+    """The operator of one input and then a Relu, in these operator sets."""
+    nodes = [node(op, ["x"], ["h"], domain=domain), node("Relu", ["h"], ["y"])]
+    made = typed_model(nodes, {"x": rand(1, 4)}, ["y"])
+    del made.opset_import[:]
+    made.opset_import.extend(helper.make_opsetid(*entry) for entry in sets.items())
+    return made
+
+
+@pytest.mark.parametrize(
+    "sets", [{"": 13}, {"ai.onnx": 13}, {"ai.onnx": 13, MICROSOFT: 1}, {MICROSOFT: 1, "": 9}]
+)
+def test_operator_sets_may_be_unstated_or_named_in_full(sets: dict[str, int]) -> None:
+    made = import_model(model_with("QuickGelu", MICROSOFT, sets))
+    x = rand(1, 4)
+    expected = np.maximum(x / (1 + np.exp(-1.702 * x)), 0)
+    np.testing.assert_allclose(run_graph(made, {"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+REFUSED = [name.split("::") for (name, _), claim in CLAIMS.items() if claim.refused]
+
+
+@pytest.mark.parametrize(("domain", "op"), REFUSED)
+def test_what_is_refused_comes_with_advice(domain: str, op: str) -> None:
+    with pytest.raises(ModelError, match=f"{domain}::{op} is not supported; (it|mixture)"):
+        import_model(model_with(op, domain, {"": 13, domain: 1}))
+
+
+def test_a_layout_of_one_machine_is_refused_with_the_level_to_save_at() -> None:
+    made = model_with("ReorderInput", "com.microsoft.nchwc", {"": 13, "com.microsoft.nchwc": 1})
+    with pytest.raises(ModelError, match="save the optimised model at ORT_ENABLE_EXTENDED"):
+        import_model(made)
+
+
+def test_an_unknown_activation_is_refused_by_name() -> None:
+    weights = {"w": rand(2, 1, 1, 1)}
+    proto = node("FusedConv", ["x", "w"], ["y"], domain=MICROSOFT, activation="Swirl")
+    with pytest.raises(ModelError, match="activation 'Swirl': expected one of Relu, Sigmoid"):
+        import_model(typed_model([proto], {"x": rand(1, 1, 2, 2)}, ["y"], weights))
