@@ -4,15 +4,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import FLOAT32
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import Layout
 from retune.ir.expr import Expr, maximum, minimum
+from retune.ir.functions import FUNCTIONS, call, rounding
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
@@ -109,3 +111,45 @@ def test_a_nan_is_the_first_extreme_and_the_last_in_order(layout: Layout):
     made = compile_graph(graph, layout).run({"x0": rows})
     for name, want in meant.items():
         np.testing.assert_allclose(made[name], want, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+def test_rounding_to_a_stored_type(device: Device, dtype: DType, lanes: int):
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy).astype(np.float32)
+    with np.errstate(all="ignore"):
+        halves = (numbers[1:] + numbers[:-1]) / 2
+    values = np.concatenate([numbers, halves, np.float32([1e-30])])
+    x = placeholder("x", values.shape)
+    dag = Dag((compute("y", values.shape, lambda i: call(rounding(dtype), x[i]), [x]),))
+    s = Schedule(from_dag(dag))
+    if lanes > 1:
+        s.vectorize(s.split("y.i", [lanes])[1])
+    types = {"y": TensorType(values.shape, FLOAT32)}
+    found = run_source(device, lower(s.program, CPU), {"x": values}, types)
+    meant = FUNCTIONS[rounding(dtype)].numpy
+    assert meant is not None
+    np.testing.assert_array_equal(found["y"], meant(values))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint64"])
+def test_integers_at_their_limits(dtype: str):
+    """Quotients, remainders, exact means, and constants that a float does not hold."""
+    least, most = DType(dtype).limits
+    ends = np.array([least, least + 1, most, most - 1, 0, 1, 2, 7], dtype)
+    a, b = np.meshgrid(ends, ends)
+    net = Net(dtype, 18)
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x, y = net.input(8, 8, element=element), net.input(8, 8, element=element)
+    made = [net("Div", x, y), net("Mod", x, y), net("Mod", x, y, fmod=1), net("Abs", x)]
+    made += [net("ReduceMean", x, net.ints(axis)) for axis in (0, 1)]
+    made += [net("Pad", x, net.ints(1, 0, 0, 1), net.stored(np.array(most - 2, dtype)))]
+    graph = import_model(net.model(*made))
+    feeds = {"x0": a, "x1": b}
+    meant, found = run_graph(graph, feeds), compile_graph(graph).run(feeds)
+    for name in made:
+        np.testing.assert_array_equal(found[name], meant[name], err_msg=name)
+    total = sum(int(v) for v in ends)
+    exact = abs(total) // 8 * (-1 if total < 0 else 1)
+    assert meant[made[4]].tolist() == [ends.tolist()] and set(meant[made[5]].flat) == {exact}
+    assert meant[made[6]][0, 0] == most - 2

@@ -366,7 +366,8 @@ class Expressions:
             left, right = (
                 Operation("neg", (v,), BOOL) if v.lanes == 1 else v for v in (left, right)
             )
-        op = _TRUNCATING.get(expr.op, expr.op) if expr.dtype.is_unsigned else expr.op
+        exact = expr.dtype.is_unsigned or expr.op in ("truncdiv", "truncmod")
+        op = _TRUNCATING.get(expr.op, expr.op) if exact else expr.op
         value = Operation(op, (left, right), expr.dtype, lanes)
         return Operation("wrap", (value,), expr.dtype) if expr.dtype.is_narrow else value
 
@@ -421,6 +422,8 @@ class Expressions:
                 positive = low is not None and low.low >= 0
                 op = _TRUNCATING[op] if positive else op
                 return Operation(op, (self._part(a), self._part(b)), INT32)
+            case Binary("truncdiv" | "truncmod" as op, a, b):
+                return Operation(_TRUNCATING[op], (self._part(a), self._part(b)), INT32)
             case Binary(op, a, b) if op in COMPARISONS | BITWISE:
                 return Operation(op, (self._part(a), self._part(b)), expr.dtype)
             case _:
@@ -434,8 +437,8 @@ class Expressions:
 
 _REDUCER = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """Reducer -> the operation that combines two of its values."""
-_TRUNCATING = {"floordiv": "div", "mod": "rem"}
-"""What does the same where nothing is negative."""
+_TRUNCATING = {"floordiv": "div", "mod": "rem", "truncdiv": "div", "truncmod": "rem"}
+"""What rounds toward zero, which is the same for all of them where nothing is negative."""
 
 
 def _splat(value: Value, dtype: DType, lanes: int) -> Value:

@@ -18,12 +18,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from retune.core.dtypes import BOOL, FLOAT64, INT32
+from retune.core.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, UINT32, DType
 from retune.ir.expr import (
     Call,
     Expr,
     all_of,
     binary,
+    bitcast,
     cast,
     const,
     equal,
@@ -245,18 +246,63 @@ function("sign", _sign, onnx="Sign")
 function("bitwise_not", _bitwise_not, onnx="BitwiseNot", onnx_since=18)
 function("logical_not", lambda x: equal(x, False), predicate=True, onnx="Not")
 
+# -- rounding to types that are only stored ------------------------------------------------------
+
+
+def rounding(dtype: DType) -> str:
+    """The function that rounds to the nearest number of such a type, halves to even."""
+    return f"round_to_{dtype}"
+
+
+def _rounded(x: Expr, dtype: DType) -> Expr:
+    """By the bits of a float32, and between the least numbers by the step from one to the next."""
+    x = cast(x, FLOAT32)
+    shift, limits = FLOAT32.mantissa - dtype.mantissa, dtype.finfo
+    bits = bitcast(x, UINT32)
+    odd = binary("bitand", binary("shr", bits, shift), 1)
+    up = bits + ((1 << (shift - 1)) - 1) + odd
+    found = bitcast(binary("bitand", up, (1 << 32) - (1 << shift)), FLOAT32)
+    if dtype.exponent < FLOAT32.exponent:
+        step, most = float(limits.smallest_subnormal), float(limits.max)
+        small = call("round", x * (1 / step)) * step
+        found = select(call("abs", x) < float(limits.smallest_normal), small, found)
+        found = select(found > most, inf, select(found < -most, -inf, found))
+    return select(call("isnan", x), x, found)
+
+
+def _register_roundings() -> None:
+    for dtype in (FLOAT16, BFLOAT16):
+
+        def expression(x: Expr, dtype: DType = dtype) -> Expr:
+            return _rounded(x, dtype)
+
+        def meaning(x: np.ndarray, dtype: DType = dtype) -> np.ndarray:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return x.astype(dtype.numpy).astype(x.dtype)
+
+        function(rounding(dtype), expression, numpy=meaning)
+
+
+_register_roundings()
+
 # -- functions of two arguments ----------------------------------------------------------------
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
-    """Floats divide; integers divide toward zero, from the floor division of magnitudes."""
+    """Floats divide; integers divide toward zero, and wrap. By 0, the quotient is the dividend."""
     if a.dtype.is_float:
         return a / b
-    if a.dtype.is_unsigned:
-        return a // b
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
-    quotient = maximum(left, -left) // maximum(right, -right)
-    return cast(select(equal(left < 0, right < 0), quotient, -quotient), a.dtype)
+    quotient = binary("truncdiv", left, _divisor(right))
+    if not a.dtype.is_unsigned:
+        quotient = select(equal(right, -1), -left, quotient)
+    return cast(quotient, a.dtype)
+
+
+def _divisor(b: Expr) -> Expr:
+    """An integer to divide by: 1 in place of 0 and -1, by which processors may refuse to."""
+    unfit = equal(b, 0) if b.dtype.is_unsigned else binary("or", equal(b, 0), equal(b, -1))
+    return select(unfit, 1, b)
 
 
 _QUOTIENTS_END = 1 << 24
@@ -276,22 +322,29 @@ def _quotient(a: Expr, b: Expr) -> Expr:
 
 def _mod(a: Expr, b: Expr) -> Expr:
     """The remainder with the divisor's sign."""
-    if not a.dtype.is_float:
-        return cast(_at_least_32_bits(a) % _at_least_32_bits(b), a.dtype)
-    rest = Call("fmod", (a, b), a.dtype)
+    rest = _fmod(a, b)
+    if a.dtype.is_unsigned:
+        return rest
     other_side = all_of(binary("ne", rest, 0), binary("ne", rest < 0, b < 0))
     return select(other_side, rest + b, rest)
 
 
 def _fmod(a: Expr, b: Expr) -> Expr:
-    """The remainder with the dividend's sign, for integers from that of magnitudes."""
+    """The remainder with the dividend's sign; 0 of integers and a divisor of 0."""
     if a.dtype.is_float:
         return Call("fmod", (a, b), a.dtype)
-    if a.dtype.is_unsigned:
-        return a % b
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
-    rest = maximum(left, -left) % maximum(right, -right)
-    return cast(select(left < 0, -rest, rest), a.dtype)
+    return cast(binary("truncmod", left, _divisor(right)), a.dtype)
+
+
+def _quiet(remainder: Callable[..., Any]) -> Callable[..., Any]:
+    """It without a warning of a divisor of 0."""
+
+    def meaning(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return remainder(a, b)
+
+    return meaning
 
 
 def _shift(op: Literal["shl", "shr"], a: Expr, b: Expr) -> Expr:
@@ -322,8 +375,8 @@ _of_two("multiply", lambda a, b: a * b, onnx="Mul")
 _of_two("divide", _divide, onnx="Div")
 _of_two("quotient", _quotient, numpy=np.divide)
 """The quotient of floats to the last bit, on devices too, where `divide` may be off by it."""
-_of_two("mod", _mod, numpy=np.mod)
-_of_two("fmod", _fmod, numpy=np.fmod, opencl="fmod")
+_of_two("mod", _mod, numpy=_quiet(np.mod))
+_of_two("fmod", _fmod, numpy=_quiet(np.fmod), opencl="fmod")
 _of_two("power", _power, numpy=np.power, mixed=True, onnx="Pow")
 _of_two("minimum", minimum)
 _of_two("maximum", maximum)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 BinaryOp = Literal[
-    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow",
+    "add", "sub", "mul", "div", "floordiv", "mod", "truncdiv", "truncmod", "min", "max", "pow",
     "lt", "le", "eq", "ne", "and", "or",
     "bitand", "bitor", "bitxor", "shl", "shr",
 ]  # fmt: skip
@@ -34,6 +34,15 @@ class Operator:
     """The value of two literals; None for an operator whose literals stay as they are written."""
 
 
+def _truncdiv(a: Any, b: Any) -> Any:
+    """The quotient of integers, rounded toward zero."""
+    return np.floor_divide(np.subtract(a, np.fmod(a, b)), b)
+
+
+def _truncmod(a: int, b: int) -> int:
+    return abs(a) % abs(b) * (-1 if a < 0 else 1)
+
+
 OPERATORS: Mapping[BinaryOp, Operator] = {
     "add": Operator("+", 8, np.add, "+", lambda a, b: a + b),
     "sub": Operator("-", 8, np.subtract, "-", lambda a, b: a - b),
@@ -41,6 +50,8 @@ OPERATORS: Mapping[BinaryOp, Operator] = {
     "div": Operator("/", 9, np.divide, "/"),
     "floordiv": Operator("//", 9, np.floor_divide, "", lambda a, b: a // b),
     "mod": Operator("%", 9, np.mod, "", lambda a, b: a % b),
+    "truncdiv": Operator("", TIGHT, _truncdiv, "", lambda a, b: (a - _truncmod(a, b)) // b),
+    "truncmod": Operator("", TIGHT, np.fmod, "", _truncmod),
     "min": Operator("", TIGHT, np.minimum, "min", min),
     "max": Operator("", TIGHT, np.maximum, "max", max),
     "pow": Operator("", TIGHT, np.power, "pow"),
@@ -56,13 +67,16 @@ OPERATORS: Mapping[BinaryOp, Operator] = {
     "shl": Operator("<<", 7, np.left_shift, "<<"),
     "shr": Operator(">>", 7, np.right_shift, ">>"),
 }
-"""`shr` keeps the sign. Shifts are by less than the width."""
+"""`shr` keeps the sign. Shifts are by less than the width. Indices, which never overflow, are
+divided by `floordiv` and `mod`, rounding toward negative infinity; elements by `truncdiv` and
+`truncmod`, rounding toward zero, which no rule of indices treats and whose divisors are neither 0
+nor -1."""
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne", "and", "or"})
 """Operators whose result is a truth value."""
 BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
 """Operators on the bits of integers."""
-_DIVISIONS = frozenset({"floordiv", "mod"})
+_DIVISIONS = frozenset({"floordiv", "mod", "truncdiv", "truncmod"})
 
 
 def folded(op: BinaryOp, a: float, b: float, *, floating: bool) -> float | None:

@@ -10,7 +10,7 @@ from retune.ir import te
 from retune.ir.expr import Expr, cast, const, select
 from retune.ir.te import Tensor
 from retune.ops.convolution import padded
-from retune.ops.registry import Attrs, OpCall, integer, ints, number, op, present
+from retune.ops.registry import Attrs, OpCall, integer, ints, literal, op, present
 from retune.ops.shapes import require
 
 
@@ -128,7 +128,7 @@ def _infer_pad(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
 def pad(c: OpCall) -> Tensor:
     """T_pad(i...) = x where there is data, else the value."""
     (x,) = c.inputs
-    return padded(x, ints(c.attrs, "pads"), c.name, number(c.attrs, "value"), "T_pad")
+    return padded(x, ints(c.attrs, "pads"), c.name, literal(c.attrs, "value"), "T_pad")
 
 
 def _infer_slice(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -1,18 +1,19 @@
 """Reductions over axes, and what is found or added up along one axis.
 
 Attributes of reductions: axes (ascending, not negative), keepdims. Sums of bytes are taken, and
-made, in int32; a mean of integers is rounded toward zero. Attributes of ops along one axis: `axis`,
-not negative. A NaN is the largest element and the smallest one, as in numpy, and the last one of
-those in order.
+made, in int32; a mean of integers is exact, and rounded toward zero. Attributes of ops along one
+axis: `axis`, not negative. A NaN is the largest element and the smallest one, as in numpy, and the
+last one of those in order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from retune.core.dtypes import BOOL, INT32, INT64, Array, TensorType, dtype_of
-from retune.ir.expr import Expr, binary, cast, const, equal, select
+from retune.ir.expr import Expr, all_of, binary, cast, const, equal, select
 from retune.ir.functions import call
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
 from retune.ops.host_numpy import top_places
@@ -47,6 +48,8 @@ def reduce(c: OpCall) -> Tensor:
     """T_reduce(i...) combines x over the axes; a mean divides afterwards, truth is 0 or 1."""
     (data,) = c.inputs
     mean, truth = c.op == "reduce_mean", data.dtype == BOOL
+    if mean and data.dtype.is_integer:
+        return _integer_mean(c)
     over = ints(c.attrs, "axes")
     stem = "reduce_total" if mean or truth else f"T_{c.op}"
     number = INT32 if truth else c.output.dtype
@@ -58,14 +61,38 @@ def reduce(c: OpCall) -> Tensor:
     def body(*i: Expr) -> Expr:
         if truth:  # the maximum of no elements is the least integer, which is false, too
             return binary("lt", 0, total[i]) if c.op == "reduce_max" else binary("ne", total[i], 0)
-        whole = not data.dtype.is_float
-        return (
-            call("divide", total[i], const(count, data.dtype))
-            if whole
-            else total[i] * (1.0 / count)
-        )
+        return total[i] * (1.0 / count)
 
     return c.stage(body, [total])
+
+
+def _integer_mean(c: OpCall) -> Tensor:
+    """The exact mean: int64 holds sums of all other types, of its own those of parts of elements.
+
+    Quotients and remainders by the count are summed apart: neither sum exceeds int64.
+    """
+    (data,), over = c.inputs, ints(c.attrs, "axes")
+    wide = data.dtype if data.dtype.itemsize == INT64.itemsize else INT64
+    count = const(prod(data.shape[d] for d in over), wide)
+
+    def total(stem: str, part: Callable[[Expr], Expr]) -> Tensor:
+        return _over(c, stem, data, over, "sum", lambda x, _k, _i: part(cast(x, wide)))
+
+    if wide is not data.dtype:
+        whole = total("reduce_total", lambda x: x)
+        return c.stage(lambda *i: cast(call("divide", whole[i], count), data.dtype), [whole])
+    quotients = total("reduce_quotients", lambda x: call("divide", x, count))
+    rests = total("reduce_rests", lambda x: call("fmod", x, count))
+
+    def body(*i: Expr) -> Expr:
+        value = quotients[i] + call("divide", rests[i], count)
+        if wide.is_unsigned:
+            return value
+        rest = call("fmod", rests[i], count)
+        less = select(all_of(value > 0, rest < 0), value - 1, value)
+        return select(all_of(value < 0, rest > 0), value + 1, less)
+
+    return c.stage(body, [quotients, rests])
 
 
 def _mean(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
@@ -75,14 +102,16 @@ def _mean(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """
     data, axes = present(arrays), ints(attrs, "axes")
     dtype, count = dtype_of(data), prod(data.shape[d] for d in axes)
-    wide = data.astype(dtype.compute.numpy, copy=False)
-    total = wide.sum(axis=axes, keepdims=bool(attrs["keepdims"]), dtype=wide.dtype)
-    number = wide.dtype.type(count)
+    how: Any = {"axis": axes, "keepdims": bool(attrs["keepdims"])}
     with np.errstate(invalid="ignore", divide="ignore"):
         if dtype.is_float:
-            return (np.asarray(total / number, data.dtype),)
-        whole = total // number
-        return (np.asarray(whole + ((total < 0) & (whole * number != total)), data.dtype),)
+            wide = data.astype(dtype.compute.numpy, copy=False)
+            total = wide.sum(dtype=wide.dtype, **how)
+            return (np.asarray(total / wide.dtype.type(count), data.dtype),)
+        number = data.dtype.type(count) if data.dtype.itemsize == 8 else np.int64(count)
+        rests = np.sum(data % number, dtype=number.dtype, **how)
+        floor = np.sum(data // number, dtype=number.dtype, **how) + rests // number
+        return (np.asarray(floor + ((floor < 0) & (rests % number != 0)), data.dtype),)
 
 
 for _name in _REDUCERS:

@@ -253,6 +253,11 @@ def number(attrs: Attrs, key: str) -> float:
     return float(cast("float", attrs[key]))
 
 
+def literal(attrs: Attrs, key: str) -> float:
+    """The attribute as the number that it is: floats do not hold all integers."""
+    return cast("float", attrs[key])
+
+
 def present(items: Sequence[Any], index: int = 0) -> Any:
     """The input at `index`, which the op does not allow to be omitted. Raises: ModelError."""
     item = items[index]

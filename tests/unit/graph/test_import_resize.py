@@ -54,9 +54,9 @@ SCALED = [
     (mode, scales)
     for mode in PLAIN
     for scales in ((2, 3), (0.6, 0.6), (1.7, 0.5), (1, 2.5))
-    # Where the scaled extent is a fraction: onnxruntime drops it when it aligns corners, and its
-    # symmetric coordinates are rounded differently, which decides between two elements.
-    if mode not in ("align_corners", "half_pixel_symmetric") or scales == (2, 3)
+    # Where the scaled extent is a fraction, onnxruntime's symmetric coordinates are rounded
+    # differently, which decides between two elements.
+    if mode != "half_pixel_symmetric" or scales == (2, 3)
 ]
 
 
@@ -81,6 +81,15 @@ def test_nearest_to_sizes(mode, rounding, sizes):
 def test_between_elements(mode, interpolation, sizes):
     attrs = {"coordinate_transformation_mode": mode, "mode": interpolation}
     assert_as_onnxruntime(resize(sizes=(1, 2, *sizes), **attrs), {"x": rand(*SHAPE)})
+
+
+@pytest.mark.parametrize("scales", [(1.5, 1.5), (0.7, 2.3), (0.2, 0.3), (1.5, 3)])
+@pytest.mark.parametrize("interpolation", ["linear", "cubic"])
+@pytest.mark.parametrize("mode", PLAIN)
+def test_between_elements_by_scales_of_a_fraction(mode, interpolation, scales):
+    """The corners that are aligned are those of the result, whose extent is a whole number."""
+    attrs = {"coordinate_transformation_mode": mode, "mode": interpolation}
+    assert_as_onnxruntime(resize(scales=(1, 1, *scales), **attrs), {"x": rand(*SHAPE)})
 
 
 @pytest.mark.parametrize("scales", [(2, 2), (0.8, 0.4), (1.5, 3)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, DType, TensorType
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
@@ -127,3 +127,25 @@ def test_a_kernel_that_computes_is_wide_inside_and_one_that_moves_stays():
     build.input("x", TensorType((2, 3), "float16"))
     graph = build.finish([build.add("transpose", ["x"], {"perm": (1, 0)})])
     assert computed_wide(graph) is graph
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_a_network_casts_to_a_stored_type_is_rounded(dtype: str):
+    """There and back in one kernel, whether devices keep the type or not."""
+    build = GraphBuilder("net")
+    x = build.input("x", TensorType((64,)))
+    narrow = build.add("cast", [build.add("multiply", [x, x])], {"to": DType(dtype)})
+    build.add("cast", [narrow], {"to": FLOAT32}, outputs=["y"])
+    graph = build.finish(["y"]).verify()
+    inputs = {"x": np.float32([np.nan, np.inf, 300, 1e-4, *np.linspace(-2, 2, 60)])}
+    with np.errstate(over="ignore"):
+        expected = (inputs["x"] ** 2).astype(DType(dtype).numpy).astype(np.float32)
+    for wide in (graph, in_compute_types(graph), computed_wide(graph)):
+        np.testing.assert_array_equal(run_graph(wide, inputs)["y"], expected)
+    assert [n.op for n in computed_wide(graph).nodes][-2:] == [f"round_to_{dtype}", "cast"]
+
+
+def test_a_cast_that_is_stored_at_once_is_rounded_by_that():
+    build = GraphBuilder("net")
+    build.add("cast", [build.input("x", TensorType((4,)))], {"to": DType("float16")}, outputs=["y"])
+    assert [n.op for n in in_compute_types(build.finish(["y"])).nodes] == ["cast", "cast"]

@@ -7,10 +7,10 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import BOOL, FLOAT32, INT32
-from retune.ir.evaluate import apply
+from retune.core.dtypes import BOOL, FLOAT32, INT32, DType
+from retune.ir.evaluate import apply, evaluate
 from retune.ir.expr import Expr, Var, maximum, minimum
-from retune.ir.functions import FUNCTIONS, call, function
+from retune.ir.functions import FUNCTIONS, call, function, rounding
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 
@@ -37,7 +37,7 @@ def test_an_expression_of_others_is_all_that_a_function_needs():
     entry = function("hard_tanh", lambda x: minimum(maximum(x, -1.0), 1.0))
     assert str(call("hard_tanh", X)) == "min(max(x, -1.0), 1.0)"
     assert apply(entry, np.array([-3, 0.5, 3], np.float32)).tolist() == [-1, 0.5, 1]
-    assert "min(max(x[y_i], (-1.0f)), 1.0f)" in text_of("hard_tanh")
+    assert "AT_MOST_FLOAT(AT_LEAST_FLOAT(x[y_i], (-1.0f)), 1.0f)" in text_of("hard_tanh")
 
 
 @pytest.mark.usefixtures("added")
@@ -86,3 +86,33 @@ def test_every_expression_takes_its_arity_and_attributes():
         arguments = [Var(name, BOOL if entry.logical else INT32) for name in "abc"]
         if entry.expression is not None and not entry.attributes:
             assert isinstance(call(entry.name, *arguments[: entry.arity]), Expr)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounding_to_a_stored_type_is_its_conversion(dtype: str):
+    """Every number of the type, the halves between them, what is next to those, and all else."""
+    entry = FUNCTIONS[rounding(DType(dtype))]
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(DType(dtype).numpy).astype(np.float32)
+    with np.errstate(all="ignore"):
+        halves = (numbers[1:] + numbers[:-1]) / 2
+        near = [np.nextafter(halves, np.float32(side)) for side in (-np.inf, np.inf)]
+        x = np.concatenate([numbers, halves, *near, np.float32([7e4, -1e30, 1e-45, 3e-8])])
+        assert entry.expression is not None and entry.numpy is not None
+        found = evaluate(entry.expression(X), {X: x})
+        np.testing.assert_array_equal(found, entry.numpy(x))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_integers_are_divided_toward_zero_at_their_limits_too(dtype: str):
+    """By 0 the remainder is 0; the least number by -1 wraps."""
+    least, most = DType(dtype).limits
+    ends = [least, least + 1, most, most - 1, 0, 1, 2, 7, -1, -7][: 8 if least == 0 else None]
+    a, b = (part.ravel() for part in np.meshgrid(*[np.array(ends, dtype)] * 2))
+    quotient, rest, positive = (apply(FUNCTIONS[n], a, b) for n in ("divide", "fmod", "mod"))
+    for x, y, q, r, m in zip(*(v.tolist() for v in (a, b, quotient, rest, positive)), strict=True):
+        if y:
+            toward_zero = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+            assert q == (least if toward_zero > most else toward_zero), (x, y)
+            assert (r, m) == (x - y * toward_zero, x % y), (x, y)
+        else:
+            assert (q, r) == (x, 0)

@@ -317,6 +317,8 @@ def _mod(value: Operation, a: str, b: str) -> str:
 
 
 def _convert(value: Operation, text: str) -> str:
+    if value.dtype == UINT32 and value.args[0].dtype.is_float:  # a negative number wraps
+        text = f"convert_{type_name(INT64, value.lanes)}({text})"
     return f"convert_{type_name(value.dtype, value.lanes)}({text})"
 
 

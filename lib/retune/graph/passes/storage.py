@@ -3,11 +3,13 @@
 Where a device keeps them in memory, kernels read and write them, and compute in float32: sums in
 float16 lose most digits of a thousand products, and what exceeds 65504 is infinite. (MobileNet with
 such sums is 1.0e-2 of the range from onnxruntime; like this 5.8e-4.) Elsewhere all values between
-the inputs and outputs of the network are of the compute type, too.
+the inputs and outputs of the network are of the compute type, too. What a network casts to a stored
+type is rounded to it everywhere.
 """
 
 from retune.core.dtypes import DTYPES, DType, TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
+from retune.ir.functions import rounding
 from retune.ops import AttrValue, lookup
 from retune.ops.registry import SEVERAL_OUTPUTS
 
@@ -25,9 +27,9 @@ def computed_wide(group: Graph) -> Graph:
 
     A graph that only moves data stays itself.
     """
-    return (
-        group if all(only_moves(node, group) for node in group.nodes) else in_compute_types(group)
-    )
+    read = _read(group)
+    moves = (only_moves(n, group) and not _is_rounded(n, group, read) for n in group.nodes)
+    return group if all(moves) else in_compute_types(group)
 
 
 def only_moves(node: Node, graph: Graph) -> bool:
@@ -38,6 +40,19 @@ def only_moves(node: Node, graph: Graph) -> bool:
     return node.op == "identity" or lookup(node.op).kind == "injective"
 
 
+def _read(graph: Graph) -> frozenset[str]:
+    """The values that nodes read."""
+    return frozenset(value for node in graph.nodes for value in node.inputs)
+
+
+def _is_rounded(node: Node, graph: Graph, read: frozenset[str]) -> bool:
+    """Whether it casts to a stored type what is read before a store rounds it."""
+    if node.op != "cast" or node.outputs[0] not in read:
+        return False
+    made, given = (graph.types[value] for value in (node.outputs[0], node.inputs[0]))
+    return _only_stored(made) and made.dtype is not given.dtype
+
+
 def _only_stored(entry: TensorType) -> bool:
     return entry.dtype.compute is not entry.dtype
 
@@ -46,7 +61,7 @@ class _Widened:
     """The wide graph as it grows; `_wide` maps the old values to those that are read instead."""
 
     def __init__(self, graph: Graph) -> None:
-        self._old = graph
+        self._old, self._read = graph, _read(graph)
         self._build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
         self._wide: dict[str, str] = {"": ""}
         for name in graph.inputs:
@@ -91,7 +106,12 @@ class _Widened:
         }
         made = {value: self._name(value) for value in node.outputs}
         inputs = [self._wide[value] for value in node.inputs]
-        self._build.add(node.op, inputs, attrs, outputs=made.values(), name=node.name)
+        if _is_rounded(node, self._old, self._read):
+            entry = self._old.types[node.outputs[0]]
+            held = self._build.add(node.op, inputs, attrs)
+            self._build.add(rounding(entry.dtype), [held], {}, outputs=made.values())
+        else:
+            self._build.add(node.op, inputs, attrs, outputs=made.values(), name=node.name)
         self._wide |= made
 
     def _add_whole(self, node: Node) -> None:

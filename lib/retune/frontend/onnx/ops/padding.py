@@ -20,7 +20,7 @@ def pad(node: OnnxNode, emit: Emitter) -> None:
     """A border of a value or of the data; pads and value are inputs from opset 11 on."""
     stated, value = emit.listed("pads", 1, "the pads"), node.number("value", 0.0)
     if node.has_input(2):
-        value = float(emit.contents(2, "the value").reshape(()))
+        value = emit.contents(2, "the value").reshape(()).item()
     rank = len(emit.shape(node.inputs[0]))
     axes = tuple(range(rank))
     if node.has_input(3):

@@ -105,7 +105,11 @@ def taps(axis: ResizedAxis, method: Method) -> Taps:
 
 
 def coordinates(axis: ResizedAxis, mode: str, exact: type[np.floating]) -> Array:
-    """The place in the data of each element of the result, computed in the type `exact`."""
+    """The place in the data of each element of the result, computed in the type `exact`.
+
+    Corners are aligned with those of the result, as onnxruntime and PyTorch do: where a scale makes
+    no whole number, ONNX's reference takes the fraction and meets no corner.
+    """
     i = np.arange(axis.made, dtype=exact)
     scale, whole, last = exact(axis.scale), exact(axis.whole), exact(axis.extent - 1)
     half = exact(0.5)
@@ -120,12 +124,12 @@ def coordinates(axis: ResizedAxis, mode: str, exact: type[np.floating]) -> Array
             offset = exact(axis.extent) / 2 * (1 - exact(axis.made) / whole)
             return offset + (i + half) / scale - half
         case "align_corners":
-            return np.zeros_like(i) if whole == 1 else i * last / (whole - 1)
+            return i * last / exact(max(axis.made - 1, 1))
         case "tf_crop_and_resize":
             start, end = exact(axis.start), exact(axis.end)
-            if whole == 1:
+            if axis.made == 1:
                 return np.full_like(i, half * (start + end) * last)
-            return start * last + i * (end - start) * last / (whole - 1)
+            return start * last + i * (end - start) * last / exact(axis.made - 1)
         case _:
             return (i + half) / scale - half
 
