@@ -44,6 +44,9 @@ is a network of its own. Host steps and loops may have several outputs."""
 SEVERAL_OUTPUTS: frozenset[OpKind] = frozenset({"host", "loop"})
 """Kinds of ops that passes take as they are: with several outputs, of types of their own."""
 
+HOST = "host"
+"""The op of a host step (`frontend.host.step`)."""
+
 Infer: TypeAlias = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
 Numpy: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]
 

@@ -15,8 +15,7 @@ from retune.graph.passes.simplify import moves_only_ones
 from retune.graph.rewrite import GraphRewriter
 from retune.graph.scan import SCAN
 from retune.ops import AttrValue, lookup
-from retune.ops.host import HOST
-from retune.ops.registry import integer, ints
+from retune.ops.registry import HOST, integer, ints
 
 Perm = tuple[int, ...]
 
@@ -86,7 +85,7 @@ class _Converter:
     ) -> None:
         """The node's output, made by `op` with so many dimensions moved."""
         output = node.outputs[0]
-        known = output in self.graph.outputs and moved
+        known = output in self.graph.ends and moved
         self.have[output] = {moved: self.r.emit(op, inputs, attrs, "" if known else output)}
 
 
