@@ -84,7 +84,7 @@ class _Converter:
     ) -> None:
         """The node's output, made by `op` with so many dimensions moved."""
         output = node.outputs[0]
-        known = output in self.graph.outputs and moved
+        known = output in self.graph.ends and moved
         self.have[output] = {moved: self.r.emit(op, inputs, attrs, "" if known else output)}
 
 
