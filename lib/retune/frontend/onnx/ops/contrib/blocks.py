@@ -111,8 +111,13 @@ def _table(node: OnnxNode, emit: Emitter, along: int) -> tuple[np.ndarray, np.nd
     if codes.dtype == np.uint8 and (codes.max(initial=0) > _FOUR or not plain):
         if zeros is None:
             return codes, np.full(scales.shape, 1 << (bits - 1), np.uint8), bits
-        return codes, np.ascontiguousarray(unpacked(zeros, bits)[..., : scales.shape[-1]]), bits
+        return (
+            codes,
+            np.ascontiguousarray(unpacked(zeros, bits)[..., : scales.shape[codes.ndim - 1]]),
+            bits,
+        )
     lift = 8 if codes.dtype == np.int8 else 0
     zeros = np.zeros(scales.shape, codes.dtype) if zeros is None else zeros
-    codes, zeros = ((array + lift).astype(np.uint8) for array in (codes, zeros))
-    return (codes, zeros, 8) if codes.shape[-1] % 2 else (packed(codes, 4), zeros, 4)
+    lifted, zeros = ((array + lift).astype(np.uint8) for array in (codes, zeros))
+    odd = codes.shape[codes.ndim - 1] % 2
+    return (lifted, zeros, 8) if odd else (packed(lifted, 4), zeros, 4)
