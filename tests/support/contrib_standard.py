@@ -155,6 +155,12 @@ def _gates() -> None:
         meaning=meaning)  # fmt: skip
 
 
+def _matrices() -> None:
+    for shape in ((3, 3), (2, 4, 4), (1, 1)):
+        matrices = rand(*shape) + 3 * np.eye(shape[-1], dtype=np.float32)
+        add(f"inverse_{len(shape)}_{shape[-1]}", "Inverse", {"x": matrices})
+
+
 def _hashes() -> None:
     for dtype in ("int32", "uint32", "int64", "uint64", "float32", "float64"):
         numbers = (_RNG.standard_normal(9) * 1e6).astype(dtype)
@@ -170,3 +176,4 @@ _words()
 _positions()
 _gates()
 _hashes()
+_matrices()

@@ -227,3 +227,9 @@ def gated_relative_position_bias(node: OnnxNode, emit: Emitter) -> None:
     inner = emit.temp("subtract", emit.temp("multiply", reset, scale), one)
     gate = emit.temp("add", emit.temp("multiply", update, inner), two, label="gate")
     emit.out("multiply", gate, position)
+
+
+@onnx_op("Inverse", domain=MICROSOFT, limits="on the host")
+def inverse(node: OnnxNode, emit: Emitter) -> None:
+    """The inverse of each matrix, which lies in the last two dimensions."""
+    emit.host(emit.type(node.inputs[0]))
