@@ -141,7 +141,7 @@ def fast_gelu(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("GemmFastGelu", domain=MICROSOFT)
 def gemm_fast_gelu(node: OnnxNode, emit: Emitter) -> None:
     """Gelu by tanh of a product plus an optional bias."""
-    made = matrix_product(emit, *node.inputs[:2], emit.temp)
+    made = matrix_product(emit, node.inputs[0], node.inputs[1], emit.temp)
     if node.has_input(2):
         made = emit.temp("add", made, node.inputs[2], label="biased")
     emit.out("gelu_tanh", made)
