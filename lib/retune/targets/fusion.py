@@ -73,7 +73,10 @@ def untouched(s: Schedule, name: str) -> bool:
 
 
 def epilogue_of(s: Schedule, name: str) -> str | None:
-    """The stage that alone reads the result, element by element, in the same shape."""
+    """The stage that alone reads the result, element by element, in the same shape.
+
+    None once its loops are those of another reduction that it reads.
+    """
     block = s.block(name)
     users = readers(s.program, block.buffer)
     if block.buffer in s.program.outputs or len(users) != 1:
@@ -85,8 +88,9 @@ def epilogue_of(s: Schedule, name: str) -> str | None:
     plain = all(isinstance(i, Var) for i in user.indices)
     if user.reducer is not None or not same or not plain:
         return None
-    shape = tuple(s.loop(n).extent for n in s.loops(user.name))
-    return user.name if shape == block.buffer.shape else None
+    around = [s.loop(n) for n in s.loops(user.name)]
+    free = all(loop.kind == "serial" for loop in around)
+    return user.name if free and tuple(n.extent for n in around) == block.buffer.shape else None
 
 
 def results_of(s: Schedule, name: str) -> str:
