@@ -21,6 +21,9 @@ from retune.schedule.schedule import Schedule
 from tests.external.on_device import compile_graph
 from tests.support.device_networks import Net
 from tests.support.oracle import TensorType, run_source
+from tests.support.random_ways import CPU as CPU_DEVICE
+from tests.support.random_ways import GPU as GPU_DEVICE
+from tests.support.random_ways import compiled
 
 pytestmark = pytest.mark.device
 
@@ -52,6 +55,27 @@ def test_extremes_of_a_nan_are_nan(device: Device, lanes: int):
     expected = {"max": np.maximum(X, Y), "min": np.minimum(X, Y), **LIMITS}
     for name in values:
         np.testing.assert_array_equal(found[f"{name}imum"], expected[name], err_msg=name)
+
+
+def test_a_large_argument_leaves_its_neighbours_alone(device: Device):
+    """PoCL's sine of a vector does not."""
+    near = np.float32([1e-40, 1e-20, 1e-5, -1e-3, 0.1, 1, -3, 100])
+    rows = [np.append(near, np.float32([large] * 8)) for large in (np.inf, 1e7, 3e38, np.nan, 2)]
+    values = np.float32(rows).ravel()
+    x = placeholder("x", values.shape)
+    names = ("sin", "cos", "tan")
+    made = [compute(f"{n}e", values.shape, lambda i, n=n: call(n, x[i]), [x]) for n in names]
+    s = Schedule(from_dag(Dag(tuple(made))))
+    for name in s.blocks():
+        s.vectorize(s.split(s.loops(name)[0], [16])[1])
+    types = {t.name: TensorType(values.shape, FLOAT32) for t in made}
+    found = run_source(device, lower(s.program, CPU), {"x": values}, types)
+    with np.errstate(invalid="ignore"):
+        for name in names:
+            meant = FUNCTIONS[name].numpy
+            assert meant is not None
+            exact = meant(values.astype(np.float64))
+            np.testing.assert_allclose(found[f"{name}e"], exact, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("across", [True, False])
@@ -141,14 +165,19 @@ def test_integers_at_their_limits(dtype: str):
     net = Net(dtype, 18)
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     x, y = net.input(8, 8, element=element), net.input(8, 8, element=element)
+    odd = net("Slice", net("Reshape", x, net.ints(64)), net.ints(0), net.ints(51))
+    odd = net("Reshape", odd, net.ints(3, 1, 1, 17))  # what items share unevenly
     made = [net("Div", x, y), net("Mod", x, y), net("Mod", x, y, fmod=1), net("Abs", x)]
     made += [net("ReduceMean", x, net.ints(axis)) for axis in (0, 1)]
     made += [net("Pad", x, net.ints(1, 0, 0, 1), net.stored(np.array(most - 2, dtype)))]
+    made += [net("ReduceMean", odd, net.ints(0, 2, 3), keepdims=0)]
     graph = import_model(net.model(*made))
     feeds = {"x0": a, "x1": b}
-    meant, found = run_graph(graph, feeds), compile_graph(graph).run(feeds)
-    for name in made:
-        np.testing.assert_array_equal(found[name], meant[name], err_msg=name)
+    meant = run_graph(graph, feeds)
+    for device in (CPU_DEVICE, GPU_DEVICE)[: 2 if dtype == "int64" else 1]:
+        found = compiled(graph, device, "NHWC").run(feeds)
+        for name in made:
+            np.testing.assert_array_equal(found[name], meant[name], err_msg=f"{name} {device}")
     total = sum(int(v) for v in ends)
     exact = abs(total) // 8 * (-1 if total < 0 else 1)
     assert meant[made[4]].tolist() == [ends.tolist()] and set(meant[made[5]].flat) == {exact}

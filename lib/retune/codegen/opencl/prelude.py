@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from retune.codegen.kernel import TABLE_LANES
 from retune.codegen.opencl.types import type_name
-from retune.core.dtypes import FLOAT32, DType
+from retune.core.dtypes import FLOAT32, INT32, INT64, DType
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 
 
@@ -94,6 +94,30 @@ def extreme_lines(op: str, dtype: DType, lanes: int, *, limit: bool) -> list[str
         return _function(name, kind, f"const {kind} value, const {kind} limit", body)
     body = f"return b == b ? (a {beyond} b ? b : a) : b;"
     return _function(name, kind, f"const {kind} a, const {kind} b", body)
+
+
+# -- functions of vectors whose lanes are not independent ------------------------------------------
+
+
+def apart(function: ScalarFunction, dtype: DType, lanes: int) -> str:
+    """The name of the function of vectors that keeps near arguments apart from those beyond."""
+    return f"{function.name}_{type_name(dtype, lanes)}".upper()
+
+
+def apart_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]:
+    """Its definition: beyond is rare, and computed for itself."""
+    kind, truth = type_name(dtype, lanes), type_name(INT32 if dtype == FLOAT32 else INT64, lanes)
+    limit = f"({kind})({function.near!r}f)"
+    return _function(
+        apart(function, dtype, lanes),
+        kind,
+        f"const {kind} value",
+        f"const {truth} near = fabs(value) < {limit};",
+        f"const {kind} found = {function.opencl}(near ? value : ({kind})(0.0f));",
+        "if (all(near))",
+        "  return found;",
+        f"return near ? found : {function.opencl}(near ? {limit} : value);",
+    )
 
 
 # -- tables of 256 bytes, read at sixteen places at once -----------------------------------------

@@ -47,6 +47,8 @@ from retune.codegen.opencl.prelude import (
     FETCH_LINES,
     LATER,
     LOOKUP,
+    apart,
+    apart_lines,
     extreme,
     extreme_lines,
     has_range_of_float32,
@@ -277,6 +279,8 @@ def _operation(value: Operation, to: Printer) -> str:
 
 def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> str:
     """What its entry says."""
+    if _is_apart(value):
+        return f"{apart(entry, value.dtype, value.lanes)}({', '.join(args)})"
     if "{" not in entry.opencl:
         name = macro_of(entry) if entry.builtin else entry.opencl
         return f"{name}({', '.join(args)})"
@@ -285,6 +289,11 @@ def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> s
     bits += str(first.lanes) if first.lanes > 1 else ""
     texts = map(bare, args)
     return entry.opencl.format(*texts, bits=bits, magnitude=magnitude, infinity=infinity)
+
+
+def _is_apart(value: Operation) -> bool:
+    """Whether a vector's lanes must be kept apart in a function."""
+    return value.lanes > 1 and value.op in FUNCTIONS and FUNCTIONS[value.op].near > 0
 
 
 def _all(value: Operation, *args: str) -> str:
@@ -594,6 +603,13 @@ def _extreme_lines(kernel: Kernel) -> list[str]:
     ]
 
 
+def _apart_lines(kernel: Kernel) -> list[str]:
+    """The functions of vectors that the kernel needs in place of OpenCL's."""
+    operations = (part for part in parts(kernel.body) if isinstance(part, Operation))
+    found = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if _is_apart(v))
+    return [line for op, *kind in found for line in apart_lines(FUNCTIONS[op], *kind)]
+
+
 # -- kernels -----------------------------------------------------------------------------------
 
 
@@ -604,6 +620,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
         *_storage_lines(kernel),
         *rounding_lines(body),
         *_extreme_lines(kernel),
+        *_apart_lines(kernel),
         *lookup_lines(body),
         *function_lines(kernel.functions),
     ]
