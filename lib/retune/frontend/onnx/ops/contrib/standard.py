@@ -6,6 +6,7 @@ from math import log, prod
 import numpy as np
 
 from retune.core.dtypes import INT32
+from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
 
@@ -213,9 +214,14 @@ def relative_position_bias(node: OnnxNode, emit: Emitter) -> None:
 def position_buckets(distance: np.ndarray, count: int, most: int, *, both: bool) -> np.ndarray:
     """The bucket of each distance key - query: exact ones, then logarithmic ones up to `most`.
 
-    With `both` the upper half of the buckets is for keys that follow. int32
+    With `both` the upper half of the buckets is for keys that follow. int32. Raises: ModelError.
     """
     half = count // 2 if both else count
+    if half < 2 or most <= half // 2:
+        raise ModelError(
+            f"{count} buckets for distances up to {most}; expected at least "
+            f"{4 if both else 2} buckets, and longer distances"
+        )
     behind = np.where(distance > 0, half, 0) if both else 0
     size = np.abs(distance) if both else np.maximum(-distance, 0)
     exact = half // 2
