@@ -19,8 +19,10 @@ def matmul_nbits(node: OnnxNode, emit: Emitter) -> None:
     """The product with a packed weight, whose blocks have scales and zero points, plus a bias."""
     bits, block = node.integer("bits", 4), node.integer("block_size", 32)
     count, depth = node.integer("N", 0), node.integer("K", 0)
-    if bits not in BITS or node.integer("weight_prepacked", 0):
-        raise emit.refuse(f"{bits} bits, or a prepacked weight", "quantize to 2, 4 or 8 bits")
+    if bits not in BITS:
+        raise emit.refuse(f"a weight of {bits} bits", "quantize to 2, 4 or 8 bits")
+    if node.integer("weight_prepacked", 0):
+        raise emit.refuse("a weight in the layout of a GPU", "export it without prepacking")
     *outer, width = emit.shape(node.inputs[0])
     blocks = -(-depth // block)
     rows = emit.reshaped(node.inputs[0], (int(np.prod(outer)), width))
