@@ -12,7 +12,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops.registry import CLAIMS
 from retune.graph.evaluate import run_graph
 from retune.proto.scope import MICROSOFT
-from tests.support.contrib import model_of, rand
+from tests.support.contrib import malformed, model_of, rand
 from tests.support.contrib_blocks import narrow_model
 from tests.support.contrib_cases import CASES
 from tests.support.networks import node
@@ -93,3 +93,15 @@ def test_it_means_the_same_in_float16(name: str) -> None:
     }
     half = replace(case, inputs=halves)
     assert_as_peer(model_of(half), half.fed, 1e-2)
+
+
+def test_malformed_nodes_are_imported_or_refused(seed: int) -> None:
+    for turn in range(150):
+        rng = np.random.default_rng([seed, turn])
+        case = malformed(CASES[str(rng.choice(list(CASES)))], rng)
+        try:
+            import_model(model_of(case))
+        except ModelError:
+            continue
+        except Exception as error:
+            raise AssertionError(f"RETUNE_SEED={seed}, turn {turn}: {case}") from error
