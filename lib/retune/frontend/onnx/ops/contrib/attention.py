@@ -140,15 +140,15 @@ def _biases(
     """What is added to scores: a mask's and a bias that are given ('' for none), the future's."""
     mask, bias = given
     queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
-    biases = [_widened(emit, bias, keys)] if bias else []
+    biases = [widened(emit, bias, keys)] if bias else []
     if mask:
-        biases.append(_widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
+        biases.append(widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
     if causal and keys > 1:
         biases.append(future(emit, heads.query, queries, keys))
     return biases
 
 
-def _widened(emit: Emitter, bias: str, keys: int) -> str:
+def widened(emit: Emitter, bias: str, keys: int) -> str:
     """The bias with zeros for those keys of a cache of full length that nothing is said of."""
     shape = emit.shape(bias)
     if shape[-1] in (1, keys):

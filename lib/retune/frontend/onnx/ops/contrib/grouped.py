@@ -8,7 +8,7 @@ import numpy as np
 
 from retune.core.dtypes import INT32, INT64
 from retune.frontend.onnx.ops.attention import Heads, Scores, heads_of, where_bias
-from retune.frontend.onnx.ops.contrib.attention import finish, least, scale_of
+from retune.frontend.onnx.ops.contrib.attention import finish, least, scale_of, widened
 from retune.frontend.onnx.ops.contrib.cache import Cache
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
@@ -60,7 +60,8 @@ def group_query_attention(node: OnnxNode, emit: Emitter) -> None:
         cache.stored(emit, past, new) for past, new in zip(pasts, (key, value), strict=True)
     )
     heads = Heads(query=query, key=key, value=value)
-    biases = [node.inputs[10]] if node.has_input(10) else []
+    given = node.inputs[10] if node.has_input(10) else ""
+    biases = [widened(emit, given, cache.capacity)] if given else []
     if emit.shape(query)[2] > 1 or cache.capacity > 1:
         causal, window = bool(node.integer("causal", 1)), node.integer("local_window_size", -1)
         seen = cache.seen(emit, causal=causal, window=max(window, 0))
