@@ -13,7 +13,7 @@ import numpy as np
 from retune.core.dtypes import NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
-from retune.ops.registry import Array, Attrs, AttrValue, lookup
+from retune.ops.registry import Array, Attrs, AttrValue, Subgraph, lookup
 
 Types: TypeAlias = Mapping[str, TensorType]
 
@@ -36,12 +36,14 @@ class Node:
 
 
 def _shown(value: AttrValue) -> str:
-    """Bytes by their number: they are whole models."""
+    """Bytes by their number, as they are whole models, and a graph by its nodes."""
+    if isinstance(value, Graph):
+        return f"{len(value.nodes)} nodes"
     return f"{len(value)} bytes" if isinstance(value, bytes) else repr(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Subgraph):
     """A network: nodes in topological order; `types` covers inputs, constants and all outputs."""
 
     name: str
@@ -184,10 +186,13 @@ def array_type(array: Array, dtype: DType | None = None) -> TensorType:
 
     Raises: ModelError for a type that a graph cannot hold.
     """
-    if array.dtype.name not in NUMPY_DTYPES:
+    try:
+        own = dtype_of(array)
+    except ValueError:
         expected = ", ".join(NUMPY_DTYPES)
-        raise ModelError(f"element type {array.dtype} is not supported; expected one of {expected}")
-    own = dtype_of(array)
+        raise ModelError(
+            f"element type {array.dtype} is not supported; expected one of {expected}"
+        ) from None
     if dtype and dtype != own and array.dtype == dtype.numpy:
         least, most = dtype.limits
         own = dtype if np.all((least <= array) & (array <= most)) else own
