@@ -129,3 +129,11 @@ def test_what_follows_unknown_sizes_runs_on_the_host() -> None:
         helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])
     )
     assert_as_peer(made, {"x": x})
+
+
+def test_causal_attention_to_other_keys_is_refused() -> None:
+    """onnxruntime's CPU hides the future from all queries but the last."""
+    attrs = {"num_heads": 2, "unidirectional": 1}
+    proto = node("MultiHeadAttention", ["q", "k", "k"], ["y"], domain=MICROSOFT, **attrs)
+    with pytest.raises(ModelError, match="unidirectional attention of 3 queries to 5 keys"):
+        import_model(typed_model([proto], {"q": rand(1, 3, 8), "k": rand(1, 5, 8)}, ["y"]))
