@@ -150,6 +150,7 @@ class _Verified(TypedDict):
     rounding: float | None
     used: float
     decision: str
+    notes: list[str]
     max_error: float
     largest_error: str
 
@@ -252,7 +253,9 @@ class _Pruned(_PrunedFiles, total=False):
     logs: int
 
 
-_verified = extended(Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str)
+_verified = extended(
+    Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str, notes=list[str]
+)
 _version = extended(Version, current=bool)
 _quality = get_type_hints(QuantizeManifest)
 

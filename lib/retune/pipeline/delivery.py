@@ -29,6 +29,7 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.quantization import read_recipe
 from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.sampling import stage_samples
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
@@ -58,7 +59,9 @@ def _compile_inputs(
     variant: Variant,
 ) -> Inputs:
     del tasks  # they follow from the network
-    return network.model_key, selection, variant, request.max_error, device_conditions(request)
+    made = (network.model_key, selection, variant, request.max_error, device_conditions(request))
+    samples = stage_samples(request, network)
+    return (*made, samples.ranges) if samples.ranges else made
 
 
 @stage(CompileManifest, "compile", _compile_inputs)
@@ -77,6 +80,7 @@ def stage_compile(
     """
     spec = spec_of(request.device)
     chosen = selected_candidates(request, selection)
+    samples = stage_samples(request, network)
     with HOST.working():
         plan = build_plan(
             selected_network(request, selection),
@@ -89,6 +93,7 @@ def stage_compile(
                 MAX_ERROR_NOTE: f"{request.max_error:g}",
                 **_recipe_note(network),
             },
+            ranges={name: (low, high) for name, low, high in samples.ranges},
         )
     plan = replace(plan, name=network.model_key[:_KEY_DIGITS])
     plan = _write_best_form(plan, folder / _MODULE, request.device)
@@ -134,7 +139,8 @@ def _verify_inputs(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> Inputs:
     del network  # the bundle is of it
-    return compiled.key, request.samples, oracle_version(), device_conditions(request)
+    made = (compiled.key, request.samples, oracle_version(), device_conditions(request))
+    return (*made, "by rounding, with notes")
 
 
 @stage(VerifyManifest, "verify", _verify_inputs)
@@ -163,6 +169,7 @@ def stage_verify(
         rounding=outcome.rounding,
         used=_finite(outcome.used),
         decision=outcome.decision,
+        notes=verdict.notes,
     )
 
 
@@ -201,7 +208,8 @@ def stage_bench(
         return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(request, network)
-    peers = () if unraced(request.device) else peer_versions(_PEERS)  # they run on no board
+    taking = stage_samples(request, network).oracle in _PEERS and not unraced(request.device)
+    peers = peer_versions(_PEERS) if taking else ()  # boards run none
     rivals = {name: Rival(peer=name, network=original) for name in peers}
     entrants: dict[str, Entrant] = {**bundles, **rivals}
     with open_examiner(request.device) as examiner:

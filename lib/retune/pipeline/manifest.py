@@ -92,6 +92,16 @@ class ImportManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesManifest(Manifest):
+    """On which inputs bundles of the network are run."""
+
+    oracle: str
+    """Name of the program that outputs are compared with."""
+    ranges: tuple[tuple[str, int, int], ...] = ()
+    """Inputs with the least and the greatest value of retune's samples, see `legal_ranges`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputQuality:
     """How near an output is to the float network's."""
 

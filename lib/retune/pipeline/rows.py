@@ -52,6 +52,7 @@ def result_data(result: TuneResult) -> Row:
             "rounding": result.verified.rounding,
             "used": result.verified.share,
             "decision": result.verified.decision,
+            "notes": list(result.verified.notes),
             "max_error": result.max_error,
             "largest_error": result.largest_error,
         },

@@ -89,6 +89,13 @@ class Verdict:
     version: str
     """Of the oracle."""
     found: Verification
+    note: str = ""
+    """What the comparison leaves open, see `peers.Peer`."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that the comparison leaves open, as sentences."""
+        return (*([self.note] if self.note else []), *self.found.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
 from retune.bundle.format import pack_zip, read_bundle
-from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.runtime.module import LaunchProfile, random_inputs
+from retune.bundle.plan import Form
+from retune.bundle.runtime.module import LaunchProfile, sample_inputs
 from retune.bundle.verify.bench import Benchmark, BenchOptions
 from retune.bundle.verify.compare import tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict
@@ -26,7 +26,6 @@ from retune.bundle.verify.remote_requests import (
     input_arrays,
     outputs_in,
 )
-from retune.core.dtypes import DType, TensorType
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
@@ -131,17 +130,16 @@ class FarmExaminer:
 
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)
-        kinds = {name: _type_of(plan, name) for name in plan.inputs}
         found = verify(
             lambda inputs: self.run(bundle, inputs),
             oracle,
-            lambda number: random_inputs(kinds, number, plan.counts),
+            lambda number: sample_inputs(plan, number),
             samples=samples,
             seed=seed,
             tolerance=tolerance_of(plan) if tolerance is None else tolerance,
             rounding=rounding_of(plan, network, self._spec, oracle),
         )
-        return Verdict(oracle=oracle.name, version=oracle.version, found=found)
+        return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
     def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """What the bundle makes of its inputs on a board."""
@@ -227,11 +225,6 @@ def _zipped(bundle: Path) -> tuple[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         data = pack_zip(bundle, Path(folder) / "bundle.zip").read_bytes()
     return digest_of(data), data
-
-
-def _type_of(plan: NetworkPlan, name: str) -> TensorType:
-    entry = plan.buffer(name)
-    return TensorType(entry.shape, cast("DType", entry.dtype))
 
 
 def _strange(answer: "Answer") -> DeviceError:

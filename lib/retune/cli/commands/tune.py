@@ -64,6 +64,8 @@ def print_result(result: TuneResult) -> None:
     )
     if verified.decision:
         print_line(f"          {verified.decision}")
+    for note in verified.notes:
+        print_line(f"note      {note}")
     if verified.by_parts:
         print_line("          part by part, as results of host steps jump at rounding")
     print_line(

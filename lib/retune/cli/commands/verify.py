@@ -93,7 +93,8 @@ def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:
     apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
     found = judged.found
     decided = {"passed": found.passed, "criterion": found.criterion, "decision": found.decision}
-    return {"oracle": judged.oracle, **asdict(found), **decided, **apart}
+    notes = {"notes": list(judged.notes)}
+    return {"oracle": judged.oracle, **asdict(found), **decided, **notes, **apart}
 
 
 def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
@@ -107,6 +108,8 @@ def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
     )
     if found.by_parts:
         print_line("compared part by part, as results of host steps jump at rounding")
+    for note in judged.notes:
+        print_line(f"note: {note}")
     if floats is not None:
         apart, part = floats.found.max_abs, floats.found.max_rel_range
         print_line(
