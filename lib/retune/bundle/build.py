@@ -40,8 +40,8 @@ from retune.graph.passes.storage import only_moves
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.ir.views import view
-from retune.ops.host import HOST
 from retune.ops.quantized import RESCALING
+from retune.ops.registry import HOST
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
@@ -364,7 +364,7 @@ class _PlanBuilder:
 
     def _stored(self, value: str, array: np.ndarray) -> str:
         """The weight that holds a constant as it is; an output's name is not a weight's."""
-        name = own_name(f"{value}@stored", self.graph) if value in self.graph.outputs else value
+        name = own_name(f"{value}@stored", self.graph) if value in self.graph.ends else value
         if name not in self.weights:
             self._store(name, np.ascontiguousarray(array), array.shape)
         return name
@@ -390,7 +390,7 @@ class _PlanBuilder:
         graph, kind = self.graph, self.graph.types[value]
         if value in graph.inputs:
             role = "input"
-        elif value in graph.outputs:
+        elif value in graph.ends:
             role = "output"
         elif value in graph.constants:
             return self._stored(value, graph.constants[value])

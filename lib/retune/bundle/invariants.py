@@ -21,8 +21,8 @@ from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
 from retune.device.remote.names import is_farm
+from retune.frontend.host.step import HostModel
 from retune.ir.storage import Storage
-from retune.ops.host import HostModel
 from retune.targets.vta.step import OffloadedStep
 
 _MOST = 1 << 62

@@ -14,8 +14,8 @@ import numpy as np
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
+from retune.frontend.host.step import HostModel, open_host
 from retune.ir.storage import Storage
-from retune.ops.host import HostModel, open_host
 from retune.targets.vta.step import OffloadedStep, open_offloaded
 
 MAX_ERROR_NOTE = "max_error"
@@ -40,8 +40,8 @@ in turns with the host."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanHost:
-    """One step aside from the device's kernels, on some buffers: an ONNX model (`graph.ops.host`)
-    in numpy, on the host, or a module of an accelerator (`targets.vta.step`)."""
+    """One step aside from the device's kernels, on some buffers: an ONNX model in numpy, on the
+    host (`frontend.host.step`), or a module of an accelerator (`targets.vta.step`)."""
 
     label: str
     """Name of the group that the step is."""

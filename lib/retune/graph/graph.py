@@ -50,6 +50,11 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Types
     constants: Mapping[str, Array] = field(default_factory=dict)
+    ends: frozenset[str] = field(init=False, compare=False, repr=False)
+    """The outputs, for passes that ask of each value whether it is one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ends", frozenset(self.outputs))
 
     @property
     def key(self) -> str:
@@ -204,6 +209,8 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._fold = fold
         self._reserved = set(reserved)
+        self._counts: dict[str, int] = {}
+        """Of each stem the last number that `fresh` found: those before it stay taken."""
 
     def input(self, name: str, tensor_type: TensorType) -> str:
         """The name, now an input of the graph."""
@@ -219,12 +226,18 @@ class GraphBuilder:
         self.constants[name] = array
         return self._claim(name, array_type(array, dtype))
 
+    def contents(self, name: str) -> Array | None:
+        """The value's contents where it is constant, asked for by what has to know them."""
+        return self.constants.get(name)
+
     def fresh(self, name: str) -> str:
         """`name`, or the first of `name.1`, `name.2`, ... that is neither taken nor reserved."""
-        found, count = name, 0
-        while found in self.types or found in self._reserved:
+        if name not in self.types and name not in self._reserved:
+            return name
+        count = max(1, self._counts.get(name, 0))
+        while (found := f"{name}.{count}") in self.types or found in self._reserved:
             count += 1
-            found = f"{name}.{count}"
+        self._counts[name] = count
         return found
 
     def reserve(self, name: str) -> str:

@@ -17,8 +17,8 @@ class GraphRewriter:
 
     def __init__(self, graph: Graph) -> None:
         self.old = graph
-        self.types = (build := GraphBuilder(graph.name, fold=True)).types
-        self._build = build
+        self._build = build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
+        self.types = build.types
         self._new: dict[str, str] = {}
         self._made: dict[str, Node] = {}
         self._uses = Counter(v for node in graph.nodes for v in node.inputs if v)
@@ -46,7 +46,7 @@ class GraphRewriter:
 
     def only_use(self, new: str) -> bool:
         """True if at most one node reads the value, and it is not an output of the network."""
-        return self._uses[new] <= 1 and new not in self.old.outputs
+        return self._uses[new] <= 1 and new not in self.old.ends
 
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, output: str = "") -> str:
         """The value made by an op over new values, named `output` or a fresh name."""
@@ -80,11 +80,7 @@ class GraphRewriter:
         return self._build.finish(self.old.outputs)
 
     def _fresh(self, stem: str) -> str:
-        name, count = stem, 0
-        while name in self.types or name in self.old.types:
-            count += 1
-            name = f"{stem}.{count}"
-        return name
+        return self._build.fresh(stem)
 
 
 Rule = Callable[[GraphRewriter, Node], str | None]

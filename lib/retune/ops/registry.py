@@ -31,6 +31,9 @@ OpKind = Literal[
 have nothing to do with it. `host`: never, as it runs in numpy between the kernels; it alone may
 have several outputs, and outputs of unknown extents. `offload`: never, an accelerator runs it."""
 
+HOST = "host"
+"""The op of a host step (`frontend.host.step`)."""
+
 Infer: TypeAlias = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
 Numpy: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]
 

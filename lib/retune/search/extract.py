@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from retune.frontend.host.step import step_of
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
@@ -13,7 +14,7 @@ from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
 from retune.ir.storage import Storage
 from retune.ops.blocked import BLOCKED_CONV
-from retune.ops.host import HOST, step_of
+from retune.ops.registry import HOST
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 from retune.targets.vta.config import VtaConfig

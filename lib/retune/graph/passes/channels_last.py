@@ -14,8 +14,7 @@ from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import moves_only_ones
 from retune.graph.rewrite import GraphRewriter
 from retune.ops import AttrValue, lookup
-from retune.ops.host import HOST
-from retune.ops.registry import integer, ints
+from retune.ops.registry import HOST, integer, ints
 
 Perm = tuple[int, ...]
 
@@ -85,7 +84,7 @@ class _Converter:
     ) -> None:
         """The node's output, made by `op` with so many dimensions moved."""
         output = node.outputs[0]
-        known = output in self.graph.outputs and moved
+        known = output in self.graph.ends and moved
         self.have[output] = {moved: self.r.emit(op, inputs, attrs, "" if known else output)}
 
 

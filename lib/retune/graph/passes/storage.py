@@ -86,7 +86,7 @@ class _Widened:
 
     def _name(self, value: str) -> str:
         """What the wide form of a value is called: as the value, unless that is an output's."""
-        if value in self._old.outputs and _only_stored(self._old.types[value]):
+        if value in self._old.ends and _only_stored(self._old.types[value]):
             return self._build.fresh(f"{value}.wide")
         return value
 

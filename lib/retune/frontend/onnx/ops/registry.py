@@ -6,6 +6,7 @@ handlers of one op differ in `since`: the newest that is not newer than the mode
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import GraphBuilder
 from retune.ops import OPS, Array, OpDef
 from retune.ops.registry import forms_of
+from retune.proto.file import attribute_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,21 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
     opset: int
+
+    @classmethod
+    def of(cls, proto: onnx.NodeProto, opset: int, folder: Path, where: str) -> "OnnxNode":
+        """The node; `folder` holds what its attributes keep outside the file.
+
+        Raises: ModelError naming `where` for an attribute that cannot be read.
+        """
+        return cls(
+            op_type=proto.op_type,
+            name=proto.name,
+            inputs=tuple(proto.input),
+            outputs=tuple(proto.output),
+            attrs={a.name: attribute_value(a, folder, where) for a in proto.attribute},
+            opset=opset,
+        )
 
     def has_input(self, index: int) -> bool:
         """True if the optional input is given."""
@@ -108,7 +125,7 @@ class Emitter:
     def contents(self, index: int, what: str) -> Array:
         """The contents of an input that must be known. Raises: NotConstant naming it."""
         value = self.node.inputs[index]
-        array = self.known(value)
+        array = self.build.contents(value)
         if array is None:
             raise NotConstant(
                 f"{what} (input '{value}') depends on the network's input; expected a constant: "
