@@ -29,7 +29,7 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.quantization import read_recipe
 from retune.pipeline.request import TuneRequest, model_file
-from retune.pipeline.sampling import stage_samples
+from retune.pipeline.sampling import given_content, given_samples, stage_samples
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
@@ -61,7 +61,8 @@ def _compile_inputs(
     del tasks  # they follow from the network
     made = (network.model_key, selection, variant, request.max_error, device_conditions(request))
     samples = stage_samples(request, network)
-    return (*made, samples.ranges) if samples.ranges else made
+    given = (samples.ranges, *given_content(request))
+    return (*made, *given) if any(given) else made
 
 
 @stage(CompileManifest, "compile", _compile_inputs)
@@ -95,7 +96,7 @@ def stage_compile(
             },
             ranges={name: (low, high) for name, low, high in samples.ranges},
         )
-    plan = replace(plan, name=network.model_key[:_KEY_DIGITS])
+    plan = replace(plan, name=network.model_key[:_KEY_DIGITS], samples=given_samples(samples))
     plan = _write_best_form(plan, folder / _MODULE, request.device)
     memory = plan_memory(plan)
     without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
@@ -139,7 +140,8 @@ def _verify_inputs(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> Inputs:
     del network  # the bundle is of it
-    made = (compiled.key, request.samples, oracle_version(), device_conditions(request))
+    asked = given_content(request) or request.samples
+    made = (compiled.key, asked, oracle_version(), device_conditions(request))
     return (*made, "by rounding, with notes")
 
 
@@ -147,14 +149,16 @@ def _verify_inputs(
 def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
-    """The bundle's outputs against the oracle's, on seeded samples.
+    """The bundle's outputs against the oracle's, on seeded samples or on those that are given.
 
     Those of a bundle for a device that is not here are of the one that plays it.
     """
-    player = playing(request.device)
+    player, original = playing(request.device), _original(request, network)
+    given = given_samples(stage_samples(request, network))
+    count = request.samples if isinstance(request.samples, int) else None
     with open_examiner(player) as examiner:
         bundle = compiled.file(compiled.module)
-        verdict = examiner.verify(bundle, _original(request, network), samples=request.samples)
+        verdict = examiner.verify(bundle, original, samples=count, given=given)
     outcome = verdict.found
     where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
     return VerifyManifest(

@@ -25,7 +25,7 @@ from retune.pipeline.quantization import (
     stage_quantize,
 )
 from retune.pipeline.request import TuneRequest, model_file
-from retune.pipeline.sampling import stage_samples
+from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR
@@ -204,7 +204,8 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
-    return ("constant bytes, samples", network.model_key, *accelerator_inputs(request))
+    own = (network.model_key, *accelerator_inputs(request))
+    return ("constant bytes, samples", *own, *given_content(request))
 
 
 @stage(TaskManifest, "extract", _extract_inputs)

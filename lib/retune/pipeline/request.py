@@ -43,6 +43,8 @@ S = TypeVar("S")
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Bindings of input names to shapes, sorted by name."""
 ShapesGiven = Mapping[str, Sequence[int] | int] | Shapes
+Samples = Positive | str
+"""A number of random samples, or the path of files with given ones."""
 Publish = Literal["always", "faster"]
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
@@ -101,6 +103,12 @@ def _shapes(value: ShapesGiven | None) -> Shapes:
     value = value or ()
     pairs = value.items() if isinstance(value, Mapping) else value
     return tuple(sorted((name, (s,) if isinstance(s, int) else tuple(s)) for name, s in pairs))
+
+
+def _samples(value: int | str | Path) -> int | str:
+    """Digits are a number of random samples; anything else is a path."""
+    text = str(value)
+    return int(text) if text.isdecimal() else text
 
 
 def _layout(value: str) -> Layout:
@@ -231,8 +239,11 @@ class TuneRequest:
         "Largest error of a layer, as a part of its output's range; 0: only direct convolutions",
         default=DEFAULT_MAX_ERROR,
     )
-    samples: Positive = option(
-        "Number of inputs on which the bundle is compared with the oracle", default=2
+    samples: Samples = option(
+        "Samples on which the bundle is compared with the oracle: a number of random ones, an .npz "
+        "file with an array for each input, or a folder of them",
+        converter=_samples,
+        default=2,
     )
     publish: Publish = option(
         "Publishing: replace the published bundle always, or only if the new one is faster",
@@ -337,8 +348,8 @@ def _bare(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
-        (kind,) = (each for each in get_args(hint) if each is not type(None))
-        return _bare(kind)
+        kinds = [each for each in get_args(hint) if each is not type(None)]
+        return _bare(kinds[0]) if len(kinds) == 1 else hint
     return hint
 
 
@@ -395,6 +406,7 @@ def check_request(request: TuneRequest) -> None:
         _check_absent(request)
     check_quantization(request)
     check_values(request)
+    check_samples(request.samples)
     for what, folder in (
         ("out", request.out),
         ("records", request.records),
@@ -403,6 +415,15 @@ def check_request(request: TuneRequest) -> None:
         check_folder(what, Path(folder))
     check_file("out", request.report)
     check_publishable(Path(request.out))
+
+
+def check_samples(samples: int | str) -> None:
+    """Raises: InputError for a path at which there is nothing."""
+    if isinstance(samples, str) and not Path(samples).exists():
+        raise InputError(
+            f"samples {samples}: expected a number, an .npz file or a folder of them, got nothing "
+            "there"
+        )
 
 
 def _check_absent(request: TuneRequest) -> None:

@@ -280,10 +280,20 @@ def profile_rows(
 
 
 def sample_inputs(plan: NetworkPlan, seed: int = 0) -> dict[str, np.ndarray]:
-    """An array for each input of the plan, by name; equal seeds give equal arrays."""
+    """An array for each input of the plan, by name; equal seeds give equal arrays.
+
+    They are the samples that the user gave, in turns, or else random.
+    """
+    if plan.samples:
+        return sample_of(plan.samples, seed)
     entries = {name: plan.buffer(name) for name in plan.inputs}
     types = {name: _type(entry.dtype, entry.shape) for name, entry in entries.items()}
     return random_inputs(types, seed, plan.counts, plan.least)
+
+
+def sample_of(samples: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    """The inputs of that number, counted round and round."""
+    return {name: np.array(arrays[number % len(arrays)]) for name, arrays in samples.items()}
 
 
 def random_inputs(

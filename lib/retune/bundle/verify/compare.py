@@ -9,12 +9,14 @@ compared part by part, see `by_parts`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from retune.bundle.runtime.module import sample_inputs, sample_of
 from retune.bundle.verify.rounding import FACTOR, OutputRounding, Rounding
 from retune.core.dtypes import as_dtype, dtype_of
 from retune.core.errors import InputError
@@ -33,6 +35,7 @@ range."""
 _ROUNDINGS = 5
 """A module that rounds values from one kernel to the next, such as to float16, may deviate by so
 many times the tolerance of their type."""
+_RANDOM_SAMPLES = 3
 _WIDER = (3.0, 10.0)
 """Factors of floats in samples that are to reach what others did not, such as detections."""
 Criterion = Literal["range", "rounding"]
@@ -121,6 +124,35 @@ def tolerance_of(plan: "NetworkPlan") -> float:
     return max([TOLERANCE, *(_ROUNDINGS * allowed for allowed in rounded)])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """On which inputs a bundle is compared."""
+
+    feeds: Feeds
+    count: int
+    arrays: Mapping[str, np.ndarray]
+    """Samples that the user gave, along a first axis; none: they are random."""
+
+    @property
+    def given(self) -> bool:
+        """Whether they are the user's."""
+        return bool(self.arrays)
+
+
+def sampling(plan: "NetworkPlan", samples: int | None, given: Mapping[str, np.ndarray]) -> Sampling:
+    """So many of the `given` samples, else of those that the plan has, else random ones.
+
+    Without a number all of them, or a few random ones.
+    """
+    own = given or plan.samples
+    if not own:
+        feeds = partial(sample_inputs, replace(plan, samples={}))
+        return Sampling(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={})
+    there = len(next(iter(own.values())))
+    feeds = partial(sample_of, own)
+    return Sampling(feeds=feeds, count=min(samples or there, there), arrays=own)
+
+
 def verify(
     module: "Predict",
     reference: "Predict",
@@ -131,7 +163,7 @@ def verify(
     tolerance: float = TOLERANCE,
     parts: "Parts | None" = None,
     rounding: Rounding | None = None,
-    unseen: "Callable[[], Sequence[str]] | None" = None,
+    unseen: Callable[[], Sequence[str]] | None = None,
 ) -> Verification:
     """Compares `module` with `reference` on that many seeded samples of `feeds`.
 
@@ -172,7 +204,7 @@ def verify(
 
 
 def _samples(
-    feeds: Feeds, samples: int, seed: int, unseen: "Callable[[], Sequence[str]] | None"
+    feeds: Feeds, samples: int, seed: int, unseen: Callable[[], Sequence[str]] | None
 ) -> Iterator[Mapping[str, np.ndarray]]:
     for number in range(samples):
         yield feeds(seed + number)

@@ -74,7 +74,10 @@ class Verify:
 
     bundle: Path
     network: Original
-    samples: int
+    samples: int | None
+    """None: as many as are given; else so many of those that the bundle has or makes."""
+    given: Mapping[str, np.ndarray]
+    """Samples along a first axis, in place of the bundle's own."""
     seed: int
     tolerance: float | None
     """None: as much as `verify.tolerance_of` the bundle says."""

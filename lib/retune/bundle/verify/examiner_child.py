@@ -5,6 +5,7 @@ run `bundle_worker` alone.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
-from retune.bundle.verify.compare import tolerance_of, verify
+from retune.bundle.verify.compare import sampling, tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
@@ -59,17 +60,19 @@ class OracleWorker(BundleWorker):
         module = self._module(request.bundle)
         oracle, parts = self._oracle(module, request.network)
         allowed, reach = request.tolerance, Reach(module)
+        taken = sampling(module.plan, request.samples, request.given)
         found = verify(
             reach,
             oracle,
-            module.random_inputs,
-            samples=request.samples,
+            taken.feeds,
+            samples=taken.count,
             seed=request.seed,
             tolerance=tolerance_of(module.plan) if allowed is None else allowed,
             parts=parts,
-            unseen=reach.unseen,
+            unseen=None if taken.given else reach.unseen,
             rounding=rounding_of(module.plan, request.network, self._device.spec, oracle),
         )
+        found = replace(found, unseen=tuple(reach.unseen()))
         return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
     def _oracle(self, module: Module, network: Original) -> tuple[Peer, Parts | None]:

@@ -13,9 +13,9 @@ import numpy as np
 
 from retune.bundle.format import pack_zip, read_bundle
 from retune.bundle.plan import Form
-from retune.bundle.runtime.module import LaunchProfile, sample_inputs
+from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import Benchmark, BenchOptions
-from retune.bundle.verify.compare import tolerance_of, verify
+from retune.bundle.verify.compare import sampling, tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict
 from retune.bundle.verify.examiner import Examiner
 from retune.bundle.verify.remote_requests import (
@@ -52,7 +52,8 @@ class BundleExaminer(Protocol):
         bundle: Path,
         network: Original,
         *,
-        samples: int = 3,
+        samples: int | None = None,
+        given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
     ) -> Verdict:
@@ -118,7 +119,8 @@ class FarmExaminer:
         bundle: Path,
         network: Original,
         *,
-        samples: int = 3,
+        samples: int | None = None,
+        given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
     ) -> Verdict:
@@ -130,11 +132,12 @@ class FarmExaminer:
 
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)
+        taken = sampling(plan, samples, given or {})
         found = verify(
             lambda inputs: self.run(bundle, inputs),
             oracle,
-            lambda number: sample_inputs(plan, number),
-            samples=samples,
+            taken.feeds,
+            samples=taken.count,
             seed=seed,
             tolerance=tolerance_of(plan) if tolerance is None else tolerance,
             rounding=rounding_of(plan, network, self._spec, oracle),
