@@ -184,10 +184,13 @@ def array_type(array: Array, dtype: DType | None = None) -> TensorType:
 
     Raises: ModelError for a type that a graph cannot hold.
     """
-    if array.dtype.name not in NUMPY_DTYPES:
+    try:
+        own = dtype_of(array)
+    except ValueError:
         expected = ", ".join(NUMPY_DTYPES)
-        raise ModelError(f"element type {array.dtype} is not supported; expected one of {expected}")
-    own = dtype_of(array)
+        raise ModelError(
+            f"element type {array.dtype} is not supported; expected one of {expected}"
+        ) from None
     if dtype and dtype != own and array.dtype == dtype.numpy:
         least, most = dtype.limits
         own = dtype if np.all((least <= array) & (array <= most)) else own

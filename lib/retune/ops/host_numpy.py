@@ -12,7 +12,7 @@ import numpy as np
 
 from retune.ops.registry import Array
 
-_CHUNK = 256
+_CHUNK = 64
 """Boxes that are compared with each other at once: more compare boxes that are gone already."""
 
 

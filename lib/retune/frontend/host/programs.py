@@ -114,9 +114,15 @@ class ImportedNode:
         constants: Mapping[str, Array],
         opsets: Opsets,
         functions: Functions,
+        *,
+        by_rank: bool = False,
     ) -> None:
-        """`constants` are values whose contents never change, those that it reads among them."""
+        """`constants` are values whose contents never change, those that it reads among them.
+
+        `by_rank` is what the handler claims.
+        """
         self._node = node
+        self._by_rank = by_rank
         self._handler = handler
         self._opsets = opsets
         self._functions = functions
@@ -131,7 +137,10 @@ class ImportedNode:
             for name, array in zip(self._node.inputs, args, strict=True)
             if array is not None and name not in self._constants
         }
-        kinds = tuple([(name, array.shape, array.dtype) for name, array in given.items()])
+        if self._by_rank:
+            kinds = tuple([(name, array.ndim, array.dtype) for name, array in given.items()])
+        else:
+            kinds = tuple([(name, array.shape, array.dtype) for name, array in given.items()])
         programs = self._kept.get(kinds)
         if programs is None:
             while len(self._kept) >= _KEPT_TYPES:
@@ -167,8 +176,8 @@ class ImportedNode:
         self, given: Mapping[str, Array], known: Collection[str]
     ) -> tuple[_Program, set[str]]:
         present = {*given, *self._constants}
-        inputs = tuple(name if name in present else "" for name in self._node.inputs)
-        node = replace(self._node, inputs=inputs)
+        inputs = tuple([name if name in present else "" for name in self._node.inputs])
+        node = self._node if inputs == self._node.inputs else replace(self._node, inputs=inputs)
         build = _Builder(node.name, given, [name for name in node.outputs if name])
         for name, array in given.items():
             build.input(name, array_type(array))

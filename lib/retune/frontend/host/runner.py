@@ -25,6 +25,7 @@ from retune.frontend.onnx.functions import (
     schema_function,
 )
 from retune.frontend.onnx.ops import OnnxNode, full_name, handler_of
+from retune.frontend.onnx.ops.registry import claim_of
 from retune.ops import Array
 from retune.proto.file import initializers, value_info
 from retune.proto.scope import (
@@ -176,7 +177,10 @@ def _opened(proto: onnx.NodeProto, scope: Scope, label: str) -> Run:
         return _calling(node, function, _inner(proto, scope))
     handler = handler_of(name, version)
     if handler is not None:
-        imported = ImportedNode(node, handler, scope.constants, scope.opsets, scope.functions)
+        by_rank = claim_of(name, version).by_rank
+        imported = ImportedNode(
+            node, handler, scope.constants, scope.opsets, scope.functions, by_rank=by_rank
+        )
         return lambda args, _: imported(args)
     stated = local_function(proto, scope.functions)
     if stated is not None:

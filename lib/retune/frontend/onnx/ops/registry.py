@@ -295,6 +295,9 @@ class Claim:
     """It leaves no node in the graph: all is known while importing."""
     refused: bool = False
     """It is refused with advice."""
+    by_rank: bool = False
+    """What it emits depends on the element types and the ranks of its inputs, on no extents: what
+    runs it for other extents need not import it again."""
 
 
 CLAIMS: dict[tuple[str, int], Claim] = {}
@@ -302,15 +305,20 @@ CLAIMS: dict[tuple[str, int], Claim] = {}
 
 
 def onnx_op(
-    *names: str, domain: str = "", since: int = 1, limits: str = "", folded: bool = False
+    *names: str,
+    domain: str = "",
+    since: int = 1,
+    limits: str = "",
+    folded: bool = False,
+    by_rank: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Decorator: the function imports these ONNX ops from opset `since` on.
 
     Names of another domain than ONNX's own have it before them, `my.domain::SoftClip`, or stand
-    with `domain`. `limits` and `folded` are told to people. Raises: ValueError if there is one for
-    that opset already.
+    with `domain`. `limits` and `folded` are told to people, `by_rank` to what imports a node for
+    many extents. Raises: ValueError if there is one for that opset already.
     """
-    claim = Claim(limits=limits, folded=folded)
+    claim = Claim(limits=limits, folded=folded, by_rank=by_rank)
 
     def wrap(handler: Handler) -> Handler:
         for name in names:
@@ -375,6 +383,13 @@ def handler_of(op_type: str, opset: int) -> Handler | None:
     versions = versions_of(op_type)
     fitting = [since for since in versions if since <= opset]
     return versions[max(fitting)] if fitting else None
+
+
+def claim_of(op_type: str, opset: int) -> Claim:
+    """What the handler says that `handler_of` finds."""
+    since = max((since for since in versions_of(op_type) if since <= opset), default=0)
+    plain = since not in HANDLERS.get(op_type, {})
+    return Claim(by_rank=True) if plain else CLAIMS.get((op_type, since), Claim())
 
 
 def positive_axis(axis: int, rank: int) -> int:
