@@ -38,7 +38,6 @@ _PURPOSE = b"retune bundle\n"
 _SIGNATURE_BYTES = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FILES = (MANIFEST, KERNELS, WEIGHTS, SAMPLES, SIGNATURE)
-_FILES = (MANIFEST, KERNELS, WEIGHTS, SAMPLES, SIGNATURE)
 _PART = re.compile("|".join([*map(re.escape, _FILES), r"host\d+\.[a-z]+"]))
 
 

@@ -169,6 +169,7 @@ class _Tuned(TypedDict):
     tasks: list[_TunedTask]
     verification: _Verified
     latency: list[Latency]
+    slow: str
     settled: str
     failed: dict[str, str]
 

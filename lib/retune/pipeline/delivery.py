@@ -192,7 +192,12 @@ def _bench_inputs(
     request: TuneRequest, network: ImportManifest, untuned: CompileManifest, tuned: CompileManifest
 ) -> Inputs:
     del network  # the bundles are of it
-    return untuned.key, tuned.key, peer_versions(_PEERS), device_conditions(request)
+    return untuned.key, tuned.key, peer_versions(_peers(request)), device_conditions(request)
+
+
+def _peers(request: TuneRequest) -> tuple[str, ...]:
+    asked = request.fail_if_slower_than
+    return _PEERS if asked is None or asked in _PEERS else (*_PEERS, asked)
 
 
 @stage(BenchManifest, "bench", _bench_inputs)
@@ -212,8 +217,10 @@ def stage_bench(
         return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(request, network)
-    taking = stage_samples(request, network).oracle in _PEERS and not unraced(request.device)
-    peers = peer_versions(_PEERS) if taking else ()  # boards run none
+    taking = () if unraced(request.device) else _peers(request)  # boards run none
+    if stage_samples(request, network).oracle not in _PEERS:
+        taking = tuple(name for name in taking if name not in _PEERS)
+    peers = peer_versions(taking) if taking else ()
     rivals = {name: Rival(peer=name, network=original) for name in peers}
     entrants: dict[str, Entrant] = {**bundles, **rivals}
     with open_examiner(request.device) as examiner:

@@ -45,6 +45,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 ShapesGiven = Mapping[str, Sequence[int] | int] | Shapes
 Samples = Positive | str
 """A number of random samples, or the path of files with given ones."""
+PeerName = Literal["onnxruntime", "openvino"]
 Publish = Literal["always", "faster"]
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
@@ -252,6 +253,11 @@ class TuneRequest:
     keep: Count = option(
         "Number of versions kept beside the published one and its predecessor", default=10
     )
+    fail_if_slower_than: PeerName | None = option(
+        "Peer that the bundle has to be as fast as: the run fails after publishing if it is "
+        "slower; by default none",
+        default=None,
+    )
     quantize: QuantizeSettings | None = option(
         f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
         converter=quantize_settings,
@@ -407,6 +413,7 @@ def check_request(request: TuneRequest) -> None:
     check_quantization(request)
     check_values(request)
     check_samples(request.samples)
+    _check_peer(request)
     for what, folder in (
         ("out", request.out),
         ("records", request.records),
@@ -415,6 +422,26 @@ def check_request(request: TuneRequest) -> None:
         check_folder(what, Path(folder))
     check_file("out", request.report)
     check_publishable(Path(request.out))
+
+
+def _check_peer(request: TuneRequest) -> None:
+    """Raises: InputError for a peer that is not here, or that runs on no board."""
+    from retune.bundle.verify.peers import peer_versions
+    from retune.device.opening import is_absent, unraced
+
+    peer = request.fail_if_slower_than
+    if peer is None:
+        return
+    where = f"fail_if_slower_than {peer}"
+    if not peer_versions([peer]):
+        raise InputError(
+            f"{where}: expected a peer that is installed, got none; install it with: pip install "
+            f"{peer}"
+        )
+    if is_absent(request.device) or unraced(request.device):
+        raise InputError(
+            f"{where}: expected a device that peers run on, got {request.device}; leave it out"
+        )
 
 
 def check_samples(samples: int | str) -> None:

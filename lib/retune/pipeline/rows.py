@@ -56,6 +56,7 @@ def result_data(result: TuneResult) -> Row:
             "max_error": result.max_error,
             "largest_error": result.largest_error,
         },
+        "slow": result.slow,
         "settled": result.settled,
         "failed": dict(result.failed),
     }
