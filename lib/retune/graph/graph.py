@@ -13,7 +13,7 @@ import numpy as np
 from retune.core.dtypes import NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
-from retune.ops.registry import Array, Attrs, AttrValue, lookup
+from retune.ops.registry import Array, Attrs, AttrValue, Subgraph, lookup
 
 Types: TypeAlias = Mapping[str, TensorType]
 
@@ -36,12 +36,14 @@ class Node:
 
 
 def _shown(value: AttrValue) -> str:
-    """Bytes by their number: they are whole models."""
+    """Bytes by their number, as they are whole models, and a graph by its nodes."""
+    if isinstance(value, Graph):
+        return f"{len(value.nodes)} nodes"
     return f"{len(value)} bytes" if isinstance(value, bytes) else repr(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Subgraph):
     """A network: nodes in topological order; `types` covers inputs, constants and all outputs."""
 
     name: str

@@ -1,15 +1,18 @@
 """Rebuilding a graph node by node: what every pass is written with.
 
 A rule sees each node in order and either answers the name of the value that replaces the node's
-output, or None to keep the node. Every op that a rule sees has exactly one output: host steps,
-which may have several, go from the old graph to the new one as they are. Constants fold on the way.
+output, or None to keep the node. Every op that a rule sees has exactly one output: host steps and
+loops, which may have several, go from the old graph to the new one as they are. Constants fold on
+the way.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import Array, Attrs, lookup
+from retune.ops.registry import SEVERAL_OUTPUTS
 
 
 class GraphRewriter:
@@ -93,7 +96,7 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
     for old in graph.nodes:
         inputs = tuple(rewriter.value(v) for v in old.inputs)
         node = Node(op=old.op, name=old.name, inputs=inputs, outputs=old.outputs, attrs=old.attrs)
-        if lookup(node.op).kind == "host":
+        if lookup(node.op).kind in SEVERAL_OUTPUTS:
             rewriter.keep(node)
             continue
         answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
@@ -116,27 +119,22 @@ def until_stable(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
         graph = after
 
 
-def renamed(graph: Graph, names: dict[str, str]) -> Graph:
-    """The graph with some computed values renamed."""
-
-    def new(value: str) -> str:
-        return names.get(value, value)
-
-    nodes = tuple(
-        Node(
-            op=node.op,
-            name=node.name,
-            inputs=tuple(map(new, node.inputs)),
-            outputs=tuple(map(new, node.outputs)),
-            attrs=node.attrs,
-        )
-        for node in graph.nodes
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names of some of its values."""
+    return replace(
+        graph,
+        inputs=_new(graph.inputs, names),
+        outputs=_new(graph.outputs, names),
+        nodes=tuple(node_renamed(node, names) for node in graph.nodes),
+        types={names.get(value, value): entry for value, entry in graph.types.items()},
+        constants={names.get(value, value): array for value, array in graph.constants.items()},
     )
-    return Graph(
-        name=graph.name,
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        nodes=nodes,
-        types={new(value): entry for value, entry in graph.types.items()},
-        constants=graph.constants,
-    )
+
+
+def node_renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names of what it reads and makes."""
+    return replace(node, inputs=_new(node.inputs, names), outputs=_new(node.outputs, names))
+
+
+def _new(values: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(value, value) for value in values)

@@ -110,6 +110,15 @@ class Emitter:
         self._values = values
         self._stem = next(filter(None, node.outputs), node.name)
 
+    def into(self, build: GraphBuilder) -> "Emitter":
+        """The same for another graph: what is inside of the node."""
+        return Emitter(build, self.node, self._around, self._values)
+
+    @property
+    def label(self) -> str:
+        """Begins the names of what the node makes."""
+        return self._stem
+
     def type(self, value: str) -> TensorType:
         """The type of a value."""
         return self.build.types[value]
