@@ -79,9 +79,8 @@ def stage_compile(
     Made again where another record is the best of some task. Raises: InputError if the device is
     unknown, or lacks an element type of the network; RecordError if a selected record is gone.
     """
-    spec = spec_of(request.device)
+    spec, samples = spec_of(request.device), stage_samples(request, network)
     chosen = selected_candidates(request, selection)
-    samples = stage_samples(request, network)
     with HOST.working():
         plan = build_plan(
             selected_network(request, selection),

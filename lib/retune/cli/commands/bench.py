@@ -1,6 +1,6 @@
 """`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +32,13 @@ Against = Annotated[
         help="Peer that is measured in turns with it: onnxruntime, openvino. Default: none."
     ),
 ]
+Required = Annotated[
+    str | None,
+    typer.Option(
+        help="Peer that the bundle has to be as fast as, measured as by --against: the exit code "
+        "is 1 if it is slower. Default: none."
+    ),
+]
 Repeat = Annotated[
     int, typer.Option(min=1, help="Number of rounds; each runs every contestant once.")
 ]
@@ -45,13 +52,7 @@ def bench(
     scheduler: Scheduler = "",
     certs: Certs = None,
     repeat: Repeat = 50,
-    fail_if_slower_than: Annotated[
-        str | None,
-        typer.Option(
-            help="Peer that the bundle has to be as fast as, measured as by --against: the exit "
-            "code is 1 if it is slower. Default: none."
-        ),
-    ] = None,
+    fail_if_slower_than: Required = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print the time of each kernel, too.")
     ] = False,
@@ -66,11 +67,11 @@ def bench(
     from retune.bundle.verify.farm_examiner import open_examiner
 
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
+    most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
     with opened_bundle(module, trust, digest) as (bundle, plan):
         entrants: dict[str, Entrant] = {"retune": bundle}
         if against and peer_model:
             entrants[against] = _rival(against, peer_model, plan.input_shapes)
-        most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
         say(f"retune: measuring {', '.join(entrants)}, {most} ...")
         with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
             found = examiner.compare(entrants, baseline="retune", options=options)
@@ -86,12 +87,10 @@ def bench(
         print_json(result | where | ({"profile": kernels} if profile else {}))
     else:
         if kernels:
-            print_table(
-                _told_apart(kernels), f"kernels of {module}, in the order in which they run"
-            )
+            title = f"kernels of {module}, in the order in which they run"
+            print_table(_told_apart(kernels), title)
         print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
-        for line in _closing(board, against, ratio):
-            print_line(line)
+        _print_closing(board, against, ratio)
     if slower:
         say(f"retune: {module}: {slower}")
         raise typer.Exit(1)
@@ -116,11 +115,11 @@ def _slower(required: str | None, ratio: float | None) -> str:
     return f"expected a bundle that is as fast as {required}, got one that is slower ({ratio:.2f}x)"
 
 
-def _closing(board: str, against: str | None, ratio: float | None) -> Iterator[str]:
+def _print_closing(board: str, against: str | None, ratio: float | None) -> None:
     if board:
-        yield f"on board {board}"
+        print_line(f"on board {board}")
     if ratio is not None:
-        yield f"{against} takes {ratio:.2f} x the bundle's time"
+        print_line(f"{against} takes {ratio:.2f} x the bundle's time")
 
 
 def _rival(peer: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> "Rival":
