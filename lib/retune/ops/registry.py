@@ -173,6 +173,9 @@ def _over_arrays(element: Tensor, arrays: Mapping[str, Array]) -> Array:
     with nullcontext() if is_quiet() else quiet():
         found = evaluate(element.op.body, {}, lambda load, _: arrays[load.buffer.name])
     result = np.asarray(found, element.dtype.numpy)
+    shape = np.broadcast_shapes(*[array.shape for array in arrays.values()])
+    if result.shape != shape:  # one condition chose a side for all elements
+        return np.array(np.broadcast_to(result, shape), order="C")
     if any(result is array for array in arrays.values()):
         return result.copy()
     return np.ascontiguousarray(result).reshape(result.shape)

@@ -11,6 +11,7 @@ import pytest
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
+from retune.ops.registry import lookup
 from tests.support.oracle import assert_close
 from tests.support.peer import peer_outputs
 from tests.support.random_values import random_values, special_functions
@@ -71,3 +72,9 @@ def test_functions_of_special_values_are_onnxruntimes():
     expected = peer_outputs(model, feeds)
     assert len(expected) > 40
     assert_close(found, expected, "functions of special values")
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_one_condition_for_all_elements_leaves_their_shape(holds: bool):
+    made = lookup("where").reference([np.array(holds), np.ones((1, 1)), np.zeros((1, 2, 3))], {})
+    np.testing.assert_array_equal(made[0], np.full((1, 2, 3), float(holds)))
