@@ -607,7 +607,7 @@ def _apart_lines(kernel: Kernel) -> list[str]:
     """The functions of vectors that the kernel needs in place of OpenCL's."""
     operations = (part for part in parts(kernel.body) if isinstance(part, Operation))
     found = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if _is_apart(v))
-    return [line for op, *kind in found for line in apart_lines(FUNCTIONS[op], *kind)]
+    return [line for op, dtype, lanes in found for line in apart_lines(FUNCTIONS[op], dtype, lanes)]
 
 
 # -- kernels -----------------------------------------------------------------------------------
