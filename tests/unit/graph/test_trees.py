@@ -175,7 +175,7 @@ def test_a_row_alone() -> None:
 
 
 def test_a_tree_that_is_a_leaf() -> None:
-    attrs = {
+    attrs: dict[str, Any] = {
         "nodes_treeids": [0], "nodes_nodeids": [0], "nodes_modes": ["LEAF"],
         "nodes_featureids": [0], "nodes_values": [0.0], "nodes_truenodeids": [0],
         "nodes_falsenodeids": [0], "target_ids": [0], "target_nodeids": [0],
