@@ -75,7 +75,7 @@ def test_shapes_are_read(values: list[str] | None, shapes: dict[str, tuple[int, 
         (["=1,2"], "expected a name and a shape"),
         (["a=1,x"], "whole numbers separated by commas"),
         (["a=1,,2"], "whole numbers"),
-        (["a=0,2"], "extents of at least 1"),
+        (["a=-1,2"], "extents of at least 0"),
         (["a=1", "a=2"], "'a' has two.*write --shape data=1,3,224,224"),
     ],
 )

@@ -32,6 +32,8 @@ class Case:
     reads: tuple[str, ...] = ()
     """The node's inputs with those that are omitted; () for all inputs in their order."""
     outputs: tuple[str, ...] = ("y",)
+    inner: tuple[str, ...] = ()
+    """Outputs of the node that are not the network's."""
     attrs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     meaning: Callable[..., Any] | None = None
     """The outputs made of the inputs, where onnxruntime's CPU has no kernel."""
@@ -57,7 +59,8 @@ def model_of(case: Case) -> onnx.ModelProto:
     reads = list(case.reads or case.inputs)
     proto = node(case.op, reads, list(case.outputs), domain=case.domain, **case.attrs)
     weights = {name: case.inputs[name] for name in case.known}
-    made = typed_model([proto], case.fed, [v for v in case.outputs if v], weights, opset=20)
+    outputs = [name for name in case.outputs if name and name not in case.inner]
+    made = typed_model([proto], case.fed, outputs, weights, opset=20)
     made.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return made
 

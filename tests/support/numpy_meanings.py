@@ -878,3 +878,25 @@ def out_of_blocks(data: Array) -> Array:
     """[N/b, C/c, H, W, b, c] as [N, C, H, W], and a weight as [O, I, KH, KW]."""
     n, c, h, w, batch, block = data.shape
     return data.transpose(0, 4, 1, 5, 2, 3).reshape(n * batch, c * block, h, w)
+
+
+def _codes(codes: Array, bits: int) -> Array:
+    """The numbers in the bytes, read bit by bit, the lowest ones first."""
+    digits = np.unpackbits(codes[..., None], axis=-1, bitorder="little")
+    apart = digits.reshape(*codes.shape[:-1], -1, bits).astype(np.int64)
+    return (apart * 2 ** np.arange(bits)).sum(-1)
+
+
+@meaning("unpack")
+def unpack(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Codes of a few bits as bytes."""
+    return (_codes(present(arrays), integer(attrs, "bits")).astype(np.uint8),)
+
+
+@meaning("dense_blocks")
+def dense_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Rows times packed codes less zero points times scales, summed in float64."""
+    data, codes, scale, zero = (present(arrays, index) for index in range(4))
+    weight = _codes(codes, integer(attrs, "bits")) - zero[..., None].astype(np.float64)
+    whole = (weight * scale[..., None]).reshape(len(codes), -1)
+    return (np.einsum("nk,mk->nm", data.astype(np.float64), whole).astype(data.dtype),)

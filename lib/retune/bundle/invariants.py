@@ -113,10 +113,14 @@ def check_images(plan: NetworkPlan) -> None:
 
 
 def check_interface(plan: NetworkPlan) -> None:
-    """`inputs` and `outputs` list exactly the buffers of these roles, each once."""
+    """`inputs` and `outputs` list exactly the buffers of these roles, each once; inputs that are
+    handed through are outputs, too."""
+    handed = {*plan.inputs} & {*plan.outputs}
+    if len({*plan.outputs}) < len(plan.outputs):
+        raise broken_plan(plan, "outputs", "each of them once", str(list(plan.outputs)))
     sides: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("input", plan.inputs),
-        ("output", plan.outputs),
+        ("output", tuple(name for name in plan.outputs if name not in handed)),
     )
     for role, listed in sides:
         having = [entry.name for entry in plan.buffers if entry.role == role]

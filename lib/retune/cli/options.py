@@ -119,8 +119,8 @@ def _parse_dimensions(value: str, numbers: str) -> tuple[int, ...]:
         shape = tuple(int(number) for number in numbers.split(","))
     except ValueError:
         raise _bad_shape(value, "whole numbers separated by commas after '='") from None
-    if any(extent < 1 for extent in shape):
-        raise _bad_shape(value, "extents of at least 1")
+    if any(extent < 0 for extent in shape):
+        raise _bad_shape(value, "extents of at least 0")
     return shape
 
 

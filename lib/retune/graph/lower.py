@@ -14,6 +14,7 @@ _ROLES: Mapping[str, str] = {
     "depthwise_conv2d": "weight",
     "conv_transpose": "weight",
     "dense": "weight",
+    "dense_blocks": "weight",
     "add": "bias",
     "multiply": "scale",
     "prelu": "slope",

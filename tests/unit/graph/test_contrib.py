@@ -11,6 +11,7 @@ from retune.frontend.onnx.ops.registry import CLAIMS
 from retune.graph.evaluate import run_graph
 from retune.proto.scope import MICROSOFT
 from tests.support.contrib import model_of, rand
+from tests.support.contrib_blocks import narrow_model
 from tests.support.contrib_cases import CASES
 from tests.support.networks import node
 from tests.support.peer import assert_as_peer, assert_computes, typed_model
@@ -65,3 +66,9 @@ def test_an_unknown_activation_is_refused_by_name() -> None:
     proto = node("FusedConv", ["x", "w"], ["y"], domain=MICROSOFT, activation="Swirl")
     with pytest.raises(ModelError, match="activation 'Swirl': expected one of Relu, Sigmoid"):
         import_model(typed_model([proto], {"x": rand(1, 1, 2, 2)}, ["y"], weights))
+
+
+@pytest.mark.parametrize("element", [onnx.TensorProto.UINT4, onnx.TensorProto.INT4])
+@pytest.mark.parametrize(("gather", "quantize"), [(0, 2), (1, 2), (1, 0), (2, 2), (0, 0)])
+def test_tables_of_four_bit_integers(element: int, gather: int, quantize: int) -> None:
+    assert_as_peer(*narrow_model(element, gather, quantize))

@@ -61,14 +61,6 @@ def test_an_output_that_nothing_computes_is_named():
         import_model(model([RELU], {"x": [2]}, outputs=["z"]))
 
 
-@pytest.mark.parametrize(
-    ("outputs", "kind"), [(["y", "x"], "'x' is an input too"), (["y", "y"], "'y' is listed twice")]
-)
-def test_an_output_that_is_no_value_of_its_own_is_named(outputs: list[str], kind: str):
-    with pytest.raises(ModelError, match=rf"output {kind}.*put an Identity node before it"):
-        import_model(model([RELU], {"x": [2]}, outputs=outputs))
-
-
 def test_a_value_made_twice_is_named():
     with pytest.raises(ModelError, match="'y' is made more than once"):
         import_model(model([RELU, node("Neg", ["x"], ["y"])], {"x": [2]}))

@@ -36,6 +36,18 @@ def test_a_symbol_is_bound_by_its_own_name():
     assert [entry.shape for entry in found.values()] == [(5, 4), (5, 2)]
 
 
+def test_a_symbol_that_is_an_input_too_is_bound_by_an_extent_alone():
+    found = types({"past": [1, "past", 8], "x": [2, "past"]}, past=(0,))
+    assert [entry.shape for entry in found.values()] == [(1, 0, 8), (2, 0)]
+    found = types({"past": ["past"], "x": ["past", 2]}, past=(3,))
+    assert [entry.shape for entry in found.values()] == [(3,), (3, 2)]
+
+
+def test_an_extent_may_be_zero():
+    found = types({"x": ["n", 3, 8], "z": ["n"]}, x=(0, 3, 8))
+    assert [entry.shape for entry in found.values()] == [(0, 3, 8), (0,)]
+
+
 def test_an_input_goes_before_a_symbol_of_its_name():
     found = types({"n": [], "x": ["n"]}, n=(), x=(3,))
     assert [entry.shape for entry in found.values()] == [(), (3,)]
@@ -49,7 +61,8 @@ def test_an_input_goes_before_a_symbol_of_its_name():
             r"'x': the shape given is 1,4,8; the model fixes n,3,8, where n is 1; give",
         ),
         ({"x": (1, 3)}, r"'x': the shape given is 1,3; the model fixes n,3,8"),
-        ({"x": (0, 3, 8)}, r"give positive extents"),
+        ({"x": (-1, 3, 8)}, r"give extents that agree"),
+        ({"n": (-1,)}, "a shape is given for 'n', which is not an input"),
         ({"z": (1, 3, 8)}, r"a shape is given for 'z', which is not an input .* its inputs are x"),
         ({"x": (1, 3, 8), "n": (2,)}, "where n is 2"),
         ({"n": (2, 2)}, "a shape is given for 'n', which is not an input"),

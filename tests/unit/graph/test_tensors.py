@@ -376,6 +376,11 @@ BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
 ]
 """Sums of bytes, and bytes of sums."""
 CASES += BYTES
+_PACKED = np.random.default_rng(6).integers(0, 256, (5, 3, 4)).astype(np.uint8)
+for _bits, _zeros in ((2, (5, 3)), (4, _PACKED[..., 0]), (8, _PACKED[..., 1])):
+    _data = (3, 3 * 4 * 8 // _bits)
+    CASES += [("unpack", [_PACKED], {"bits": _bits})]
+    CASES += [("dense_blocks", [_data, _PACKED, (5, 3), _zeros], {"bits": _bits})]
 CASES += [
     ("pack_blocks", [(2, 5, 3, 4)], {"batch": 2, "block": 4, "layout": "NCHW"}),
     ("pack_blocks", [(1, 3, 4, 8)], {"batch": 1, "block": 4, "layout": "NHWC"}),

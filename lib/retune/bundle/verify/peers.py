@@ -275,12 +275,10 @@ def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) ->
         known = ", ".join(known_types)
         raise ModelError(f"input {name}: expected an element type among {known}; got {kind}")
     given = shapes.get(name, tuple(dims))
-    if len(given) != len(dims) or not all(isinstance(dim, int) and dim > 0 for dim in given):
-        fixed = f"the file fixes {list(dims)}: export the network anew, with others"
-        remedy = fixed if 0 in dims else f"bind them with --shape {name}=1,3,224,224"
+    if len(given) != len(dims) or not all(isinstance(dim, int) and dim >= 0 for dim in given):
         raise InputError(
-            f"input {name}: expected {len(dims)} known and positive extents; got {list(given)}; "
-            f"{remedy}"
+            f"input {name}: expected {len(dims)} known extents; got {list(given)}; bind them with "
+            f"--shape {name}=1,3,224,224"
         )
     return TensorType(cast("tuple[int, ...]", tuple(given)), known_types[kind])
 

@@ -79,8 +79,8 @@ def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: s
 def _outputs(
     graph: onnx.GraphProto, build: GraphBuilder, importer: BodyImporter, scope: NameScope
 ) -> list[str]:
-    """The outputs' names, each now a value of its own. Raises: ModelError."""
-    outputs = [entry.name for entry in graph.output]
+    """The outputs' names, each once; those of inputs hand them through. Raises: ModelError."""
+    outputs = list(dict.fromkeys(entry.name for entry in graph.output))
     known = build.types.keys() | importer.host.kept_values
     values = {name: scope.value(name) for name in outputs}
     missing = [name for name, value in values.items() if value is None]
@@ -88,14 +88,6 @@ def _outputs(
         raise ModelError(
             f"{build.name}: nothing computes the output '{', '.join(missing) or '(none)'}'; the "
             "file is incomplete, export it again"
-        )
-    inputs = {entry.name for entry in graph.input} - initializer_names(graph)
-    strays = [v for i, v in enumerate(outputs) if v in inputs or v in outputs[:i]]
-    if strays:
-        kind = "an input too" if strays[0] in inputs else "listed twice"
-        raise ModelError(
-            f"{build.name}: output '{strays[0]}' is {kind}; expected each output to be a value of "
-            "its own; put an Identity node before it"
         )
     for name, value in values.items():
         if value not in known:

@@ -36,7 +36,8 @@ def input_types(
     """
     entries = [entry for entry in graph.input if entry.name not in stored]
     types: dict[str, DType] = {e.name: _element_type(e, "input") for e in entries}
-    bound = _extents(entries, shapes)
+    symbols, shapes = _symbols_apart(entries, shapes)
+    bound = _extents(entries, symbols, shapes)
     if missing := [e for e in entries if e.name not in shapes and not _is_bound(e, bound)]:
         raise _missing(missing, bound)
     found = {entry.name: _shape(entry, shapes, bound) for entry in entries}
@@ -94,16 +95,33 @@ def _has_rank(entry: onnx.ValueInfoProto) -> bool:
     return entry.type.tensor_type.HasField("shape")
 
 
-def _extents(entries: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> dict[str, int]:
-    """The extents of symbols that the shapes say. Raises: ModelError where they contradict."""
+def _symbols_apart(
+    entries: Sequence[onnx.ValueInfoProto], shapes: Shapes
+) -> tuple[dict[str, int], dict[str, Sequence[int]]]:
+    """The extents that are given for symbols, and the shapes that are given for inputs.
+
+    A name may be both a symbol and an input. It is the symbol if that alone fits: one extent, and
+    an input of another rank.
+    """
     symbols = {dim for entry in entries for dim in _dims(entry) if isinstance(dim, str)}
-    names = {entry.name for entry in entries}
+    vectors = {e.name for e in entries if not _has_rank(e) or len(_dims(e)) == 1}
     bound = {
         key: int(extents[0])
         for key, extents in shapes.items()
-        if key in symbols - names - {_UNNAMED} and len(extents) == 1
+        if key in symbols - vectors - {_UNNAMED} and len(extents) == 1 and extents[0] >= 0
     }
-    if unknown := sorted(set(shapes) - names - set(bound)):
+    return bound, {key: shape for key, shape in shapes.items() if key not in bound}
+
+
+def _extents(
+    entries: Sequence[onnx.ValueInfoProto], symbols: Mapping[str, int], shapes: Shapes
+) -> dict[str, int]:
+    """The extents of symbols by those given for them and by shapes of inputs.
+
+    Raises: ModelError where they contradict.
+    """
+    names, bound = {entry.name for entry in entries}, dict(symbols)
+    if unknown := sorted(set(shapes) - names):
         raise ModelError(
             f"a shape is given for '{', '.join(unknown)}', which is not an input of the network; "
             f"its inputs are {', '.join(entry.name for entry in entries) or 'none'}"
@@ -117,7 +135,7 @@ def _extents(entries: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> dict[str
 def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, int]) -> None:
     """Adds what the given shape says of the input's symbols. Raises: ModelError."""
     dims = _dims(entry) if _has_rank(entry) else [_UNNAMED] * len(given)
-    fits = len(dims) == len(given) and min(given, default=1) > 0
+    fits = len(dims) == len(given) and min(given, default=1) >= 0
     for dim, extent in zip(dims, given, strict=False):
         if isinstance(dim, int):
             fits = fits and dim == extent
@@ -127,8 +145,8 @@ def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, i
         said = ", ".join(f"{dim} is {bound[dim]}" for dim in dims if dim in bound)
         raise ModelError(
             f"input '{entry.name}': the shape given is {_listed(given)}; the model fixes "
-            f"{_listed(dims)}{f', where {said}' if said else ''}; give positive extents that "
-            "agree with it"
+            f"{_listed(dims)}{f', where {said}' if said else ''}; give extents that agree "
+            "with it"
         )
 
 

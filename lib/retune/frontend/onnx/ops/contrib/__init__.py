@@ -5,6 +5,24 @@ onnxruntime's optimisers, Olive and the GenAI builder write them. Each maps onto
 Source: onnxruntime's docs/ContribOperators.md. Quantized operators are in `frontend.quantized`.
 """
 
-from retune.frontend.onnx.ops.contrib import fused, layouts, normalisation, refused, standard
+from retune.frontend.onnx.ops.contrib import (
+    attention,
+    blocks,
+    fused,
+    grouped,
+    layouts,
+    normalisation,
+    refused,
+    standard,
+)
 
-__all__ = ["fused", "layouts", "normalisation", "refused", "standard"]
+__all__ = [
+    "attention",
+    "blocks",
+    "fused",
+    "grouped",
+    "layouts",
+    "normalisation",
+    "refused",
+    "standard",
+]

@@ -1,0 +1,90 @@
+"""Caches of keys and values: [batch, heads, capacity, width], of which the first tokens are filled.
+
+How many they are may be known only when the network runs. New tokens are put behind them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.frontend.onnx.ops.registry import Emitter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """Where the tokens of one step go."""
+
+    length: int
+    """New tokens."""
+    capacity: int
+    """Tokens for which there is space after the step."""
+    before: str
+    """int32 [batch, 1] or [1, 1]: how many tokens came before; '' for none."""
+
+    def places(self, emit: Emitter) -> str:
+        """int32 [batch, length] or [1, length]: the position of each new token."""
+        steps = emit.stored("steps", np.arange(self.length, dtype=np.int32)[None])
+        return emit.temp("add", self.before, steps, label="places") if self.before else steps
+
+    def stored(self, emit: Emitter, past: str, new: str) -> str:
+        """The cache after the step, which held `past` ('' for nothing)."""
+        held = emit.shape(past)[2] if past else 0
+        if self.before:
+            return self._put(emit, _wide(emit, past, self.capacity), new)
+        if held > self.length:
+            new = emit.temp(
+                "concat", new, emit.part(past, 2, self.length, held - self.length, "rest"), axis=2
+            )
+        return _wide(emit, new, self.capacity)
+
+    def _put(self, emit: Emitter, past: str, new: str) -> str:
+        """The cache of full length with the new tokens in place of others."""
+        batch, heads, length, width = emit.shape(new)
+        slots = emit.stored("slots", np.arange(self.capacity, dtype=np.int32)[None])
+        since = emit.temp("subtract", slots, self.before, label="since")
+        zero, last = (emit.stored("n", np.asarray(n, np.int32)) for n in (0, length - 1))
+        if length == 1:
+            inside = emit.temp("equal", since, zero, label="inside")
+        else:
+            not_before = emit.temp("greater_equal", since, zero)
+            inside = emit.temp("logical_and", not_before, emit.temp("less_equal", since, last))
+            near = emit.temp("minimum", emit.temp("maximum", since, zero), last, label="near")
+            starts = emit.stored("starts", np.arange(batch, dtype=np.int32)[:, None] * length)
+            tokens = emit.temp("transpose", new, label="tokens", perm=(0, 2, 1, 3))
+            rows = emit.reshaped(tokens, (batch * length, heads, width))
+            found = emit.temp("gather", rows, emit.temp("add", near, starts), axis=0)
+            new = emit.temp("transpose", found, label="new", perm=(0, 2, 1, 3))
+        rows = emit.shape(inside)[0]
+        shaped = emit.reshaped(inside, (rows, 1, self.capacity, 1))
+        return emit.temp("where", shaped, new, past, label="present")
+
+    def seen(self, emit: Emitter, *, causal: bool = True, window: int = 0) -> str:
+        """The condition [batch or 1, 1, length or 1, capacity] that keys are seen by new tokens.
+
+        They are filled, not after the token if `causal`, and among the `window` (0: all) last ones.
+        """
+        keys = emit.stored("keys", np.arange(self.capacity, dtype=np.int32))
+        places = self.places(emit)
+        if not causal:
+            places = emit.part(places, 1, self.length - 1, 1, "last")
+        rows, length = emit.shape(places)
+        places = emit.reshaped(places, (rows, 1, length, 1))
+        seen = emit.temp("less_equal", keys, places, label="past")
+        if not window:
+            return seen
+        reach = emit.temp("add", keys, emit.stored("window", np.asarray(window, np.int32)))
+        return emit.temp("logical_and", seen, emit.temp("greater", reach, places, label="near"))
+
+
+def appended(emit: Emitter, past: str, new: str) -> str:
+    """The tokens of a cache that grows by each step: the new ones are the last."""
+    return emit.temp("concat", past, new, label="present", axis=2)
+
+
+def _wide(emit: Emitter, value: str, capacity: int) -> str:
+    """The tokens with zeros behind them."""
+    missing = capacity - emit.shape(value)[2]
+    if not missing:
+        return value
+    pads = (0, 0, 0, 0, 0, 0, missing, 0)
+    return emit.temp("pad", value, label="wide", pads=pads, value=0.0)

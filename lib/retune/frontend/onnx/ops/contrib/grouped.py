@@ -1,0 +1,152 @@
+"""GroupQueryAttention and rotation of com.microsoft: what the GenAI builder's decoders are made of.
+
+A cache has a capacity, and each batch a number of tokens in it that is known only when the network
+runs: `seqlens_k` + 1 after the step. New keys and values are put behind the cached ones.
+"""
+
+import numpy as np
+
+from retune.core.dtypes import INT32, INT64
+from retune.frontend.onnx.ops.contrib.attention import (
+    Heads,
+    Scores,
+    finish,
+    heads_of,
+    least,
+    scale_of,
+    where_bias,
+)
+from retune.frontend.onnx.ops.contrib.cache import Cache
+from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.proto.scope import MICROSOFT
+
+
+@onnx_op("RotaryEmbedding", domain=MICROSOFT, limits="no packed batches, no scale")
+def rotary_embedding(node: OnnxNode, emit: Emitter) -> None:
+    """As RotaryEmbedding of ONNX; positions may be the first one of each row."""
+    if node.integer("is_packed_batching", 0) or node.number("scale", 1.0) != 1:
+        raise emit.refuse("a packed or scaled rotation", "export without packing")
+    data, places, cos, sin = node.inputs
+    shape = emit.shape(data)
+    heads, width = node.integer("num_heads", 0), node.integer("rotary_embedding_dim", 0)
+    if len(shape) == 3:
+        heads = heads or shape[2] // (2 * emit.shape(cos)[1])
+    if emit.shape(places) == (1,):
+        length = shape[1] if len(shape) == 3 else shape[2]
+        steps = emit.stored("steps", np.arange(length, dtype=np.int64)[None])
+        row = emit.temp("add", emit.reshaped(places, (1, 1)), steps, label="positions")
+        places = emit.temp("broadcast_to", row, shape=(shape[0], length))
+    attrs = {"interleaved": node.integer("interleaved", 0), "rotary_embedding_dim": width}
+    if len(shape) == 3:
+        attrs["num_heads"] = heads
+    emit.onnx_out("RotaryEmbedding", data, cos, sin, places, **attrs)
+
+
+_REFUSED = {
+    12: "a quantized cache", 13: "a quantized cache", 16: "padded chunks (query_seqlens)",
+}  # fmt: skip
+"""Inputs of GroupQueryAttention without a meaning here."""
+
+
+@onnx_op(
+    "GroupQueryAttention",
+    domain=MICROSOFT,
+    limits="float caches, no padded chunks; an unknown total_sequence_length is past plus new",
+)
+def group_query_attention(node: OnnxNode, emit: Emitter) -> None:
+    """Attention with a cache, in which heads of queries share those of keys and values."""
+    _check(node, emit)
+    count, shared = node.integer("num_heads", 1), node.integer("kv_num_heads", 1)
+    query, key, value = _parts(node, emit, count, shared)
+    query, key = _normalised(node, emit, query, 14), _normalised(node, emit, key, 15)
+    pasts = [node.inputs[i] if node.has_input(i) else "" for i in (3, 4)]
+    cache = _cache(node, emit, pasts[0], emit.shape(query)[2])
+    if node.integer("do_rotary", 0):
+        query, key = (_rotated(node, emit, part, cache) for part in (query, key))
+    key, value = (
+        cache.stored(emit, past, new) for past, new in zip(pasts, (key, value), strict=True)
+    )
+    heads = Heads(query=query, key=key, value=value)
+    biases = [node.inputs[10]] if node.has_input(10) else []
+    if emit.shape(query)[2] > 1 or cache.capacity > 1:
+        causal, window = bool(node.integer("causal", 1)), node.integer("local_window_size", -1)
+        seen = cache.seen(emit, causal=causal, window=max(window, 0))
+        biases.append(where_bias(emit, seen, query, least(query, emit)))
+    sink = node.inputs[11] if node.has_input(11) else ""
+    if not sink and node.integer("smooth_softmax", 0) > 0:
+        sink = emit.scalar(0, query, "sink")
+        sink = emit.temp("broadcast_to", emit.reshaped(sink, (1,)), shape=(count,))
+    scores = Scores(
+        scale=scale_of(node, emit.shape(query)[3]),
+        biases=tuple(biases),
+        softcap=node.number("softcap", 0.0),
+        sink=sink,
+    )
+    finish(node, emit, heads, scores, (1, 2))
+
+
+def _check(node: OnnxNode, emit: Emitter) -> None:
+    """Raises: ModelError for what has no meaning here."""
+    found = [what for index, what in _REFUSED.items() if node.has_input(index)]
+    if node.has_output(3):
+        found.append("the output of scores")
+    if node.integer("sliding_window_cache", 0):
+        found.append("a cache of the window's size")
+    if found:
+        raise emit.refuse(found[0], "export the model with float caches of all tokens")
+
+
+def _parts(node: OnnxNode, emit: Emitter, count: int, shared: int) -> tuple[str, str, str]:
+    """Queries, keys and values by heads; they may come as one value."""
+    query = node.inputs[0]
+    if node.has_input(1):
+        key, value = node.inputs[1:3]
+    else:
+        width = emit.shape(query)[2] // (count + 2 * shared)
+        begins = (0, count * width, (count + shared) * width)
+        sizes = (count * width, shared * width, shared * width)
+        query, key, value = (
+            emit.part(query, 2, begin, size) for begin, size in zip(begins, sizes, strict=True)
+        )
+    return heads_of(emit, query, count), heads_of(emit, key, shared), heads_of(emit, value, shared)
+
+
+def _normalised(node: OnnxNode, emit: Emitter, value: str, index: int) -> str:
+    """The RMS norm of each head, if the node has a weight for it."""
+    if not node.has_input(index):
+        return value
+    usual = node.number("qk_norm_epsilon", 1e-6)
+    epsilon = node.number("q_norm_epsilon" if index == 14 else "k_norm_epsilon", usual)
+    return emit.onnx("RMSNormalization", value, node.inputs[index], axis=-1, epsilon=epsilon)
+
+
+def _cache(node: OnnxNode, emit: Emitter, past: str, length: int) -> Cache:
+    """The cache of this step. In the first step there are no tokens before."""
+    held = emit.shape(past)[2] if past else 0
+    known = emit.known(node.inputs[6])
+    total = int(known.reshape(-1)[0]) if known is not None else held + length
+    capacity = max(total, held)
+    if not held or total == length:
+        return Cache(length=length, capacity=capacity, before="")
+    (batch,) = emit.shape(node.inputs[5])
+    counts = emit.reshaped(emit.cast(node.inputs[5], INT32), (batch, 1))
+    earlier = emit.stored("earlier", np.asarray(1 - length, np.int32))
+    return Cache(length=length, capacity=capacity, before=emit.temp("add", counts, earlier))
+
+
+def _rotated(node: OnnxNode, emit: Emitter, value: str, cache: Cache) -> str:
+    """Heads rotated by their tokens' positions."""
+    batch, _, length, _ = emit.shape(value)
+    if node.has_input(9):
+        places = node.inputs[9]
+    else:
+        places = emit.temp("broadcast_to", cache.places(emit), shape=(batch, length))
+    cos, sin = node.inputs[7:9]
+    interleaved = node.integer("rotary_interleaved", 0)
+    width = 2 * emit.shape(cos)[1]
+    return emit.onnx(
+        "RotaryEmbedding",
+        *(value, cos, sin, emit.cast(places, INT64)),
+        interleaved=interleaved,
+        rotary_embedding_dim=width if width != emit.shape(value)[3] else 0,
+    )

@@ -1,0 +1,109 @@
+"""Weights of 2, 4 or 8 bits that stay packed: `dense_blocks` multiplies them, `unpack` reads them.
+
+Codes are packed into bytes, the first ones in the lowest bits. A row of a weight has blocks of
+codes, each block with a scale and a zero point of its own: a code stands for
+(code - zero point) * scale.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from retune.core.dtypes import INT32, UINT8, Array, TensorType
+from retune.ir.expr import Expr, binary, cast, const
+from retune.ir.te import Tensor, reduce_axis
+from retune.ops.registry import Attrs, OpCall, integer, op, present
+from retune.ops.shapes import require
+
+BITS = (2, 4, 8)
+
+
+def _infer_dense(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, codes, scale = (present(types, index) for index in range(3))
+    zero, bits = present(types, 3), integer(attrs, "bits")
+    require(
+        bits in BITS
+        and codes.dtype == UINT8
+        and len(codes.shape) == 3
+        and len(data.shape) == 2
+        and data.shape[1] == codes.shape[1] * codes.shape[2] * (8 // bits)
+        and scale.shape == zero.shape == codes.shape[:2]
+        and scale.dtype == data.dtype
+        and zero.dtype in (UINT8, data.dtype),
+        lambda: (
+            f"dense_blocks of {data}, {codes} of {bits} bits, scales {scale}, zero points {zero}: "
+            "expected [n, k], uint8 [m, blocks, bytes] of k codes, [m, blocks] and [m, blocks]"
+        ),
+    )
+    return (TensorType((data.shape[0], codes.shape[0]), data.dtype),)
+
+
+def _dense(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    data, codes, scale, zero = (present(arrays, index) for index in range(4))
+    whole = unpacked(codes, integer(attrs, "bits")).astype(data.dtype)
+    weight = (whole - zero[..., None].astype(data.dtype)) * scale[..., None]
+    return (data @ weight.reshape(len(codes), -1).T,)
+
+
+@op("dense_blocks", kind="heavy", infer=_infer_dense, numpy=_dense)
+def dense_blocks(c: OpCall) -> Tensor:
+    """T(i, j) += data[i, k] * (code(j, k) - zero[j, block]) * scale[j, block], k of a block."""
+    data, codes, scale, zero = c.inputs
+    bits, dtype = integer(c.attrs, "bits"), c.output.dtype
+    each = 8 // bits
+    block = reduce_axis("block", codes.shape[1])
+    byte = reduce_axis("byte", codes.shape[2])
+    part = reduce_axis("part", each)
+
+    def body(i: Expr, j: Expr) -> Expr:
+        k = (block.var * codes.shape[2] + byte.var) * each + part.var
+        code = _code(codes[j, block.var, byte.var], part.var, bits)
+        less = cast(code, dtype) - cast(zero[j, block.var], dtype)
+        return data[i, k] * (less * scale[j, block.var])
+
+    return c.stage(body, reduce=[block, byte, part])
+
+
+def _infer_unpack(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    codes, bits = present(types), integer(attrs, "bits")
+    require(
+        codes.dtype == UINT8 and bits in BITS and bool(codes.shape),
+        lambda: f"unpack of {codes} of {bits} bits: expected uint8, and 2, 4 or 8 bits",
+    )
+    return (TensorType((*codes.shape[:-1], codes.shape[-1] * (8 // bits)), UINT8),)
+
+
+def unpacked(codes: Array, bits: int) -> Array:
+    """The codes as one byte each, along the last dimension."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (codes[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return parts.reshape(*codes.shape[:-1], -1)
+
+
+def packed(codes: Array, bits: int) -> Array:
+    """The inverse of `unpacked`."""
+    parts = codes.reshape(*codes.shape[:-1], -1, 8 // bits).astype(np.uint8)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.bitwise_or.reduce(parts << shifts, axis=-1)
+
+
+def _unpack(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    return (unpacked(present(arrays), integer(attrs, "bits")),)
+
+
+@op("unpack", kind="injective", infer=_infer_unpack, numpy=_unpack)
+def unpack(c: OpCall) -> Tensor:
+    """T_unpack(i..., k) = bits of the byte in which code k is."""
+    (codes,), bits = c.inputs, integer(c.attrs, "bits")
+    each = 8 // bits
+
+    def body(*i: Expr) -> Expr:
+        return cast(_code(codes[(*i[:-1], i[-1] // each)], i[-1] % each, bits), UINT8)
+
+    return c.stage(body)
+
+
+def _code(byte: Expr, part: Expr, bits: int) -> Expr:
+    """The code at that position of a byte. int32"""
+    shifted = binary("shr", cast(byte, INT32), part * bits)
+    return binary("bitand", shifted, const((1 << bits) - 1, INT32))
