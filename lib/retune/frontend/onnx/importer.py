@@ -21,7 +21,7 @@ from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.quantize.given import realize_given
 from retune.proto.file import initializer_names, initializers, opset_of, read_onnx
 from retune.proto.labels import with_numbers
-from retune.proto.scope import MICROSOFT, NameScope, opsets_of
+from retune.proto.scope import NameScope, opsets_of
 
 
 def load_file(path: Path, shapes: Shapes | None = None) -> Graph:
@@ -50,7 +50,7 @@ def import_model(
         made = None if lost else realize_given(floats, pairs.given)
         if made is not None:
             return made
-    return _import(in_pairs(model, folder, (MICROSOFT,)), shapes, folder, name)
+    return _import(model, shapes, folder, name)
 
 
 def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: str) -> Graph:

@@ -12,6 +12,7 @@ from retune.frontend.onnx.ops.contrib import (
     grouped,
     layouts,
     normalisation,
+    quantized,
     refused,
     standard,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "grouped",
     "layouts",
     "normalisation",
+    "quantized",
     "refused",
     "standard",
 ]

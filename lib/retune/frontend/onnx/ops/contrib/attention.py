@@ -183,6 +183,14 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
     made = emit.onnx("MatMul", *node.inputs[:2])
     if node.has_input(2):
         made = emit.temp("add", made, node.inputs[2], label="projected")
+    attend_projected(node, emit, made, _named(node, mask=3, past=4, scores=5))
+
+
+def attend_projected(node: OnnxNode, emit: Emitter, made: str, others: dict[str, str]) -> None:
+    """The node's outputs, of queries, keys and values side by side [batch, length, widths].
+
+    `others` are a mask, past keys and values, and a bias of scores; '' for none.
+    """
     wide = emit.shape(made)[-1]
     sizes = node.ints("qkv_hidden_sizes", ()) or (wide // 3,) * 3
     begins = (0, sizes[0], sizes[0] + sizes[1])
@@ -191,11 +199,11 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
         heads_of(emit, emit.part(made, 2, begin, size), count)
         for begin, size in zip(begins, sizes, strict=True)
     )
-    if node.has_input(4):
-        pasts = [emit.single(node.inputs[4], 0, place) for place in (0, 1)]
+    if others["past"]:
+        pasts = [emit.single(others["past"], 0, place) for place in (0, 1)]
         key, value = appended(emit, pasts[0], key), appended(emit, pasts[1], value)
     heads = Heads(query=query, key=key, value=value)
-    given = node.inputs[3] if node.has_input(3) else "", node.inputs[5] if node.has_input(5) else ""
+    given = others["mask"], others["scores"]
     biases = _biases(node, emit, heads, given, bool(node.integer("unidirectional", 0)))
     scores = Scores(scale=scale_of(node, emit.shape(query)[3]), biases=tuple(biases))
     finish(node, emit, heads, scores, ())
