@@ -13,6 +13,7 @@ from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, 
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
+from tests.external.on_device import compile_graph
 from tests.support.onnx_pairs import inputs_of, last_scale, layers, peer, quantized, small
 from tests.support.peer import Arrays
 
@@ -149,3 +150,18 @@ def test_options_of_quantize_static_stay_in_integers(way: str, tmp_path: Path) -
     inputs = inputs_of(model, 9)
     found = run_graph(graph, inputs)[graph.outputs[0]]
     assert np.abs(found - peer(model, inputs)).max() <= 1.001 * last_scale(model)
+
+
+@pytest.mark.slow
+@pytest.mark.device
+def test_a_language_model_of_quantize_dynamic_as_kernels(tmp_path: Path) -> None:
+    """A last bit of a sigmoid may take a state to the next quantized value."""
+    plain, path = tmp_path / "plain.onnx", tmp_path / "quantized.onnx"
+    onnx.save(language_model(), plain)
+    kinds = ["Gather", "Attention", "LSTM", "MatMul"]
+    quantize_dynamic(plain, path, op_types_to_quantize=kinds, extra_options=USUAL)
+    inputs = {"ids": RNG.integers(0, WORDS, (1, LENGTH))}
+    graph = import_model(onnx.load(path))
+    (expected,) = run_graph(graph, inputs).values()
+    (found,) = compile_graph(graph).run(inputs).values()
+    assert np.abs(found - expected).max() <= 0.02 * np.abs(expected).max()
