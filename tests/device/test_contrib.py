@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.passes.pipeline import Layout
 from tests.external.on_device import compile_graph
 from tests.support.contrib import model_of
 from tests.support.contrib_cases import CASES
 from tests.support.peer import peer_outputs
+from tests.support.tool_files import FILES
 
 pytestmark = pytest.mark.device
 
@@ -34,6 +35,20 @@ def test_a_sample(turn: int, seed: int) -> None:
     name, layout = str(rng.choice(list(CASES))), LAYOUTS[rng.integers(2)]
     print(f"RETUNE_SEED={seed} chooses {name}, {layout}")
     assert_right(name, layout)
+
+
+def test_weights_of_four_bits_stay_packed() -> None:
+    """In the plan, and so in the bundle, are the file's bytes, and zero points in a byte each.
+
+    Rows of weights are filled up to whole vectors.
+    """
+    graph = load_file(FILES / "decoder_4_shifted.onnx")
+    module = compile_graph(graph)
+    packed, blocks = (20 * 64 + 64 * 64 + 64 * 48 + 48 * 20) // 2, (20 + 64 + 48) * 4 + 20 * 3
+    stored = [buffer for buffer in module.plan.buffers if buffer.role == "weight"]
+    of_bytes = sum(buffer.elements for buffer in stored if buffer.dtype == "uint8")
+    assert packed + blocks <= of_bytes < 1.1 * (packed + blocks)
+    assert sum(buffer.elements for buffer in stored if buffer.dtype == "float32") < 1.2 * blocks
 
 
 @pytest.mark.slow

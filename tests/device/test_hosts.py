@@ -23,11 +23,12 @@ from retune.core.dtypes import INT64, TensorType
 from retune.core.errors import InputError
 from retune.device.measure.ceilings import Ceilings
 from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.host.step import host_attrs
 from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import GraphBuilder
 from retune.graph.passes.pipeline import optimise
-from retune.ops.host import HOST, host_attrs
+from retune.ops.registry import HOST
 from retune.search.extract import Network, extract
 from tests.support.host import NONZERO, SPLIT, model
 from tests.support.host_networks import NETWORKS, HostNetwork, detector

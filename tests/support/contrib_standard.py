@@ -155,6 +155,13 @@ def _gates() -> None:
         meaning=meaning)  # fmt: skip
 
 
+def _hashes() -> None:
+    for dtype in ("int32", "uint32", "int64", "uint64", "float32", "float64"):
+        numbers = (_RNG.standard_normal(9) * 1e6).astype(dtype)
+        add(f"hash_{dtype}", "MurmurHash3", {"x": numbers}, seed=42, tolerance=0)
+    add("hash_signed", "MurmurHash3", {"x": numbers.astype(np.int32)}, positive=0, tolerance=0)
+
+
 _moves()
 _images()
 _complex()
@@ -162,3 +169,4 @@ _distances()
 _words()
 _positions()
 _gates()
+_hashes()

@@ -13,10 +13,11 @@ import onnx
 from onnx import helper
 
 from retune.core.dtypes import FLOAT32, INT64, UNKNOWN, TensorType
+from retune.frontend.host.step import host_attrs
 from retune.frontend.onnx.cut import cut_out
 from retune.frontend.onnx.importer import import_model
 from retune.graph.graph import Graph, Node
-from retune.ops.host import HOST, host_attrs
+from retune.ops.registry import HOST
 from tests.support.device_networks import Net
 
 CELLS = 64

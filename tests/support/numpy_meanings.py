@@ -887,12 +887,6 @@ def _codes(codes: Array, bits: int) -> Array:
     return (apart * 2 ** np.arange(bits)).sum(-1)
 
 
-@meaning("unpack")
-def unpack(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Codes of a few bits as bytes."""
-    return (_codes(present(arrays), integer(attrs, "bits")).astype(np.uint8),)
-
-
 @meaning("dense_blocks")
 def dense_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """Rows times packed codes less zero points times scales, summed in float64."""
@@ -900,3 +894,24 @@ def dense_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, .
     weight = _codes(codes, integer(attrs, "bits")) - zero[..., None].astype(np.float64)
     whole = (weight * scale[..., None]).reshape(len(codes), -1)
     return (np.einsum("nk,mk->nm", data.astype(np.float64), whole).astype(data.dtype),)
+
+
+@meaning("gather_blocks")
+def gather_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Slices of a table of codes, one after the other."""
+    codes, indices, scale, zero = (present(arrays, index) for index in range(4))
+    axis, along = integer(attrs, "axis"), integer(attrs, "along")
+    whole = _codes(codes, integer(attrs, "bits"))
+    spread = [
+        np.repeat(a, integer(attrs, "block"), along).take(range(whole.shape[along]), along)
+        for a in (scale, zero.astype(scale.dtype))
+    ]
+    table = np.moveaxis((whole.astype(scale.dtype) - spread[1]) * spread[0], axis, 0)
+    nothing = np.zeros_like(table[0])
+    slices = [
+        table[int(k)] if -len(table) <= k < len(table) else nothing for k in indices.reshape(-1)
+    ]
+    found = np.stack(slices).reshape(*indices.shape, *table.shape[1:])
+    order = list(range(indices.ndim, found.ndim))
+    order[axis:axis] = range(indices.ndim)
+    return (found.transpose(order),)

@@ -36,7 +36,7 @@ from retune.core.keys import content_key
 from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
@@ -174,8 +174,10 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
-    if any(host.engine != "onnx" for host in plan.hosts):
+    if plan.loops:
         return FORMAT_VERSION
+    if any(host.engine != "onnx" for host in plan.hosts):
+        return 5
     storages = [alias.storage for alias in plan.aliases if alias.storage is not None]
     if storages:
         return 3 if all(storage.is_columns for storage in storages) else 4

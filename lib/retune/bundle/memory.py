@@ -1,9 +1,10 @@
 """Where the temporaries of a plan lie: offsets in one arena, by liveness.
 
 Read `plan_memory`. A temporary is alive from the first launch that names it (or an alias of it) to
-the last one; two that are alive at once never overlap, all others may. Placement is greedy
-best-fit, tried in two orders; the better one is kept and stands beside the lower bound. Values that
-cross between device and host steps lie beside inputs and outputs, for the whole run.
+the last one, and throughout a loop unless each time of it makes it anew; two that are alive at once
+never overlap, all others may. Placement is greedy best-fit, tried in two orders; the better one is
+kept and stands beside the lower bound. Values that cross between device and host steps lie beside
+inputs and outputs, for the whole run.
 """
 
 from bisect import insort
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from retune.bundle.plan import (
     NetworkPlan,
+    PlanLoop,
     host_roots,
     roots_off_device,
     storage_roles,
@@ -83,10 +85,22 @@ def temp_blocks(
             if roles[root] == "temp" and root not in crossing:
                 spans[root] = (spans.get(root, (position, 0))[0], position)
     sizes = {entry.name: aligned(entry.bytes, align_bytes) for entry in plan.buffers}
+    loops = sorted(plan.loops, key=lambda loop: loop.end - loop.first)
     return tuple(
         MemoryBlock(name=root, bytes=sizes[root], first=first, last=last)
-        for root, (first, last) in spans.items()
+        for root, span in spans.items()
+        for first, last in [_through_loops(*span, loops)]
     )
+
+
+def _through_loops(first: int, last: int, loops: Sequence[PlanLoop]) -> tuple[int, int]:
+    """The launches at which a temporary is alive: what is not made anew in each time of a loop is
+    so for all of the loop. `loops` are in the order of their sizes."""
+    for loop in loops:
+        meets = first < loop.end and loop.first <= last
+        if meets and not (loop.first <= first and last < loop.end):
+            first, last = min(first, loop.first), max(last, loop.end - 1)
+    return first, last
 
 
 def place(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:

@@ -231,7 +231,14 @@ def _numpy(dtype: DType) -> "np.dtype[Any]":
 
 def dtype_of(array: "Array | np.generic") -> DType:
     """The type of an array's elements. Raises: ValueError if it is not one of ours."""
-    return DType(array.dtype.name)
+    found = _BY_NUMPY.get(array.dtype)
+    if found is None:
+        found = _BY_NUMPY[array.dtype] = DType(array.dtype.name)
+    return found
+
+
+_BY_NUMPY: dict["np.dtype[Any]", DType] = {}
+"""What numpy takes microseconds to name."""
 
 
 def as_stored(array: Array, dtype: DType) -> Array:

@@ -46,7 +46,7 @@ def run_parts(
             for values, array in zip(runs, changed, strict=True):
                 values[value] = array
         for value in node.inputs:
-            if last.get(value) == position and value not in graph.outputs:
+            if last.get(value) == position and value not in graph.ends:
                 for values in runs:
                     values.pop(value, None)
     return [{name: values[name] for name in graph.outputs} for values in runs]

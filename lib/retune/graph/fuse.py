@@ -9,18 +9,23 @@ along the rows and what is made of them included, as a norm that an exporter wro
 Reshapes of contiguous data move nothing: they are aliases, unless an input or output of the network
 would have to share its memory with an output. A host step is a group of its own, and so is what an
 accelerator computes. They come as late as they can, so that the device's work has few parts.
+
+A group has at most MOST_NODES and reads at most MOST_READ values, so that the partition takes time
+in proportion to the nodes, and so does a kernel to be compiled. What follows is another group.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
+from retune.graph.rewrite import node_renamed
 from retune.ops import lookup
 from retune.ops.blocked import OFFLOADED
-from retune.ops.host import HOST
+from retune.ops.registry import HOST
 
 ALIAS = "alias"
 """Kind of a group without a kernel: its output is its input's memory under another shape."""
@@ -29,6 +34,14 @@ _LAYING_OUT = ("pad", "transpose")
 _CONVOLUTIONS = ("conv2d", "depthwise_conv2d", "conv3d")
 _NAMED_OPS = 4
 """Ops spelled out in a group's name."""
+
+MOST_NODES = 64
+"""Nodes behind the first of a group. Those of real networks have up to 11; one more pass over
+memory for each 64 operations of an element is cheap, and drivers compile long kernels slowly."""
+MOST_READ = 32
+"""Values that a group reads, of which each is a pointer of a kernel. Source: OpenCL 3.0, table 4,
+CL_DEVICE_MAX_PARAMETER_SIZE is at least 1024 bytes, 128 pointers. A convolution has this limit for
+what comes before it and for what follows, and temporaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,29 +80,44 @@ class Group:
         return self.nodes[self.nodes.index(self.anchor) + 1 :]
 
 
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What says whether nodes may follow others in a group."""
+
+    graph: Graph
+    uses: Mapping[str, tuple[Node, ...]]
+    moves: Moves
+    done: set[str] = field(default_factory=set[str])
+    """Values that are there before the next group runs."""
+    given: frozenset[str] = field(init=False)
+    """The network's inputs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given", frozenset(self.graph.inputs))
+
+
 def partition(graph: Graph) -> tuple[Group, ...]:
     """Groups in execution order; every node is in exactly one."""
-    uses, moves = graph.uses(), find_moves(graph)
-    done: set[str] = {"", *graph.inputs, *graph.constants}
+    moves = find_moves(graph)
+    around = _Surroundings(graph, graph.uses(), moves, {"", *graph.inputs, *graph.constants})
     before: dict[str, list[Node]] = {}  # by the value of the convolution that computes them
     later: set[str] = set()  # values that these make
     groups: list[Group] = []
     fixed = set(graph.inputs)  # values whose memory is the caller's, reshapes of inputs included
     for node in _reshapes_early(graph):
-        if any(node.outputs[0] in known for known in (done, later, moves.taken)):
+        if any(node.outputs[0] in known for known in (around.done, later, moves.taken)):
             continue
         nodes = [*before.get(node.outputs[0], ()), *moves.before(node), node]
         if _takes_epilogue(node):
-            behind = (_epilogue(graph, node, uses, done), _over_rows(graph, node, uses, done))
-            nodes += max(behind, key=len)
+            nodes += max((_epilogue(around, node), _over_rows(around, node)), key=len)
             if turned := moves.behind(node, nodes[-1]):
-                nodes += [*turned, *_epilogue(graph, turned[0], uses, done)]
-            nodes += _laid_out(graph, nodes, uses, moves)
-        if (reader := _computes(graph, nodes, uses)) is not None:
+                nodes += [*turned, *_epilogue(around, turned[0])]
+            nodes += _laid_out(around, nodes)
+        if (reader := _computes(around, nodes)) is not None:
             before[reader.outputs[0]] = nodes
             later.update(value for member in nodes for value in member.outputs)
             continue
-        done.update(value for member in nodes for value in member.outputs)
+        around.done.update(value for member in nodes for value in member.outputs)
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
             fixed.add(node.outputs[0])
@@ -106,6 +134,21 @@ def group_graph(graph: Graph, group: Group) -> Graph:
         outputs=group.outputs,
         nodes=group.nodes,
         types={value: graph.types[value] for value in values},
+    )
+
+
+def group_renamed(group: Group, names: Mapping[str, str]) -> Group:
+    """The group with other names of some of its values."""
+
+    def new(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(value, value) for value in values)
+
+    return replace(
+        group,
+        nodes=tuple(node_renamed(node, names) for node in group.nodes),
+        inputs=new(group.inputs),
+        params=new(group.params),
+        outputs=new(group.outputs),
     )
 
 
@@ -134,18 +177,15 @@ def _reshapes_early(graph: Graph) -> list[Node]:
         if node.op == "reshape":
             waiting.setdefault(node.inputs[0], []).append(node)
     found: list[Node] = []
-
-    def put_reshapes(values: Iterable[str]) -> None:
-        for value in values:
-            for reshape in waiting.pop(value, ()):
-                found.append(reshape)
-                put_reshapes(reshape.outputs)
-
-    put_reshapes((*graph.inputs, *graph.constants))
-    for node in graph.nodes:
-        if node.op != "reshape":
+    made = [*graph.inputs, *graph.constants]  # of which reshapes are put first
+    for node in (None, *graph.nodes):
+        if node is not None and node.op != "reshape":
             found.append(node)
-            put_reshapes(node.outputs)
+            made = [*node.outputs]
+        while made:
+            reshapes = waiting.pop(made.pop(0), [])
+            found += reshapes
+            made = [value for reshape in reshapes for value in reshape.outputs] + made
     return found
 
 
@@ -154,29 +194,27 @@ def _takes_epilogue(node: Node) -> bool:
     return kind in ("heavy", "reduction") or _is_elementwise(node)
 
 
-def _epilogue(
-    graph: Graph, first: Node, uses: dict[str, tuple[Node, ...]], done: set[str]
-) -> list[Node]:
+def _epilogue(around: _Surroundings, first: Node) -> list[Node]:
     """The element-wise nodes that may follow `first` on its registers.
 
     A value that several of them read stays there too: `x * sigmoid(x)` follows what makes x. They
     end where one value is left that anybody else reads.
     """
+    graph = around.graph
     shape = graph.types[first.outputs[0]].shape
 
     def fits(node: Node) -> bool:
         return _is_elementwise(node) and graph.types[node.outputs[0]].shape == shape
 
-    return _behind(graph, first, uses, done, fits, fits)
+    return _behind(around, first, fits, fits)
 
 
-def _over_rows(
-    graph: Graph, first: Node, uses: dict[str, tuple[Node, ...]], done: set[str]
-) -> list[Node]:
+def _over_rows(around: _Surroundings, first: Node) -> list[Node]:
     """The nodes that may follow `first` row by row, of which one at least goes along the rows.
 
     They make rows again at their end; between are also numbers of which each row has one.
     """
+    graph = around.graph
     shape = graph.types[(first.outputs if _is_elementwise(first) else first.inputs)[0]].shape
     if not shape or (not _is_elementwise(first) and not _goes_along_rows(graph, first, shape)):
         return []
@@ -189,25 +227,24 @@ def _over_rows(
     def ends(node: Node) -> bool:
         return graph.types[node.outputs[0]].shape == shape
 
-    found = _behind(graph, first, uses, done, fits, ends)
+    found = _behind(around, first, fits, ends)
     return found if any(not _is_elementwise(node) for node in (first, *found)) else []
 
 
-def _laid_out(
-    graph: Graph, nodes: Sequence[Node], uses: dict[str, tuple[Node, ...]], moves: Moves
-) -> list[Node]:
+def _laid_out(around: _Surroundings, nodes: Sequence[Node]) -> list[Node]:
     """The pads and transposes behind element-wise nodes that read the network's inputs alone.
 
     An image comes so into the codes, the channels and the order that a network computes with: by
     one kernel where launches are dear.
     """
+    graph, uses, moves = around.graph, around.uses, around.moves
     own = {value for node in nodes for value in node.outputs}
     read = {v for node in nodes for v in node.inputs if v} - own - graph.constants.keys()
-    if not read <= set(graph.inputs) or not all(map(_is_elementwise, nodes)):
+    if not read <= around.given or not all(map(_is_elementwise, nodes)):
         return []
     found: list[Node] = []
     value = nodes[-1].outputs[0]
-    while value not in graph.outputs and len(readers := uses.get(value, ())) == 1:
+    while value not in graph.ends and len(readers := uses.get(value, ())) == 1:
         (node,) = readers
         if node.op not in _LAYING_OUT or node.outputs[0] in moves.taken or moves.before(node):
             break
@@ -216,18 +253,16 @@ def _laid_out(
     return found
 
 
-def _computes(
-    graph: Graph, nodes: Sequence[Node], uses: dict[str, tuple[Node, ...]]
-) -> Node | None:
+def _computes(around: _Surroundings, nodes: Sequence[Node]) -> Node | None:
     """The convolution that may compute element-wise nodes as it reads them, if it alone does.
 
     A device with local memory does so where it copies data there. Bytes are copied by words.
     """
     if not all(map(_is_elementwise, nodes)):
         return None
-    value = nodes[-1].outputs[0]
-    readers = uses.get(value, ())
-    if value in graph.outputs or len(readers) != 1 or graph.types[value].dtype != FLOAT32:
+    graph, value = around.graph, nodes[-1].outputs[0]
+    readers = around.uses.get(value, ())
+    if value in graph.ends or len(readers) != 1 or graph.types[value].dtype != FLOAT32:
         return None
     (reader,) = readers
     places = [place for place, read in enumerate(reader.inputs) if read == value]
@@ -244,26 +279,41 @@ def _goes_along_rows(graph: Graph, node: Node, shape: tuple[int, ...]) -> bool:
 
 
 def _behind(
-    graph: Graph,
+    around: _Surroundings,
     first: Node,
-    uses: dict[str, tuple[Node, ...]],
-    done: set[str],
     fits: Callable[[Node], bool],
     ends: Callable[[Node], bool],
 ) -> list[Node]:
     """The most nodes behind `first` that fit, each of which reads what is there, up to one that may
     end them and whose value alone anybody else reads."""
-    region, taken, whole = {first.outputs[0]}, [first], 1
-    waiting = list(uses.get(first.outputs[0], ()))
-    while waiting:
-        node = waiting.pop(0)
-        ready = all(value in region or value in done for value in node.inputs)
-        if node in taken or not (ready and fits(node)):
+    uses, taken, whole = around.uses, [first], 1
+    read = {value for value in first.inputs if value}
+    unread: dict[str, int] = {}  # readers that are not taken, of each value that is made
+    leaving: set[str] = set()  # values that anybody else reads
+    waiting: deque[Node] = deque()
+
+    def take(value: str) -> None:
+        unread[value] = len(uses.get(value, ()))
+        if unread[value] or value in around.graph.ends:
+            leaving.add(value)
+        waiting.extend(uses.get(value, ()))
+
+    take(first.outputs[0])
+    while waiting and len(taken) <= MOST_NODES:
+        node = waiting.popleft()
+        ready = all(value in unread or value in around.done for value in node.inputs)
+        if node.outputs[0] in unread or not (ready and fits(node)):
             continue
+        read.update(value for value in node.inputs if value and value not in unread)
+        if len(read) > MOST_READ:
+            break
+        for value in unread.keys() & set(node.inputs):
+            unread[value] -= 1
+            if not unread[value] and value not in around.graph.ends:
+                leaving.discard(value)
         taken.append(node)
-        region.update(node.outputs)
-        waiting += uses.get(node.outputs[0], ())
-        if ends(node) and _one_leaves(graph, taken, uses):
+        take(node.outputs[0])
+        if ends(node) and leaving <= {node.outputs[0]}:
             whole = len(taken)
     return taken[1:whole]
 
@@ -292,15 +342,6 @@ def _anchor(nodes: Sequence[Node]) -> Node:
     return next((node for node in nodes if not _is_elementwise(node)), nodes[0])
 
 
-def _one_leaves(graph: Graph, taken: list[Node], uses: dict[str, tuple[Node, ...]]) -> bool:
-    """Whether nobody else reads what these nodes make, but for what the last one makes."""
-    return all(
-        node.outputs[0] not in graph.outputs
-        and all(reader in taken for reader in uses.get(node.outputs[0], ()))
-        for node in taken[:-1]
-    )
-
-
 def _group(graph: Graph, nodes: list[Node], kind: str, index: int) -> Group:
     made = {value for node in nodes for value in node.outputs}
     read = _ordered(v for node in nodes for v in node.inputs if v and v not in made)
@@ -318,8 +359,8 @@ def _kind(first: Node, graph: Graph, fixed: set[str]) -> str:
     """A reshape is a copy only where both its ends are memory of the caller."""
     if first.op == "reshape":
         source, made = first.inputs[0], first.outputs[0]
-        taken = source in fixed or source in graph.outputs
-        return first.op if taken and made in graph.outputs else ALIAS
+        taken = source in fixed or source in graph.ends
+        return first.op if taken and made in graph.ends else ALIAS
     if _is_elementwise(first):
         return "elementwise"
     return first.op

@@ -13,7 +13,7 @@ import numpy as np
 from retune.core.dtypes import NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
-from retune.ops.registry import Array, Attrs, AttrValue, lookup
+from retune.ops.registry import Array, Attrs, AttrValue, Subgraph, lookup
 
 Types: TypeAlias = Mapping[str, TensorType]
 
@@ -36,12 +36,14 @@ class Node:
 
 
 def _shown(value: AttrValue) -> str:
-    """Bytes by their number: they are whole models."""
+    """Bytes by their number, as they are whole models, and a graph by its nodes."""
+    if isinstance(value, Graph):
+        return f"{len(value.nodes)} nodes"
     return f"{len(value)} bytes" if isinstance(value, bytes) else repr(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Subgraph):
     """A network: nodes in topological order; `types` covers inputs, constants and all outputs."""
 
     name: str
@@ -50,6 +52,11 @@ class Graph:
     nodes: tuple[Node, ...]
     types: Types
     constants: Mapping[str, Array] = field(default_factory=dict)
+    ends: frozenset[str] = field(init=False, compare=False, repr=False)
+    """The outputs, for passes that ask of each value whether it is one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ends", frozenset(self.outputs))
 
     @property
     def key(self) -> str:
@@ -179,10 +186,13 @@ def array_type(array: Array, dtype: DType | None = None) -> TensorType:
 
     Raises: ModelError for a type that a graph cannot hold.
     """
-    if array.dtype.name not in NUMPY_DTYPES:
+    try:
+        own = dtype_of(array)
+    except ValueError:
         expected = ", ".join(NUMPY_DTYPES)
-        raise ModelError(f"element type {array.dtype} is not supported; expected one of {expected}")
-    own = dtype_of(array)
+        raise ModelError(
+            f"element type {array.dtype} is not supported; expected one of {expected}"
+        ) from None
     if dtype and dtype != own and array.dtype == dtype.numpy:
         least, most = dtype.limits
         own = dtype if np.all((least <= array) & (array <= most)) else own
@@ -204,6 +214,8 @@ class GraphBuilder:
         self._nodes: list[Node] = []
         self._fold = fold
         self._reserved = set(reserved)
+        self._counts: dict[str, int] = {}
+        """Of each stem the last number that `fresh` found: those before it stay taken."""
 
     def input(self, name: str, tensor_type: TensorType) -> str:
         """The name, now an input of the graph."""
@@ -219,12 +231,18 @@ class GraphBuilder:
         self.constants[name] = array
         return self._claim(name, array_type(array, dtype))
 
+    def contents(self, name: str) -> Array | None:
+        """The value's contents where it is constant, asked for by what has to know them."""
+        return self.constants.get(name)
+
     def fresh(self, name: str) -> str:
         """`name`, or the first of `name.1`, `name.2`, ... that is neither taken nor reserved."""
-        found, count = name, 0
-        while found in self.types or found in self._reserved:
+        if name not in self.types and name not in self._reserved:
+            return name
+        count = max(1, self._counts.get(name, 0))
+        while (found := f"{name}.{count}") in self.types or found in self._reserved:
             count += 1
-            found = f"{name}.{count}"
+        self._counts[name] = count
         return found
 
     def reserve(self, name: str) -> str:

@@ -75,7 +75,7 @@ def _converts_when_read(graph: Graph, cast: str, source: Tensor) -> bool:
     return (
         converted
         and source.dtype.compute is not source.dtype
-        and not (joined or cast in graph.outputs)
+        and not (joined or cast in graph.ends)
     )
 
 

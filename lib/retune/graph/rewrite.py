@@ -1,15 +1,18 @@
 """Rebuilding a graph node by node: what every pass is written with.
 
 A rule sees each node in order and either answers the name of the value that replaces the node's
-output, or None to keep the node. Every op that a rule sees has exactly one output: host steps,
-which may have several, go from the old graph to the new one as they are. Constants fold on the way.
+output, or None to keep the node. Every op that a rule sees has exactly one output: host steps and
+loops, which may have several, go from the old graph to the new one as they are. Constants fold on
+the way.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import Array, Attrs, lookup
+from retune.ops.registry import SEVERAL_OUTPUTS
 
 
 class GraphRewriter:
@@ -17,8 +20,8 @@ class GraphRewriter:
 
     def __init__(self, graph: Graph) -> None:
         self.old = graph
-        self.types = (build := GraphBuilder(graph.name, fold=True)).types
-        self._build = build
+        self._build = build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
+        self.types = build.types
         self._new: dict[str, str] = {}
         self._made: dict[str, Node] = {}
         self._uses = Counter(v for node in graph.nodes for v in node.inputs if v)
@@ -46,7 +49,7 @@ class GraphRewriter:
 
     def only_use(self, new: str) -> bool:
         """True if at most one node reads the value, and it is not an output of the network."""
-        return self._uses[new] <= 1 and new not in self.old.outputs
+        return self._uses[new] <= 1 and new not in self.old.ends
 
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, output: str = "") -> str:
         """The value made by an op over new values, named `output` or a fresh name."""
@@ -80,11 +83,7 @@ class GraphRewriter:
         return self._build.finish(self.old.outputs)
 
     def _fresh(self, stem: str) -> str:
-        name, count = stem, 0
-        while name in self.types or name in self.old.types:
-            count += 1
-            name = f"{stem}.{count}"
-        return name
+        return self._build.fresh(stem)
 
 
 Rule = Callable[[GraphRewriter, Node], str | None]
@@ -97,7 +96,7 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
     for old in graph.nodes:
         inputs = tuple(rewriter.value(v) for v in old.inputs)
         node = Node(op=old.op, name=old.name, inputs=inputs, outputs=old.outputs, attrs=old.attrs)
-        if lookup(node.op).kind == "host":
+        if lookup(node.op).kind in SEVERAL_OUTPUTS:
             rewriter.keep(node)
             continue
         answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
@@ -120,27 +119,22 @@ def until_stable(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
         graph = after
 
 
-def renamed(graph: Graph, names: dict[str, str]) -> Graph:
-    """The graph with some computed values renamed."""
-
-    def new(value: str) -> str:
-        return names.get(value, value)
-
-    nodes = tuple(
-        Node(
-            op=node.op,
-            name=node.name,
-            inputs=tuple(map(new, node.inputs)),
-            outputs=tuple(map(new, node.outputs)),
-            attrs=node.attrs,
-        )
-        for node in graph.nodes
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names of some of its values."""
+    return replace(
+        graph,
+        inputs=_new(graph.inputs, names),
+        outputs=_new(graph.outputs, names),
+        nodes=tuple(node_renamed(node, names) for node in graph.nodes),
+        types={names.get(value, value): entry for value, entry in graph.types.items()},
+        constants={names.get(value, value): array for value, array in graph.constants.items()},
     )
-    return Graph(
-        name=graph.name,
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        nodes=nodes,
-        types={new(value): entry for value, entry in graph.types.items()},
-        constants=graph.constants,
-    )
+
+
+def node_renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names of what it reads and makes."""
+    return replace(node, inputs=_new(node.inputs, names), outputs=_new(node.outputs, names))
+
+
+def _new(values: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(value, value) for value in values)

@@ -85,6 +85,11 @@ class Plan:
 _QUIET = ContextVar("quiet", default=False)
 
 
+def is_quiet() -> bool:
+    """True inside of `quiet`."""
+    return _QUIET.get()
+
+
 @contextmanager
 def quiet() -> Generator[None]:
     """Ignores numpy's floating-point errors, once for all the plans that run inside."""

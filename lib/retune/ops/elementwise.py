@@ -48,6 +48,7 @@ def operator_of(entry: ScalarFunction) -> OpDef:
         kind="elementwise" if entry.arity == 1 else "broadcast",
         infer=_infer_logic if entry.logical else compare_type if entry.predicate else infer,
         expression=expression,
+        by_element=True,
         onnx=OnnxForm(entry.onnx, entry.onnx_since, entry.attributes) if entry.onnx else None,
         doc=doc,
     )
@@ -82,7 +83,7 @@ def _infer_where(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorTy
     return (TensorType(common_shape(types), then.dtype),)
 
 
-@op("where", kind="broadcast", infer=_infer_where, onnx=OnnxForm("Where"))
+@op("where", kind="broadcast", infer=_infer_where, by_element=True, onnx=OnnxForm("Where"))
 def where(c: OpCall) -> Tensor:
     """Elements of the second or third input by the first."""
     return c.stage(lambda *i: select(*(c.read(tensor, i) for tensor in c.inputs)))
@@ -92,7 +93,7 @@ def _infer_to(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorT
     return (TensorType(present(types).shape, cast_type("DType", attrs["to"])),)
 
 
-@op("cast", kind="elementwise", infer=_infer_to)
+@op("cast", kind="elementwise", infer=_infer_to, by_element=True)
 def cast_elements(c: OpCall) -> Tensor:
     """The elements as another type, truncated toward zero for integers; all but zero is true."""
     (x,) = c.inputs

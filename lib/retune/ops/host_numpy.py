@@ -1,15 +1,18 @@
-"""Ops of host steps in numpy: ONNX's meaning, without loops of Python over elements.
+"""Operators of host steps in numpy: ONNX's meaning, without loops of Python over many elements.
 
 Arguments are as ONNX names and orders them; inputs that a node leaves out are None.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from retune.ops.registry import Array
 
-_CHUNK = 256
+_CHUNK = 64
 """Boxes that are compared with each other at once: more compare boxes that are gone already."""
 
 
@@ -234,3 +237,58 @@ def _samples(
         np.minimum(low + 1, extent - 1),
         np.where(inside, after, 0),
     )
+
+
+def non_zero(x: Array) -> Array:
+    """Where elements are not zero: int64 [dimensions, elements]; a scalar is a list of one."""
+    return np.stack(np.nonzero(np.atleast_1d(x))).astype(np.int64, copy=False)
+
+
+def spectrum(
+    x: Array, axis: int, length: int | None, *, inverse: bool = False, onesided: bool = False
+) -> Array:
+    """The Fourier transform of signals [..., 1 or 2 components], cut or padded to the length.
+
+    One-sided: of the spectrum only its first half is made, or, with `inverse`, given; what that
+    inverse makes is real.
+    """
+    signal = x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
+    axis = axis + x.ndim if axis < 0 else axis
+    if inverse and onesided:
+        made = np.fft.irfft(signal, length, axis)
+        return made[..., None].astype(x.dtype)
+    transform = np.fft.ifft if inverse else np.fft.fft
+    made = transform(signal, length, axis)
+    if onesided:
+        made = np.take(made, np.arange(made.shape[axis] // 2 + 1), axis)
+    return np.stack([made.real, made.imag], -1).astype(x.dtype)
+
+
+def n_gram_counts(
+    x: Array,
+    pool: Sequence[Any],
+    starts: Sequence[int],
+    columns: Sequence[int],
+    lengths: Sequence[int],
+    skips: int,
+) -> Array:
+    """How often each n-gram of the pool is in each row of x, at every distance up to skips + 1.
+
+    The n-grams of n items lie in the pool from `starts[n - 1]` on; `columns` are the outputs of all
+    n-grams. Shapes: x [row, item] or [item] -> float32 [row, column] or [column].
+    """
+    found: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    number = 0
+    for n, (start, end) in enumerate(pairwise([*starts, len(pool)]), start=1):
+        for place in range(start, end, n):
+            found[tuple(pool[place : place + n])].append(columns[number])
+            number += 1
+    rows = np.atleast_2d(x)
+    made = np.zeros((len(rows), max(columns, default=-1) + 1), np.float32)
+    for counts, row in zip(made, rows.tolist(), strict=True):
+        for n in lengths:
+            for distance in range(1, skips + 2 if n > 1 else 2):
+                span = distance * (n - 1)
+                for place in range(len(row) - span):
+                    counts[found.get(tuple(row[place : place + span + 1 : distance]), [])] += 1
+    return made.reshape(*x.shape[:-1], -1)

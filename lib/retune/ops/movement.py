@@ -23,7 +23,11 @@ def _infer_transpose(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[
     return (TensorType(tuple(data.shape[d] for d in perm), data.dtype),)
 
 
-@op("transpose", kind="injective", infer=_infer_transpose)
+def _transposed(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    return (np.array(np.transpose(present(arrays), ints(attrs, "perm")), order="C"),)
+
+
+@op("transpose", kind="injective", infer=_infer_transpose, numpy=_transposed)
 def transpose(c: OpCall) -> Tensor:
     """T_transpose(i...) = x[i in the input's order]."""
     (x,) = c.inputs
@@ -100,7 +104,12 @@ def _infer_concat(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
     return (TensorType(tuple(shape), first.dtype),)
 
 
-@op("concat", kind="injective", infer=_infer_concat)
+def _joined(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    parts = [present(arrays, index) for index in range(len(arrays))]
+    return (np.concatenate(parts, integer(attrs, "axis")),)
+
+
+@op("concat", kind="injective", infer=_infer_concat, numpy=_joined)
 def concat(c: OpCall) -> Tensor:
     """The inputs side by side; an input that is there twice is copied first."""
     parts: list[Tensor] = []
@@ -146,7 +155,18 @@ def _infer_slice(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
     return (TensorType(extents, data.dtype),)
 
 
-@op("slice", kind="injective", infer=_infer_slice)
+def _sliced(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    data, parts = present(arrays), list[slice]()
+    for begin, step, extent in zip(*(ints(attrs, k) for k in _CUT), strict=True):
+        end = begin + extent * step
+        parts.append(slice(begin, end if end >= 0 else None, step) if extent else slice(0))
+    return (np.array(data[tuple(parts)], order="C"),)
+
+
+_CUT = ("begins", "steps", "extents")
+
+
+@op("slice", kind="injective", infer=_infer_slice, numpy=_sliced)
 def strided_slice(c: OpCall) -> Tensor:
     """T_slice(i...) = x[begins + i * steps]."""
     (x,) = c.inputs
@@ -196,7 +216,11 @@ def _infer_broadcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[
     return (TensorType(shape, data.dtype),)
 
 
-@op("broadcast_to", kind="injective", infer=_infer_broadcast)
+def _broadcast(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    return (np.array(np.broadcast_to(present(arrays), ints(attrs, "shape")), order="C"),)
+
+
+@op("broadcast_to", kind="injective", infer=_infer_broadcast, numpy=_broadcast)
 def broadcast_to(c: OpCall) -> Tensor:
     """T_broadcast(i...) = x[i...], dimensions of extent 1 read at 0."""
     (x,) = c.inputs

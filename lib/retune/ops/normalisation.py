@@ -67,17 +67,24 @@ def _without(i: Sequence[Expr], axis: int) -> tuple[Expr, ...]:
 
 @op("standardise", kind="reduction", infer=same_type)
 def standardise(c: OpCall) -> Tensor:
-    """(x - mean) / sqrt(mean of squares + epsilon) over `axes`; the mean only if `centred`."""
-    (data,) = c.inputs
+    """(x - mean) / sqrt(mean of squares + epsilon) over `axes`; the mean only if `centred`.
+
+    Distances from the first element are averaged, which are exact around a large mean.
+    """
+    (data,), axes = c.inputs, ints(c.attrs, "axes")
     epsilon = number(c.attrs, "epsilon")
-    share = 1.0 / prod(data.shape[d] for d in ints(c.attrs, "axes"))
+    share = 1.0 / prod(data.shape[d] for d in axes)
     inputs, total = [data], None
+
+    def first(i: tuple[Expr, ...]) -> Expr:
+        return data[tuple(const(0) if d in axes else a for d, a in enumerate(i))]
+
     if c.attrs["centred"]:
-        total = _statistic(c, "T_standardise_sum", lambda i: data[i], inputs)
+        total = _statistic(c, "T_standardise_sum", lambda i: data[i] - first(i), inputs)
         inputs = [data, total]
 
     def distance(i: tuple[Expr, ...]) -> Expr:
-        return data[i] if total is None else data[i] - c.read(total, i) * share
+        return data[i] if total is None else data[i] - (first(i) + c.read(total, i) * share)
 
     def squared(i: tuple[Expr, ...]) -> Expr:
         return distance(i) * distance(i)

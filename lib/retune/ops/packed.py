@@ -1,4 +1,4 @@
-"""Weights of 2, 4 or 8 bits that stay packed: `dense_blocks` multiplies them, `unpack` reads them.
+"""Weights of 2, 4 or 8 bits that stay packed: `dense_blocks` multiplies, `gather_blocks` looks up.
 
 Codes are packed into bytes, the first ones in the lowest bits. A row of a weight has blocks of
 codes, each block with a scale and a zero point of its own: a code stands for
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from retune.core.dtypes import INT32, UINT8, Array, TensorType
-from retune.ir.expr import Expr, binary, cast, const
+from retune.ir.expr import Expr, binary, cast, const, select
 from retune.ir.te import Tensor, reduce_axis
+from retune.ops.indexing import INDEX_TYPES
 from retune.ops.registry import Attrs, OpCall, integer, op, present
 from retune.ops.shapes import require
 
@@ -64,15 +65,6 @@ def dense_blocks(c: OpCall) -> Tensor:
     return c.stage(body, reduce=[block, byte, part])
 
 
-def _infer_unpack(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    codes, bits = present(types), integer(attrs, "bits")
-    require(
-        codes.dtype == UINT8 and bits in BITS and bool(codes.shape),
-        lambda: f"unpack of {codes} of {bits} bits: expected uint8, and 2, 4 or 8 bits",
-    )
-    return (TensorType((*codes.shape[:-1], codes.shape[-1] * (8 // bits)), UINT8),)
-
-
 def unpacked(codes: Array, bits: int) -> Array:
     """The codes as one byte each, along the last dimension."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -87,18 +79,59 @@ def packed(codes: Array, bits: int) -> Array:
     return np.bitwise_or.reduce(parts << shifts, axis=-1)
 
 
-def _unpack(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    return (unpacked(present(arrays), integer(attrs, "bits")),)
+def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    codes, indices, scale, zero = (present(types, index) for index in range(4))
+    axis, along, block = (integer(attrs, key) for key in ("axis", "along", "block"))
+    bits, shape = integer(attrs, "bits"), codes.shape
+    require(
+        bits in BITS and codes.dtype == UINT8 and 0 <= axis < len(shape) > along >= 0,
+        lambda: f"gather_blocks of {codes} of {bits} bits: expected uint8, and axes of it",
+    )
+    extents = (*shape[:-1], shape[-1] * (8 // bits))
+    blocks = (*extents[:along], -(-extents[along] // block), *extents[along + 1 :])
+    require(
+        scale.shape == zero.shape == blocks
+        and zero.dtype in (UINT8, scale.dtype)
+        and indices.dtype in INDEX_TYPES,
+        lambda: (
+            f"gather_blocks of {codes} with scales {scale}, zero points {zero}, indices {indices}: "
+            f"expected scales and zero points {list(blocks)}, and integer indices"
+        ),
+    )
+    return (TensorType((*extents[:axis], *indices.shape, *extents[axis + 1 :]), scale.dtype),)
 
 
-@op("unpack", kind="injective", infer=_infer_unpack, numpy=_unpack)
-def unpack(c: OpCall) -> Tensor:
-    """T_unpack(i..., k) = bits of the byte in which code k is."""
-    (codes,), bits = c.inputs, integer(c.attrs, "bits")
-    each = 8 // bits
+def _gather(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    codes, indices, scale, zero = (present(arrays, index) for index in range(4))
+    axis, along = integer(attrs, "axis"), integer(attrs, "along")
+    whole = unpacked(codes, integer(attrs, "bits"))
+    block = np.arange(whole.shape[along]) // integer(attrs, "block")
+    factor = np.take(scale, block, along)
+    table = (whole.astype(scale.dtype) - np.take(zero, block, along).astype(scale.dtype)) * factor
+    extent = table.shape[axis]
+    inside = (indices >= -extent) & (indices < extent)
+    found = np.take(table, np.where(inside, indices, 0), axis)
+    return (np.where(inside.reshape(*inside.shape, *(1,) * (table.ndim - 1 - axis)), found, 0),)
+
+
+@op("gather_blocks", kind="injective", infer=_infer_gather, numpy=_gather)
+def gather_blocks(c: OpCall) -> Tensor:
+    """T(i...) = (code - zero) * scale of the slice that an index names, 0 for one outside."""
+    codes, indices, scale, zero = c.inputs
+    axis, along, block, bits = (integer(c.attrs, k) for k in ("axis", "along", "block", "bits"))
+    each, rank, dtype = 8 // bits, len(indices.shape), c.output.dtype
+    extent = codes.shape[axis] * (each if axis == len(codes.shape) - 1 else 1)
 
     def body(*i: Expr) -> Expr:
-        return cast(_code(codes[(*i[:-1], i[-1] // each)], i[-1] % each, bits), UINT8)
+        index = indices[i[axis : axis + rank]]
+        inside = binary("and", index >= -extent, index < extent)
+        front = select(index < 0, index + extent, index)
+        place = cast(select(inside, front, const(0, index.dtype)), INT32)
+        at = (*i[:axis], place, *i[axis + rank :])
+        own = tuple(e // block if d == along else e for d, e in enumerate(at))
+        code = _code(codes[(*at[:-1], at[-1] // each)], at[-1] % each, bits)
+        value = (cast(code, dtype) - cast(zero[own], dtype)) * scale[own]
+        return select(inside, value, const(0.0, dtype))
 
     return c.stage(body)
 

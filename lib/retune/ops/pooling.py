@@ -13,6 +13,7 @@ from retune.ir.expr import Expr, all_of, cast, ceildiv, const, maximum, minimum,
 from retune.ir.stmt import identity
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
 from retune.ops.convolution import (
+    CHANNELS_LAST,
     SPATIAL,
     data_axes,
     data_index,
@@ -23,7 +24,7 @@ from retune.ops.convolution import (
     window_places,
     windowed,
 )
-from retune.ops.reduction import is_extreme
+from retune.ops.reduction import is_extreme, partial_sums
 from retune.ops.registry import Attrs, OpCall, ints, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial
 
@@ -150,8 +151,11 @@ def max_pool_index(c: OpCall) -> Tensor:
 @op("global_avg_pool", kind="reduction", infer=_infer_global)
 def global_avg_pool(c: OpCall) -> Tensor:
     """pool_sum(...) += data[nn, ry, rx, cc]; global_avg_pool(...) = pool_sum[...] / positions."""
-    total = _whole(c, "pool_sum", "sum")
-    positions = prod(spatial(c.inputs[0].shape, str(c.attrs["layout"])))
+    (data,), layout = c.inputs, str(c.attrs["layout"])
+    positions = prod(spatial(data.shape, layout))
+    first = 1 if layout in CHANNELS_LAST else 2
+    over = range(first, first + len(spatial(data.shape, layout)))
+    total = _whole(c, partial_sums(c, data, over), "pool_sum", "sum")
     axes = data_axes(len(c.output.shape) - 2, str(c.attrs["layout"]), "cc")
     return c.stage(lambda *i: total[i] * (1.0 / positions), [total], stem=c.op, axes=axes)
 
@@ -159,11 +163,10 @@ def global_avg_pool(c: OpCall) -> Tensor:
 @op("global_max_pool", kind="reduction", infer=_infer_global)
 def global_max_pool(c: OpCall) -> Tensor:
     """global_max_pool(nn, 0, 0, cc) max= data[nn, ry, rx, cc]."""
-    return _whole(c, c.op, "max")
+    return _whole(c, c.inputs[0], c.op, "max")
 
 
-def _whole(c: OpCall, stem: str, reducer: Reducer) -> Tensor:
-    (data,) = c.inputs
+def _whole(c: OpCall, data: Tensor, stem: str, reducer: Reducer) -> Tensor:
     layout = str(c.attrs["layout"])
     extents = spatial(data.shape, layout)
     letters = SPATIAL[len(extents)]

@@ -51,12 +51,14 @@ def reduce(c: OpCall) -> Tensor:
     if mean and data.dtype.is_integer:
         return _integer_mean(c)
     over = ints(c.attrs, "axes")
+    if _REDUCERS[c.op] == "sum":
+        data = partial_sums(c, data, over)
     stem = "reduce_total" if mean or truth else f"T_{c.op}"
     number = INT32 if truth else c.output.dtype
     total = _over(c, stem, data, over, _REDUCERS[c.op], lambda x, _k, _i: cast(x, number))
     if not mean and not truth:
         return total
-    count = prod(data.shape[d] for d in over)
+    count = prod(c.inputs[0].shape[d] for d in over)
 
     def body(*i: Expr) -> Expr:
         if truth:  # the maximum of no elements is the least integer, which is false, too
@@ -64,6 +66,46 @@ def reduce(c: OpCall) -> Tensor:
         return total[i] * (1.0 / count)
 
     return c.stage(body, [total])
+
+
+def partial_sums(c: OpCall, data: Tensor, over: Sequence[int]) -> Tensor:
+    """Sums in place of floats, where one sum over the axes takes many: those that are left are few.
+
+    One axis keeps as many elements as there are parts, which neighbours take turns to be of; the
+    others keep one. However a schedule orders additions, a sum is exact to its last bits then: one
+    of four million elements, one after the other, lost four digits.
+    """
+    if not data.dtype.is_float or prod(data.shape[d] for d in over) <= _MOST_ADDED:
+        return data
+    axis = (
+        over[-1] if data.shape[over[-1]] >= _LEAST_PARTS else max(over, key=data.shape.__getitem__)
+    )
+    extent = data.shape[axis]
+    parts = extent if extent <= _MOST_ADDED and len(over) > 1 else _parts(extent)
+    steps = -(-extent // parts)
+    extents = {d: steps if d == axis else data.shape[d] for d in over}
+    axes = {d: reduce_axis(f"k{d}", n) for d, n in extents.items() if n > 1}
+
+    def body(*i: Expr) -> Expr:
+        index = [axes[d].var if d in axes else a for d, a in enumerate(i)]
+        place = index[axis] * parts + i[axis] if axis in axes else i[axis]
+        index[axis] = place
+        element = data[tuple(index)]
+        return element if parts * steps == extent else select(place < extent, element, 0.0)
+
+    shape = [parts if d == axis else 1 if d in axes else e for d, e in enumerate(data.shape)]
+    return c.stage(body, [data], stem="T_partial_sums", shape=shape, reduce=list(axes.values()))
+
+
+def _parts(extent: int) -> int:
+    """As many as vectors have lanes, at least, and so that each takes few elements."""
+    return -(-extent // (_LEAST_PARTS * _PART)) * _LEAST_PARTS
+
+
+_MOST_ADDED = 4096
+"""Elements of a sum that is not taken by parts, at most: 2e-6 of it is lost."""
+_PART, _LEAST_PARTS = 1024, 64
+"""Elements of a part of one axis, at most, and parts of it, at least."""
 
 
 def _integer_mean(c: OpCall) -> Tensor:

@@ -8,6 +8,7 @@ too long, an operator has a `numpy` of its own, which tests hold against the exp
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
@@ -16,24 +17,43 @@ import numpy as np
 
 from retune.core.dtypes import Array, DType, TensorType
 from retune.core.errors import LookupFailed, ModelError
+from retune.ir.evaluate import evaluate
 from retune.ir.expr import Expr, Load, const
-from retune.ir.plan import Plan
-from retune.ir.te import Axis, Dag, Reducer, Tensor, compute, placeholder, stored
+from retune.ir.plan import Plan, is_quiet, quiet
+from retune.ir.te import Axis, Compute, Dag, Reducer, Tensor, compute, placeholder, stored
 
-AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
+
+class Subgraph:
+    """A network inside a node: the base of `graph.graph.Graph`, which is above this package."""
+
+    __slots__ = ()
+
+
+AttrValue: TypeAlias = (
+    bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...] | Subgraph
+)
 Attrs: TypeAlias = Mapping[str, AttrValue]
 
 OpKind = Literal[
     "elementwise", "broadcast", "table", "reduction", "heavy", "injective", "opaque", "host",
-    "offload",
+    "offload", "loop",
 ]  # fmt: skip
 """How an op is fused. `table`: element by element of its first input, by other inputs whose shapes
 have nothing to do with it. `host`: never, as it runs in numpy between the kernels; it alone may
-have several outputs, and outputs of unknown extents. `offload`: never, an accelerator runs it."""
+have outputs of unknown extents. `offload`: never, an accelerator runs it. `loop`: never, its body
+is a network of its own. Host steps and loops may have several outputs."""
+
+SEVERAL_OUTPUTS: frozenset[OpKind] = frozenset({"host", "loop"})
+"""Kinds of ops that passes take as they are: with several outputs, of types of their own."""
+
+HOST = "host"
+"""The op of a host step (`frontend.host.step`)."""
 
 Infer: TypeAlias = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
 Numpy: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]
 
+_FEW_ELEMENTS = 1 << 18
+"""Arrays of so few elements take less time than finding out how to use their memory again."""
 _KEPT_PROGRAMS = 4096
 """Tensor programs of operators that are kept ready: importing folds thousands of small nodes."""
 
@@ -115,6 +135,9 @@ class OpDef:
     """None for what no kernel of ours computes: such an op has a `numpy`."""
     numpy: Numpy | None = None
     """The meaning over arrays, where the interpreter would take too long for it."""
+    by_element: bool = False
+    """The expression reads of each input the element that broadcasting pairs with that of the
+    output (`OpCall.read`), and nothing else."""
     onnx: OnnxForm | None = None
     doc: str = ""
 
@@ -126,9 +149,33 @@ class OpDef:
             a if type(a) is np.ndarray else np.asarray(present(arrays, index))
             for index, a in enumerate(arrays)
         ]
+        if self.by_element and max([a.size for a in given]) <= _FEW_ELEMENTS:
+            body, names = _element(self, tuple([a.dtype for a in given]), tuple(attrs.items()))
+            return (_over_arrays(body, dict(zip(names, given, strict=True))),)
         kinds = tuple([(a.shape, a.dtype) for a in given])
         plan, names = _plan(self, kinds, tuple(attrs.items()))
         return (plan.first(given, names),)
+
+
+@lru_cache(maxsize=_KEPT_PROGRAMS)
+def _element(
+    definition: OpDef,
+    dtypes: tuple[np.dtype[Any], ...],
+    attrs: tuple[tuple[str, AttrValue], ...],
+) -> tuple[Tensor, tuple[str, ...]]:
+    """One element of what an op `by_element` makes, and the names of its inputs."""
+    return _tensor(definition, tuple([((), dtype) for dtype in dtypes]), attrs)
+
+
+def _over_arrays(element: Tensor, arrays: Mapping[str, Array]) -> Array:
+    """The element's expression over whole arrays, which broadcast, whatever their shapes."""
+    assert isinstance(element.op, Compute)
+    with nullcontext() if is_quiet() else quiet():
+        found = evaluate(element.op.body, {}, lambda load, _: arrays[load.buffer.name])
+    result = np.asarray(found, element.dtype.numpy)
+    if any(result is array for array in arrays.values()):
+        return result.copy()
+    return np.ascontiguousarray(result).reshape(result.shape)
 
 
 @lru_cache(maxsize=_KEPT_PROGRAMS)
@@ -138,13 +185,23 @@ def _plan(
     attrs: tuple[tuple[str, AttrValue], ...],
 ) -> tuple[Plan, tuple[str, ...]]:
     """What computes the op over inputs of these shapes and types, and the names of its inputs."""
+    made, names = _tensor(definition, kinds, attrs)
+    return Plan(Dag((made,))), names
+
+
+def _tensor(
+    definition: OpDef,
+    kinds: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],
+    attrs: tuple[tuple[str, AttrValue], ...],
+) -> tuple[Tensor, tuple[str, ...]]:
+    """What the op makes of inputs of these shapes and types, and the names of its inputs."""
     types = tuple(TensorType(shape, DType(dtype.name)) for shape, dtype in kinds)
     assert definition.expression is not None, f"op {definition.name} has no meaning"
     inputs = [placeholder(f"in{i}", t.shape, t.dtype) for i, t in enumerate(types)]
     (output,) = definition.infer(types, dict(attrs))
     call = OpCall(op=definition.name, inputs=inputs, attrs=dict(attrs), output=output, name=Names())
     made = stored(definition.expression(call), output.dtype)
-    return Plan(Dag((made,))), tuple(tensor.name for tensor in inputs)
+    return made, tuple(tensor.name for tensor in inputs)
 
 
 OPS: dict[str, OpDef] = {}
@@ -165,6 +222,7 @@ def op(
     kind: OpKind,
     infer: Infer,
     numpy: Numpy | None = None,
+    by_element: bool = False,
     onnx: OnnxForm | None = None,
 ) -> Callable[[Expression], Expression]:
     """Decorator: the function expresses these ops as tensors, its docstring is theirs."""
@@ -178,6 +236,7 @@ def op(
                     infer=infer,
                     expression=expression,
                     numpy=numpy,
+                    by_element=by_element,
                     onnx=onnx,
                     doc=expression.__doc__ or "",
                 )

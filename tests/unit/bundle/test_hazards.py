@@ -50,3 +50,20 @@ def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[Touched]
         assert set(direct) <= needed
         for before in direct:
             assert not any(before in behind[other] for other in direct)
+
+
+def test_the_work_is_in_proportion_to_the_steps(monkeypatch) -> None:
+    """Each step reads what the one before made, in memory that two take in turns."""
+    met = 0
+    meets = Region.meets
+
+    def counted(self: Region, other: Region) -> bool:
+        nonlocal met
+        met += 1
+        return meets(self, other)
+
+    monkeypatch.setattr(Region, "meets", counted)
+    halves = [Region(0, 0, 4), Region(0, 4, 8)]
+    steps = [Touched(reads=(halves[n % 2],), writes=(halves[1 - n % 2],)) for n in range(400)]
+    assert waits(steps) == [(), *((n,) for n in range(399))]
+    assert met <= 3 * len(steps)

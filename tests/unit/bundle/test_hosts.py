@@ -19,8 +19,9 @@ from retune.codegen.source import KernelLaunch
 from retune.core.dtypes import FLOAT64, INT64, TensorType
 from retune.core.errors import RecordError, VerifyError
 from retune.core.target import GENERIC_CPU
+from retune.frontend.host.step import host_attrs
 from retune.graph.graph import GraphBuilder
-from retune.ops.host import HOST, host_attrs
+from retune.ops.registry import HOST
 from retune.search.extract import extract
 from tests.support.host import NONZERO, SPLIT, model
 from tests.support.host_networks import NETWORKS, detector

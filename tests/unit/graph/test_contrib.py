@@ -1,5 +1,7 @@
 """Each operator of onnxruntime's domain means what onnxruntime computes."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -72,3 +74,22 @@ def test_an_unknown_activation_is_refused_by_name() -> None:
 @pytest.mark.parametrize(("gather", "quantize"), [(0, 2), (1, 2), (1, 0), (2, 2), (0, 0)])
 def test_tables_of_four_bit_integers(element: int, gather: int, quantize: int) -> None:
     assert_as_peer(*narrow_model(element, gather, quantize))
+
+
+HALVES = [
+    "fast_gelu_bias", "skip_rms_sum", "embed_sum", "conv_sum", "attention_past", "heads_past_mask",
+    "grouped_one_rotary0", "grouped_buffer_grown", "rotary_part", "nbits_4_32_40_bias",
+    "nbits_groups_uneven", "table_4_zeros",
+]  # fmt: skip
+"""Cases that decoders of float16 are made of."""
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_it_means_the_same_in_float16(name: str) -> None:
+    case = CASES[name]
+    halves = {
+        key: array.astype(np.float16) if array.dtype == np.float32 else array
+        for key, array in case.inputs.items()
+    }
+    half = replace(case, inputs=halves)
+    assert_as_peer(model_of(half), half.fed, 1e-2)

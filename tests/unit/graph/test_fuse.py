@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from retune.core.dtypes import TensorType
 from retune.frontend.models import load_model
+from retune.graph import fuse
 from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.fuse import Group, partition
+from retune.graph.fuse import MOST_NODES, MOST_READ, Group, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
 from tests.support.fuse import run_groups
@@ -199,3 +200,45 @@ def test_a_residual_block_adds_on_the_second_branch(models):
         "alias": 1,
         "dense+add": 1,
     }
+
+
+def residual_blocks(count: int) -> Graph:
+    """x + tanh(a x + b), again and again."""
+    build = GraphBuilder("residual")
+    last = build.input("x", TensorType((4, 8)))
+    for number in range(count):
+        scale = build.constant(f"a{number}", np.full(8, 0.5, np.float32))
+        made = build.add("tanh", [build.add("add", [build.add("multiply", [last, scale]), scale])])
+        last = build.add("add", [last, made])
+    return build.finish([last])
+
+
+def sum_of_many(count: int) -> Graph:
+    """As many products, added from left to right."""
+    build = GraphBuilder("sum")
+    x = build.input("x", TensorType((4, 8)))
+    scales = (build.constant(f"a{n}", np.full(8, 0.5, np.float32)) for n in range(count))
+    first, *others = [build.add("multiply", [x, scale]) for scale in scales]
+    for other in others:
+        first = build.add("add", [first, other])
+    return build.finish([first])
+
+
+@pytest.mark.parametrize("network", [residual_blocks, sum_of_many])
+def test_groups_of_deep_networks_are_small_and_take_work_in_proportion(network, monkeypatch):
+    asked = Counter()
+    elementwise = fuse._is_elementwise
+
+    def counted(node):
+        asked["nodes"] += 1
+        return elementwise(node)
+
+    monkeypatch.setattr(fuse, "_is_elementwise", counted)
+    work = {}
+    for count in (150, 300):
+        asked.clear()
+        groups = partition(network(count))
+        assert all(len(group.nodes) <= 1 + MOST_NODES for group in groups)
+        assert all(len(group.inputs) + len(group.params) <= MOST_READ for group in groups)
+        work[count] = asked["nodes"]
+    assert work[300] <= 2.2 * work[150]

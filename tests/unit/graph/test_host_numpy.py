@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from retune.core.dtypes import FLOAT32, INT64, UINT8, UNKNOWN, TensorType
-from retune.ops.host import host_attrs, step_of
+from retune.frontend.host.step import host_attrs, step_of
 
 Arrays = list[np.ndarray | None]
 

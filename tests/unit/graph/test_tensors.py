@@ -379,8 +379,13 @@ CASES += BYTES
 _PACKED = np.random.default_rng(6).integers(0, 256, (5, 3, 4)).astype(np.uint8)
 for _bits, _zeros in ((2, (5, 3)), (4, _PACKED[..., 0]), (8, _PACKED[..., 1])):
     _data = (3, 3 * 4 * 8 // _bits)
-    CASES += [("unpack", [_PACKED], {"bits": _bits})]
     CASES += [("dense_blocks", [_data, _PACKED, (5, 3), _zeros], {"bits": _bits})]
+_AT = np.array([[0, 2, -1], [3, -4, 1]], np.int64)
+for _axis, _along, _size in ((1, 2, 4), (0, 1, 2), (1, 1, 2), (2, 0, 3)):
+    _extents = [5, 3, 8]
+    _extents[_along] = -(-_extents[_along] // _size)
+    _attrs = {"axis": _axis, "along": _along, "block": _size, "bits": 4}
+    CASES += [("gather_blocks", [_PACKED, _AT, tuple(_extents), tuple(_extents)], _attrs)]
 CASES += [
     ("pack_blocks", [(2, 5, 3, 4)], {"batch": 2, "block": 4, "layout": "NCHW"}),
     ("pack_blocks", [(1, 3, 4, 8)], {"batch": 1, "block": 4, "layout": "NHWC"}),
@@ -436,7 +441,7 @@ def test_an_op_as_tensors_is_its_numpy_meaning(name, forms, attrs):
 
 
 def test_every_op_has_a_tensor_expression_and_a_case():
-    elsewhere = ("host", "offload")
+    elsewhere = ("host", "offload", "loop")
     expressed = {name for name, entry in OPS.items() if entry.kind not in elsewhere}
     assert expressed == {name for name, entry in OPS.items() if entry.expression}
     assert expressed == set(MEANINGS)

@@ -1,6 +1,7 @@
 """Which steps must wait for which: hazards between the memory that they read and write."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,24 +50,74 @@ def waits(accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
     A step waits for writers of what it reads (true dependence), for readers of what it writes
     (memory used again), and for writers of what it writes.
     """
+    memory: dict[int, _Allocation] = {}
     direct: list[tuple[int, ...]] = []
-    implied: list[set[int]] = []
+    implied: list[int] = []  # steps that are complete with each one, as bits of a number
     for number, access in enumerate(accesses):
+        touches = [(region, False) for region in access.reads]
+        touches += [(region, True) for region in access.writes]
+        needed: set[int] = set()
+        for region, writes in touches:
+            own = memory.setdefault(region.allocation, _Allocation())
+            needed.update(own.conflicts(region, writes=writes))
+        for region, writes in touches:
+            memory[region.allocation].add(number, region, writes=writes)
         chosen: list[int] = []
-        behind: set[int] = set()
-        for before in range(number - 1, -1, -1):
-            if before not in behind and _conflict(accesses[before], access):
+        behind = 0
+        for before in sorted(needed, reverse=True):
+            if not behind >> before & 1:
                 chosen.append(before)
-                behind |= implied[before]
-                behind.add(before)
+                behind |= implied[before] | 1 << before
         direct.append(tuple(chosen))
         implied.append(behind)
     return direct
 
 
-def _conflict(before: Touched, after: Touched) -> bool:
-    return _meet(before.writes, (*after.reads, *after.writes)) or _meet(before.reads, after.writes)
+class _Allocation:
+    """The steps that touched each stretch of an allocation and that a later step may wait for.
+
+    All of a stretch is of one history. Those before a write of all of it are forgotten: who waits
+    for the write waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._starts = [0]
+        self._readers: list[list[tuple[int, Region]]] = [[]]
+        self._writers: list[list[tuple[int, Region]]] = [[]]
+
+    def conflicts(self, region: Region, *, writes: bool) -> Iterator[int]:
+        """The steps that one that reads or writes the region must not overtake."""
+        for at in self._stretches(region):
+            yield from (step for step, other in self._writers[at] if other.meets(region))
+            if writes:
+                yield from (step for step, other in self._readers[at] if other.meets(region))
+
+    def add(self, step: int, region: Region, *, writes: bool) -> None:
+        """The step is the latest one to read or write the region."""
+        for at in self._stretches(region):
+            if not writes:
+                self._readers[at].append((step, region))
+                continue
+            for each in (self._readers, self._writers):
+                each[at] = [entry for entry in each[at] if not _covers(region, entry[1])]
+            self._writers[at].append((step, region))
+
+    def _stretches(self, region: Region) -> range:
+        """Numbers of the stretches that the region consists of."""
+        if region.first >= region.end:
+            return range(0)
+        return range(self._cut(region.first), self._cut(region.end))
+
+    def _cut(self, at: int) -> int:
+        """The number of the stretch that begins there."""
+        number = bisect_left(self._starts, at)
+        if number == len(self._starts) or self._starts[number] != at:
+            self._starts.insert(number, at)
+            for each in (self._readers, self._writers):
+                each.insert(number, list(each[number - 1]))
+        return number
 
 
-def _meet(some: Sequence[Region], others: Sequence[Region]) -> bool:
-    return any(a.meets(b) for a in some for b in others)
+def _covers(region: Region, other: Region) -> bool:
+    """Whether what a stretch of both has of the other region is certainly the region's."""
+    return not region.spans or (region.first, region.spans) == (other.first, other.spans)

@@ -21,7 +21,7 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.cut import cut_out, with_types
 from retune.graph.graph import Graph, Node, array_type
 from retune.ops import lookup
-from retune.ops.host import HOST
+from retune.ops.registry import HOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

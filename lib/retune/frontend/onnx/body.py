@@ -25,7 +25,7 @@ from retune.frontend.onnx.functions import (
 from retune.frontend.onnx.host import HostPart, evaluate, runs_on_host
 from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, full_name, handler_of
 from retune.graph.graph import GraphBuilder
-from retune.proto.file import attribute_value, initializers, value_info
+from retune.proto.file import initializers, value_info
 from retune.proto.scope import (
     NameScope,
     attributes_of,
@@ -183,14 +183,7 @@ class BodyImporter:
     def _handle(self, handler: Handler, call: onnx.NodeProto, scope: NameScope) -> None:
         version = scope.version(call.domain)
         where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
-        node = OnnxNode(
-            op_type=call.op_type,
-            name=call.name,
-            inputs=tuple(call.input),
-            outputs=tuple(call.output),
-            attrs={a.name: attribute_value(a, self._folder, where) for a in call.attribute},
-            opset=version,
-        )
+        node = OnnxNode.of(call, version, self._folder, where)
         around = _Around(
             importer=self, call=call, scope=scope, errors=len(self.errors), missing=+self.missing
         )

@@ -1,51 +1,46 @@
 """What of a model runs on the host: its nodes as a small ONNX model of their own.
 
-Two things are done with such a model. A node whose inputs are all known is evaluated while
-importing, by ONNX's reference implementation in numpy. A node that the device cannot run becomes a
-host step of the graph. Where the sizes of its outputs depend on the data, whatever reads them runs
-on the host too: these nodes are kept back, and make up one last host step.
+A node that the device cannot run becomes a host step of the graph, or is evaluated while importing
+if its inputs are constant. Where the sizes of its outputs depend on the data, whatever reads them
+runs on the host too: these nodes are kept back, and make up one last host step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import defs, helper, numpy_helper, shape_inference
+from onnx import helper, numpy_helper, shape_inference
 
 from retune.core.dtypes import UNKNOWN, TensorType
 from retune.core.errors import ModelError
+from retune.frontend.host.runner import open_body
+from retune.frontend.host.step import host_attrs
 from retune.frontend.onnx.functions import Functions
 from retune.graph.graph import GraphBuilder
+from retune.ir.plan import quiet
 from retune.ops import Array
-from retune.ops.host import REFUSALS, host_attrs, open_evaluator
 from retune.proto.file import stated_tensor, value_info
-from retune.proto.scope import Opsets, read_by, standard
+from retune.proto.scope import Opsets, read_by
 
 
 def evaluate(
     proto: onnx.NodeProto, arrays: Mapping[str, Array], opsets: Opsets, functions: Functions
 ) -> dict[str, Array] | None:
-    """The outputs of a node whose inputs are known; None where ONNX's reference has no answer."""
-    model = _model([proto], _types(arrays), {}, list(filter(None, proto.output)), opsets, functions)
+    """The outputs of a node whose inputs are constant; None if nothing computes them."""
+    made = list(filter(None, proto.output))
     try:
-        results = open_evaluator(model).run(None, dict(arrays))
-    except (ModelError, *REFUSALS):
+        with quiet():
+            results = open_body([proto], made, opsets, functions)(arrays)
+    except ModelError:
         return None
-    found = dict(zip(filter(None, proto.output), results, strict=True))
-    if not all(isinstance(item, np.ndarray | np.generic) for item in found.values()):
-        return None
-    return {name: np.asarray(item) for name, item in found.items()}
+    found = dict(zip(made, results, strict=True))
+    return found if all(isinstance(item, np.ndarray) for item in found.values()) else None
 
 
 def runs_on_host(proto: onnx.NodeProto, opsets: Opsets, functions: Functions) -> bool:
-    """True if ONNX's reference implementation has the operator, and it is not a random one."""
-    domain = standard(proto.domain)
-    known: Any = defs.get_schema(proto.op_type, domain) if defs.has(proto.op_type, domain) else None
-    if known is not None and known.non_deterministic:
-        return False
+    """True if there is a meaning of the operator in numpy."""
     try:
-        open_evaluator(_model([proto], {}, {}, [], opsets, functions))
+        open_body([proto], [], opsets, functions)
     except ModelError:
         return False
     return True
@@ -124,13 +119,6 @@ class HostPart:
         known = {n: self._build.constants[n] for n in read if n in self._build.constants}
         types = {n: self._build.types[n] for n in read if n not in known}
         return _model(nodes, types, known, outputs, opsets, self._functions)
-
-
-def _types(arrays: Mapping[str, Array]) -> dict[str, TensorType]:
-    return {
-        name: TensorType(tuple(array.shape), str(array.dtype))  # pyright: ignore[reportArgumentType]
-        for name, array in arrays.items()
-    }
 
 
 def _model(

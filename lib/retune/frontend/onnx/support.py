@@ -13,11 +13,10 @@ from typing import Any, Literal, TypeAlias
 
 import onnx
 from onnx import defs, helper
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import RuntimeImplementationError
 
 from retune.core.dtypes import DTYPES, FLOAT32, FLOAT64
 from retune.core.errors import LookupFailed
+from retune.frontend.host.ops import host_function
 from retune.frontend.onnx.functions import schema_function
 from retune.frontend.onnx.ops.registry import CLAIMS, Claim, full_name, names, versions_of
 from retune.frontend.quantized.qoperator import RULES
@@ -194,8 +193,9 @@ def _version(name: str, schema: _Schema | None, opset: int) -> OperatorVersion |
         if not all(support_of(inner).imported for inner in operators):
             return None
         return OperatorVersion(since=opset, way="function", meaning=_listed(operators))
-    if not schema.non_deterministic and _held(schema) and _in_reference(schema, opset):
-        return OperatorVersion(since=opset, way="host", meaning="ONNX's reference implementation")
+    function = host_function(name, opset)
+    if function is not None and _held(schema):
+        return OperatorVersion(since=opset, way="host", meaning=_first_line(function.__doc__))
     return None
 
 
@@ -231,19 +231,6 @@ def _example(schema: _Schema) -> onnx.NodeProto:
     inputs = [f"x{i}" for i in range(schema.min_input)]
     outputs = [f"y{i}" for i in range(max(1, schema.min_output))]
     return helper.make_node(schema.name, inputs, outputs, domain=schema.domain, **attributes)
-
-
-def _in_reference(schema: _Schema, opset: int) -> bool:
-    """True if ONNX's reference implementation has the operator."""
-    graph = helper.make_graph([_example(schema)], "one", [], [])
-    sets = [helper.make_opsetid(schema.domain, opset)]
-    try:
-        ReferenceEvaluator(helper.make_model(graph, opset_imports=sets))
-    except RuntimeImplementationError:
-        return False
-    except Exception:  # noqa: BLE001 (it knows the operator, and finds the attributes odd)
-        return True
-    return True
 
 
 def _held(schema: _Schema) -> bool:

@@ -77,6 +77,10 @@ def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[
             return [(node.inputs[0], graph.types[node.inputs[1]].shape[0])]
         case _:
             pass
+    if isinstance(body := node.attrs.get("body"), Graph):
+        inner = index_counts(body)
+        pairs = zip(node.inputs, body.inputs, strict=True)
+        return [(value, inner[own]) for value, own in pairs if own in inner]
     if lookup(node.op).kind == "host":
         return [(value, _CAREFUL) for value in node.inputs if value]
     wanted = [counts[value] for value in node.outputs if value in counts]

@@ -89,7 +89,7 @@ def find_moves(graph: Graph) -> Moves:
 
 
 def _read_once(graph: Graph, value: str, uses: Mapping[str, Sequence[Node]]) -> bool:
-    return len(uses.get(value, ())) == 1 and value not in graph.outputs
+    return len(uses.get(value, ())) == 1 and value not in graph.ends
 
 
 def _moves(graph: Graph, node: Node) -> bool:

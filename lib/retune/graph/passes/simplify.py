@@ -302,7 +302,7 @@ def absorb_names(graph: Graph, wanted: Container[str]) -> Graph:
     names: dict[str, str] = {}
     for node in graph.nodes:
         source, output = node.inputs[0] if node.inputs else "", node.outputs[0]
-        free = source in made and source not in graph.outputs and source not in names
+        free = source in made and source not in graph.ends and source not in names
         if node.op == "identity" and output in wanted and free:
             names[source] = output
     if not names:

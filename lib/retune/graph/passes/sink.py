@@ -57,7 +57,7 @@ def _movable(r: GraphRewriter, value: str, shape: Shape, uses: Mapping[str, Sequ
         return ""
     readers = uses.get(value, ())
     alike = all(_plain(n) and r.old.types[n.outputs[0]].shape == shape for n in readers)
-    return source if value not in r.old.outputs and (alike or r.only_use(value)) else ""
+    return source if value not in r.old.ends and (alike or r.only_use(value)) else ""
 
 
 def _under(r: GraphRewriter, value: str, shape: Shape) -> str:

@@ -229,7 +229,7 @@ def _follower(
     """The node of these ops that alone reads what `node` makes, any other operand constant."""
     value = node.outputs[0]
     readers = uses.get(value, ())
-    if len(readers) != 1 or readers[0].op not in ops or value in graph.outputs:
+    if len(readers) != 1 or readers[0].op not in ops or value in graph.ends:
         return None
     reader = readers[0]
     rest = reader.inputs[1:]

@@ -55,7 +55,7 @@ class _Export:
 
     def raw(self, value: str) -> str:
         """The value before it is rounded; an output's own name is that of what readers get."""
-        apart = value in self.graph.outputs and self._is_read_rounded(value)
+        apart = value in self.graph.ends and self._is_read_rounded(value)
         return f"{value}.exact" if apart else value
 
     def _is_read_rounded(self, value: str) -> bool:

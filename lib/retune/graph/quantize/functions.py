@@ -60,7 +60,7 @@ class Finder:
     def _one_leaves(self, taken: Sequence[Node]) -> bool:
         inner = [node.outputs[0] for node in taken[:-1]]
         read = (reader in taken for v in inner for reader in self._uses.get(v, ()))
-        return not {*inner} & {*self._graph.outputs} and all(read)
+        return not self._graph.ends.intersection(inner) and all(read)
 
 
 def table(nodes: Sequence[Node], value: str, constants: Mapping[str, Array], codes: Codes) -> Array:

@@ -123,7 +123,7 @@ def _spread(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
     """
     found = dict(values)
     readers = Counter(value for node in graph.nodes for value in node.inputs)
-    made = {value for node in graph.nodes for value in node.outputs} - {*graph.outputs}
+    made = {value for node in graph.nodes for value in node.outputs} - graph.ends
     for node in reversed(graph.nodes):
         codes, source = found.get(node.outputs[0]), node.inputs[0] if node.inputs else ""
         if node.op == "reshape" and codes and source in made and readers[source] == 1:
@@ -148,7 +148,7 @@ def _without_limited(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Cod
         for node in graph.nodes
         if node.op in ACTIVATIONS
         and readers[node.inputs[0]] == 1
-        and node.inputs[0] not in graph.outputs
+        and node.inputs[0] not in graph.ends
         and values.get(node.inputs[0]) == values.get(node.outputs[0])
     }
     return {value: codes for value, codes in values.items() if value not in limited}

@@ -75,7 +75,7 @@ def can_have(aliases: AliasGroup, layout: ActivationLayout, network: Network) ->
     graph = network.graph
     if layout == NHWC:
         return True
-    if not {*aliases.made}.isdisjoint(graph.outputs):
+    if not graph.ends.isdisjoint(aliases.made):
         return False
     for placed in aliases.groups:
         assert placed.task_key is not None, "it moves channels"

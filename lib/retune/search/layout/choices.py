@@ -128,7 +128,7 @@ def choices_of(network: Network, spec: DeviceSpec) -> LayoutChoices:
     aliases = tuple(
         (group, _common_layouts(group, network, spec)) for group in alias_groups(network)
     )
-    computed = {kernel.output for kernel in kernels} - {*graph.outputs}
+    computed = {kernel.output for kernel in kernels} - graph.ends
     aliased = {value: layouts for group, layouts in aliases for value in group.made}
     made: dict[str, Layouts] = {}
     read: dict[str, Layouts] = {}

@@ -230,7 +230,7 @@ class _Forest:
         graph = self.network.graph
         if value not in self.makers or not graph.types[value].shape:
             return False
-        if value in graph.outputs or value in graph.constants or not graph.types[value].elements:
+        if value in graph.ends or value in graph.constants or not graph.types[value].elements:
             return False
         alone = self._alone(value)
         number = alone.coarsest(len(alone.shape) - 1)

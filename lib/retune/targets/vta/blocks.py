@@ -294,7 +294,7 @@ class _Packer:
     def _is_free(self, value: str) -> bool:
         """Whether a stage makes it, takes in no other sum, and has one reader."""
         stage = self._stages.get(value)
-        if stage is None or "lefts" in stage.attrs or value in self._graph.outputs:
+        if stage is None or "lefts" in stage.attrs or value in self._graph.ends:
             return False
         return len(self._uses[value]) == 1
 

@@ -42,14 +42,14 @@ def chain(node: OnnxNode, emit: Emitter) -> None:
     return emit.out("identity", total)
 
 
-@onnx_op("Clip")
+@onnx_op("Clip", by_rank=True)
 def clip_by_attributes(node: OnnxNode, emit: Emitter) -> None:
     """Limits as attributes, until opset 10."""
     low, high = node.number("min", -inf), node.number("max", inf)
     emit.out("clip", node.inputs[0], min=low, max=high)
 
 
-@onnx_op("Clip", since=11)
+@onnx_op("Clip", since=11, by_rank=True)
 def clip_by_inputs(node: OnnxNode, emit: Emitter) -> None:
     """Limits as optional inputs; limits known only at run time become minimum and maximum."""
     data = node.inputs[0]
@@ -81,7 +81,7 @@ def stated_type(node: OnnxNode, key: str) -> DType:
     return found
 
 
-@onnx_op("Cast")
+@onnx_op("Cast", by_rank=True)
 def cast(node: OnnxNode, emit: Emitter) -> None:
     """The elements as another type."""
     emit.out("cast", node.inputs[0], to=stated_type(node, "to"))

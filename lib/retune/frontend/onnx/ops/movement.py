@@ -57,14 +57,14 @@ def unsqueeze(node: OnnxNode, emit: Emitter) -> None:
     emit.out("reshape", node.inputs[0], shape=tuple(shape))
 
 
-@onnx_op("Transpose")
+@onnx_op("Transpose", by_rank=True)
 def transpose(node: OnnxNode, emit: Emitter) -> None:
     """By perm; without one, the dimensions reversed."""
     rank = len(emit.shape(node.inputs[0]))
     emit.out("transpose", node.inputs[0], perm=node.ints("perm", tuple(range(rank))[::-1]))
 
 
-@onnx_op("Concat")
+@onnx_op("Concat", by_rank=True)
 def concat(node: OnnxNode, emit: Emitter) -> None:
     """Side by side along `axis`."""
     axis = positive_axis(node.integer("axis", 1), len(emit.shape(node.inputs[0])))
@@ -119,7 +119,7 @@ def split(node: OnnxNode, emit: Emitter) -> None:
         begin += part
 
 
-@onnx_op("Gather")
+@onnx_op("Gather", by_rank=True)
 def gather(node: OnnxNode, emit: Emitter) -> None:
     """Slices along an axis by index."""
     axis = positive_axis(node.integer("axis", 0), len(emit.shape(node.inputs[0])))

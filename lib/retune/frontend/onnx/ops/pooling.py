@@ -1,5 +1,6 @@
 """Pooling: maxima, with where they were, means and norms of windows, and their inverse."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 
 from retune.core.dtypes import INT64
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.frontend.onnx.ops.scatter import scattered
 from retune.frontend.onnx.ops.windows import (
     WindowAttributes,
+    check_entries,
     data_layout,
     from_image,
     spatial_extents,
@@ -143,3 +146,34 @@ def global_pool(node: OnnxNode, emit: Emitter) -> None:
         return emit.out(op, node.inputs[0], layout="NCHW")
     op = "reduce_mean" if average else "reduce_max"
     return emit.out(op, node.inputs[0], axes=tuple(range(2, rank)), keepdims=True)
+
+
+@onnx_op("MaxUnpool", since=9)
+def max_unpool(node: OnnxNode, emit: Emitter) -> None:
+    """Zeros, but for elements at their positions in the whole output; of equal ones the last."""
+    data, places = node.inputs[:2]
+    shape = unpooled_shape(node, emit.shape(data))
+    if node.has_input(2):
+        shape = emit.index_list(2, "the shape of the output")
+    count, extent = prod(emit.shape(data)), prod(shape)
+    dtype = emit.type(data).dtype
+    made = scattered(
+        emit,
+        emit.stored("zeros", np.zeros((1, extent, 1), dtype.numpy), dtype),
+        emit.reshaped(places, (1, count)),
+        emit.reshaped(data, (1, count, 1)),
+        "none",
+    )
+    return emit.host() if made is None else emit.out("reshape", made, shape=shape)
+
+
+def unpooled_shape(node: OnnxNode, shape: Sequence[int]) -> tuple[int, ...]:
+    """What MaxUnpool makes of data of that shape, unless an input states it. Raises: ModelError."""
+    rank = len(shape) - 2
+    kernel, strides = node.ints("kernel_shape", ()), node.ints("strides", (1,) * rank)
+    pads = node.ints("pads", (0,) * (2 * rank))
+    check_entries(rank, kernel_shape=kernel, strides=strides, pads=pads)
+    extents = [
+        (n - 1) * strides[d] + kernel[d] - pads[d] - pads[d + rank] for d, n in enumerate(shape[2:])
+    ]
+    return (*shape[:2], *extents)

@@ -6,6 +6,7 @@ handlers of one op differ in `since`: the newest that is not newer than the mode
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import GraphBuilder
 from retune.ops import OPS, Array, OpDef
 from retune.ops.registry import forms_of
+from retune.proto.file import attribute_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,21 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
     opset: int
+
+    @classmethod
+    def of(cls, proto: onnx.NodeProto, opset: int, folder: Path, where: str) -> "OnnxNode":
+        """The node; `folder` holds what its attributes keep outside the file.
+
+        Raises: ModelError naming `where` for an attribute that cannot be read.
+        """
+        return cls(
+            op_type=proto.op_type,
+            name=proto.name,
+            inputs=tuple(proto.input),
+            outputs=tuple(proto.output),
+            attrs={a.name: attribute_value(a, folder, where) for a in proto.attribute},
+            opset=opset,
+        )
 
     def has_input(self, index: int) -> bool:
         """True if the optional input is given."""
@@ -93,6 +110,15 @@ class Emitter:
         self._values = values
         self._stem = next(filter(None, node.outputs), node.name)
 
+    def into(self, build: GraphBuilder) -> "Emitter":
+        """The same for another graph: what is inside of the node."""
+        return Emitter(build, self.node, self._around, self._values)
+
+    @property
+    def label(self) -> str:
+        """Begins the names of what the node makes."""
+        return self._stem
+
     def type(self, value: str) -> TensorType:
         """The type of a value."""
         return self.build.types[value]
@@ -108,7 +134,7 @@ class Emitter:
     def contents(self, index: int, what: str) -> Array:
         """The contents of an input that must be known. Raises: NotConstant naming it."""
         value = self.node.inputs[index]
-        array = self.known(value)
+        array = self.build.contents(value)
         if array is None:
             raise NotConstant(
                 f"{what} (input '{value}') depends on the network's input; expected a constant: "
@@ -278,6 +304,9 @@ class Claim:
     """It leaves no node in the graph: all is known while importing."""
     refused: bool = False
     """It is refused with advice."""
+    by_rank: bool = False
+    """What it emits depends on the element types and the ranks of its inputs, on no extents: what
+    runs it for other extents need not import it again."""
 
 
 CLAIMS: dict[tuple[str, int], Claim] = {}
@@ -285,15 +314,20 @@ CLAIMS: dict[tuple[str, int], Claim] = {}
 
 
 def onnx_op(
-    *names: str, domain: str = "", since: int = 1, limits: str = "", folded: bool = False
+    *names: str,
+    domain: str = "",
+    since: int = 1,
+    limits: str = "",
+    folded: bool = False,
+    by_rank: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Decorator: the function imports these ONNX ops from opset `since` on.
 
     Names of another domain than ONNX's own have it before them, `my.domain::SoftClip`, or stand
-    with `domain`. `limits` and `folded` are told to people. Raises: ValueError if there is one for
-    that opset already.
+    with `domain`. `limits` and `folded` are told to people, `by_rank` to what imports a node for
+    many extents. Raises: ValueError if there is one for that opset already.
     """
-    claim = Claim(limits=limits, folded=folded)
+    claim = Claim(limits=limits, folded=folded, by_rank=by_rank)
 
     def wrap(handler: Handler) -> Handler:
         for name in names:
@@ -358,6 +392,13 @@ def handler_of(op_type: str, opset: int) -> Handler | None:
     versions = versions_of(op_type)
     fitting = [since for since in versions if since <= opset]
     return versions[max(fitting)] if fitting else None
+
+
+def claim_of(op_type: str, opset: int) -> Claim:
+    """What the handler says that `handler_of` finds."""
+    since = max((since for since in versions_of(op_type) if since <= opset), default=0)
+    plain = since not in HANDLERS.get(op_type, {})
+    return Claim(by_rank=True) if plain else CLAIMS.get((op_type, since), Claim())
 
 
 def positive_axis(axis: int, rank: int) -> int:

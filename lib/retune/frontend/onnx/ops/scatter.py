@@ -1,4 +1,4 @@
-"""Writing where an index says; read `_scattered` first.
+"""Writing where an index says; read `scattered` first.
 
 Where the indices are constants (slices that are assigned to, say) the writer of each place is known
 at import, and a kernel reads instead of searching.
@@ -22,7 +22,7 @@ REPEATS = 8
 """Updates of one place that are combined one after the other, their places being known."""
 
 
-def _scattered(emit: Emitter, data: str, places: str, updates: str, reduction: str) -> str | None:
+def scattered(emit: Emitter, data: str, places: str, updates: str, reduction: str) -> str | None:
     """`data` [batch, places, row] with `updates` [batch, updates, row] at their `places`.
 
     Of several updates of a place the last one counts, or all do by the reduction. None where that
@@ -80,7 +80,7 @@ def scatter_nd(node: OnnxNode, emit: Emitter) -> None:
     count, extent, row = prod(outer), prod(shape[:depth]), prod(shape[depth:])
     if not count:
         return emit.out("identity", data)
-    made = _scattered(
+    made = scattered(
         emit,
         emit.reshaped(data, (1, extent, row)),
         emit.reshaped(positions(emit, tuples, shape[:depth]), (1, count)),
@@ -106,7 +106,7 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
     grid = list(np.indices(own))
     grid[axis] = known
     flat = np.ravel_multi_index(tuple(grid), shape).reshape(1, -1)
-    made = _scattered(
+    made = scattered(
         emit,
         emit.reshaped(data, (1, prod(shape), 1)),
         emit.stored("places", flat.astype(np.int64)),
@@ -132,7 +132,7 @@ def _scatter_along(node: OnnxNode, emit: Emitter, places: str, axis: int) -> Non
         for value in (data, places, updates)
     )
     lines = prod(shape) // shape[axis]
-    made = _scattered(
+    made = scattered(
         emit,
         emit.reshaped(data, (lines, shape[axis], 1)),
         emit.reshaped(places, (lines, own[axis])),

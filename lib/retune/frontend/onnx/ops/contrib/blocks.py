@@ -3,16 +3,15 @@
 They stay packed in the graph and in the bundle; kernels unpack them.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from retune.core.dtypes import INT64
 from retune.core.errors import ModelError
-from retune.frontend.onnx.ops.indexing import from_the_front
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 from retune.ops.packed import BITS, packed, unpacked
 from retune.proto.scope import MICROSOFT
+
+_FOUR = 15
+"""The largest code of four bits."""
 
 
 @onnx_op("MatMulNBits", domain=MICROSOFT, limits="2, 4 or 8 bits, known while importing")
@@ -83,106 +82,42 @@ def _zero_points(node: OnnxNode, emit: Emitter, bits: int, shape: tuple[int, int
 @onnx_op("GatherBlockQuantized", domain=MICROSOFT, limits="integers, known while importing")
 def gather_blocks(node: OnnxNode, emit: Emitter) -> None:
     """Slices of a quantized table by index, as floats; zeros where the index is outside."""
-    table, rank, bits = _table(node, emit), len(emit.shape(node.inputs[0])), node.integer("bits", 4)
+    rank, block = len(emit.shape(node.inputs[0])), node.integer("block_size", 128)
     axis = positive_axis(node.integer("gather_axis", 0), rank)
     along = positive_axis(node.integer("quantize_axis", 1), rank)
-    indices, extent = node.inputs[1], table.extents[axis]
-    if table.packed and axis == rank - 1:
-        raise emit.refuse("gathering along packed codes", "gather along another axis")
-    places = from_the_front(emit, indices, (extent,))
-    first, last = (emit.stored("limit", np.asarray(n, np.int64)) for n in (0, extent - 1))
-    places = emit.temp("minimum", emit.temp("maximum", places, first), last, label="places")
-    found = emit.temp("gather", emit.stored("codes", table.codes), places, label="found", axis=axis)
-    found = emit.temp("unpack", found, bits=bits) if table.packed else found
-    step = emit.stored("block", np.asarray(table.block, np.int64))
-    rows = emit.temp("divide", places, step, label="rows") if axis == along else places
-
-    def spread(array: np.ndarray, label: str) -> str:
-        """One element for each of the codes that are found, or one for all in a block."""
-        made = emit.temp("gather", emit.stored(label, array), rows, label="own", axis=axis)
-        if axis == along:
-            return made
-        after = along if along < axis else along + len(emit.shape(indices)) - 1
-        return repeated(emit, made, after, table.block, table.extents[along])
-
-    scale = spread(table.scales, "scales")
-    dtype = emit.type(scale).dtype
-    less = emit.temp(
-        "subtract", emit.cast(found, dtype), emit.cast(spread(table.zeros, "zeros"), dtype)
-    )
-    value = emit.temp("multiply", less, scale, label="value")
-    emit.out(
-        "where",
-        _inside(emit, indices, extent, emit.shape(value), axis),
-        value,
-        emit.scalar(0, value, "none"),
-    )
-
-
-def _inside(emit: Emitter, indices: str, extent: int, shape: tuple[int, ...], axis: int) -> str:
-    """The condition that indices are inside, in front of the dimensions behind the gathered one."""
-    low, high = (emit.stored("limit", np.asarray(n, np.int64)) for n in (-extent, extent - 1))
-    wide = emit.cast(indices, INT64)
-    least = emit.temp("greater_equal", wide, low)
-    inside = emit.temp("logical_and", least, emit.temp("less_equal", wide, high))
-    own = emit.shape(indices)
-    return emit.reshaped(inside, (*own, *(1,) * (len(shape) - axis - len(own))))
-
-
-def repeated(emit: Emitter, value: str, axis: int, count: int, extent: int) -> str:
-    """Each element along an axis `count` times, cut to the extent."""
-    shape = emit.shape(value)
-    apart = emit.reshaped(value, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
-    wide = (*shape[: axis + 1], count, *shape[axis + 1 :])
-    flat = (*shape[:axis], shape[axis] * count, *shape[axis + 1 :])
-    made = emit.reshaped(emit.temp("broadcast_to", apart, label="wide", shape=wide), flat)
-    return emit.part(made, axis, 0, extent)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A quantized table: codes, with a scale and a zero point for each block along an axis."""
-
-    codes: np.ndarray
-    packed: bool
-    """True: each byte has several codes along the last dimension."""
-    scales: np.ndarray
-    zeros: np.ndarray
-    block: int
-    extents: tuple[int, ...]
-    """Of the codes when they are unpacked."""
-
-
-def _table(node: OnnxNode, emit: Emitter) -> Table:
-    """The node's table. Integers of four bits are bytes here, one code each.
-
-    Bytes are packed if the number of scales says so, or where codes are larger than four bits.
-    """
-    codes, scales = emit.contents(0, "the table"), emit.contents(2, "the scales")
-    bits, block = node.integer("bits", 4), node.integer("block_size", 128)
-    along = positive_axis(node.integer("quantize_axis", 1), codes.ndim)
-    wide = (*codes.shape[:-1], codes.shape[-1] * (8 // bits))
-    fits = -(-wide[along] // block) == scales.shape[along]
-    byte = codes.dtype == np.uint8 and fits and bool(codes.size)
-    byte = byte and (
-        bool(codes.max() > 15) or -(-codes.shape[along] // block) != scales.shape[along]
-    )
-    extents = wide if byte else codes.shape
+    codes, zeros, bits = _table(node, emit, along)
+    scales = emit.contents(2, "the scales")
+    extents = (*codes.shape[:-1], codes.shape[-1] * (8 // bits))
     if scales.shape != (*extents[:along], -(-extents[along] // block), *extents[along + 1 :]):
         raise ModelError(
             f"scales {list(scales.shape)} for codes {list(extents)} in blocks of {block} along "
             f"axis {along}: expected one for each block; quantize the model again"
         )
-    if node.has_input(3):
-        zeros = emit.contents(3, "the zero points")
-        zeros = unpacked(zeros, bits)[..., : scales.shape[-1]] if byte else zeros
-    else:
-        zeros = np.full(scales.shape, 1 << (bits - 1) if byte else 0, codes.dtype)
-    return Table(
-        codes=codes,
-        packed=byte and bits < 8,
-        scales=scales,
-        zeros=np.ascontiguousarray(zeros),
-        block=block,
-        extents=extents,
-    )
+    stored = [emit.stored(*pair) for pair in (("codes", codes), ("scales", scales))]
+    inputs = (stored[0], node.inputs[1], stored[1], emit.stored("zeros", zeros))
+    emit.out("gather_blocks", *inputs, axis=axis, along=along, block=block, bits=bits)
+
+
+def _table(node: OnnxNode, emit: Emitter, along: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """The table's packed codes, the zero points of its blocks, and the bits of a code.
+
+    Integers of four bits are bytes here, one code each, and are packed if rows are even. Bytes of
+    the file are packed if the number of scales says so, or where codes need more than four bits.
+    """
+    codes, scales = emit.contents(0, "the table"), emit.contents(2, "the scales")
+    bits, block = node.integer("bits", 4), node.integer("block_size", 128)
+    zeros = emit.contents(3, "the zero points") if node.has_input(3) else None
+    plain = scales.shape[along] == -(-codes.shape[along] // block)
+    if codes.dtype == np.uint8 and (codes.max(initial=0) > _FOUR or not plain):
+        if zeros is None:
+            return codes, np.full(scales.shape, 1 << (bits - 1), np.uint8), bits
+        return (
+            codes,
+            np.ascontiguousarray(unpacked(zeros, bits)[..., : scales.shape[codes.ndim - 1]]),
+            bits,
+        )
+    lift = 8 if codes.dtype == np.int8 else 0
+    zeros = np.zeros(scales.shape, codes.dtype) if zeros is None else zeros
+    lifted, zeros = ((array + lift).astype(np.uint8) for array in (codes, zeros))
+    odd = codes.shape[codes.ndim - 1] % 2
+    return (lifted, zeros, 8) if odd else (packed(lifted, 4), zeros, 4)

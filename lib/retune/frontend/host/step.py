@@ -2,41 +2,29 @@
 
 Read `host_attrs`, then `open_host`. A step is a small ONNX model, kept as its serialised bytes:
 what has sizes that depend on the data (NonMaxSuppression, NonZero, Unique, ...) and what follows
-from it. It means what `onnx.reference` makes of it, and our own numpy where that takes too long
-(`host_runs`). The types of the outputs stand in the model; ONNX leaves UNKNOWN extents open.
+from it. `runner` says what its nodes mean. The types of the outputs stand in the model; UNKNOWN
+extents are left open there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from retune.core.dtypes import UNKNOWN, TensorType
 from retune.core.errors import ModelError
-from retune.ops.registry import Array, Attrs, OpDef, present, register
+from retune.ir.plan import quiet
+from retune.ops.registry import HOST, Array, Attrs, OpDef, present, register
 
 if TYPE_CHECKING:
     import onnx
-    from onnx.reference import ReferenceEvaluator
 
-HOST = "host"
-"""The op of a host step."""
+    from retune.frontend.host.runner import Body
 
-REFUSALS = (
-    ArithmeticError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""What `onnx.reference` raises for models and data that it cannot work with."""
 _SHOWN_OPS = 4
-_LONGEST_REASON = 300
 _KEPT = 512
 """Steps that are kept ready: every pass over a graph asks for each of its steps."""
 
@@ -53,7 +41,7 @@ class HostModel:
     outputs: tuple[str, ...]
     types: tuple[TensorType, ...]
     """Of the outputs; extents that depend on the data are UNKNOWN."""
-    evaluator: "ReferenceEvaluator"
+    body: "Body"
 
     @property
     def title(self) -> str:
@@ -68,17 +56,17 @@ class HostModel:
         """
         feeds = dict(zip(self.inputs, arrays, strict=True))
         try:
-            with np.errstate(all="ignore"):
-                results = cast("list[Any]", self.evaluator.run(None, feeds))
-        except REFUSALS as error:
-            reason = " ".join(str(error.__cause__ or error).split())
+            with quiet():
+                results = self.body(feeds)
+        except ModelError as error:
+            reason = " ".join(str(error).split())
             given = ", ".join(f"{n} {a.dtype}{list(a.shape)}" for n, a in feeds.items())
             raise ModelError(
                 f"host step {self.title}: it cannot work with {given} ({reason}); check the model "
                 "with onnx.checker"
             ) from error
         made = zip(self.outputs, self.types, results, strict=True)
-        with np.errstate(all="ignore"):
+        with quiet():
             return tuple(self._checked(name, kind, result) for name, kind, result in made)
 
     def _checked(self, name: str, kind: TensorType, result: object) -> Array:
@@ -116,7 +104,6 @@ def host_attrs(model: "onnx.ModelProto", types: Sequence[TensorType]) -> Attrs:
         )
     for value, kind in zip(own.graph.output, types, strict=True):
         value.CopyFrom(value_info(value.name, kind))
-    _name_omitted(own)
     data = own.SerializeToString(deterministic=True)
     open_host(data)
     return {"model": data}
@@ -131,7 +118,10 @@ def open_host(model: bytes) -> HostModel:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from retune.proto.file import initializer_names, tensors_of
+    from retune.frontend.host.runner import open_body
+    from retune.frontend.onnx.functions import functions_of
+    from retune.proto.file import initializer_names, initializers, tensors_of
+    from retune.proto.scope import opsets_of
 
     try:
         proto = onnx.ModelProto.FromString(model)
@@ -145,13 +135,21 @@ def open_host(model: bytes) -> HostModel:
             raise _unusable(graph.name, f"data outside of it, of tensor '{tensor.name}'")
     stored = initializer_names(graph)
     inputs = [value for value in graph.input if value.name not in stored]
+    outputs = tuple(value.name for value in graph.output)
+    body = open_body(
+        graph.node,
+        outputs,
+        opsets_of(proto),
+        functions_of(proto),
+        dict(initializers(graph, Path(), lambda _: True)),
+    )
     return HostModel(
         ops=tuple(dict.fromkeys(node.op_type for node in graph.node)),
         inputs=tuple(value.name for value in inputs),
         dtypes=tuple(_input_dtype(value) for value in inputs),
-        outputs=tuple(value.name for value in graph.output),
+        outputs=outputs,
         types=tuple(_output_type(value, graph.name) for value in graph.output),
-        evaluator=open_evaluator(proto),
+        body=body,
     )
 
 
@@ -165,19 +163,6 @@ def _unusable(name: str, got: str) -> ModelError:
         f"host step {name or '(unnamed)'}: expected a model that stands for itself, with types of "
         f"its outputs; got {got}"
     )
-
-
-def open_evaluator(proto: "onnx.ModelProto") -> "ReferenceEvaluator":
-    """What runs the model in numpy. Raises: ModelError for operators that it does not know."""
-    from onnx.reference import ReferenceEvaluator
-
-    from retune.ops.host_runs import OWN_RUNS
-
-    try:
-        return ReferenceEvaluator(proto, new_ops=list(OWN_RUNS))
-    except REFUSALS as error:
-        reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        raise _unusable(proto.graph.name, f"one that numpy cannot run ({reason})") from error
 
 
 def _input_dtype(value: "onnx.ValueInfoProto") -> str:
@@ -198,29 +183,6 @@ def _output_type(value: "onnx.ValueInfoProto", where: str) -> TensorType:
     return kind
 
 
-def _name_omitted(model: "onnx.ModelProto") -> None:
-    """Outputs that a node leaves out get names: `onnx.reference` would take their values for the
-    inputs that later nodes leave out."""
-    count = 0
-    for nodes in _bodies(model):
-        for node in nodes:
-            for place, name in enumerate(node.output):
-                if not name:
-                    count += 1
-                    node.output[place] = f"{model.graph.name}/omitted.{count}"
-
-
-def _bodies(model: "onnx.ModelProto") -> Iterator[Sequence["onnx.NodeProto"]]:
-    """The nodes of the model's graph, of all graphs in it, and of its functions."""
-    from retune.proto.scope import bodies_of
-
-    left: list[Any] = [model.graph, *model.functions]
-    while left:
-        body = left.pop()
-        yield body.node
-        left += (inner for node in body.node for inner in bodies_of(node))
-
-
 def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     step = step_of(attrs)
     if len(types) != len(step.inputs) or None in types:
@@ -237,7 +199,7 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
 
 
 def host(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """What the ONNX model in `model` makes of its inputs, by `onnx.reference`."""
+    """What the ONNX model in `model` makes of its inputs, in numpy."""
     step = step_of(attrs)
     return step.run([present(arrays, index) for index in range(len(arrays))])
 

@@ -1,0 +1,1 @@
+"""Host steps: ONNX models that run in numpy, between the kernels of a network."""
