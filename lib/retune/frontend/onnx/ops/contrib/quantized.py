@@ -180,5 +180,5 @@ refuse_op(
 refuse_op(
     *("QuantizeBFP", "DequantizeBFP"),
     domain=MICROSOFT,
-    advice="block floating point is not tuned: give the float model",
+    advice="it makes block floating point, which is not tuned: give the float model",
 )
