@@ -120,7 +120,9 @@ def _import(
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     model = read_onnx(path)
+    labels = _labels(with_numbers(model))
     graph = import_model(model, dict(shapes), folder=path.parent, name=path.stem)
+    del model  # its weights are in the graph
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
         if accelerator is not None:
@@ -132,9 +134,7 @@ def _import(
         accelerator=accelerator if recipe is not None else None,
     )
     flops = sum(task.flops * task.weight for task in network.tasks.values())
-    return ImportedNetwork(
-        path, network, len(network.graph.nodes), flops, _labels(with_numbers(model))
-    )
+    return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
 
 
 def _labels(found: Numbered) -> tuple[OutputLabels, ...]:
