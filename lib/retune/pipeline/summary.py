@@ -18,6 +18,7 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
+from retune.pipeline.slowness import slow_sentence
 
 _SHOWN_LABELS = 6
 """Labels of an output that are listed."""
@@ -112,6 +113,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         settled=validated(run.constraints, run.verified),
         published=published,
         failed=failed_tasks(run),
+        slow=slow_sentence(run.bench),
     )
 
 

@@ -29,12 +29,12 @@ _BY_HEADS = 4
 """Dimensions of a value that is split into heads."""
 
 
-def future(emit: Emitter, like: str, queries: int, keys: int) -> str:
-    """The bias that hides keys after each query; the last query sees all keys."""
-    place = np.arange(queries)[:, None] + keys - queries
-    dtype = emit.type(like).dtype
-    hidden = np.where(np.arange(keys) > place, least(like, emit), 0)
-    return emit.stored("future", hidden.astype(dtype))
+def future(emit: Emitter, heads: Heads, held: int) -> str:
+    """The bias that hides keys after each query, of which `held` are those of a cache."""
+    queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
+    after = np.arange(keys) > np.arange(queries)[:, None] + held
+    hidden = np.where(after, least(heads.query, emit), 0)
+    return emit.stored("future", hidden.astype(emit.type(heads.query).dtype))
 
 
 def least(like: str, emit: Emitter) -> float:
@@ -71,14 +71,14 @@ def _between(emit: Emitter, bounds: str, like: str, keys: int) -> str:
     batch, count = emit.shape(like)[0], emit.shape(bounds)[0]
     if count not in (batch, 2 * batch):
         raise emit.refuse(f"a mask of {count} elements", f"expected {batch} or {2 * batch}")
-    place = emit.stored("place", np.arange(keys, dtype=np.int32))
+    position = emit.stored("position", np.arange(keys, dtype=np.int32))
     column = (batch, 1, 1, 1)
     ends = emit.reshaped(emit.part(bounds, 0, 0, batch), column)
-    seen = emit.temp("less", place, ends, label="before")
+    seen = emit.temp("less", position, ends, label="before")
     if count == batch:
         return seen
     begins = emit.reshaped(emit.part(bounds, 0, batch, batch), column)
-    return emit.temp("logical_and", seen, emit.temp("greater_equal", place, begins))
+    return emit.temp("logical_and", seen, emit.temp("greater_equal", position, begins))
 
 
 def scale_of(node: OnnxNode, width: int) -> float:
@@ -131,11 +131,11 @@ def attend_projected(node: OnnxNode, emit: Emitter, made: str, others: dict[str,
         for begin, size in zip(begins, sizes, strict=True)
     )
     if others["past"]:
-        pasts = [emit.single(others["past"], 0, place) for place in (0, 1)]
+        pasts = [emit.single(others["past"], 0, index) for index in (0, 1)]
         key, value = appended(emit, pasts[0], key), appended(emit, pasts[1], value)
     heads = Heads(query=query, key=key, value=value)
-    given = others["mask"], others["scores"]
-    biases = _biases(node, emit, heads, given, bool(node.integer("unidirectional", 0)))
+    held = emit.shape(key)[2] - emit.shape(query)[2] if node.integer("unidirectional", 0) else None
+    biases = _biases(node, emit, heads, (others["mask"], others["scores"]), held)
     scores = Scores(scale=scale_of(node, emit.shape(query)[3]), biases=tuple(biases))
     finish(node, emit, heads, scores, ())
     if node.has_output(1):
@@ -143,20 +143,23 @@ def attend_projected(node: OnnxNode, emit: Emitter, made: str, others: dict[str,
 
 
 def _biases(
-    node: OnnxNode, emit: Emitter, heads: Heads, given: tuple[str, str], causal: bool
+    node: OnnxNode, emit: Emitter, heads: Heads, given: tuple[str, str], held: int | None
 ) -> list[str]:
-    """What is added to scores: a mask's and a bias that are given ('' for none), the future's."""
+    """What is added to scores: a mask's and a bias that are given ('' for none), the future's.
+
+    `held` keys are those of a cache; None: queries see all keys.
+    """
     mask, bias = given
-    queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
-    biases = [_widened(emit, bias, keys)] if bias else []
+    keys = emit.shape(heads.key)[2]
+    biases = [widened(emit, bias, keys)] if bias else []
     if mask:
-        biases.append(_widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
-    if causal and keys > 1:
-        biases.append(future(emit, heads.query, queries, keys))
+        biases.append(widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
+    if held is not None and keys > 1:
+        biases.append(future(emit, heads, held))
     return biases
 
 
-def _widened(emit: Emitter, bias: str, keys: int) -> str:
+def widened(emit: Emitter, bias: str, keys: int) -> str:
     """The bias with zeros for those keys of a cache of full length that nothing is said of."""
     shape = emit.shape(bias)
     if shape[-1] in (1, keys):
@@ -179,9 +182,9 @@ def decoder_attention(node: OnnxNode, emit: Emitter) -> None:
     _multi_head(node, emit, _named(node, mask=3, scores=4, key=5, value=6, before=7, bias=10))
 
 
-def _named(node: OnnxNode, **places: int) -> dict[str, str]:
-    """The node's inputs at these places; '' for those that are omitted."""
-    return {name: node.inputs[i] if node.has_input(i) else "" for name, i in places.items()}
+def _named(node: OnnxNode, **indices: int) -> dict[str, str]:
+    """The node's inputs at these indices; '' for those that are omitted."""
+    return {name: node.inputs[i] if node.has_input(i) else "" for name, i in indices.items()}
 
 
 def _multi_head(node: OnnxNode, emit: Emitter, others: dict[str, str]) -> None:
@@ -191,18 +194,26 @@ def _multi_head(node: OnnxNode, emit: Emitter, others: dict[str, str]) -> None:
     """
     heads = _by_heads(node, emit, others["bias"])
     causal = bool(node.integer("unidirectional", 0))
-    biases: tuple[str, ...] = ()
+    held = emit.shape(others["key"])[2] if others["key"] else 0
+    queries, new = (emit.shape(value)[2] for value in (heads.query, heads.key))
+    if causal and queries != new:  # onnxruntime lets the last query see all keys
+        raise emit.refuse(
+            f"unidirectional attention of {queries} queries to {new} keys",
+            "give the mask as an attention bias",
+        )
+    biases: list[str] = []
     if others["before"]:
         before = emit.reshaped(emit.cast(others["before"], INT32), (1, 1))
         length, capacity = (emit.shape(v)[2] for v in (heads.key, others["key"]))
         cache = Cache(length=length, capacity=capacity, before=before)
         seen = cache.seen(emit, causal=causal)
-        biases, causal = (where_bias(emit, seen, heads.query, least(heads.query, emit)),), False
+        biases, causal = [where_bias(emit, seen, heads.query, least(heads.query, emit))], False
         heads = _cached(heads, partial(cache.stored, emit), others)
     elif others["key"]:
         heads = _cached(heads, partial(appended, emit), others)
-    biases = (*biases, *_biases(node, emit, heads, (others["mask"], others["scores"]), causal))
-    scores = Scores(scale=scale_of(node, emit.shape(heads.query)[3]), biases=biases)
+    given = others["mask"], others["scores"]
+    biases += _biases(node, emit, heads, given, held if causal else None)
+    scores = Scores(scale=scale_of(node, emit.shape(heads.query)[3]), biases=tuple(biases))
     finish(node, emit, heads, scores, (1, 2, 3))
 
 
@@ -233,7 +244,7 @@ def _unpacked(emit: Emitter, value: str) -> list[str]:
     """[batch, length, heads, n, width] as n values [batch, length, heads * width]."""
     batch, length, heads, count, width = emit.shape(value)
     whole = (batch, length, heads * width)
-    return [emit.reshaped(emit.single(value, 3, place), whole) for place in range(count)]
+    return [emit.reshaped(emit.single(value, 3, index), whole) for index in range(count)]
 
 
 def _with_bias(emit: Emitter, parts: Sequence[str], bias: str) -> list[str]:
