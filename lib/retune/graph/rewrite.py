@@ -7,9 +7,10 @@ the way.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from retune.core.dtypes import TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import Array, Attrs, lookup
 from retune.ops.registry import SEVERAL_OUTPUTS
@@ -26,10 +27,7 @@ class GraphRewriter:
         self._made: dict[str, Node] = {}
         self._uses = Counter(v for node in graph.nodes for v in node.inputs if v)
         self._uses.update(graph.outputs)
-        for name in graph.inputs:
-            build.input(name, graph.types[name])
-        for name, array in graph.constants.items():
-            build.constant(name, array, graph.types[name].dtype)
+        build.carry(graph)
 
     def value(self, old: str) -> str:
         """The new name of an old value."""
@@ -54,10 +52,28 @@ class GraphRewriter:
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, output: str = "") -> str:
         """The value made by an op over new values, named `output` or a fresh name."""
         name = output or self._fresh(f"{inputs[0]}.{op}")
-        made = self._build.add(op, inputs, attrs, outputs=[name], name=name)
+        return self._add(op, inputs, attrs, name)
+
+    def repeat(self, node: Node, old: Node) -> None:
+        """The old node over its inputs in the new graph makes its output there too."""
+        types = self.old.types
+        same = node.inputs == old.inputs and all(
+            self.types[value] is types[value] for value in old.inputs if value
+        )
+        (made,) = old.outputs
+        self._add(node.op, node.inputs, node.attrs, made, (types[made],) if same else ())
+
+    def _add(
+        self,
+        op: str,
+        inputs: tuple[str, ...],
+        attrs: Attrs,
+        name: str,
+        types: Sequence[TensorType] = (),
+    ) -> str:
+        made = self._build.add(op, inputs, attrs, outputs=[name], name=name, types=types)
         if made not in self._build.constants:
-            node = Node(op=op, name=name, inputs=inputs, outputs=(made,), attrs=dict(attrs))
-            self._made[made] = node
+            self._made[made] = self._build.last
         return made
 
     def keep(self, node: Node) -> None:
@@ -101,7 +117,7 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
             continue
         answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
         if answer is None:
-            rewriter.emit(node.op, inputs, node.attrs, node.outputs[0])
+            rewriter.repeat(node, old)
         else:
             rewriter.replace(old.outputs[0], answer)
     return rewriter.finish()

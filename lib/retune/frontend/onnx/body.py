@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
+from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.functions import (
     Functions,
@@ -304,8 +305,18 @@ class BodyImporter:
             self._build.constant(name, array)
         return results is not None
 
-    def run_on_host(self, call: onnx.NodeProto, scope: NameScope, *, keep: bool = False) -> None:
-        """The node runs on the host; kept back for the last host step where that has to be."""
+    def run_on_host(
+        self,
+        call: onnx.NodeProto,
+        scope: NameScope,
+        types: Sequence[TensorType] = (),
+        *,
+        keep: bool = False,
+    ) -> None:
+        """The node runs on the host; kept back for the last host step where that has to be.
+
+        `types` are those of its outputs where ONNX does not say them.
+        """
         proto = onnx.NodeProto()
         proto.CopyFrom(call)
         rename_seen(proto, {name: scope.value(name) or "" for name in seen_by(call)})
@@ -316,7 +327,7 @@ class BodyImporter:
                 self.host.keep(whole, scope.opsets)
         if keep or self.host.kept_values.intersection(read_by(proto)):
             return self.host.keep(proto, scope.opsets)
-        return self.host.add(proto, scope.opsets)
+        return self.host.add(proto, scope.opsets, types)
 
 
 def _handler(call: onnx.NodeProto, scope: NameScope) -> Handler | None:
@@ -352,8 +363,8 @@ class _Around:
         """The outputs of a loop's body, in a graph of its own, applied to values of that graph."""
         return self.importer.inside(loop, graph, inputs, label_of(self.call), self.scope)
 
-    def run_on_host(self) -> None:
+    def run_on_host(self, types: Sequence[TensorType]) -> None:
         """The node is a host step, whatever errors the bodies inside it met on the device's way."""
         del self.importer.errors[self.errors :]
         self.importer.missing = self.missing
-        self.importer.run_on_host(self.call, self.scope)
+        self.importer.run_on_host(self.call, self.scope, types)

@@ -25,6 +25,7 @@ from retune.graph.passes.simplify import (
 from retune.graph.passes.sink import sink_reshapes
 from retune.graph.passes.storage import in_compute_types
 from retune.graph.passes.transposed import lower_transposed
+from retune.graph.passes.wide import narrow_joins
 from retune.graph.scan import with_bodies
 
 Layout = Literal["NCHW", "NHWC"]
@@ -67,6 +68,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="join-slices", run=join_slices),
     Pass(name="free-products", run=free_products),
     Pass(name="sink-reshapes-at-last", run=sink_reshapes),
+    Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
 )
 """Every pass, in order."""

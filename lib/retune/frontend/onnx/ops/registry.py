@@ -101,8 +101,8 @@ class Around(Protocol):
         """The outputs of a loop's body, in a graph of its own, applied to values of that graph."""
         ...
 
-    def run_on_host(self) -> None:
-        """The node is a host step."""
+    def run_on_host(self, types: Sequence[TensorType]) -> None:
+        """The node is a host step; `types` are its outputs' where ONNX does not say them."""
         ...
 
 
@@ -309,9 +309,12 @@ class Emitter:
             raise ModelError(f"attribute '{key}': expected a graph, the body of the operator")
         return graph
 
-    def host(self) -> None:
-        """The node runs on the host, in numpy, as a step of its own: the last way, a slow one."""
-        self._around.run_on_host()
+    def host(self, *types: TensorType) -> None:
+        """The node runs on the host, in numpy, as a step of its own: the last way, a slow one.
+
+        `types` are those of its outputs where ONNX does not say them.
+        """
+        self._around.run_on_host(types)
 
     def refuse(self, what: str, remedy: str) -> ModelError:
         """An error for a mode of the op that has no meaning here."""

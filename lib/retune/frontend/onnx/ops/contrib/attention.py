@@ -1,94 +1,32 @@
-"""Attention of com.microsoft: `heads_of` and `attend` are what all of its operators share.
+"""Attention of com.microsoft, in terms of `ops.attention`.
 
-Queries, keys and values are [batch, heads, length, width] on the way. What must not be seen gets a
-number added to its score: `mask_filter_value` for padding, the least of the type for the future.
+What must not be seen gets a number added to its score: `mask_filter_value` for padding, the least
+of the type for the future.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import sqrt
 
 import numpy as np
 
 from retune.core.dtypes import INT32, numpy_dtype
-from retune.core.errors import ModelError
-from retune.frontend.onnx.ops.contrib.cache import Cache, appended
+from retune.frontend.onnx.ops.attention import (
+    Heads,
+    Scores,
+    appended,
+    attend,
+    heads_of,
+    joined,
+    where_bias,
+)
+from retune.frontend.onnx.ops.contrib.cache import Cache
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
 
-_HEADS = 4
+_BY_HEADS = 4
 """Dimensions of a value that is split into heads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """Queries, keys and values by heads: [batch, heads, length, width]."""
-
-    query: str
-    key: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """What becomes of the products of queries and keys before values are summed."""
-
-    scale: float
-    biases: tuple[str, ...] = ()
-    """Each broadcasts with [batch, heads, queries, keys], and is added."""
-    softcap: float = 0.0
-    """The largest score before biases, which tanh approaches; 0 for none."""
-    sink: str = ""
-    """The score of one more key without a value, for each head [heads]; '' for none."""
-
-
-def heads_of(emit: Emitter, value: str, heads: int) -> str:
-    """[batch, length, heads * width] by heads; what is [batch, heads, length, width] stays."""
-    shape = emit.shape(value)
-    if len(shape) == _HEADS:
-        return value
-    if shape[-1] % heads:
-        raise ModelError(f"{heads} heads for a width of {shape[-1]}; expected a divisor")
-    apart = emit.reshaped(value, (*shape[:2], heads, shape[2] // heads))
-    return emit.temp("transpose", apart, label="heads", perm=(0, 2, 1, 3))
-
-
-def attend(emit: Emitter, heads: Heads, scores: Scores) -> tuple[str, str]:
-    """Sums of values [batch, length, heads * width], and the weights of their keys.
-
-    Several heads of queries may share one of keys and values, in order.
-    """
-    batch, count, length, width = emit.shape(heads.query)
-    shared, keys = emit.shape(heads.key)[1:3]
-    grouped = (batch, shared, count // shared * length, width)
-    query = emit.reshaped(heads.query, grouped)
-    turned = emit.temp("transpose", heads.key, label="keys", perm=(0, 1, 3, 2))
-    products = emit.temp("matmul", query, turned, label="products")
-    found = emit.temp("multiply", products, emit.scalar(scores.scale, products, "scale"))
-    found = emit.reshaped(found, (batch, count, length, keys))
-    if scores.softcap:
-        cap = emit.scalar(scores.softcap, found, "softcap")
-        found = emit.temp("multiply", emit.temp("tanh", emit.temp("divide", found, cap)), cap)
-    for bias in scores.biases:
-        found = emit.temp("add", found, bias, label="biased")
-    weights = _weights(emit, found, scores.sink)
-    parted = emit.reshaped(weights, (*grouped[:3], keys))
-    sums = emit.temp("matmul", parted, heads.value, label="sums")
-    apart = emit.reshaped(sums, (batch, count, length, emit.shape(sums)[-1]))
-    moved = emit.temp("transpose", apart, label="moved", perm=(0, 2, 1, 3))
-    return emit.reshaped(moved, (batch, length, count * emit.shape(sums)[-1])), weights
-
-
-def _weights(emit: Emitter, scores: str, sink: str) -> str:
-    """Softmax over the keys, and over the sink's score, whose weight is dropped."""
-    batch, count, length, keys = emit.shape(scores)
-    if not sink:
-        return emit.temp("softmax", scores, label="weights", axis=3)
-    column = emit.reshaped(emit.cast(sink, emit.type(scores).dtype), (1, count, 1, 1))
-    column = emit.temp("broadcast_to", column, shape=(batch, count, length, 1))
-    wide = emit.temp("concat", scores, column, axis=3)
-    return emit.part(emit.temp("softmax", wide, axis=3), 3, 0, keys, label="weights")
 
 
 def future(emit: Emitter, like: str, queries: int, keys: int) -> str:
@@ -103,13 +41,6 @@ def least(like: str, emit: Emitter) -> float:
     """The least number of the value's element type."""
     lowest, zero = np.array([-np.inf, 0.0], numpy_dtype(emit.type(like).dtype))
     return float(np.nextafter(lowest, zero))
-
-
-def where_bias(emit: Emitter, seen: str, like: str, hidden: float) -> str:
-    """0 where the condition holds, else `hidden`, in the element type of `like`."""
-    return emit.temp(
-        "where", seen, emit.scalar(0, like, "seen"), emit.scalar(hidden, like, "hidden")
-    )
 
 
 def padding_bias(node: OnnxNode, emit: Emitter, mask: str, like: str, keys: int) -> str:
@@ -165,9 +96,9 @@ def finish(
     node: OnnxNode, emit: Emitter, heads: Heads, scores: Scores, names: Sequence[int]
 ) -> None:
     """The output of attention; `names` are the outputs for keys, values and weights."""
-    made, weights = attend(emit, heads, scores)
-    emit.same(made)
-    for index, value in zip(names, (heads.key, heads.value, weights), strict=False):
+    made = attend(emit, heads, scores)
+    emit.same(joined(emit, made.sums))
+    for index, value in zip(names, (heads.key, heads.value, made.weights), strict=False):
         if node.has_output(index):
             emit.same(value, index)
 
@@ -303,8 +234,8 @@ def _with_bias(emit: Emitter, parts: Sequence[str], bias: str) -> list[str]:
     begin = 0
     for part in parts:
         shape = emit.shape(part)
-        size = shape[2] if len(shape) != _HEADS else shape[1] * shape[3]
+        size = shape[2] if len(shape) != _BY_HEADS else shape[1] * shape[3]
         own = emit.part(bias, 0, begin, size)
-        made.append(part if len(shape) == _HEADS else emit.temp("add", part, own, label="part"))
+        made.append(part if len(shape) == _BY_HEADS else emit.temp("add", part, own, label="part"))
         begin += size
     return made

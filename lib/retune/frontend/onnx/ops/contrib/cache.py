@@ -76,11 +76,6 @@ class Cache:
         return emit.temp("logical_and", seen, emit.temp("greater", reach, places, label="near"))
 
 
-def appended(emit: Emitter, past: str, new: str) -> str:
-    """The tokens of a cache that grows by each step: the new ones are the last."""
-    return emit.temp("concat", past, new, label="present", axis=2)
-
-
 def _wide(emit: Emitter, value: str, capacity: int) -> str:
     """The tokens with zeros behind them."""
     missing = capacity - emit.shape(value)[2]

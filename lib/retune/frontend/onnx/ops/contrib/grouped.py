@@ -7,15 +7,8 @@ runs: `seqlens_k` + 1 after the step. New keys and values are put behind the cac
 import numpy as np
 
 from retune.core.dtypes import INT32, INT64
-from retune.frontend.onnx.ops.contrib.attention import (
-    Heads,
-    Scores,
-    finish,
-    heads_of,
-    least,
-    scale_of,
-    where_bias,
-)
+from retune.frontend.onnx.ops.attention import Heads, Scores, heads_of, where_bias
+from retune.frontend.onnx.ops.contrib.attention import finish, least, scale_of
 from retune.frontend.onnx.ops.contrib.cache import Cache
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT

@@ -1,9 +1,11 @@
 """Operators of com.microsoft that became, or are combinations of, operators of ONNX."""
 
-from math import log
+from functools import reduce
+from math import log, prod
 
 import numpy as np
 
+from retune.core.dtypes import INT32
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
 
@@ -38,6 +40,21 @@ def value_range(node: OnnxNode, emit: Emitter) -> None:
     """As Range, in steps of 1 by default."""
     step = node.inputs[2] if node.has_input(2) else emit.scalar(1, node.inputs[0], "step")
     emit.onnx_out("Range", *node.inputs[:2], step)
+
+
+@onnx_op("IsAllFinite", domain=MICROSOFT)
+def is_all_finite(node: OnnxNode, emit: Emitter) -> None:
+    """True if no element of any input is an infinity or NaN, or only one of these if it says so."""
+    found: list[str] = []
+    only_nan, only_inf = node.integer("isnan_only", 0), node.integer("isinf_only", 0)
+    for value in node.inputs:
+        flat = emit.reshaped(value, (prod(emit.shape(value)),))
+        for op, left_out in (("is_nan", only_inf), ("is_inf", only_nan)):
+            if not left_out:
+                odd = emit.cast(emit.temp(op, flat), INT32)
+                found.append(emit.temp("reduce_max", odd, axes=(0,), keepdims=False))
+    most = reduce(lambda left, right: emit.temp("maximum", left, right), found)
+    emit.out("equal", most, _whole(emit, 0))
 
 
 @onnx_op("Unique", domain=MICROSOFT)
@@ -227,3 +244,9 @@ def gated_relative_position_bias(node: OnnxNode, emit: Emitter) -> None:
     inner = emit.temp("subtract", emit.temp("multiply", reset, scale), one)
     gate = emit.temp("add", emit.temp("multiply", update, inner), two, label="gate")
     emit.out("multiply", gate, position)
+
+
+@onnx_op("Inverse", domain=MICROSOFT, limits="on the host")
+def inverse(node: OnnxNode, emit: Emitter) -> None:
+    """The inverse of each matrix, which lies in the last two dimensions."""
+    emit.host(emit.type(node.inputs[0]))
