@@ -29,7 +29,7 @@ Part = Callable[[int, int, int], tuple[PreparedKernel, ...]]
 times over, in one launch where the device allows it."""
 
 
-_SMALL_BYTES, _SMALL_FLOPS = 16_384, 16_384
+_SMALL_BYTES, _SMALL_FLOPS = 49_152, 32_768
 """Of a kernel that takes a core no longer than waiting for others to finish it."""
 
 
