@@ -11,6 +11,7 @@ The machine's load stands beside each ratio: on a busy one both take longer, but
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -39,7 +40,7 @@ def model_of(op: str, steps: int, batch: int) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     rows = GATES[op] * HIDDEN
     shapes = {"W": (1, rows, HIDDEN), "R": (1, rows, HIDDEN), "B": (1, 2 * rows)}
-    attrs = {"linear_before_reset": 1} if op == "GRU" else {}
+    attrs: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
     stored = [numpy_helper.from_array(np.array([1]), "axes")]
     nodes: list[onnx.NodeProto] = []
     value = "x"
