@@ -26,12 +26,17 @@ from retune.pipeline.quantization import (
     stage_quantize,
 )
 from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import Inputs, stage
+from retune.pipeline.watch import tell
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.packed import packed_network
+
+_MANY_NODES = 2000
+"""Of a network whose import takes so many seconds that it says what it does."""
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
@@ -117,6 +122,9 @@ def _import(
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     graph = load_file(path, dict(shapes))
+    if len(graph.nodes) >= _MANY_NODES:
+        text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
+        tell(TuneEvent(stage="import", text=text))
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
         if accelerator is not None:
