@@ -35,7 +35,7 @@ from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph
-from retune.graph.passes.indices import index_counts
+from retune.graph.passes.indices import index_counts, least_values
 from retune.graph.passes.joins import inclusions_of
 from retune.graph.passes.storage import only_moves
 from retune.graph.scan import SCAN, Scan
@@ -88,13 +88,19 @@ def build_plan(
     *,
     model_key: str,
     notes: Mapping[str, str],
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> NetworkPlan:
     """The plan of a network; tasks without a chosen candidate get the default schedule.
+
+    `ranges` are the least and the greatest values of inputs whose values the graph does not limit.
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     alone = {key: (candidate,) for key, candidate in chosen.items()}
-    return build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
+    plan = build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
+    counts = {name: high + 1 for name, (_, high) in (ranges or {}).items()}
+    least = {name: low for name, (low, _) in (ranges or {}).items() if low}
+    return replace(plan, counts={**plan.counts, **counts}, least={**plan.least, **least})
 
 
 def build_finalists(
@@ -133,6 +139,7 @@ def build_finalists(
         form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
         counts=index_counts(network.graph),
+        least=least_values(network.graph),
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 

@@ -309,6 +309,19 @@ def check_host_writes(plan: NetworkPlan) -> None:
             written.append(name)
 
 
+def check_samples(plan: NetworkPlan) -> None:
+    """Samples are of the inputs, each has the same number of them, at least one."""
+    if not plan.samples:
+        return
+    found = {name: (str(a.dtype), a.shape[1:]) for name, a in plan.samples.items()}
+    wanted = {name: plan.buffer(name) for name in plan.inputs}
+    stated = {name: (str(entry.dtype), entry.shape) for name, entry in wanted.items()}
+    counts = {a.shape[:1] for a in plan.samples.values()}
+    if found != stated or len(counts) != 1 or counts <= {(), (0,)}:
+        expected = f"some of each input, along a first axis: {stated}"
+        raise broken_plan(plan, "samples", expected, str(found))
+
+
 def check_loops(plan: NetworkPlan) -> None:
     """Loops run launches between host steps; each lies in the one before it, or comes after it."""
     around = [PlanLoop(first=0, end=len(plan.launches), times=1)]
@@ -348,6 +361,7 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_names_unique,
     check_buffer_types,
     check_interface,
+    check_samples,
     check_weights,
     check_aliases,
     check_launch_arguments,

@@ -106,6 +106,7 @@ class BundleManifest:
     """Bundles from before there were others have none; a form to come is as good as none."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of bundles from before they were known: none."""
+    least: Mapping[str, int] = field(default_factory=dict[str, int])
     properties: Mapping[str, _Properties] = field(default_factory=dict[str, _Properties])
     """By kernel; bundles from before they were stated have none."""
 
@@ -128,6 +129,7 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "notes": dict(plan.notes),
         "form": plan.form,
         "counts": dict(plan.counts),
+        **({"least": dict(plan.least)} if plan.least else {}),
         "properties": {
             kernel.name: {name: getattr(kernel, name) for name in _PROPERTIES}
             for kernel in plan.kernels
@@ -180,6 +182,7 @@ def from_manifest(
         ),
         loops=manifest.loops,
         counts=manifest.counts,
+        least=manifest.least,
     )
 
 

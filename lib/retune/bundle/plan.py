@@ -156,6 +156,10 @@ class NetworkPlan:
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Input -> how many values it may have, from 0 on: it holds indices. Of random data, that is
     valid; a run does not look."""
+    least: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Input of integers -> the least value that it may have, where that is not 0."""
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """Input -> the samples that the user gave, along a first axis; without any, they are random."""
 
     @property
     def parts(self) -> tuple[PlanPart, ...]:

@@ -272,7 +272,7 @@ class Module:
 
         Inputs that hold indices get valid ones.
         """
-        return random_inputs(self.inputs, seed, self.plan.counts)
+        return sample_inputs(self.plan, seed)
 
 
 def profile_rows(
@@ -283,18 +283,39 @@ def profile_rows(
     return tuple(_profile(*row, total, ceilings) for row in zip(steps, seconds, strict=True))
 
 
+def sample_inputs(plan: NetworkPlan, seed: int = 0) -> dict[str, np.ndarray]:
+    """An array for each input of the plan, by name; equal seeds give equal arrays.
+
+    They are the samples that the user gave, in turns, or else random.
+    """
+    if plan.samples:
+        return sample_of(plan.samples, seed)
+    entries = {name: plan.buffer(name) for name in plan.inputs}
+    types = {name: _type(entry.dtype, entry.shape) for name, entry in entries.items()}
+    return random_inputs(types, seed, plan.counts, plan.least)
+
+
+def sample_of(samples: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    """The inputs of that number, counted round and round."""
+    return {name: np.array(arrays[number % len(arrays)]) for name, arrays in samples.items()}
+
+
 def random_inputs(
-    types: Mapping[str, TensorType], seed: int = 0, counts: Mapping[str, int] | None = None
+    types: Mapping[str, TensorType],
+    seed: int = 0,
+    counts: Mapping[str, int] | None = None,
+    least: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """A random array of each type, none equal to another; equal seeds give equal arrays.
 
-    Inputs among `counts` have values from 0 to before their count.
+    Inputs among `counts` have values from 0, or from their `least`, to before their count.
     """
-    counts = counts or {}
+    counts, least = counts or {}, least or {}
     seeds = np.random.SeedSequence(seed).generate_state(len(types))
     arrays: dict[str, np.ndarray] = {}
     for (name, kind), own in zip(types.items(), seeds, strict=True):
-        low, high = (0, counts[name] - 1) if name in counts else (None, None)
+        low = least.get(name, 0) if name in counts else least.get(name)
+        high = counts[name] - 1 if name in counts else None
         arrays[name] = random_array(kind, low, high, seed=int(own))
     return arrays
 

@@ -190,8 +190,9 @@ class BodyImporter:
         )
         try:
             handler(node, Emitter(self._build, node, around, self.values))
-        except ModelError as error:
-            raise type(error)(f"{where}: {error}") from error
+        except ModelError as error:  # of the node itself, or of an operator that it calls
+            inner = str(error).removeprefix(f"{self._build.name}: ")
+            raise type(error)(f"{where}: {inner}") from error
         except _MALFORMED as error:
             raise ModelError(
                 f"{where}: malformed ({error}); expected inputs and attributes as ONNX opset "

@@ -219,7 +219,7 @@ class Emitter:
         opset: int | None,
         attrs: Mapping[str, Any],
     ) -> tuple[str, ...]:
-        name = f"{self._stem}.{op}"
+        name = next(filter(None, outputs), self.node.name)
         proto = helper.make_node(op, list(inputs), list(outputs), name, **attrs)
         return self._around.apply(proto, opset)
 

@@ -31,9 +31,9 @@ _BY_HEADS = 4
 
 def future(emit: Emitter, like: str, queries: int, keys: int) -> str:
     """The bias that hides keys after each query; the last query sees all keys."""
-    place = np.arange(queries)[:, None] + keys - queries
+    position = np.arange(queries)[:, None] + keys - queries
     dtype = emit.type(like).dtype
-    hidden = np.where(np.arange(keys) > place, least(like, emit), 0)
+    hidden = np.where(np.arange(keys) > position, least(like, emit), 0)
     return emit.stored("future", hidden.astype(dtype))
 
 
@@ -71,14 +71,14 @@ def _between(emit: Emitter, bounds: str, like: str, keys: int) -> str:
     batch, count = emit.shape(like)[0], emit.shape(bounds)[0]
     if count not in (batch, 2 * batch):
         raise emit.refuse(f"a mask of {count} elements", f"expected {batch} or {2 * batch}")
-    place = emit.stored("place", np.arange(keys, dtype=np.int32))
+    position = emit.stored("position", np.arange(keys, dtype=np.int32))
     column = (batch, 1, 1, 1)
     ends = emit.reshaped(emit.part(bounds, 0, 0, batch), column)
-    seen = emit.temp("less", place, ends, label="before")
+    seen = emit.temp("less", position, ends, label="before")
     if count == batch:
         return seen
     begins = emit.reshaped(emit.part(bounds, 0, batch, batch), column)
-    return emit.temp("logical_and", seen, emit.temp("greater_equal", place, begins))
+    return emit.temp("logical_and", seen, emit.temp("greater_equal", position, begins))
 
 
 def scale_of(node: OnnxNode, width: int) -> float:
@@ -123,7 +123,7 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
         for begin, size in zip(begins, sizes, strict=True)
     )
     if node.has_input(4):
-        pasts = [emit.single(node.inputs[4], 0, place) for place in (0, 1)]
+        pasts = [emit.single(node.inputs[4], 0, index) for index in (0, 1)]
         key, value = appended(emit, pasts[0], key), appended(emit, pasts[1], value)
     heads = Heads(query=query, key=key, value=value)
     given = node.inputs[3] if node.has_input(3) else "", node.inputs[5] if node.has_input(5) else ""
@@ -140,15 +140,15 @@ def _biases(
     """What is added to scores: a mask's and a bias that are given ('' for none), the future's."""
     mask, bias = given
     queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
-    biases = [_widened(emit, bias, keys)] if bias else []
+    biases = [widened(emit, bias, keys)] if bias else []
     if mask:
-        biases.append(_widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
+        biases.append(widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
     if causal and keys > 1:
         biases.append(future(emit, heads.query, queries, keys))
     return biases
 
 
-def _widened(emit: Emitter, bias: str, keys: int) -> str:
+def widened(emit: Emitter, bias: str, keys: int) -> str:
     """The bias with zeros for those keys of a cache of full length that nothing is said of."""
     shape = emit.shape(bias)
     if shape[-1] in (1, keys):
@@ -171,9 +171,9 @@ def decoder_attention(node: OnnxNode, emit: Emitter) -> None:
     _multi_head(node, emit, _named(node, mask=3, scores=4, key=5, value=6, before=7, bias=10))
 
 
-def _named(node: OnnxNode, **places: int) -> dict[str, str]:
-    """The node's inputs at these places; '' for those that are omitted."""
-    return {name: node.inputs[i] if node.has_input(i) else "" for name, i in places.items()}
+def _named(node: OnnxNode, **indices: int) -> dict[str, str]:
+    """The node's inputs at these indices; '' for those that are omitted."""
+    return {name: node.inputs[i] if node.has_input(i) else "" for name, i in indices.items()}
 
 
 def _multi_head(node: OnnxNode, emit: Emitter, others: dict[str, str]) -> None:
@@ -225,7 +225,7 @@ def _unpacked(emit: Emitter, value: str) -> list[str]:
     """[batch, length, heads, n, width] as n values [batch, length, heads * width]."""
     batch, length, heads, count, width = emit.shape(value)
     whole = (batch, length, heads * width)
-    return [emit.reshaped(emit.single(value, 3, place), whole) for place in range(count)]
+    return [emit.reshaped(emit.single(value, 3, index), whole) for index in range(count)]
 
 
 def _with_bias(emit: Emitter, parts: Sequence[str], bias: str) -> list[str]:
