@@ -17,7 +17,7 @@ from retune.core.names import model_name
 from retune.device.opening import display_name
 from retune.pipeline.chain import run_chain
 from retune.pipeline.request import TuneRequest, options
-from retune.pipeline.results import TuneResult
+from retune.pipeline.results import SlowerThanPeer, TuneResult
 from retune.prefect.artifacts import show_result, tuning_progress
 from retune.prefect.cancelling import RunCancelled
 from retune.prefect.events import tell_finished
@@ -55,7 +55,11 @@ def tune_network(request: TuneRequest) -> TuneResult | State[TuneResult]:
     tags = [f"model:{model_name(request.model)}"]
     try:
         with flow_run(tags=tags, device=device), tuning_progress(request.model, device):
-            result = run_chain(request, AsTasks(tasks.TASKS))
+            try:
+                result = run_chain(request, AsTasks(tasks.TASKS))
+            except SlowerThanPeer as slower:
+                show_result(slower.result, device)
+                raise
             show_result(result, device)
             tell_finished(result, device)
             return result

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.bundle.runtime.module import Module
+
 FLAGS = "-O1 -Wall -Wextra -Wconversion -pedantic -Werror"
 
 
@@ -62,3 +64,13 @@ def outputs_of(
     done = run(folder, *words, "--runs", "2", *options)
     assert done.returncode == 0, done.stderr
     return {name: np.load(folder / f"out{number}.npy") for number, name in enumerate(names)}
+
+
+def agrees(module: Module, folder: Path) -> None:
+    """The program computes exactly what the module does, on random inputs."""
+    feeds = module.random_inputs()
+    expected = module.run(feeds)
+    found = outputs_of(folder, feeds, list(expected))
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)

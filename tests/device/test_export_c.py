@@ -57,7 +57,7 @@ def program(small: NetworkPlan, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_workers_compute_the_same(small: NetworkPlan, program: Path, pocl: Device) -> None:
-    _agrees(Module(small, pocl), program)
+    c_programs.agrees(Module(small, pocl), program)
     said = c_programs.run(program, "--runs", "1").stdout
     assert re.search(r"workers that stay", said)
     assert re.search(r"time    [\d.]+ ms median", said)
@@ -68,7 +68,7 @@ def test_one_thread_computes_the_same(small: NetworkPlan, pocl: Device, tmp_path
     plan = replace(small, form="inline")
     folder = export_c(plan, tmp_path / "c")
     c_programs.build(folder)
-    _agrees(Module(plan, pocl), folder)
+    c_programs.agrees(Module(plan, pocl), folder)
     assert "one thread" in c_programs.run(folder).stdout
 
 
@@ -79,7 +79,7 @@ def test_launches_compute_the_same(pocl: Device, tmp_path: Path, form: Form) -> 
     folder = export_c(plan, tmp_path / "c")
     c_programs.build(folder)
     module = Module(plan, pocl)
-    _agrees(module, folder)
+    c_programs.agrees(module, folder)
     feeds = module.random_inputs(seed=1)
     (folder / "x.raw").write_bytes(feeds["x"].tobytes())
     done = c_programs.run(folder, "--input", "x=x.raw", "--output", "high=high.raw")
@@ -99,17 +99,8 @@ def test_the_ways_of_a_gpu_compute_the_same(
     assert based == bool(offers)
     folder = export_c(plan, tmp_path / "c")
     c_programs.build(folder, "PASS_FOR_GPU")
-    _agrees(Module(plan, passing), folder)
+    c_programs.agrees(Module(plan, passing), folder)
     assert "launches in a queue" in c_programs.run(folder).stdout
-
-
-def _agrees(module: Module, folder: Path) -> None:
-    feeds = module.random_inputs()
-    expected = module.run(feeds)
-    found = c_programs.outputs_of(folder, feeds, list(expected))
-    for name, array in expected.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
 
 
 def test_a_problem_is_one_sentence(program: Path) -> None:
@@ -258,4 +249,4 @@ def test_resnet18_computes_the_same(pocl: Device, tmp_path: Path) -> None:
     plan = build_plan(network.network, {}, pocl.spec, model_key="0", notes={})
     folder = export_c(plan, tmp_path / "c")
     c_programs.build(folder)
-    _agrees(Module(plan, pocl), folder)
+    c_programs.agrees(Module(plan, pocl), folder)

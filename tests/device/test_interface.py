@@ -1,9 +1,13 @@
-"""Inputs and outputs of a bundle: handed through, listed twice, constant, and without elements."""
+"""Inputs and outputs of a bundle: handed through, listed twice, constant, and without elements.
+
+A host step that makes no rows is seen to make none.
+"""
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from retune.bundle.verify.reach import Reach
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from tests.support.networks import model, node
@@ -49,3 +53,21 @@ def test_a_cache_may_be_empty_in_the_first_step(layout: str):
     found, expected = module.run(feeds), run_graph(graph, feeds)
     np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(found["k"], feeds["new"])
+
+
+def test_host_steps_without_rows_are_unseen():
+    nodes = [
+        node("Greater", ["x", "most"], ["keep"]),
+        node("NonZero", ["keep"], ["rows"]),
+        node("Relu", ["x"], ["y"]),
+    ]
+    made = model(nodes, {"x": [4, 5], "most": [1]}, outputs=["y", "rows"])
+    reach = Reach(compiled(import_model(made), "pocl", "NHWC"))
+    x = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
+    for most in (2, 1.5):
+        outputs = reach({"x": x, "most": np.array([most], np.float32)})
+        assert outputs["rows"].shape == (2, 0)
+    (unseen,) = reach.unseen()
+    assert "NonZero" in unseen
+    reach({"x": x, "most": np.zeros(1, np.float32)})
+    assert reach.unseen() == []

@@ -31,8 +31,10 @@ from retune.search.layout.trials import best_in_layouts
 from retune.search.session import Session
 from tests.external.on_device import opened
 from tests.support.networks import random_network
+from tests.support.oracle import assert_close
 from tests.support.quantize_networks import exact_part
 from tests.support.random_blocks import random_blocks
+from tests.support.random_values import random_values, special_functions
 from tests.support.random_ways import GPU, SHORT, compiled, ways
 from tests.support.search_fakes import FakeRunner, measured, settings
 
@@ -98,6 +100,38 @@ def test_random_blocks(number: int):
 @pytest.mark.parametrize("number", range(3))
 def test_a_random_network_in_integers(number: int):
     integers(WAYS[5 * number + 2], 200 + number)
+
+
+def special(way: tuple[str, str], seed: int) -> None:
+    """NaN, infinities, zeros of both signs and integers at their limits."""
+    model, feeds = random_values(seed)
+    graph = import_model(model).verify()
+    with np.errstate(invalid="ignore", over="ignore"):
+        meant = run_graph(graph, feeds)
+    assert_close(compiled(graph, *way, seed).run(feeds), meant, f"seed {seed}, {way}")
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_random_special_values(number: int):
+    special(WAYS[5 * number], 300 + number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS[:8], ids=" ".join)
+@pytest.mark.parametrize("first", range(1000, 1100, 10))
+def test_many_random_special_values(first: int, way: tuple[str, str]):
+    for seed in range(first, first + 10):
+        special(way, seed + 100 * WAYS.index(way))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS[:8], ids=" ".join)
+def test_functions_of_special_values(way: tuple[str, str]):
+    model, feeds = special_functions()
+    graph = import_model(model).verify()
+    with np.errstate(all="ignore"):
+        meant = run_graph(graph, feeds)
+    assert_close(compiled(graph, *way).run(feeds), meant, f"functions, {way}")
 
 
 @pytest.mark.slow

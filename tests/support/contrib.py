@@ -5,7 +5,7 @@ kernel, a case states its meaning in numpy.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -83,3 +83,19 @@ def add(name: str, op: str, inputs: Arrays, **options: Any) -> None:
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))
+
+
+def malformed(case: Case, rng: np.random.Generator) -> Case:
+    """The case with one input omitted, or of another shape or type, or without an attribute."""
+    kind = rng.integers(3)
+    reads = list(case.reads or case.inputs)
+    if kind == 0:
+        reads[rng.integers(len(reads))] = ""
+        return replace(case, reads=tuple(reads))
+    if kind == 1 and case.attrs:
+        left_out = rng.choice(list(case.attrs))
+        return replace(case, attrs={k: v for k, v in case.attrs.items() if k != left_out})
+    name = str(rng.choice(list(case.inputs)))
+    array = case.inputs[name]
+    others = [array.reshape(-1), array[None], array.reshape(-1)[:1].reshape(()), array != 0]
+    return replace(case, inputs={**case.inputs, name: others[rng.integers(len(others))]})

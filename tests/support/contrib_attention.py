@@ -176,6 +176,9 @@ def _buffers(op: str) -> None:
     }.items():  # fmt: skip
         inputs = _step(length, held, before, total)
         add(f"grouped_buffer_{name}", op, inputs, **inner, **_GROUPED)
+        scores = {**inputs, "a": rand(1, _Q, length, total)}
+        reads = (*inputs, "", "", "", "a")
+        add(f"grouped_buffer_{name}_bias", op, scores, reads=reads, **inner, **_GROUPED)
         add(f"grouped_buffer_{name}_window", op, inputs, local_window_size=3, **inner, **_GROUPED)
 
 

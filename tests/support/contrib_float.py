@@ -123,6 +123,13 @@ def _activations() -> None:
     add("quick_gelu", "QuickGelu", {"x": x})
     add("quick_gelu_alpha", "QuickGelu", {"x": x, }, alpha=0.5)  # fmt: skip
     z = rand(2, 3, 8, seed=4)
+
+    def product(x: Array, w: Array, b: Array) -> Array:
+        made = x @ w + b
+        return made * 0.5 * (1 + np.tanh(sqrt(2 / np.pi) * (made + 0.044715 * made**3)))
+
+    weights = {"w": rand(8, 5, seed=2), "b": rand(5)}
+    add("gemm_fast_gelu", "GemmFastGelu", {"x": x, **weights}, known=("w", "b"), meaning=product)
     add("bias_add", "BiasAdd", {"x": x, "b": b, "z": z}, meaning=lambda x, b, z: x + b + z)
 
     def split(x: Array, b: Array) -> Array:

@@ -155,6 +155,25 @@ def _gates() -> None:
         meaning=meaning)  # fmt: skip
 
 
+def _matrices() -> None:
+    for shape in ((3, 3), (2, 4, 4), (1, 1)):
+        matrices = rand(*shape) + 3 * np.eye(shape[-1], dtype=np.float32)
+        add(f"inverse_{len(shape)}_{shape[-1]}", "Inverse", {"x": matrices})
+
+
+def _checks() -> None:
+    odd = {"": [], "_nan": [np.nan], "_inf": [np.inf], "_both": [-np.inf, np.nan]}
+    for name, numbers in odd.items():
+        inputs = {"a": rand(2, 3), "b": np.array([*rand(4), *numbers], np.float32)}
+        only = {"": {}, "_only_nan": {"isnan_only": 1}, "_only_inf": {"isinf_only": 1}}
+        for label, attrs in only.items():
+            seen = [np.isnan(n) if "nan" in label else np.isinf(n) if label else True
+                    for n in numbers]  # fmt: skip
+            good = np.asarray(not any(seen))
+            add(f"finite{name}{label}", "IsAllFinite", inputs, meaning=lambda a, b, g=good: g,
+                **attrs)  # fmt: skip
+
+
 def _hashes() -> None:
     for dtype in ("int32", "uint32", "int64", "uint64", "float32", "float64"):
         numbers = (_RNG.standard_normal(9) * 1e6).astype(dtype)
@@ -170,3 +189,5 @@ _words()
 _positions()
 _gates()
 _hashes()
+_checks()
+_matrices()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8
+from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8, TensorType
 from retune.ir.expr import (
     Expr,
     all_of,
@@ -18,6 +18,8 @@ from retune.ir.expr import (
 from retune.ir.functions import call
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
+from retune.ops.packed import dense_blocks
+from retune.ops.registry import Names, OpCall
 from retune.schedule.schedule import Schedule
 
 Choose = Callable[[int], int]
@@ -40,6 +42,23 @@ def dense(rows: int, inner: int, outer: int, *, epilogue: bool = True) -> Dag:
         return Dag((y,))
     z = compute("z", (rows, outer), lambda i, j: maximum(y[i, j] + b[j], 0.0), [y, b])
     return Dag((z,))
+
+
+def packed_product(rows: int, blocks: int, width: int, outer: int, bits: int) -> Dag:
+    """Rows times a weight of codes in `blocks` of `width` bytes, then a rectifier."""
+    x = placeholder("x", (rows, blocks * width * 8 // bits))
+    w = placeholder("w", (outer, blocks, width), UINT8, constant=True)
+    scale = placeholder("scale", (outer, blocks), constant=True)
+    zero = placeholder("zero", (outer, blocks), UINT8, constant=True)
+    made = OpCall(
+        op="dense_blocks",
+        inputs=(x, w, scale, zero),
+        attrs={"bits": bits},
+        output=TensorType((rows, outer)),
+        name=Names(),
+    )
+    y = dense_blocks(made)
+    return Dag((compute("out", y.shape, lambda i, j: maximum(y[i, j], 0.0), [y]),))
 
 
 def batched_product(batch: int, rows: int, inner: int, outer: int) -> Dag:

@@ -17,6 +17,7 @@ from retune.bundle.plan import (
     Alias,
     NetworkPlan,
     PlanHost,
+    PlanLoop,
 )
 from retune.codegen.lower import lower
 from retune.codegen.source import (
@@ -34,16 +35,17 @@ from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph
-from retune.graph.passes.indices import index_counts
+from retune.graph.passes.indices import index_counts, least_values
 from retune.graph.passes.joins import inclusions_of
 from retune.graph.passes.storage import only_moves
+from retune.graph.scan import SCAN, Scan
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
-from retune.ir.views import view
+from retune.ir.views import stacked, view
 from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
 from retune.schedule.space import Candidate
-from retune.search.extract import Network, PlacedGroup
+from retune.search.extract import Loop, Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
 from retune.search.task import Task
@@ -51,6 +53,9 @@ from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
 from retune.targets.vta.lower import lower as lower_packed
 from retune.targets.vta.packed import work_of
+
+ROW_NUMBER = "row_number"
+"""Input of kernels that write one of several rows: which one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +88,19 @@ def build_plan(
     *,
     model_key: str,
     notes: Mapping[str, str],
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> NetworkPlan:
     """The plan of a network; tasks without a chosen candidate get the default schedule.
+
+    `ranges` are the least and the greatest values of inputs whose values the graph does not limit.
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     alone = {key: (candidate,) for key, candidate in chosen.items()}
-    return build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
+    plan = build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
+    counts = {name: high + 1 for name, (_, high) in (ranges or {}).items()}
+    least = {name: low for name, (low, _) in (ranges or {}).items() if low}
+    return replace(plan, counts={**plan.counts, **counts}, least={**plan.least, **least})
 
 
 def build_finalists(
@@ -106,20 +117,10 @@ def build_finalists(
     """
     check_types(network.graph, spec)
     sources = _Sources(finalists, spec)
-    parts = _PlanBuilder(network.graph, find_views(network, spec))
-    slots: list[Slot] = []
-    for placed in network.groups:
-        if placed.task_key is None:
-            parts.without_kernel(placed.group)
-            continue
-        task = network.tasks[placed.task_key]
-        if placed.group.offloaded:
-            parts.offload(placed.group, task, sources.first(task))
-            continue
-        made = sources.of(task, parts.storages(placed, task))
-        ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
-        if all(ranges):
-            slots.append(Slot(task_key=task.key, label=placed.group.name, finalists=ranges))
+    parts = _PlanBuilder(
+        network=network, tasks=network.tasks, sources=sources, views=find_views(network, spec)
+    )
+    parts.groups()
     parts.interface()
     plan = NetworkPlan(
         name=network.graph.name,
@@ -128,6 +129,7 @@ def build_finalists(
         options=target_of(spec).options,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
+        loops=tuple(sorted(parts.loops, key=lambda loop: (loop.first, -loop.end))),
         inputs=network.graph.inputs,
         outputs=network.graph.outputs,
         weights=parts.weights,
@@ -137,8 +139,9 @@ def build_finalists(
         form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
         counts=index_counts(network.graph),
+        least=least_values(network.graph),
     )
-    return FinalistsPlan(plan=plan, slots=tuple(slots))
+    return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
 
 def check_types(graph: Graph, spec: DeviceSpec) -> None:
@@ -149,6 +152,8 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
     for node in graph.nodes:
         if node.op == HOST:
             continue
+        if node.op == SCAN:
+            check_types(Scan.of(node.attrs).body, spec)
         for value in filter(None, (*node.inputs, *node.outputs)):
             kind = graph.types[value]
             extension = spec.lacking(kind.dtype)
@@ -169,34 +174,41 @@ class _Sources:
 
     def __init__(self, finalists: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
         self._finalists = finalists
-        self._spec = spec
+        self.spec = spec
         self._target = target_of(spec)
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
-        self._made: dict[tuple[str, frozenset[tuple[str, Storage]]], list[ProgramSource]] = {}
+        self._made: dict[tuple[str, frozenset[tuple[str, Storage | int]]], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
-    def of(self, task: Task, storages: Mapping[str, Storage]) -> list[ProgramSource]:
-        """The programs of its finalists, with these storages of inputs and outputs."""
-        key = (task.key, frozenset(storages.items()))
+    def of(
+        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
+    ) -> list[ProgramSource]:
+        """The programs of its finalists, with these storages of inputs and outputs.
+
+        Outputs among `rows` are one of so many rows, of the number that `ROW_NUMBER` holds.
+        """
+        key = (task.key, frozenset([*storages.items(), *rows.items()]))
         if key not in self._made:
             programs = [view(program, storages) for program in self._programs_of(task)]
+            for name, count in rows.items():
+                programs = [stacked(program, name, count, ROW_NUMBER) for program in programs]
             self._made[key] = [lower(program, self._target) for program in programs]
         return self._made[key]
 
     def first(self, task: Task) -> Candidate:
         """The first finalist, or the default schedule."""
         given = self._finalists.get(task.key)
-        return given[0] if given else default_candidate(task.space(self._spec), self._spec)
+        return given[0] if given else default_candidate(task.space(self.spec), self.spec)
 
     def _programs_of(self, task: Task) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
         if task.key not in self._programs:
-            space = task.space(self._spec)
-            given = self._finalists.get(task.key) or [default_candidate(space, self._spec)]
+            space = task.space(self.spec)
+            given = self._finalists.get(task.key) or [default_candidate(space, self.spec)]
             programs = [space.instantiate(candidate) for candidate in given]
             self._programs[task.key] = [
                 replace(program, name=f"{program.name}_{number}") if number else program
@@ -218,18 +230,125 @@ def _largest(errors: Sequence[float]) -> str:
     return f"{largest:.0e} in {count} task{'s' * (count > 1)}" if largest else "0"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _PlanBuilder:
-    """The plan as it grows."""
+    """The plan as it grows, by the groups of one network: the whole one, or what is in a loop."""
 
-    graph: Graph
+    network: Network
+    tasks: Mapping[str, Task]
+    sources: _Sources
     views: Mapping[str, View]
+    prefix: str = ""
+    """Begins the names of what is the network's own."""
+    rows: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """Values that are one of so many rows, and the value that holds its number."""
+    slots: list[Slot] = field(default_factory=list[Slot])
     kernels: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
     buffers: dict[str, ProgramBuffer] = field(default_factory=dict[str, ProgramBuffer])
     launches: list[KernelLaunch] = field(default_factory=list[KernelLaunch])
+    loops: list[PlanLoop] = field(default_factory=list[PlanLoop])
     aliases: list[Alias] = field(default_factory=list[Alias])
     hosts: list[PlanHost] = field(default_factory=list[PlanHost])
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the network."""
+        return self.network.graph
+
+    def groups(self) -> None:
+        """Everything that the network's groups need is in the plan."""
+        for placed in self.network.groups:
+            if placed.group.kind == SCAN:
+                self._loop(placed.group)
+            elif placed.task_key is None:
+                self.without_kernel(placed.group)
+            elif placed.group.offloaded:
+                task = self.tasks[placed.task_key]
+                self.offload(placed.group, task, self.sources.first(task))
+            else:
+                self._launch_all(placed, self.tasks[placed.task_key])
+
+    def _launch_all(self, placed: PlacedGroup, task: Task) -> None:
+        """The launches of all finalists of a group."""
+        outputs = zip(task.outputs, placed.group.outputs, strict=True)
+        rows = {name: self.rows[value][1] for name, value in outputs if value in self.rows}
+        made = self.sources.of(task, self.storages(placed, task), rows)
+        ranges = tuple(self.launch(placed, task, source, i) for i, source in enumerate(made))
+        if all(ranges):
+            label = f"{self.prefix}{placed.group.name}"
+            self.slots.append(Slot(task_key=task.key, label=label, finalists=ranges))
+
+    def _loop(self, group: Group) -> None:
+        """Steps in turns: states lie in one of two places, and each step leaves them in the other.
+
+        The last one of an odd number of steps comes after the loop.
+        """
+        loop, prefix = self.network.loops[group.name], f"{self.prefix}{group.name}/"
+        scan, count = loop.scan, loop.carried
+        states = [self._state(loop, value, prefix) for value in loop.step.graph.inputs[:count]]
+        around = {value: value for value in loop.start.graph.types if value in self.graph.types}
+        first = dict(zip(loop.start.graph.outputs, (pair[0] for pair in states), strict=True))
+        self._inner(loop.start, around | first, f"{prefix}start/").groups()
+        read = map(self._value, group.anchor.inputs[scan.states :])
+        made = map(self._value, group.anchor.outputs[scan.states :])
+        names = dict(zip(loop.step.graph.inputs[count:], read, strict=True))
+        names |= zip(loop.step.graph.outputs[count:], made, strict=True)
+        begin = len(self.launches)
+        for turn in range(min(2, scan.steps)):
+            self._step(loop, states, names, turn, prefix)
+        if scan.steps > 3:
+            times = scan.steps // 2
+            self.loops.append(PlanLoop(first=begin, end=len(self.launches), times=times))
+        if scan.steps > 2 and scan.steps % 2:
+            self._step(loop, states, names, 0, prefix)
+        used = {*self.graph.uses(), *self.graph.outputs}
+        last = (pair[scan.steps % 2] for pair in states[count - scan.states :])
+        for value, of in zip(group.anchor.outputs, last, strict=False):
+            if value in used:
+                self._value(value)
+                self.aliases.append(Alias(value=value, of=of))
+
+    def _state(self, loop: Loop, value: str, prefix: str) -> tuple[str, str]:
+        """The two places of a state."""
+        kind = loop.step.graph.types[value]
+        pair = (f"{prefix}{value}@0", f"{prefix}{value}@1")
+        for name in pair:
+            self.buffers[name] = ProgramBuffer(
+                name=name, dtype=kind.dtype, elements=kind.elements, role="temp", shape=kind.shape
+            )
+        return pair
+
+    def _step(
+        self,
+        loop: Loop,
+        states: Sequence[tuple[str, str]],
+        names: Mapping[str, str],
+        turn: int,
+        prefix: str,
+    ) -> None:
+        """One step is in the plan: it reads the states in their places number `turn`."""
+        graph, count = loop.step.graph, loop.carried
+        own = {v: f"{prefix}{v}@{turn}" for v in graph.types if v not in graph.constants}
+        own |= {value: f"{prefix}{value}" for value in graph.constants}
+        own |= zip(graph.inputs[:count], (pair[turn] for pair in states), strict=True)
+        own |= zip(graph.outputs[:count], (pair[1 - turn] for pair in states), strict=True)
+        own |= names
+        rows = {own[row]: (own[number], loop.scan.steps) for row, number in loop.step.rows.items()}
+        self._inner(loop.each, own, prefix, rows).groups()
+
+    def _inner(
+        self,
+        network: Network,
+        names: Mapping[str, str],
+        prefix: str,
+        rows: Mapping[str, tuple[str, int]] | None = None,
+    ) -> "_PlanBuilder":
+        """The builder of what is in a loop, for the same plan; its inputs and outputs are there."""
+        every = {value: names.get(value, f"{prefix}{value}") for value in network.graph.types}
+        inner = network.renamed(every)
+        views = find_views(inner, self.sources.spec)
+        return replace(self, network=inner, views=views, prefix=prefix, rows=rows or {})
 
     def interface(self) -> None:
         """Inputs that no kernel reads and outputs that no kernel writes exist all the same.
@@ -292,8 +411,11 @@ class _PlanBuilder:
     ) -> range:
         """The launches of one finalist of a group are added; their numbers."""
         group, first = placed.group, len(self.launches)
-        own = f"{group.name}#{finalist}" if finalist else group.name
+        label = f"{self.prefix}{group.name}"
+        own = f"{label}#{finalist}" if finalist else label
         bound = bound_values(placed, task)
+        for value in self.rows.keys() & set(group.outputs):
+            bound[ROW_NUMBER] = self.rows[value][0]
         names = {
             buffer.name: self._bind(buffer, source.packing(buffer.name), bound, own)
             for buffer in source.buffers
@@ -306,7 +428,7 @@ class _PlanBuilder:
                     launch,
                     args=tuple(names[name] for name in launch.args),
                     writes=tuple(names[name] for name in launch.writes),
-                    label=group.name,
+                    label=label,
                 )
             )
         return range(first, len(self.launches))

@@ -15,8 +15,11 @@ import shutil
 import zipfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
+
+import numpy as np
 
 from retune.bundle.archive import BundleParts, damaged, machine_bytes, open_parts
 from retune.bundle.invariants import verify_plan
@@ -31,15 +34,18 @@ from retune.bundle.manifest import (
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import Engine, NetworkPlan
 from retune.bundle.weights import map_file, save_weights, view_weights
+from retune.core.arrays import save_arrays, view_arrays
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
+SAMPLES = "samples.safetensors"
+"""The samples that the user gave, if any."""
 SIGNATURE = "module.sig"
 """Whose it is, if somebody signed it: see `trust`."""
 
@@ -104,6 +110,7 @@ def _plan_of(parts: BundleParts) -> NetworkPlan:
     try:
         texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
         plan = from_manifest(manifest, texts, arrays, models)
+        plan = replace(plan, samples=_read_samples(parts, manifest))
         verify_plan(plan)
     except (Malformed, VerifyError, UnicodeDecodeError) as error:
         raise damaged(parts.path, MANIFEST, "a valid plan", str(error)) from error
@@ -118,7 +125,15 @@ def program_key(path: Path) -> str:
     """
     with open_parts(path) as parts:
         manifest = _read_values(parts)
-    return content_key({name: manifest[name] for name in manifest if name not in _ABOUT})
+    files = cast("dict[str, Json]", manifest["files"])
+    run = {**manifest, "files": {n: facts for n, facts in files.items() if n != SAMPLES}}
+    return content_key({name: run[name] for name in run if name not in _ABOUT})
+
+
+def _read_samples(parts: BundleParts, manifest: BundleManifest) -> Mapping[str, np.ndarray]:
+    if SAMPLES not in manifest.files:
+        return {}
+    return view_arrays(_read_part(parts, manifest, SAMPLES), error=Malformed)
 
 
 def is_bundle(folder: Path) -> bool:
@@ -139,8 +154,9 @@ def pack_zip(folder: Path, path: Path, signature: bytes | None = None) -> Path:
     folder = folder.resolve()
     plan = read_bundle(folder)
     hosts = (_host_part(number, host.engine) for number, host in enumerate(plan.hosts))
+    samples = [SAMPLES] if plan.samples else []
     with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
-        for name in (MANIFEST, KERNELS, WEIGHTS, *hosts):
+        for name in (MANIFEST, KERNELS, WEIGHTS, *samples, *hosts):
             with (folder / name).open("rb") as stream:
                 _add(archive, name, stream, (folder / name).stat().st_size)
         if signature is None and (folder / SIGNATURE).is_file():
@@ -174,8 +190,10 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
-    if any(host.engine != "onnx" for host in plan.hosts):
+    if plan.loops:
         return FORMAT_VERSION
+    if any(host.engine != "onnx" for host in plan.hosts):
+        return 5
     storages = [alias.storage for alias in plan.aliases if alias.storage is not None]
     if storages:
         return 3 if all(storage.is_columns for storage in storages) else 4
@@ -189,6 +207,9 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     hosts = {_host_part(i, host.engine): host.model for i, host in enumerate(plan.hosts)}
     for name, model in hosts.items():
         (folder / name).write_bytes(model)
+    if plan.samples:
+        save_arrays(plan.samples, folder / SAMPLES)
+    files = (KERNELS, WEIGHTS, *([SAMPLES] if plan.samples else []), *hosts)
     memory = plan_memory(plan)
     manifest: dict[str, Json] = {
         "format": FORMAT,
@@ -202,7 +223,7 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
             "weight_bytes": memory.weight_bytes,
             "io_bytes": memory.io_bytes,
         },
-        "files": {name: _file_facts(folder / name) for name in (KERNELS, WEIGHTS, *hosts)},
+        "files": {name: _file_facts(folder / name) for name in files},
     }
     manifest["key"] = content_key(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -289,7 +310,7 @@ def _read_part(parts: BundleParts, manifest: BundleManifest, name: str) -> memor
 
 def _most_bytes(name: str) -> int:
     """How large a part may be, whatever the manifest says of it."""
-    if name == WEIGHTS:
+    if name in (WEIGHTS, SAMPLES):
         return machine_bytes()
     return _KERNELS_LIMIT_BYTES if name == KERNELS else _MODEL_LIMIT_BYTES
 

@@ -10,6 +10,7 @@ from math import prod
 from retune.bundle.plan import (
     NetworkPlan,
     PlanHost,
+    PlanLoop,
     broken_plan,
     storage_roles,
     storage_roots,
@@ -27,6 +28,8 @@ from retune.targets.vta.step import OffloadedStep
 
 _MOST = 1 << 62
 """Of anything that is counted."""
+_MOST_TIMES = 1 << 31
+"""That one launch runs in a run of the plan."""
 
 
 def verify_plan(plan: NetworkPlan) -> None:
@@ -306,6 +309,37 @@ def check_host_writes(plan: NetworkPlan) -> None:
             written.append(name)
 
 
+def check_samples(plan: NetworkPlan) -> None:
+    """Samples are of the inputs, each has the same number of them, at least one."""
+    if not plan.samples:
+        return
+    found = {name: (str(a.dtype), a.shape[1:]) for name, a in plan.samples.items()}
+    wanted = {name: plan.buffer(name) for name in plan.inputs}
+    stated = {name: (str(entry.dtype), entry.shape) for name, entry in wanted.items()}
+    counts = {a.shape[:1] for a in plan.samples.values()}
+    if found != stated or len(counts) != 1 or counts <= {(), (0,)}:
+        expected = f"some of each input, along a first axis: {stated}"
+        raise broken_plan(plan, "samples", expected, str(found))
+
+
+def check_loops(plan: NetworkPlan) -> None:
+    """Loops run launches between host steps; each lies in the one before it, or comes after it."""
+    around = [PlanLoop(first=0, end=len(plan.launches), times=1)]
+    for loop in plan.loops:
+        while len(around) > 1 and around[-1].end <= loop.first:
+            around.pop()
+        last, where = around[-1], f"loop of launches {loop.first} to {loop.end}"
+        if not last.first <= loop.first < loop.end <= last.end:
+            expected = f"some of the launches {last.first} to {last.end}, after those before it"
+            raise broken_plan(plan, where, expected, "others")
+        if any(loop.first < host.after < loop.end for host in plan.hosts):
+            raise broken_plan(plan, where, "no host step among them", "one")
+        around.append(loop)
+        if loop.times < 1 or prod(outer.times for outer in around) >= _MOST_TIMES:
+            expected = f"at least once, and less than {_MOST_TIMES} times with those around it"
+            raise broken_plan(plan, where, expected, f"{loop.times} times")
+
+
 def check_written_before_read(plan: NetworkPlan) -> None:
     """What a step reads, and every output, was written before (or is an input or a weight)."""
     roots, roles = storage_roots(plan), storage_roles(plan)
@@ -327,6 +361,7 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_names_unique,
     check_buffer_types,
     check_interface,
+    check_samples,
     check_weights,
     check_aliases,
     check_launch_arguments,
@@ -336,6 +371,7 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_writable,
     check_hosts,
     check_host_writes,
+    check_loops,
     check_written_before_read,
 )
 """One invariant each, in an order where a check may rely on those before it."""

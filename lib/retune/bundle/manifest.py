@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias, cast, get_args
 
 import numpy as np
 
-from retune.bundle.plan import Alias, Engine, Form, NetworkPlan, PlanHost
+from retune.bundle.plan import Alias, Engine, Form, NetworkPlan, PlanHost, PlanLoop
 from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer
 from retune.core.errors import RecordError
@@ -101,10 +101,12 @@ class BundleManifest:
     kernels: tuple[Piece, ...] = ()
     files: Mapping[str, FileFacts] = field(default_factory=dict[str, FileFacts])
     hosts: tuple[_HostEntry, ...] = ()
+    loops: tuple[PlanLoop, ...] = ()
     form: Annotated[str, Meta(max_length=80)] = "persistent"
     """Bundles from before there were others have none; a form to come is as good as none."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of bundles from before they were known: none."""
+    least: Mapping[str, int] = field(default_factory=dict[str, int])
     properties: Mapping[str, _Properties] = field(default_factory=dict[str, _Properties])
     """By kernel; bundles from before they were stated have none."""
 
@@ -123,9 +125,11 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "aliases": [_without(_alias_entry(a), columns=None, parts=None) for a in plan.aliases],
         "launches": plan.launches,
         "hosts": [_without(_host_entry(host), engine="onnx") for host in plan.hosts],
+        **({"loops": plan.loops} if plan.loops else {}),
         "notes": dict(plan.notes),
         "form": plan.form,
         "counts": dict(plan.counts),
+        **({"least": dict(plan.least)} if plan.least else {}),
         "properties": {
             kernel.name: {name: getattr(kernel, name) for name in _PROPERTIES}
             for kernel in plan.kernels
@@ -176,7 +180,9 @@ def from_manifest(
             )
             for entry, model in zip(manifest.hosts, models, strict=True)
         ),
+        loops=manifest.loops,
         counts=manifest.counts,
+        least=manifest.least,
     )
 
 

@@ -1,17 +1,20 @@
 """Where the temporaries of a plan lie: offsets in one arena, by liveness.
 
 Read `plan_memory`. A temporary is alive from the first launch that names it (or an alias of it) to
-the last one; two that are alive at once never overlap, all others may. Placement is greedy
-best-fit, tried in two orders; the better one is kept and stands beside the lower bound. Values that
-cross between device and host steps lie beside inputs and outputs, for the whole run.
+the last one, and throughout a loop unless each time of it makes it anew; two that are alive at once
+never overlap, all others may. Placement is greedy best-fit, tried in two orders; the better one is
+kept and stands beside the lower bound. Values that cross between device and host steps lie beside
+inputs and outputs, for the whole run.
 """
 
-from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from retune.bundle.plan import (
     NetworkPlan,
+    PlanLoop,
     host_roots,
     roots_off_device,
     storage_roles,
@@ -83,10 +86,22 @@ def temp_blocks(
             if roles[root] == "temp" and root not in crossing:
                 spans[root] = (spans.get(root, (position, 0))[0], position)
     sizes = {entry.name: aligned(entry.bytes, align_bytes) for entry in plan.buffers}
+    loops = sorted(plan.loops, key=lambda loop: loop.end - loop.first)
     return tuple(
         MemoryBlock(name=root, bytes=sizes[root], first=first, last=last)
-        for root, (first, last) in spans.items()
+        for root, span in spans.items()
+        for first, last in [_through_loops(*span, loops)]
     )
+
+
+def _through_loops(first: int, last: int, loops: Sequence[PlanLoop]) -> tuple[int, int]:
+    """The launches at which a temporary is alive: what is not made anew in each time of a loop is
+    so for all of the loop. `loops` are in the order of their sizes."""
+    for loop in loops:
+        meets = first < loop.end and loop.first <= last
+        if meets and not (loop.first <= first and last < loop.end):
+            first, last = min(first, loop.first), max(last, loop.end - 1)
+    return first, last
 
 
 def place(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:
@@ -113,24 +128,25 @@ def most_alive(blocks: Sequence[MemoryBlock]) -> int:
 
 
 def _place_in_order(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:
-    placed: list[tuple[int, MemoryBlock]] = []  # sorted by offset
-    for block in blocks:
-        rivals = [(at, other) for at, other in placed if _together(block, other)]
-        insort(placed, (_best_fit(block.bytes, rivals), block), key=lambda entry: entry[0])
-    arena = max((at + block.bytes for at, block in placed), default=0)
-    return {block.name: at for at, block in placed}, arena
+    found: dict[str, int] = {}
+    table = np.zeros((4, len(blocks)), np.int64)  # offset, end, first, last; sorted by offset
+    for count, block in enumerate(blocks):
+        placed = table[:, :count]
+        starts, _, first, last = placed
+        rivals = placed[:2, (first <= block.last) & (last >= block.first)]
+        offset = found[block.name] = _best_fit(block.bytes, rivals[0], rivals[1])
+        number = int(starts.searchsorted(offset, side="right"))
+        table[:, number + 1 : count + 1] = table[:, number:count]
+        table[:, number] = (offset, offset + block.bytes, block.first, block.last)
+    return found, int(table[1].max(initial=0))
 
 
-def _best_fit(size: int, rivals: Sequence[tuple[int, MemoryBlock]]) -> int:
-    """Offset of the smallest gap between the rivals that holds `size`, or their end."""
-    best_gap: tuple[int, int] | None = None
-    end = 0
-    for at, other in rivals:
-        if at - end >= size and (best_gap is None or at - end < best_gap[0]):
-            best_gap = (at - end, end)
-        end = max(end, at + other.bytes)
-    return end if best_gap is None else best_gap[1]
+def _best_fit(size: int, starts: np.ndarray, ends: np.ndarray) -> int:
+    """Offset of the smallest gap between the rivals that holds `size`, or their end.
 
-
-def _together(a: MemoryBlock, b: MemoryBlock) -> bool:
-    return a.first <= b.last and b.first <= a.last
+    Shapes: [rivals], sorted by their starts.
+    """
+    reached = np.maximum.accumulate(np.concatenate([[0], ends]))
+    gaps = starts - reached[:-1]
+    fitting = np.flatnonzero(gaps >= size)
+    return int(reached[fitting[gaps[fitting].argmin()]] if fitting.size else reached[-1])

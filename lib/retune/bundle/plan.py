@@ -5,8 +5,8 @@ Alias says that a value lies in the memory of another one. What runs is launches
 between them, host steps in numpy. This file knows no device and no file.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -90,6 +90,30 @@ class PlanPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLoop:
+    """Launches that run several times over, without host steps among them.
+
+    Loops lie in each other or apart. What a launch reads that a later one of the loop writes has a
+    value from before the loop, and then that of the time before.
+    """
+
+    first: int
+    """Number of the first launch."""
+    end: int
+    """Of the launch after the last one."""
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Launches that run so many times over, one after the other."""
+
+    first: int
+    end: int
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
     """`value` is the memory of `of` under another shape; both are buffers of the plan."""
 
@@ -127,9 +151,15 @@ class NetworkPlan:
     """The form to run it in; a device that lacks it takes another, and the results are the same."""
     hosts: tuple[PlanHost, ...] = ()
     """Host steps in the order in which they run."""
+    loops: tuple[PlanLoop, ...] = ()
+    """In the order of their first launches, outer ones before those in them."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Input -> how many values it may have, from 0 on: it holds indices. Of random data, that is
     valid; a run does not look."""
+    least: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Input of integers -> the least value that it may have, where that is not 0."""
+    samples: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """Input -> the samples that the user gave, along a first axis; without any, they are random."""
 
     @property
     def parts(self) -> tuple[PlanPart, ...]:
@@ -140,6 +170,23 @@ class NetworkPlan:
             for first, end in zip([0, *ends], ends, strict=False)
         )
 
+    def segments(self, first: int, end: int) -> tuple[Segment, ...]:
+        """What runs of the launches from `first` to before `end`, each as often as loops say.
+
+        No loop is cut by these ends.
+        """
+        inside = [loop for loop in self.loops if first <= loop.first and loop.end <= end]
+        return tuple(_segments(first, end, inside))
+
+    @property
+    def repeats(self) -> tuple[int, ...]:
+        """How often each launch runs."""
+        found = [1] * len(self.launches)
+        for loop in self.loops:
+            for number in range(loop.first, loop.end):
+                found[number] *= loop.times
+        return tuple(found)
+
     @property
     def steps(self) -> tuple["KernelLaunch | PlanHost", ...]:
         """The launches and the host steps in the order in which they run."""
@@ -147,6 +194,18 @@ class NetworkPlan:
             step
             for part in self.parts
             for step in (*self.launches[part.first : part.end], *part.hosts)
+        )
+
+    @property
+    def whole_steps(self) -> tuple["KernelLaunch | PlanHost", ...]:
+        """The steps, with the work of all times that each launch runs."""
+        times = iter(self.repeats)
+        return tuple(
+            step
+            if isinstance(step, PlanHost)
+            else replace(step, flops=step.flops * n, bytes=step.bytes * n)
+            for step in self.steps
+            for n in [1 if isinstance(step, PlanHost) else next(times)]
         )
 
     @property
@@ -186,6 +245,23 @@ class NetworkPlan:
             if entry.name == name:
                 return entry
         raise KeyError(name)
+
+
+def _segments(first: int, end: int, loops: Sequence[PlanLoop]) -> Iterator[Segment]:
+    while loops:
+        loop = loops[0]
+        inner = [other for other in loops[1:] if other.end <= loop.end]
+        loops = loops[1 + len(inner) :]
+        if first < loop.first:
+            yield Segment(first=first, end=loop.first)
+        if inner:
+            for _ in range(loop.times):
+                yield from _segments(loop.first, loop.end, inner)
+        else:
+            yield Segment(first=loop.first, end=loop.end, times=loop.times)
+        first = loop.end
+    if first < end:
+        yield Segment(first=first, end=end)
 
 
 def storage_roots(plan: NetworkPlan) -> dict[str, str]:

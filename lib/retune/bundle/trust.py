@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retune.bundle.archive import open_parts
-from retune.bundle.format import KERNELS, MANIFEST, MANIFEST_LIMIT_BYTES, SIGNATURE, WEIGHTS
+from retune.bundle.format import (
+    KERNELS,
+    MANIFEST,
+    MANIFEST_LIMIT_BYTES,
+    SAMPLES,
+    SIGNATURE,
+    WEIGHTS,
+)
 from retune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,9 +37,8 @@ _PURPOSE = b"retune bundle\n"
 """Before what is signed: no signature of something else is one of a bundle."""
 _SIGNATURE_BYTES = 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_PART = re.compile(
-    "|".join([*map(re.escape, (MANIFEST, KERNELS, WEIGHTS, SIGNATURE)), r"host\d+\.[a-z]+"])
-)
+_FILES = (MANIFEST, KERNELS, WEIGHTS, SAMPLES, SIGNATURE)
+_PART = re.compile("|".join([*map(re.escape, _FILES), r"host\d+\.[a-z]+"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

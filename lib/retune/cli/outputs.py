@@ -150,6 +150,7 @@ class _Verified(TypedDict):
     rounding: float | None
     used: float
     decision: str
+    notes: list[str]
     max_error: float
     largest_error: str
 
@@ -168,6 +169,7 @@ class _Tuned(TypedDict):
     tasks: list[_TunedTask]
     verification: _Verified
     latency: list[Latency]
+    slow: str
     settled: str
     failed: dict[str, str]
 
@@ -252,7 +254,9 @@ class _Pruned(_PrunedFiles, total=False):
     logs: int
 
 
-_verified = extended(Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str)
+_verified = extended(
+    Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str, notes=list[str]
+)
 _version = extended(Version, current=bool)
 _quality = get_type_hints(QuantizeManifest)
 

@@ -280,7 +280,7 @@ def _touched(root: Stmt) -> list[Buffer]:
     """Global buffers of a nest: those read, in order of first use, then those written."""
     found: dict[Buffer, None] = {}
     for block in blocks(root):
-        for load in loads(block.value):
+        for load in (load for expr in (*block.indices, block.value) for load in loads(expr)):
             if load.buffer.scope in ("global", "constant"):
                 found.setdefault(load.buffer)
     for block in blocks(root):

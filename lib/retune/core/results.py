@@ -109,6 +109,9 @@ class VerifyResult:
     """Deviation over the allowed one where that is largest: at most 1 where it passed."""
     decision: str = ""
     """The criterion with its figures, as people read it."""
+    notes: tuple[str, ...] = ()
+    """What the comparison leaves open, as sentences: the oracle is not another program, or parts
+    were compared with nothing."""
 
     @property
     def share(self) -> float:

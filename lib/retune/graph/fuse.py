@@ -17,11 +17,12 @@ in proportion to the nodes, and so does a kernel to be compiled. What follows is
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
+from retune.graph.rewrite import node_renamed
 from retune.ops import lookup
 from retune.ops.blocked import OFFLOADED
 from retune.ops.registry import HOST
@@ -133,6 +134,21 @@ def group_graph(graph: Graph, group: Group) -> Graph:
         outputs=group.outputs,
         nodes=group.nodes,
         types={value: graph.types[value] for value in values},
+    )
+
+
+def group_renamed(group: Group, names: Mapping[str, str]) -> Group:
+    """The group with other names of some of its values."""
+
+    def new(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(value, value) for value in values)
+
+    return replace(
+        group,
+        nodes=tuple(node_renamed(node, names) for node in group.nodes),
+        inputs=new(group.inputs),
+        params=new(group.params),
+        outputs=new(group.outputs),
     )
 
 

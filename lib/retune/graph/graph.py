@@ -4,7 +4,7 @@ Read `Node` and `Graph` first. This file must not know any particular op: shape 
 live in `graph.ops`. Nobody changes an `attrs`, `types` or `constants` mapping after construction.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ import numpy as np
 from retune.core.dtypes import NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
-from retune.ops.registry import Array, Attrs, AttrValue, lookup
+from retune.ops.registry import Array, Attrs, AttrValue, Subgraph, lookup
 
 Types: TypeAlias = Mapping[str, TensorType]
 
@@ -36,12 +36,14 @@ class Node:
 
 
 def _shown(value: AttrValue) -> str:
-    """Bytes by their number: they are whole models."""
+    """Bytes by their number, as they are whole models, and a graph by its nodes."""
+    if isinstance(value, Graph):
+        return f"{len(value.nodes)} nodes"
     return f"{len(value)} bytes" if isinstance(value, bytes) else repr(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(Subgraph):
     """A network: nodes in topological order; `types` covers inputs, constants and all outputs."""
 
     name: str
@@ -233,6 +235,17 @@ class GraphBuilder:
         """The value's contents where it is constant, asked for by what has to know them."""
         return self.constants.get(name)
 
+    def carry(self, graph: Graph) -> None:
+        """The inputs and constants of a valid graph are those of this one, which had none."""
+        self._inputs += graph.inputs
+        self.constants.update(graph.constants)
+        self.types.update((name, graph.types[name]) for name in (*graph.inputs, *graph.constants))
+
+    @property
+    def last(self) -> Node:
+        """The node that was added last."""
+        return self._nodes[-1]
+
     def fresh(self, name: str) -> str:
         """`name`, or the first of `name.1`, `name.2`, ... that is neither taken nor reserved."""
         if name not in self.types and name not in self._reserved:
@@ -257,15 +270,19 @@ class GraphBuilder:
         *,
         outputs: Iterable[str] | None = None,
         name: str = "",
+        types: Sequence[TensorType] = (),
     ) -> str:
         """The first output's name, after the node is appended (or folded to a constant).
 
+        `types` are those of the outputs, where they were inferred before.
         Raises: ModelError when the op does not accept these inputs.
         """
         sources, attributes = tuple(inputs), dict(attrs or {})
         definition = lookup(op)
-        _refuse_unknown(self.name, name or op, op, sources, self.types)
-        types = definition.infer([type_of(self.types, value) for value in sources], attributes)
+        if not types:
+            _refuse_unknown(self.name, name or op, op, sources, self.types)
+            read = [type_of(self.types, value) for value in sources]
+            types = tuple(definition.infer(read, attributes))
         made = tuple(outputs) if outputs is not None else self._names(name or op, len(types))
         if self._fold and all(not v or v in self.constants for v in sources):
             arrays = [self.constants[v] if v else None for v in sources]

@@ -1,15 +1,19 @@
 """Rebuilding a graph node by node: what every pass is written with.
 
 A rule sees each node in order and either answers the name of the value that replaces the node's
-output, or None to keep the node. Every op that a rule sees has exactly one output: host steps,
-which may have several, go from the old graph to the new one as they are. Constants fold on the way.
+output, or None to keep the node. Every op that a rule sees has exactly one output: host steps and
+loops, which may have several, go from the old graph to the new one as they are. Constants fold on
+the way.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from retune.core.dtypes import TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import Array, Attrs, lookup
+from retune.ops.registry import SEVERAL_OUTPUTS
 
 
 class GraphRewriter:
@@ -23,10 +27,7 @@ class GraphRewriter:
         self._made: dict[str, Node] = {}
         self._uses = Counter(v for node in graph.nodes for v in node.inputs if v)
         self._uses.update(graph.outputs)
-        for name in graph.inputs:
-            build.input(name, graph.types[name])
-        for name, array in graph.constants.items():
-            build.constant(name, array, graph.types[name].dtype)
+        build.carry(graph)
 
     def value(self, old: str) -> str:
         """The new name of an old value."""
@@ -51,10 +52,28 @@ class GraphRewriter:
     def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, output: str = "") -> str:
         """The value made by an op over new values, named `output` or a fresh name."""
         name = output or self._fresh(f"{inputs[0]}.{op}")
-        made = self._build.add(op, inputs, attrs, outputs=[name], name=name)
+        return self._add(op, inputs, attrs, name)
+
+    def repeat(self, node: Node, old: Node) -> None:
+        """The old node over its inputs in the new graph makes its output there too."""
+        types = self.old.types
+        same = node.inputs == old.inputs and all(
+            self.types[value] is types[value] for value in old.inputs if value
+        )
+        (made,) = old.outputs
+        self._add(node.op, node.inputs, node.attrs, made, (types[made],) if same else ())
+
+    def _add(
+        self,
+        op: str,
+        inputs: tuple[str, ...],
+        attrs: Attrs,
+        name: str,
+        types: Sequence[TensorType] = (),
+    ) -> str:
+        made = self._build.add(op, inputs, attrs, outputs=[name], name=name, types=types)
         if made not in self._build.constants:
-            node = Node(op=op, name=name, inputs=inputs, outputs=(made,), attrs=dict(attrs))
-            self._made[made] = node
+            self._made[made] = self._build.last
         return made
 
     def keep(self, node: Node) -> None:
@@ -93,12 +112,12 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
     for old in graph.nodes:
         inputs = tuple(rewriter.value(v) for v in old.inputs)
         node = Node(op=old.op, name=old.name, inputs=inputs, outputs=old.outputs, attrs=old.attrs)
-        if lookup(node.op).kind == "host":
+        if lookup(node.op).kind in SEVERAL_OUTPUTS:
             rewriter.keep(node)
             continue
         answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
         if answer is None:
-            rewriter.emit(node.op, inputs, node.attrs, node.outputs[0])
+            rewriter.repeat(node, old)
         else:
             rewriter.replace(old.outputs[0], answer)
     return rewriter.finish()
@@ -116,27 +135,22 @@ def until_stable(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
         graph = after
 
 
-def renamed(graph: Graph, names: dict[str, str]) -> Graph:
-    """The graph with some computed values renamed."""
-
-    def new(value: str) -> str:
-        return names.get(value, value)
-
-    nodes = tuple(
-        Node(
-            op=node.op,
-            name=node.name,
-            inputs=tuple(map(new, node.inputs)),
-            outputs=tuple(map(new, node.outputs)),
-            attrs=node.attrs,
-        )
-        for node in graph.nodes
+def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names of some of its values."""
+    return replace(
+        graph,
+        inputs=_new(graph.inputs, names),
+        outputs=_new(graph.outputs, names),
+        nodes=tuple(node_renamed(node, names) for node in graph.nodes),
+        types={names.get(value, value): entry for value, entry in graph.types.items()},
+        constants={names.get(value, value): array for value, array in graph.constants.items()},
     )
-    return Graph(
-        name=graph.name,
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        nodes=nodes,
-        types={new(value): entry for value, entry in graph.types.items()},
-        constants=graph.constants,
-    )
+
+
+def node_renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """The node with other names of what it reads and makes."""
+    return replace(node, inputs=_new(node.inputs, names), outputs=_new(node.outputs, names))
+
+
+def _new(values: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(names.get(value, value) for value in values)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from retune.ir.expr import Buffer
+from retune.core.dtypes import INT32
+from retune.ir.expr import Buffer, Load, const
 from retune.ir.stmt import Element, Indices, Program, map_accesses, with_body
 from retune.ir.storage import Storage
 
@@ -36,4 +37,25 @@ def view(program: Program, storages: Mapping[str, Storage]) -> Program:
         name="_".join([program.name, *marks]),
         inputs=tuple(placed.get(b, b) for b in program.inputs),
         outputs=tuple(placed.get(b, b) for b in program.outputs),
+    )
+
+
+def stacked(program: Program, name: str, count: int, number: str) -> Program:
+    """The program whose output of that name is one of `count` values side by side along a new first
+    axis, the others of which it leaves alone.
+
+    Which one, an int32 in a new input called `number` says.
+    """
+    (old,) = (b for b in program.outputs if b.name == name)
+    new = replace(old, shape=(const(count), *old.shape))
+    which = Buffer(number, (), INT32)
+
+    def moved(buffer: Buffer, indices: Indices) -> Element | None:
+        return (new, (Load(which, ()), *indices)) if buffer == old else None
+
+    return replace(
+        with_body(program, map_accesses(program.body, moved)),
+        name=f"{program.name}_stacked",
+        inputs=(*program.inputs, which),
+        outputs=tuple(new if b == old else b for b in program.outputs),
     )

@@ -37,7 +37,14 @@ from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.nightly.window import TimeWindow, daily, firing_times, parse_window
 from retune.pipeline.quantization import RANDOM, check_settings
-from retune.pipeline.request import SCHEMES, TuneRequest, options, quantize_settings, refuse_earlier
+from retune.pipeline.request import (
+    SCHEMES,
+    TuneRequest,
+    check_samples,
+    options,
+    quantize_settings,
+    refuse_earlier,
+)
 
 T = TypeVar("T")
 
@@ -343,11 +350,16 @@ def _check_files(config: NightlyConfig, model: ModelConfig) -> None:
     shapes = {name: (s,) if isinstance(s, int) else s for name, s in model.shapes.items()}
     check_model(model.model, shapes)
     _check_settings(config, model)
+    _check_samples(config, model)
 
 
 def _check_settings(config: NightlyConfig, model: ModelConfig) -> None:
     asked = config.request(model, config.device[0], minutes=1.0, campaign="")
     check_settings(asked.quantize, asked.calibration, asked.accuracy_drop)
+
+
+def _check_samples(config: NightlyConfig, model: ModelConfig) -> None:
+    check_samples(config.request(model, config.device[0], minutes=1.0, campaign="").samples)
 
 
 def _fault(check: Callable[[], object]) -> str:
@@ -371,11 +383,14 @@ def _refuse_earlier(path: Path) -> None:
 
 def _placed(table: T, folder: Path) -> T:
     """The table with samples that are relative to the configuration's folder."""
-    samples = _given(table).get("calibration")
-    if samples in (None, RANDOM):
-        return table
-    changed: Any = {"calibration": str((folder / samples).resolve())}
-    return replace(cast("Any", table), **changed)
+    given = _given(table)
+    paths = {name: given.get(name) for name in ("calibration", "samples")}
+    changed: Any = {
+        name: str((folder / path).resolve())
+        for name, path in paths.items()
+        if isinstance(path, str) and path != RANDOM and not path.isdecimal()
+    }
+    return replace(cast("Any", table), **changed) if changed else table
 
 
 def _model(model: ModelConfig, folder: Path) -> ModelConfig:

@@ -22,16 +22,29 @@ from retune.ir.expr import Expr, Load, const
 from retune.ir.plan import Plan, is_quiet, quiet
 from retune.ir.te import Axis, Compute, Dag, Reducer, Tensor, compute, placeholder, stored
 
-AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
+
+class Subgraph:
+    """A network inside a node: the base of `graph.graph.Graph`, which is above this package."""
+
+    __slots__ = ()
+
+
+AttrValue: TypeAlias = (
+    bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...] | Subgraph
+)
 Attrs: TypeAlias = Mapping[str, AttrValue]
 
 OpKind = Literal[
     "elementwise", "broadcast", "table", "reduction", "heavy", "injective", "opaque", "host",
-    "offload",
+    "offload", "loop",
 ]  # fmt: skip
 """How an op is fused. `table`: element by element of its first input, by other inputs whose shapes
 have nothing to do with it. `host`: never, as it runs in numpy between the kernels; it alone may
-have several outputs, and outputs of unknown extents. `offload`: never, an accelerator runs it."""
+have outputs of unknown extents. `offload`: never, an accelerator runs it. `loop`: never, its body
+is a network of its own. Host steps and loops may have several outputs."""
+
+SEVERAL_OUTPUTS: frozenset[OpKind] = frozenset({"host", "loop"})
+"""Kinds of ops that passes take as they are: with several outputs, of types of their own."""
 
 HOST = "host"
 """The op of a host step (`frontend.host.step`)."""

@@ -22,9 +22,10 @@ from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.publishing import stage_promote, stage_report
 from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import TuneRequest, check_request
-from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
+from retune.pipeline.results import FinishedRun, SlowerThanPeer, TuneEvent, TuneResult
 from retune.pipeline.running import RecordedRun, recorded_run
 from retune.pipeline.selection import stage_choose, untuned
+from retune.pipeline.slowness import required_speed
 from retune.pipeline.stage import Stage
 from retune.pipeline.summary import check_verified, event_of, summarize, validated
 from retune.pipeline.tuning import join_tuned, run_id, stage_finalists, stage_tune
@@ -39,7 +40,7 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
     """All stages of a request. One process at a time has the run, from its import on.
 
     Another one waits for it, or without `wait` gets BusyError, which says who has it. Raises
-    otherwise: as `retune.api.tune_network` does.
+    SlowerThanPeer once all is published, and otherwise: as `retune.api.tune_network` does.
     """
     check_request(request)
     network = by.call(stage_import, request)  # before the run: a bad model leaves nothing behind
@@ -93,7 +94,10 @@ def _chain(
         layouts=layouts,
     )
     publish = stage_promote if request.publish == "faster" else stage_report
-    return summarize(request, finished, by.call(publish, request, finished))
+    result = summarize(request, finished, by.call(publish, request, finished))
+    if reason := required_speed(bench, request.fail_if_slower_than):
+        raise SlowerThanPeer(reason, result)
+    return result
 
 
 def select(

@@ -29,6 +29,7 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.quantization import read_recipe
 from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.sampling import given_content, given_samples, stage_samples
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
@@ -58,7 +59,10 @@ def _compile_inputs(
     variant: Variant,
 ) -> Inputs:
     del tasks  # they follow from the network
-    return network.model_key, selection, variant, request.max_error, device_conditions(request)
+    made = (network.model_key, selection, variant, request.max_error, device_conditions(request))
+    samples = stage_samples(request, network)
+    given = (samples.ranges, *given_content(request))
+    return (*made, *given) if any(given) else made
 
 
 @stage(CompileManifest, "compile", _compile_inputs)
@@ -75,7 +79,7 @@ def stage_compile(
     Made again where another record is the best of some task. Raises: InputError if the device is
     unknown, or lacks an element type of the network; RecordError if a selected record is gone.
     """
-    spec = spec_of(request.device)
+    spec, samples = spec_of(request.device), stage_samples(request, network)
     chosen = selected_candidates(request, selection)
     with HOST.working():
         plan = build_plan(
@@ -89,8 +93,9 @@ def stage_compile(
                 MAX_ERROR_NOTE: f"{request.max_error:g}",
                 **_recipe_note(network),
             },
+            ranges={name: (low, high) for name, low, high in samples.ranges},
         )
-    plan = replace(plan, name=network.model_key[:_KEY_DIGITS])
+    plan = replace(plan, name=network.model_key[:_KEY_DIGITS], samples=given_samples(samples))
     plan = _write_best_form(plan, folder / _MODULE, request.device)
     memory = plan_memory(plan)
     without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
@@ -134,21 +139,25 @@ def _verify_inputs(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> Inputs:
     del network  # the bundle is of it
-    return compiled.key, request.samples, oracle_version(), device_conditions(request)
+    asked = given_content(request) or request.samples
+    made = (compiled.key, asked, oracle_version(), device_conditions(request))
+    return (*made, "by rounding, with notes")
 
 
 @stage(VerifyManifest, "verify", _verify_inputs)
 def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
-    """The bundle's outputs against the oracle's, on seeded samples.
+    """The bundle's outputs against the oracle's, on seeded samples or on those that are given.
 
     Those of a bundle for a device that is not here are of the one that plays it.
     """
-    player = playing(request.device)
+    player, original = playing(request.device), _original(request, network)
+    given = given_samples(stage_samples(request, network))
+    count = request.samples if isinstance(request.samples, int) else None
     with open_examiner(player) as examiner:
         bundle = compiled.file(compiled.module)
-        verdict = examiner.verify(bundle, _original(request, network), samples=request.samples)
+        verdict = examiner.verify(bundle, original, samples=count, given=given)
     outcome = verdict.found
     where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
     return VerifyManifest(
@@ -163,6 +172,7 @@ def stage_verify(
         rounding=outcome.rounding,
         used=_finite(outcome.used),
         decision=outcome.decision,
+        notes=verdict.notes,
     )
 
 
@@ -181,7 +191,12 @@ def _bench_inputs(
     request: TuneRequest, network: ImportManifest, untuned: CompileManifest, tuned: CompileManifest
 ) -> Inputs:
     del network  # the bundles are of it
-    return untuned.key, tuned.key, peer_versions(_PEERS), device_conditions(request)
+    return untuned.key, tuned.key, peer_versions(_peers(request)), device_conditions(request)
+
+
+def _peers(request: TuneRequest) -> tuple[str, ...]:
+    asked = request.fail_if_slower_than
+    return _PEERS if asked is None or asked in _PEERS else (*_PEERS, asked)
 
 
 @stage(BenchManifest, "bench", _bench_inputs)
@@ -201,7 +216,10 @@ def stage_bench(
         return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(request, network)
-    peers = () if unraced(request.device) else peer_versions(_PEERS)  # they run on no board
+    taking = () if unraced(request.device) else _peers(request)  # boards run none
+    if stage_samples(request, network).oracle not in _PEERS:
+        taking = tuple(name for name in taking if name not in _PEERS)
+    peers = peer_versions(taking) if taking else ()
     rivals = {name: Rival(peer=name, network=original) for name in peers}
     entrants: dict[str, Entrant] = {**bundles, **rivals}
     with open_examiner(request.device) as examiner:

@@ -92,6 +92,20 @@ class ImportManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesManifest(Manifest):
+    """On which inputs bundles of the network are run."""
+
+    oracle: str
+    """Name of the program that outputs are compared with."""
+    ranges: tuple[tuple[str, int, int], ...] = ()
+    """Inputs with the least and the greatest value of retune's samples, see `legal_ranges`."""
+    given: int = 0
+    """Number of samples that the user gave; 0: they are random."""
+    arrays: str = ""
+    """File with the given ones, see `quantize.samples.stacked_samples`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputQuality:
     """How near an output is to the float network's."""
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from retune.bundle.verify.peers import open_reference
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
@@ -26,6 +25,7 @@ from retune.pipeline.quantization import (
     stage_quantize,
 )
 from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR
@@ -179,14 +179,11 @@ def _import_inputs(request: TuneRequest) -> Inputs:
 def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     """The facts of the imported network.
 
-    Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
-    measured for a bundle that could not be verified. InputError for an unknown device.
+    Raises: ModelError for a network that cannot be used. InputError for an unknown device.
     """
     imported = _open(request)
     graph = imported.network.graph
     inputs = {name: graph.types[name] for name in graph.inputs}
-    shapes = {name: entry.shape for name, entry in inputs.items()}
-    open_reference(imported.onnx, graph, shapes=shapes)
     half = _keeps_half(request)
     return ImportManifest(
         model_key=stage_import.key(request),
@@ -207,12 +204,14 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
-    return ("constant bytes", network.model_key, *accelerator_inputs(request))
+    own = (network.model_key, *accelerator_inputs(request))
+    return ("constant bytes, samples", *own, *given_content(request))
 
 
 @stage(TaskManifest, "extract", _extract_inputs)
 def stage_extract(_: Path, request: TuneRequest, network: ImportManifest) -> TaskManifest:
-    """The network's tasks with their weights."""
+    """The network's tasks with their weights. Raises: InputError, as `stage_samples`."""
+    stage_samples(request, network)  # before anything is measured
     entries = tuple(
         TaskEntry(
             key=t.key,

@@ -14,6 +14,7 @@ from retune.device.opening import is_simulated
 from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
+from retune.pipeline.slowness import slow_sentence
 from retune.pipeline.summary import (
     accelerated,
     failed_tasks,
@@ -120,6 +121,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         f"{_size(tuned.least_bytes)})",
         "records": request.records,
     }
+    if slow := slow_sentence(run.bench):
+        facts = {**facts, "slow": slow}
     if tuned.host_steps:
         facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
     if run.bench.board:

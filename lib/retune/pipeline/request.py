@@ -43,6 +43,9 @@ S = TypeVar("S")
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Bindings of input names to shapes, sorted by name."""
 ShapesGiven = Mapping[str, Sequence[int] | int] | Shapes
+Samples = Positive | str
+"""A number of random samples, or the path of files with given ones."""
+PeerName = Literal["onnxruntime", "openvino"]
 Publish = Literal["always", "faster"]
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
@@ -101,6 +104,12 @@ def _shapes(value: ShapesGiven | None) -> Shapes:
     value = value or ()
     pairs = value.items() if isinstance(value, Mapping) else value
     return tuple(sorted((name, (s,) if isinstance(s, int) else tuple(s)) for name, s in pairs))
+
+
+def _samples(value: int | str | Path) -> int | str:
+    """Digits are a number of random samples; anything else is a path."""
+    text = str(value)
+    return int(text) if text.isdecimal() else text
 
 
 def _layout(value: str) -> Layout:
@@ -231,8 +240,11 @@ class TuneRequest:
         "Largest error of a layer, as a part of its output's range; 0: only direct convolutions",
         default=DEFAULT_MAX_ERROR,
     )
-    samples: Positive = option(
-        "Number of inputs on which the bundle is compared with the oracle", default=2
+    samples: Samples = option(
+        "Samples on which the bundle is compared with the oracle: a number of random ones, an .npz "
+        "file with an array for each input, or a folder of them",
+        converter=_samples,
+        default=2,
     )
     publish: Publish = option(
         "Publishing: replace the published bundle always, or only if the new one is faster",
@@ -240,6 +252,11 @@ class TuneRequest:
     )
     keep: Count = option(
         "Number of versions kept beside the published one and its predecessor", default=10
+    )
+    fail_if_slower_than: PeerName | None = option(
+        "Peer that the bundle has to be as fast as: the run fails after publishing if it is "
+        "slower; by default none",
+        default=None,
     )
     quantize: QuantizeSettings | None = option(
         f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
@@ -337,8 +354,8 @@ def _bare(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
-        (kind,) = (each for each in get_args(hint) if each is not type(None))
-        return _bare(kind)
+        kinds = [each for each in get_args(hint) if each is not type(None)]
+        return _bare(kinds[0]) if len(kinds) == 1 else hint
     return hint
 
 
@@ -395,6 +412,8 @@ def check_request(request: TuneRequest) -> None:
         _check_absent(request)
     check_quantization(request)
     check_values(request)
+    check_samples(request.samples)
+    _check_peer(request)
     for what, folder in (
         ("out", request.out),
         ("records", request.records),
@@ -403,6 +422,35 @@ def check_request(request: TuneRequest) -> None:
         check_folder(what, Path(folder))
     check_file("out", request.report)
     check_publishable(Path(request.out))
+
+
+def _check_peer(request: TuneRequest) -> None:
+    """Raises: InputError for a peer that is not here, or that runs on no board."""
+    from retune.bundle.verify.peers import peer_versions
+    from retune.device.opening import is_absent, unraced
+
+    peer = request.fail_if_slower_than
+    if peer is None:
+        return
+    where = f"fail_if_slower_than {peer}"
+    if not peer_versions([peer]):
+        raise InputError(
+            f"{where}: expected a peer that is installed, got none; install it with: pip install "
+            f"{peer}"
+        )
+    if is_absent(request.device) or unraced(request.device):
+        raise InputError(
+            f"{where}: expected a device that peers run on, got {request.device}; leave it out"
+        )
+
+
+def check_samples(samples: int | str) -> None:
+    """Raises: InputError for a path at which there is nothing."""
+    if isinstance(samples, str) and not Path(samples).exists():
+        raise InputError(
+            f"samples {samples}: expected a number, an .npz file or a folder of them, got nothing "
+            "there"
+        )
 
 
 def _check_absent(request: TuneRequest) -> None:

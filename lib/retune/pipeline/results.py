@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from retune.core.errors import RetuneError
 from retune.core.results import Latency, TaskResult
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.manifest import (
@@ -84,3 +85,15 @@ class TuneResult:
     """Which bundle is published, and why that one."""
     failed: tuple[tuple[str, str], ...] = ()
     """Task -> why its search failed; it has its default schedule."""
+    slow: str = ""
+    """Than which peer the bundle is slower, or that it is mostly on the host, with the first cause,
+    as a sentence; empty if neither."""
+
+
+class SlowerThanPeer(RetuneError):
+    """A bundle was published that is slower than the peer that `fail_if_slower_than` names."""
+
+    def __init__(self, reason: str, result: TuneResult) -> None:
+        super().__init__(f"{result.module}: {reason}; the bundle is published, see its report")
+        self.result = result
+        """The end of the run."""

@@ -52,9 +52,11 @@ def result_data(result: TuneResult) -> Row:
             "rounding": result.verified.rounding,
             "used": result.verified.share,
             "decision": result.verified.decision,
+            "notes": list(result.verified.notes),
             "max_error": result.max_error,
             "largest_error": result.largest_error,
         },
+        "slow": result.slow,
         "settled": result.settled,
         "failed": dict(result.failed),
     }

@@ -17,6 +17,7 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
+from retune.pipeline.slowness import slow_sentence
 
 
 def event_of(
@@ -98,6 +99,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         settled=validated(run.constraints, run.verified),
         published=published,
         failed=failed_tasks(run),
+        slow=slow_sentence(run.bench),
     )
 
 

@@ -34,6 +34,7 @@ from retune.pipeline.manifest import (
     VerifyManifest,
 )
 from retune.pipeline.request import TuneRequest
+from retune.pipeline.sampling import given_content
 from retune.pipeline.selection import (
     selected_candidates,
     selected_network,
@@ -63,7 +64,7 @@ def _inputs(
 ) -> Inputs:
     del tasks  # they follow from the network
     known = (oracle_version(), device_conditions(request))
-    asked = (request.max_error, request.samples)
+    asked = (request.max_error, given_content(request) or request.samples)
     return network.model_key, selection, constraints.content, *asked, *known
 
 

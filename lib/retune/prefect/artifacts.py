@@ -116,6 +116,8 @@ def show_result(result: TuneResult, device: str) -> None:
         f"# {title}",
         *(f"- {line}" for line in latency_lines(result)),
         f"- largest deviation from {verified.oracle}: {deviation}, {verified.decision}",
+        *(f"- note: {note}" for note in verified.notes),
+        *([f"- {result.slow}"] if result.slow else []),
         f"- bundle `{result.module}`, report `{result.report}`, records `{result.records}`",
     ]
     show_markdown("summary", *names, markdown="\n".join(lines), description=f"Result of {title}")

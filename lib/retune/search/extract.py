@@ -3,12 +3,16 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from retune.frontend.host.step import step_of
-from retune.graph.fuse import ALIAS, Group, group_graph, partition
-from retune.graph.graph import Graph
+from retune.graph.fuse import ALIAS, Group, group_graph, group_renamed, partition
+from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.lower import group_tensors
 from retune.graph.passes.joins import inclusions, inclusions_of
 from retune.graph.passes.storage import computed_wide
+from retune.graph.rewrite import renamed
+from retune.graph.scan import SCAN, Scan, StepGraph, step_graph
 from retune.ir.merge import merge_axes
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
@@ -40,14 +44,46 @@ class Network:
     graph: Graph
     groups: tuple[PlacedGroup, ...]
     tasks: Mapping[str, Task]
+    """Those of loops included: each counts as often as its group runs."""
     layouts: Mapping[str, Storage] = field(default_factory=dict[str, Storage])
     """Values that lie otherwise than in rows, in memory of their own."""
+    loops: "Mapping[str, Loop]" = field(default_factory=dict[str, "Loop"])
+    """Group of a loop -> what runs in it."""
+
+    def renamed(self, names: Mapping[str, str]) -> "Network":
+        """The network with other names of some of its values."""
+        groups = (replace(p, group=group_renamed(p.group, names)) for p in self.groups)
+        loops = self.loops.items()
+        return replace(
+            self,
+            graph=renamed(self.graph, names),
+            groups=tuple(groups),
+            loops={g: replace(own, start=own.start.renamed(names)) for g, own in loops},
+        )
 
     @property
     def host_steps(self) -> tuple[str, ...]:
         """The ops of each step on the host, in order."""
         groups = (placed.group for placed in self.groups)
         return tuple(step_of(g.anchor.attrs).title for g in groups if g.kind == HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of the network: its states are set, and then it runs step after step."""
+
+    scan: Scan
+    step: StepGraph
+    start: Network
+    """Sets the counters and states, in the order of the step's inputs. What it reads has the names
+    that it has around the loop."""
+    each: Network
+    """One step."""
+
+    @property
+    def carried(self) -> int:
+        """How many counters and states there are: the first inputs and outputs of a step."""
+        return len(self.step.counters) + self.scan.states
 
 
 def extract(
@@ -60,20 +96,54 @@ def extract(
     """
     tasks: dict[str, Task] = {}
     placed: list[PlacedGroup] = []
+    loops: dict[str, Loop] = {}
     groups = partition(graph)
     offloaded = packed_tasks(graph, groups, accelerator) if accelerator else {}
     parts = {value for node in graph.nodes for value, _, _ in inclusions(node, graph)}
     for group in groups:
-        if group.kind in (ALIAS, HOST):
+        if group.kind == SCAN:
+            loops[group.name] = loop = _loop(graph, group, max_error)
+            _count(tasks, loop.start.tasks, 1)
+            _count(tasks, loop.each.tasks, loop.scan.steps)
+        if group.kind in (ALIAS, HOST, SCAN):
             placed.append(PlacedGroup(group, None))
             continue
         task = offloaded.get(group.name) or replace(
             make_task(graph, group, parts), max_error=max_error, searched=accelerator is None
         )
-        found = tasks.get(task.key)
-        tasks[task.key] = replace(found, weight=found.weight + 1) if found else task
+        _count(tasks, {task.key: task}, 1)
         placed.append(PlacedGroup(group, task.key))
-    return Network(graph, tuple(placed), tasks)
+    return Network(graph, tuple(placed), tasks, loops=loops)
+
+
+def _count(tasks: dict[str, Task], more: Mapping[str, Task], times: int) -> None:
+    """The tasks are among `tasks`, so many times each."""
+    for key, task in more.items():
+        found = tasks.get(key)
+        before = found.weight if found else 0
+        tasks[key] = replace(found or task, weight=before + times * task.weight)
+
+
+def _loop(graph: Graph, group: Group, max_error: float) -> Loop:
+    """What runs in the loop that a group is."""
+    scan = Scan.of(group.anchor.attrs)
+    step = step_graph(scan)
+    start, states = GraphBuilder("start", reserved=graph.types), list[str]()
+    for name, first in step.counters.items():
+        states.append(start.constant(start.fresh(name), np.asarray(first, np.int32)))
+    for value in group.anchor.inputs[: scan.states]:
+        if value not in start.types and value in graph.constants:
+            start.constant(value, graph.constants[value], graph.types[value].dtype)
+        elif value not in start.types:
+            start.input(value, graph.types[value])
+        states.append(value)
+    copies = [start.add("identity", [value], name=f"{value}.start") for value in states]
+    return Loop(
+        scan=scan,
+        step=step,
+        start=extract(start.finish(copies), max_error=max_error),
+        each=extract(step.graph, max_error=max_error),
+    )
 
 
 def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:

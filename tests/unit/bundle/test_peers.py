@@ -67,19 +67,41 @@ def test_the_reference_is_onnxruntime_where_it_is_installed(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = load_file(model, BATCH_OF_TWO)
-    assert open_reference(model, graph, shapes=BATCH_OF_TWO).name == "onnxruntime"
+    graph_of = lambda: graph  # noqa: E731
+    assert open_reference(model, graph_of, shapes=BATCH_OF_TWO).name == "onnxruntime"
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert open_reference(model, graph).name == "numpy"
+    missing = open_reference(model, graph_of)
+    assert missing.name == "numpy" and "onnxruntime is not installed" in missing.note
 
 
 def test_the_oracle_s_version_is_that_of_what_is_opened(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
-        oracle = open_reference(model, load_file(model, BATCH_OF_TWO), shapes=BATCH_OF_TWO)
+        graph = load_file(model, BATCH_OF_TWO)
+        oracle = open_reference(model, lambda g=graph: g, shapes=BATCH_OF_TWO)
         assert oracle_version() == f"{oracle.name} {oracle.version}"
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert peer_versions() == {}
+
+
+def test_a_file_that_onnxruntime_cannot_run_is_checked_by_numpy(tmp_path: Path) -> None:
+    even = helper.make_node("LRN", ["x"], ["y"], size=4)
+    kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 6, 2, 2]) for n in "xy"]
+    made = helper.make_model(helper.make_graph([even], "net", kinds[:1], kinds[1:]))
+    made.ir_version = 8
+    path = tmp_path / "even.onnx"
+    path.write_bytes(made.SerializeToString())
+    oracle = open_reference(path, lambda: load_file(path))
+    assert oracle.name == "numpy" and oracle.note.startswith("onnxruntime cannot load it: ")
+    assert "does not find errors of the import" in oracle.note
+    assert oracle({"x": np.ones((1, 6, 2, 2), np.float32)})["y"].shape == (1, 6, 2, 2)
+
+
+def test_what_onnxruntime_refuses_at_run_time_is_an_error_with_a_remedy(model: Path) -> None:
+    peer = open_peer("onnxruntime", model, shapes=BATCH_OF_TWO)
+    with pytest.raises(InputError, match=r"onnxruntime refuses the inputs: .*--samples data.npz"):
+        peer({"x": np.zeros((2, 7), np.float32)})
 
 
 @pytest.mark.process

@@ -160,3 +160,21 @@ def _double(inputs: Arrays) -> Arrays:
 
 def _f32(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
+
+
+def test_samples_get_wider_until_they_reach_all_parts() -> None:
+    seen: list[float] = []
+
+    def module(inputs: Arrays) -> Arrays:
+        seen.append(float(np.abs(inputs["x"]).max()))
+        return _double(inputs)
+
+    def unseen() -> list[str]:
+        return [] if max(seen) > 2 else ["detections"]
+
+    found = verify(module, _double, feeds, samples=2, unseen=unseen)
+    assert (found.samples, found.unseen, found.notes) == (3, (), ())
+    never = verify(module, _double, feeds, samples=2, unseen=lambda: ["detections"])
+    assert never.passed and never.samples == 4 and never.unseen == ("detections",)
+    assert "host step detections saw no rows in any sample" in never.notes[0]
+    assert "--samples data.npz" in never.notes[0]

@@ -12,7 +12,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops.registry import CLAIMS
 from retune.graph.evaluate import run_graph
 from retune.proto.scope import MICROSOFT
-from tests.support.contrib import model_of, rand
+from tests.support.contrib import malformed, model_of, rand
 from tests.support.contrib_blocks import narrow_model
 from tests.support.contrib_cases import CASES
 from tests.support.networks import node
@@ -93,3 +93,39 @@ def test_it_means_the_same_in_float16(name: str) -> None:
     }
     half = replace(case, inputs=halves)
     assert_as_peer(model_of(half), half.fed, 1e-2)
+
+
+def test_malformed_nodes_are_imported_or_refused(seed: int) -> None:
+    for turn in range(150):
+        rng = np.random.default_rng([seed, turn])
+        case = malformed(CASES[str(rng.choice(list(CASES)))], rng)
+        try:
+            import_model(model_of(case))
+        except ModelError:
+            continue
+        except Exception as error:
+            raise AssertionError(f"RETUNE_SEED={seed}, turn {turn}: {case}") from error
+
+
+def test_an_error_of_an_inner_operator_names_both_nodes() -> None:
+    weights = {"w": rand(2, 2, 3, 3)}
+    proto = node("FusedConv", ["x", "w"], ["y"], domain=MICROSOFT, kernel_shape=[5, 5])
+    message = r"net: node 'FusedConv_y' \(FusedConv\): node '.*' \(Conv\): kernel_shape \[5, 5\]"
+    with pytest.raises(ModelError, match=message):
+        import_model(typed_model([proto], {"x": rand(1, 2, 8, 8)}, ["y"], weights))
+
+
+def test_what_follows_unknown_sizes_runs_on_the_host() -> None:
+    nodes = [
+        node("NonZero", ["x"], ["n"]),
+        node("Cast", ["n"], ["f"], to=onnx.TensorProto.FLOAT),
+        node("FusedMatMul", ["f", "f"], ["h"], domain=MICROSOFT, transB=1, alpha=0.5),
+        node("FastGelu", ["h"], ["y"], domain=MICROSOFT),
+    ]
+    x = np.array([[1, 0, 2], [0, 3, 0]], np.float32)
+    made = typed_model(nodes, {"x": x}, ["y"])
+    made.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    made.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])
+    )
+    assert_as_peer(made, {"x": x})

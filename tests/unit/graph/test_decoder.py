@@ -42,6 +42,7 @@ def test_it_generates_as_onnxruntime_does(batch: int) -> None:
         held += length
 
 
+@pytest.mark.slow
 @pytest.mark.device
 def test_a_step_runs_as_kernels() -> None:
     made = decoder()

@@ -21,6 +21,7 @@ FUNCTIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
 OUTPUTS = {"LSTM": ("Y", "Y_h", "Y_c"), "GRU": ("Y", "Y_h"), "RNN": ("Y", "Y_h")}
 ORDER = ("X", "W", "R", "B", "lengths", "initial_h", "initial_c", "P")
 STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 4, 6
+BOTH = "bidirectional"
 LENGTHS = np.array([5, 2, 3], np.int32)
 
 
@@ -153,14 +154,6 @@ def test_lengths_that_reach_the_end_need_no_masks():
     assert_as_peer(made, inputs)
 
 
-def test_a_state_of_zeros_is_left_out():
-    arrays = arrays_of("LSTM", ("B",), 1)
-    zeros = np.zeros((1, BATCH, HIDDEN), np.float32)
-    given = import_model(layer("LSTM", arrays | {"initial_h": zeros, "initial_c": zeros})[0])
-    without = import_model(layer("LSTM", arrays)[0])
-    assert [n.op for n in given.nodes] == [n.op for n in without.nodes]
-
-
 @pytest.mark.parametrize("optional", [("B",), ("B", "lengths", "initial_h", "P")])
 def test_steps_share_their_tasks(optional):
     def tasks(steps: int) -> int:
@@ -171,16 +164,30 @@ def test_steps_share_their_tasks(optional):
     assert tasks(5) == tasks(9)
 
 
-def test_a_step_is_a_dense_layer_for_each_gate_and_what_follows():
-    graph = optimise(import_model(layer("LSTM", arrays_of("LSTM", ("B",), 1))[0]))
-    groups = [[n.op for n in placed.group.nodes] for placed in extract(graph).groups]
-    for wanted in (
-        ["dense", "add", "sigmoid"],
-        ["dense", "add", "sigmoid", "multiply"],
-        ["dense", "add", "tanh", "multiply", "add"],
-        ["tanh", "multiply"],
-    ):
-        assert wanted in groups
+@pytest.mark.parametrize(
+    ("op", "attrs", "products"),
+    [
+        ("LSTM", {}, 1),
+        ("GRU", {"linear_before_reset": 1}, 1),
+        ("GRU", {}, 2),
+        ("RNN", {}, 1),
+    ],
+)
+def test_a_step_makes_all_gates_by_one_product(op, attrs, products):
+    """The reset gate of a GRU may have to be there before the last gate's product."""
+    graph = optimise(import_model(layer(op, arrays_of(op, ("B",), 1), **attrs)[0]))
+    (loop,) = extract(graph).loops.values()
+    ops = [node.op for node in loop.each.graph.nodes]
+    assert (ops.count("dense"), loop.scan.steps) == (products, STEPS)
+    assert [node.op for node in graph.nodes].count("dense") == 1
+
+
+def test_any_number_of_steps_is_one_loop():
+    few, many = (
+        import_model(layer("LSTM", arrays_of("LSTM", ("B",), 2, steps), direction=BOTH)[0])
+        for steps in (STEPS, 2000)
+    )
+    assert [node.op for node in few.nodes] == [node.op for node in many.nodes]
 
 
 @pytest.mark.parametrize(

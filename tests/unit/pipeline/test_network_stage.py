@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, external_data_helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from retune.api import tune_network
 from retune.core.errors import ModelError
 from retune.pipeline.network import import_network, open_network, stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
+from retune.pipeline.sampling import stage_samples
 from tests.support.device_networks import write
 from tests.support.networks import model, node, normal
 
@@ -50,11 +51,36 @@ def test_the_facts_of_a_network(tmp_path: Path):
     assert (task.op, task.weight) == ("conv2d_nhwc", 1)
 
 
-def test_what_the_oracle_refuses_is_not_imported(tmp_path: Path):
-    short = model([node("Relu", ["x"], ["y"])], {"x": [4]}, element=TensorProto.INT16)
+@pytest.mark.parametrize(("element", "oracle"), [("INT16", "numpy"), ("FLOAT", "onnxruntime")])
+def test_what_onnxruntime_cannot_run_is_compared_with_numpy(
+    tmp_path: Path, element: str, oracle: str
+):
+    kind = TensorProto.DataType.Value(element)
+    short = model([node("Relu", ["x"], ["y"])], {"x": [4]}, element=kind)
     onnx.save(short, tmp_path / "net.onnx")
-    with pytest.raises(ModelError, match="onnxruntime cannot load it"):
-        stage_import(request_for(tmp_path, tmp_path / "net.onnx"))
+    request = request_for(tmp_path, tmp_path / "net.onnx")
+    assert stage_samples(request, stage_import(request)).oracle == oracle
+
+
+def test_samples_are_such_that_the_oracle_takes_them(tmp_path: Path):
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 3, 4]),
+        helper.make_tensor_value_info("n", TensorProto.INT32, [3]),
+    ]
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.random((1, 18, 4), "f"), "r": rng.random((1, 18, 6), "f")}
+    graph = helper.make_graph(
+        [node("GRU", ["x", "w", "r", "", "n"], ["y"], hidden_size=6)],
+        "net",
+        inputs,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, 1, 3, 6])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)])
+    made.ir_version = 8
+    onnx.save(made, tmp_path / "net.onnx")
+    request = request_for(tmp_path, tmp_path / "net.onnx")
+    assert stage_samples(request, stage_import(request)).ranges == (("n", 1, 5),)
 
 
 def test_the_key_follows_what_the_network_is(tmp_path: Path):

@@ -70,9 +70,11 @@ def test_the_flow_has_them_as_its_form():
     assert {name: each.get("default", ...) for name, each in shown.items()} == DEFAULTS
     for name, each in OPTIONS.items():
         assert shown[name]["description"] == each.help
-        assert tuple(shown[name].get("enum", ())) == each.choices
+        forms = [shown[name], *shown[name].get("anyOf", ())]
+        assert tuple(name for form in forms for name in form.get("enum", ())) == each.choices
         assert "type" in shown[name] or "anyOf" in shown[name]
-    assert shown["samples"]["minimum"] == 1
+    assert shown["keep"]["minimum"] == 0
+    assert {each["type"] for each in shown["samples"]["anyOf"]} == {"integer", "string"}
     given = TuneRequest(model="m", out="o", shapes={"x": (1, 2), "n": 3}, quantize="power2")
     again = tune_network.validate_parameters(json.loads(json.dumps(parameters_of(given))))
     assert TuneRequest(**again) == given

@@ -8,6 +8,7 @@ from math import prod
 
 from retune import __version__
 from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime.executor import launchable_segments
 from retune.bundle.runtime.placement import Placement
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
@@ -42,6 +43,7 @@ def header_text(plan: NetworkPlan, placement: Placement, peak_bytes: int, kernel
         *_images(plan),
         *_arguments(plan, placement),
         *_steps(plan),
+        *_segments(plan),
         "#endif",
         "#endif",
         "",
@@ -97,6 +99,7 @@ def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterato
         "INPUTS": len(plan.inputs),
         "OUTPUTS": len(plan.outputs),
         "STEPS": len(plan.launches),
+        "SEGMENTS": len(launchable_segments(plan)),
         "IMAGES": len(images_of(plan)),
         "ARGUMENTS": sum(len(step.args) for step in plan.launches),
         "MOST_ARGUMENTS": max((len(step.args) for step in plan.launches), default=1),
@@ -144,6 +147,11 @@ struct step {
   const char *kernel;
   int first, arguments;
   size_t global[3], local[3];
+};
+
+/* Steps from `first` to before `last`, so many times over. */
+struct segment {
+  int first, last, times;
 };
 """.splitlines()
     yield ""
@@ -196,6 +204,11 @@ def _steps(plan: NetworkPlan) -> Iterator[str]:
     notes = [_work(step) for step in plan.launches]
     empty = '{"", 0, 0, {1, 1, 1}, {1, 1, 1}}'
     yield from _table("struct step steps", rows, empty, notes)
+
+
+def _segments(plan: NetworkPlan) -> Iterator[str]:
+    rows = [f"{{{s.first}, {s.end}, {s.times}}}" for s in launchable_segments(plan)]
+    yield from _table("struct segment segments", rows, "{0, 0, 0}")
 
 
 def _work(step: KernelLaunch) -> str:

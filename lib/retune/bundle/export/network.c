@@ -337,7 +337,7 @@ struct network {
     struct place place;
     cl_mem object;
   } windows[ARGUMENTS + 1];
-  struct launch launches[STEPS + 1];
+  struct launch launches[STEPS + SEGMENTS + 1];
   int window_count, launch_count;
 };
 
@@ -564,24 +564,31 @@ static int prepare_step(struct network *n, const struct step *step) {
   return 0;
 }
 
-/* All steps as one launch: of workers that stay for all of them, or of a single thread. */
-static int prepare_whole(struct network *n) {
+/* A segment as one launch: of workers that stay for all of it, or of a single thread. */
+static int prepare_segment(struct network *n, const struct segment *segment) {
   const int workers = n->form == PERSISTENT;
-  const int numbers[3] = {0, STEPS, 1}; /* from the first step to the last, once */
-  const size_t counted = STEPS > 1024 ? STEPS : 1024;
+  const int numbers[3] = {segment->first, segment->last, segment->times};
   struct launch *launch = add_launch(n, workers ? "persistent" : "in_one_thread");
   cl_uint at = 0;
   if (!launch) return -1;
   for (; at < BASES; ++at)
     if (set_memory(launch->kernel, at, &n->bases[at])) return -1;
-  if (workers) { /* counters, a cache line each: see kernels.cl */
-    if (allocate(n, &n->state, 64 * (2 + counted * (n->threads + 1)), 0)) return -1;
+  if (workers) {
     if (set_memory(launch->kernel, at++, &n->state)) return -1;
     launch->global[0] = 2 * n->threads; /* PoCL gives a thread more than one at a time */
   }
   for (int i = 0; i < 3; ++i)
     if (check(clSetKernelArg(launch->kernel, at++, sizeof numbers[i], &numbers[i]), "argument"))
       return -1;
+  return 0;
+}
+
+static int prepare_segments(struct network *n) {
+  const size_t counted = STEPS > 1024 ? STEPS : 1024;
+  if (n->form == PERSISTENT) /* counters, a cache line each: see kernels.cl */
+    if (allocate(n, &n->state, 64 * (2 + counted * (n->threads + 1)), 0)) return -1;
+  for (int i = 0; i < SEGMENTS; ++i)
+    if (prepare_segment(n, &segments[i])) return -1;
   return 0;
 }
 
@@ -693,18 +700,27 @@ static int open_on_device(struct network *n, const char *folder, const char *wan
     if (allocate(n, &n->bases[i], base_bytes[i], i == INTERFACE)) return -1;
   if (read_weights(n, folder) || !STEPS) return STEPS ? -1 : 0;
   if (build(n, folder)) return -1;
-  if (n->form != QUEUED) return prepare_whole(n);
+  if (n->form != QUEUED) return prepare_segments(n);
   for (int i = 0; i < STEPS; ++i)
     if (prepare_step(n, &steps[i])) return -1;
   return 0;
 }
 
+static int enqueue(struct network *n, const struct launch *launch) {
+  return check(clEnqueueNDRangeKernel(n->queue, launch->kernel, 3, NULL, launch->global,
+                                      launch->local, 0, NULL, NULL), "launch");
+}
+
 static int run_launches(struct network *n) {
-  for (int i = 0; i < n->launch_count; ++i) {
-    const struct launch *launch = &n->launches[i];
-    if (check(clEnqueueNDRangeKernel(n->queue, launch->kernel, 3, NULL, launch->global,
-                                     launch->local, 0, NULL, NULL), "launch"))
-      return -1;
+  for (int i = 0; i < SEGMENTS; ++i) {
+    const struct segment *segment = &segments[i];
+    if (n->form != QUEUED) {
+      if (enqueue(n, &n->launches[i])) return -1;
+      continue;
+    }
+    for (int time = 0; time < segment->times; ++time)
+      for (int step = segment->first; step < segment->last; ++step)
+        if (enqueue(n, &n->launches[step])) return -1;
   }
   return check(clFinish(n->queue), "wait for the device");
 }

@@ -7,31 +7,35 @@ same workers as a run. Other devices get the launches in order on one queue.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
-from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.hazards import waits
 from retune.bundle.runtime.placement import Placement, touched
 from retune.codegen.network import inline
-from retune.codegen.network.persistent import Callee, CalleeLaunch
+from retune.codegen.network.persistent import Callee, CalleeLaunch, most_rounds
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
 from retune.codegen.source import three
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
+Part = Callable[[int, int, int], tuple[PreparedKernel, ...]]
+"""(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that many
+times over, in one launch where the device allows it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
     """Launches with their arguments set, ready to be enqueued any number of times."""
 
-    whole: tuple[PreparedKernel, ...]
-    """The plan."""
-    part: Callable[[int, int, int], tuple[PreparedKernel, ...]]
-    """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that
-    many times over, in one launch where the device allows it."""
+    segments: Callable[[int, int], tuple[PreparedKernel, ...]]
+    """(first, end) -> what runs the plan's launches from `first` to before `end`, each as often as
+    the plan's loops say."""
+    part: Part
 
 
 def forms_here(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
@@ -59,37 +63,48 @@ def make_executor(form: Form, plan: NetworkPlan, held: Allocations, device: Devi
     Raises: BuildFailed.
     """
     if not plan.launches:
-        return Executor(whole=(), part=lambda first, end, rounds: ())
-    return _FORMS[form](plan, held, device)
+        return Executor(segments=lambda first, end: (), part=lambda first, end, rounds: ())
+    part = _FORMS[form](plan, held, device)
+
+    prepared = cache(part)
+
+    def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
+        every = launchable_segments(plan, first, end)
+        return tuple(launch for s in every for launch in prepared(s.first, s.end, s.times))
+
+    return Executor(segments=segments, part=part)
 
 
-def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+def launchable_segments(plan: NetworkPlan, first: int = 0, end: int | None = None) -> list[Segment]:
+    """The plan's segments (see there), each of no more times than one launch can run it."""
+    found: list[Segment] = []
+    for segment in plan.segments(first, len(plan.launches) if end is None else end):
+        left, most = segment.times, most_rounds(segment.end - segment.first)
+        while left > 0:
+            found.append(replace(segment, times=min(left, most)))
+            left -= most
+    return found
+
+
+def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     """The plan as one launch of persistent workers."""
     if not can_persist(device):
         return _staying(plan, held, device)
     placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
     kernel = Persistent(device, [plan.text], plan.options, callees_of(plan), steps, len(bases))
-    return Executor(
-        whole=(kernel.launch(bases),),
-        part=lambda first, end, rounds: (
-            kernel.launch(bases, first=first, last=end, rounds=rounds),
-        ),
-    )
+    return lambda first, end, rounds: (kernel.launch(bases, first=first, last=end, rounds=rounds),)
 
 
-def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     """The plan as one launch of groups of items that stay."""
     placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
     kernel = Resident(device, [plan.text], plan.options, callees_of(plan), steps, len(bases))
-    return Executor(
-        whole=(kernel.launch(bases),),
-        part=lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds,
-    )
+    return lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds
 
 
-def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     """The plan as one launch of one work-item."""
     placement, bases = held.placement, held.bases
     own = inline.inline_text(
@@ -101,19 +116,16 @@ def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
         one, steps = (1, 1, 1), (first, end, rounds)
         return (device.prepare(program, inline.NAME, bases, one, one, steps),)
 
-    return Executor(whole=part(0, len(plan.launches), 1), part=part)
+    return part
 
 
-def _queued(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+def _queued(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     """Launches on the in-order queue, without events: 2 to 3 us each for the host."""
     launches = queued_launches(plan, held, device)
-    return Executor(
-        whole=launches,
-        part=lambda first, end, rounds: launches[first:end] * rounds,
-    )
+    return lambda first, end, rounds: launches[first:end] * rounds
 
 
-_FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = {
+_FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Part]] = {
     "persistent": _resident,
     "inline": _inline,
     "queued": _queued,

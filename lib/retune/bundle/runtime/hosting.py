@@ -100,10 +100,7 @@ def prepare_parts(
     """The plan's parts in order, with the launches of the executor's form."""
     found: list[RunPart] = []
     for part in plan.parts:
-        count = part.end - part.first
-        launches = executor.whole if count == len(plan.launches) else ()
-        if 0 < count < len(plan.launches):
-            launches = executor.part(part.first, part.end, 1)
+        launches = executor.segments(part.first, part.end)
         hosts = tuple(HostCall(step, plan, held, device) for step in part.hosts)
         found.append(RunPart(launches=launches, hosts=hosts))
     return tuple(found)

@@ -7,6 +7,7 @@ outputs is the only wait. Where host and device share memory (PoCL) the copies a
 commands of 20 us each. A network with host steps runs in parts, see `hosting`.
 """
 
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,8 +95,9 @@ class Module:
         # The arrays are on the device now; letting go of them frees the file or zip behind them.
         self.plan = replace(plan, weights={})
         self._parts = prepare_parts(plan, self._executor, held, self._host)
+        self._whole = tuple(launch for part in self._parts for launch in part.launches)
         self._connect(held)
-        self._host.enqueue(self._executor.whole)
+        self._host.enqueue(self._whole)
         self._host.finish()
 
     def _connect(self, held: Allocations) -> None:
@@ -162,7 +164,7 @@ class Module:
             return self.observe(inputs)[0]
         for write, array in zip(self._writers, self._check.arrays(inputs), strict=True):
             write(array)
-        self._host.enqueue(self._executor.whole)
+        self._host.enqueue(self._whole)
         return {name: read() for name, read in self._readers}
 
     __call__ = run
@@ -240,7 +242,8 @@ class Module:
     ) -> tuple[LaunchProfile, ...]:
         """The time of each step in order, as the median of `repeat` runs (at least one).
 
-        With the ceilings of the device, also each launch's share of its roofline.
+        A launch in a loop is timed once, and counted as often as it runs. With the ceilings of the
+        device, also each launch's share of its roofline.
         """
         feeds, count = self.random_inputs() if inputs is None else inputs, max(1, repeat)
         self.run(feeds)
@@ -249,13 +252,14 @@ class Module:
             for i in range(len(self.plan.launches))
             for launch in self._executor.part(i, i + 1, 1)
         ]
-        launched = _medians([self._host.profile(steps) for _ in range(count)])
+        alone = _medians([self._host.profile(steps) for _ in range(count)])
+        launched = map(operator.mul, alone, self.plan.repeats)
         hosted = iter(self._host_medians(feeds, count))
         medians = [
             next(hosted) if isinstance(step, PlanHost) else next(launched)
             for step in self.plan.steps
         ]
-        return profile_rows(self.plan.steps, medians, ceilings)
+        return profile_rows(self.plan.whole_steps, medians, ceilings)
 
     def _host_medians(self, feeds: Mapping[str, np.ndarray], count: int) -> Iterator[float]:
         """Seconds of each host step in order."""
@@ -268,7 +272,7 @@ class Module:
 
         Inputs that hold indices get valid ones.
         """
-        return random_inputs(self.inputs, seed, self.plan.counts)
+        return sample_inputs(self.plan, seed)
 
 
 def profile_rows(
@@ -279,18 +283,39 @@ def profile_rows(
     return tuple(_profile(*row, total, ceilings) for row in zip(steps, seconds, strict=True))
 
 
+def sample_inputs(plan: NetworkPlan, seed: int = 0) -> dict[str, np.ndarray]:
+    """An array for each input of the plan, by name; equal seeds give equal arrays.
+
+    They are the samples that the user gave, in turns, or else random.
+    """
+    if plan.samples:
+        return sample_of(plan.samples, seed)
+    entries = {name: plan.buffer(name) for name in plan.inputs}
+    types = {name: _type(entry.dtype, entry.shape) for name, entry in entries.items()}
+    return random_inputs(types, seed, plan.counts, plan.least)
+
+
+def sample_of(samples: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    """The inputs of that number, counted round and round."""
+    return {name: np.array(arrays[number % len(arrays)]) for name, arrays in samples.items()}
+
+
 def random_inputs(
-    types: Mapping[str, TensorType], seed: int = 0, counts: Mapping[str, int] | None = None
+    types: Mapping[str, TensorType],
+    seed: int = 0,
+    counts: Mapping[str, int] | None = None,
+    least: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """A random array of each type, none equal to another; equal seeds give equal arrays.
 
-    Inputs among `counts` have values from 0 to before their count.
+    Inputs among `counts` have values from 0, or from their `least`, to before their count.
     """
-    counts = counts or {}
+    counts, least = counts or {}, least or {}
     seeds = np.random.SeedSequence(seed).generate_state(len(types))
     arrays: dict[str, np.ndarray] = {}
     for (name, kind), own in zip(types.items(), seeds, strict=True):
-        low, high = (0, counts[name] - 1) if name in counts else (None, None)
+        low = least.get(name, 0) if name in counts else least.get(name)
+        high = counts[name] - 1 if name in counts else None
         arrays[name] = random_array(kind, low, high, seed=int(own))
     return arrays
 

@@ -8,13 +8,15 @@ truth values have to be equal unless rounding decides them. A network with host 
 compared part by part, see `by_parts`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from retune.bundle.runtime.module import sample_inputs, sample_of
 from retune.bundle.verify.rounding import FACTOR, OutputRounding, Rounding
 from retune.core.dtypes import as_dtype, dtype_of
 from retune.core.errors import InputError
@@ -33,6 +35,9 @@ range."""
 _ROUNDINGS = 5
 """A module that rounds values from one kernel to the next, such as to float16, may deviate by so
 many times the tolerance of their type."""
+_RANDOM_SAMPLES = 3
+_WIDER = (3.0, 10.0)
+"""Factors of floats in samples that are to reach what others did not, such as detections."""
 Criterion = Literal["range", "rounding"]
 """See `Verification.criterion`."""
 DIRECT_PART = 0.2
@@ -76,11 +81,22 @@ class Verification:
     """The largest of all outputs': they may deviate by `rounding.FACTOR` times that, too."""
     by_parts: bool = False
     """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
+    unseen: tuple[str, ...] = ()
+    """Host steps of which no sample made any element: they were compared with nothing."""
 
     @property
     def passed(self) -> bool:
         """No element of any output of any sample deviates by more than is allowed."""
         return self.used <= 1
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the samples leave open, as sentences."""
+        return tuple(
+            f"host step {step} saw no rows in any sample: it was compared with nothing; give "
+            "samples that reach it with --samples data.npz"
+            for step in self.unseen
+        )
 
     @property
     def criterion(self) -> Criterion:
@@ -108,6 +124,35 @@ def tolerance_of(plan: "NetworkPlan") -> float:
     return max([TOLERANCE, *(_ROUNDINGS * allowed for allowed in rounded)])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """On which inputs a bundle is compared."""
+
+    feeds: Feeds
+    count: int
+    arrays: Mapping[str, np.ndarray]
+    """Samples that the user gave, along a first axis; none: they are random."""
+
+    @property
+    def given(self) -> bool:
+        """Whether they are the user's."""
+        return bool(self.arrays)
+
+
+def sampling(plan: "NetworkPlan", samples: int | None, given: Mapping[str, np.ndarray]) -> Sampling:
+    """So many of the `given` samples, else of those that the plan has, else random ones.
+
+    Without a number all of them, or a few random ones.
+    """
+    own = given or plan.samples
+    if not own:
+        feeds = partial(sample_inputs, replace(plan, samples={}))
+        return Sampling(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={})
+    there = len(next(iter(own.values())))
+    feeds = partial(sample_of, own)
+    return Sampling(feeds=feeds, count=min(samples or there, there), arrays=own)
+
+
 def verify(
     module: "Predict",
     reference: "Predict",
@@ -118,19 +163,22 @@ def verify(
     tolerance: float = TOLERANCE,
     parts: "Parts | None" = None,
     rounding: Rounding | None = None,
+    unseen: Callable[[], Sequence[str]] | None = None,
 ) -> Verification:
     """Compares `module` with `reference` on that many seeded samples of `feeds`.
 
     Where outputs of a sample deviate by more than `tolerance` of their range, `rounding` is asked
     what they may deviate by. Where they do not agree by that either, and the network has `parts`,
-    these are compared in their place. Raises: InputError if `samples` is not positive.
+    these are compared in their place. While `unseen` names parts that no sample has reached, more
+    samples follow whose floats are larger. Raises: InputError if `samples` is not positive.
     """
     if samples < 1:
         raise InputError(f"verify: expected at least one sample; got {samples}")
     found: dict[str, OutputDeviation] = {}
     by_parts = False
-    for sample in range(samples):
-        inputs = feeds(seed + sample)
+    taken = 0
+    for inputs in _samples(feeds, samples, seed, unseen):
+        taken += 1
         expected, got = reference(inputs), module(inputs)
         rows = _compared(expected, got, tolerance, {})
         if rounding and _used(rows) > 1:
@@ -143,7 +191,7 @@ def verify(
                 found[row.name] = row
     outputs = tuple(found.values())
     return Verification(
-        samples=samples,
+        samples=taken,
         max_abs=max((entry.max_abs for entry in outputs), default=inf),
         max_rel_range=max((entry.max_rel_range for entry in outputs), default=inf),
         outputs=outputs,
@@ -151,7 +199,23 @@ def verify(
         used=_used(outputs),
         rounding=max((e.rounding for e in outputs if e.rounding is not None), default=None),
         by_parts=by_parts,
+        unseen=tuple(unseen()) if unseen else (),
     )
+
+
+def _samples(
+    feeds: Feeds, samples: int, seed: int, unseen: Callable[[], Sequence[str]] | None
+) -> Iterator[Mapping[str, np.ndarray]]:
+    for number in range(samples):
+        yield feeds(seed + number)
+    for number, scale in enumerate(_WIDER, start=samples):
+        if unseen is None or not unseen():
+            return
+        inputs = feeds(seed + number)
+        yield {
+            name: (scale * array).astype(array.dtype) if dtype_of(array).is_float else array
+            for name, array in inputs.items()
+        }
 
 
 def _compared(

@@ -74,7 +74,10 @@ class Verify:
 
     bundle: Path
     network: Original
-    samples: int
+    samples: int | None
+    """None: as many as are given; else so many of those that the bundle has or makes."""
+    given: Mapping[str, np.ndarray]
+    """Samples along a first axis, in place of the bundle's own."""
     seed: int
     tolerance: float | None
     """None: as much as `verify.tolerance_of` the bundle says."""
@@ -89,6 +92,13 @@ class Verdict:
     version: str
     """Of the oracle."""
     found: Verification
+    note: str = ""
+    """What the comparison leaves open, see `peers.Peer`."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that the comparison leaves open, as sentences."""
+        return (*([self.note] if self.note else []), *self.found.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime import forms
 from retune.bundle.runtime.module import LaunchProfile, warn_if_foreign
 from retune.bundle.verify.bench import Benchmark, BenchOptions, longest_s
+from retune.bundle.verify.compare import sampling
 from retune.bundle.verify.examination import (
     ANSWERS,
     Compare,
@@ -129,20 +130,31 @@ class Examiner:
         bundle: Path,
         network: Original,
         *,
-        samples: int = 3,
+        samples: int | None = None,
+        given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
     ) -> Verdict:
-        """The bundle beside the oracle, as `verify.verify` compares them; by parts if need be."""
+        """The bundle beside the oracle, as `verify.verify` compares them; by parts if need be.
+
+        On so many `samples` of those that are `given`, else of the bundle's own; by default on all
+        of them, or on a few random ones.
+        """
         request = Verify(
-            bundle=bundle, network=network, samples=samples, seed=seed, tolerance=tolerance
+            bundle=bundle,
+            network=network,
+            samples=samples,
+            given=given or {},
+            seed=seed,
+            tolerance=tolerance,
         )
         self._warn_if_foreign(bundle)
 
         def ask() -> Verdict:
             allowed, call_s = self._patience, self._open(bundle, bundle)
             each = 2 * (allowed.slower * call_s + self._unknown_s(bundle))
-            deadline = allowed.open_s + allowed.answer_s + samples * each
+            count = sampling(self._plan(bundle), samples, given or {}).count
+            deadline = allowed.open_s + allowed.answer_s + count * each
             return self._ask(f"{bundle}: comparison with the oracle", request, deadline, Verdict)
 
         return self._twice(ask)

@@ -5,16 +5,19 @@ run `bundle_worker` alone.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
-from retune.bundle.verify.compare import tolerance_of, verify
+from retune.bundle.verify.compare import sampling, tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
+from retune.bundle.verify.reach import Reach
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
 from retune.core.keys import file_key
 from retune.core.target import DeviceSpec
@@ -56,18 +59,21 @@ class OracleWorker(BundleWorker):
     def _verify(self, request: Verify) -> Verdict:
         module = self._module(request.bundle)
         oracle, parts = self._oracle(module, request.network)
-        allowed = request.tolerance
+        allowed, reach = request.tolerance, Reach(module)
+        taken = sampling(module.plan, request.samples, request.given)
         found = verify(
-            module,
+            reach,
             oracle,
-            module.random_inputs,
-            samples=request.samples,
+            taken.feeds,
+            samples=taken.count,
             seed=request.seed,
             tolerance=tolerance_of(module.plan) if allowed is None else allowed,
             parts=parts,
+            unseen=None if taken.given else reach.unseen,
             rounding=rounding_of(module.plan, request.network, self._device.spec, oracle),
         )
-        return Verdict(oracle=oracle.name, version=oracle.version, found=found)
+        found = replace(found, unseen=tuple(reach.unseen()))
+        return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
     def _oracle(self, module: Module, network: Original) -> tuple[Peer, Parts | None]:
         """The oracle, and the comparison by parts where the network has some."""
@@ -92,16 +98,17 @@ def _packed_parts(module: Module, graph: Graph) -> Parts | None:
 
 
 def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[Peer, Graph | None]:
-    """What a bundle of that plan is compared with, and the network where it was needed for that.
+    """What a bundle of that plan is compared with, and the network where its parts need it.
 
     In float32 where a device like that does not keep float16.
     """
     if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
-        return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None
+        opened = partial(_graph_of, network, spec)
+        return open_reference(network.onnx, opened, shapes=network.shapes), None
     graph = _graph_of(network, spec)
     if _is_coded(plan, network):
         return numpy_peer(graph), graph
-    return open_reference(network.onnx, graph, shapes=network.shapes), graph
+    return open_reference(network.onnx, lambda: graph, shapes=network.shapes), graph
 
 
 def rounding_of(
@@ -122,9 +129,7 @@ def rounding_of(
     def unoptimised() -> Peer:
         return open_peer("onnxruntime", network.onnx, shapes=network.shapes, optimised=False)
 
-    def graph() -> Graph:
-        return _graph_of(network, spec)
-
+    graph = partial(_graph_of, network, spec)
     other = oracle.name != "numpy"
     model = RoundingModel(graph, oracle, unoptimised) if other else RoundingModel(graph)
     return StoredRounding(model, content)

@@ -7,15 +7,15 @@ import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
 from retune.bundle.format import pack_zip, read_bundle
-from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.runtime.module import LaunchProfile, random_inputs
+from retune.bundle.plan import Form
+from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import Benchmark, BenchOptions
-from retune.bundle.verify.compare import tolerance_of, verify
+from retune.bundle.verify.compare import sampling, tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict
 from retune.bundle.verify.examiner import Examiner
 from retune.bundle.verify.remote_requests import (
@@ -26,7 +26,6 @@ from retune.bundle.verify.remote_requests import (
     input_arrays,
     outputs_in,
 )
-from retune.core.dtypes import DType, TensorType
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
@@ -53,7 +52,8 @@ class BundleExaminer(Protocol):
         bundle: Path,
         network: Original,
         *,
-        samples: int = 3,
+        samples: int | None = None,
+        given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
     ) -> Verdict:
@@ -119,7 +119,8 @@ class FarmExaminer:
         bundle: Path,
         network: Original,
         *,
-        samples: int = 3,
+        samples: int | None = None,
+        given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
     ) -> Verdict:
@@ -131,17 +132,17 @@ class FarmExaminer:
 
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)
-        kinds = {name: _type_of(plan, name) for name in plan.inputs}
+        taken = sampling(plan, samples, given or {})
         found = verify(
             lambda inputs: self.run(bundle, inputs),
             oracle,
-            lambda number: random_inputs(kinds, number, plan.counts),
-            samples=samples,
+            taken.feeds,
+            samples=taken.count,
             seed=seed,
             tolerance=tolerance_of(plan) if tolerance is None else tolerance,
             rounding=rounding_of(plan, network, self._spec, oracle),
         )
-        return Verdict(oracle=oracle.name, version=oracle.version, found=found)
+        return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
     def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """What the bundle makes of its inputs on a board."""
@@ -227,11 +228,6 @@ def _zipped(bundle: Path) -> tuple[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         data = pack_zip(bundle, Path(folder) / "bundle.zip").read_bytes()
     return digest_of(data), data
-
-
-def _type_of(plan: NetworkPlan, name: str) -> TensorType:
-    entry = plan.buffer(name)
-    return TensorType(entry.shape, cast("DType", entry.dtype))
 
 
 def _strange(answer: "Answer") -> DeviceError:

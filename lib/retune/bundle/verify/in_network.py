@@ -20,7 +20,7 @@ from retune.bundle.runtime.executor import (
     steps_of,
 )
 from retune.bundle.runtime.hazards import Touched, waits
-from retune.bundle.runtime.module import random_inputs
+from retune.bundle.runtime.module import sample_inputs
 from retune.bundle.runtime.placement import touched
 from retune.codegen.network import in_network, persistent
 from retune.codegen.network.in_network import in_network_text
@@ -62,7 +62,7 @@ def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
     valid indices, and take as long for the device as any other numbers.
     """
     memory = allocate(plan.plan, device)
-    for name, array in random_inputs(_types(plan.plan, "input"), counts=plan.plan.counts).items():
+    for name, array in sample_inputs(plan.plan).items():
         device.write(memory.interface(name, device), array)
     hertz = clock_hz(device) if can_persist(device) and plan.plan.single_item else None
     if hertz is None:

@@ -8,7 +8,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +27,7 @@ Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Outputs by name for inputs by name."""
 
 Shapes = Mapping[str, tuple[int, ...]]
+_CHECK = "; check the model file"
 
 
 def _element_types() -> Mapping[str, DType]:
@@ -43,6 +44,8 @@ class Peer:
     inputs: Mapping[str, TensorType]
     outputs: tuple[str, ...]
     predict: Predict
+    note: str = ""
+    """What a comparison with it leaves open, as a sentence."""
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         return self.predict(inputs)
@@ -73,11 +76,27 @@ def open_peer(
     return PEERS[name](model, dict(shapes or {}), threads)
 
 
-def open_reference(model: Path, graph: Graph, *, shapes: Shapes | None = None) -> Peer:
-    """The oracle of verification: onnxruntime, or the ops' numpy meaning if it is not installed."""
+def open_reference(
+    model: Path, graph: Callable[[], Graph], *, shapes: Shapes | None = None
+) -> Peer:
+    """The oracle of verification: onnxruntime; the ops' numpy meaning if it is not installed or
+    cannot run the file. The peer's note says so then."""
     if not has_onnxruntime():
-        return numpy_peer(graph)
-    return open_peer("onnxruntime", model, shapes=shapes)
+        return _instead_of_onnxruntime(graph(), "is not installed")
+    try:
+        return open_peer("onnxruntime", model, shapes=shapes)
+    except ModelError as error:
+        made = graph()  # what cannot be imported either is a bad file
+        reason = str(error).removeprefix(f"{model}: onnxruntime ").removesuffix(_CHECK)
+        return _instead_of_onnxruntime(made, reason)
+
+
+def _instead_of_onnxruntime(graph: Graph, reason: str) -> Peer:
+    note = (
+        f"onnxruntime {reason}: the outputs were compared with retune's own numpy meaning of the "
+        "file, which does not find errors of the import"
+    )
+    return replace(numpy_peer(graph), note=note)
 
 
 def numpy_peer(graph: Graph) -> Peer:
@@ -148,7 +167,7 @@ def _session(
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what it refuses is an exception, too
     if isinstance(model, Path):
         folder = "session.model_external_initializers_file_folder_path"
         options.add_session_config_entry(folder, str(model.resolve().parent))
@@ -177,6 +196,16 @@ def _open_onnxruntime(model: Path, shapes: Shapes, threads: int, *, optimised: b
     runtime = _import("onnxruntime")
     session = _session(runtime, model, threads, optimised=optimised)
     outputs = tuple(str(entry.name) for entry in session.get_outputs())
+
+    def predict(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        try:
+            return dict(zip(outputs, session.run(None, dict(inputs)), strict=True))
+        except Exception as error:  # its exceptions share no other base
+            raise InputError(
+                f"{model}: onnxruntime refuses the inputs: {_first_line(error)}; give inputs that "
+                "the network takes with --samples data.npz"
+            ) from error
+
     return Peer(
         name="onnxruntime",
         version=str(runtime.__version__),
@@ -192,7 +221,7 @@ def _open_onnxruntime(model: Path, shapes: Shapes, threads: int, *, optimised: b
             shapes,
         ),
         outputs=outputs,
-        predict=lambda inputs: dict(zip(outputs, session.run(None, dict(inputs)), strict=True)),
+        predict=predict,
     )
 
 
@@ -284,5 +313,9 @@ def _import(name: str) -> ModuleType:
 
 
 def _refused(peer: str, model: Path, error: Exception) -> ModelError:
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ModelError(f"{model}: {peer} cannot load it: {first_line}; check the model file")
+    first_line = _first_line(error)
+    return ModelError(f"{model}: {peer} cannot load it: {first_line}{_CHECK}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -32,6 +32,13 @@ Against = Annotated[
         help="Peer that is measured in turns with it: onnxruntime, openvino. Default: none."
     ),
 ]
+Required = Annotated[
+    str | None,
+    typer.Option(
+        help="Peer that the bundle has to be as fast as, measured as by --against: the exit code "
+        "is 1 if it is slower. Default: none."
+    ),
+]
 Repeat = Annotated[
     int, typer.Option(min=1, help="Number of rounds; each runs every contestant once.")
 ]
@@ -45,6 +52,7 @@ def bench(
     scheduler: Scheduler = "",
     certs: Certs = None,
     repeat: Repeat = 50,
+    fail_if_slower_than: Required = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print the time of each kernel, too.")
     ] = False,
@@ -53,16 +61,17 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure a bundle's latency, in turns with a peer's."""
+    against = _compared(against, fail_if_slower_than)
     peer_model = _peer_model(against, model)
     from retune.bundle.verify.bench import BenchOptions
     from retune.bundle.verify.farm_examiner import open_examiner
 
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
+    most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
     with opened_bundle(module, trust, digest) as (bundle, plan):
         entrants: dict[str, Entrant] = {"retune": bundle}
         if against and peer_model:
             entrants[against] = _rival(against, peer_model, plan.input_shapes)
-        most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
         say(f"retune: measuring {', '.join(entrants)}, {most} ...")
         with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
             found = examiner.compare(entrants, baseline="retune", options=options)
@@ -71,14 +80,42 @@ def bench(
     rows = [_row(timing) for timing in found.timings]
     # The library's `ratio` says who wins; this is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
+    slower = _slower(fail_if_slower_than, ratio)
     if json:
         result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
         where = {"board": board} if board else {}
         print_json(result | where | ({"profile": kernels} if profile else {}))
-        return
-    if kernels:
-        print_table(_told_apart(kernels), f"kernels of {module}, in the order in which they run")
-    print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
+    else:
+        if kernels:
+            title = f"kernels of {module}, in the order in which they run"
+            print_table(_told_apart(kernels), title)
+        print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
+        _print_closing(board, against, ratio)
+    if slower:
+        say(f"retune: {module}: {slower}")
+        raise typer.Exit(1)
+
+
+def _compared(against: str | None, required: str | None) -> str | None:
+    """The peer that takes part. Raises: InputError for two."""
+    if against and required and against != required:
+        raise InputError(
+            f"--fail-if-slower-than {required}: expected the peer of --against, got {against} "
+            "there; leave one out"
+        )
+    return against or required
+
+
+def _slower(required: str | None, ratio: float | None) -> str:
+    """Why the bundle is not as fast as it has to be; '' if it is."""
+    from retune.pipeline.slowness import NOISE
+
+    if required is None or ratio is None or ratio >= 1 / NOISE:
+        return ""
+    return f"expected a bundle that is as fast as {required}, got one that is slower ({ratio:.2f}x)"
+
+
+def _print_closing(board: str, against: str | None, ratio: float | None) -> None:
     if board:
         print_line(f"on board {board}")
     if ratio is not None:

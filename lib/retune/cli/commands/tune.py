@@ -14,7 +14,7 @@ from retune.core.errors import InputError
 from retune.core.quantities import counted
 from retune.core.target import model_of
 from retune.pipeline.request import TuneRequest, check_request
-from retune.pipeline.results import TuneResult
+from retune.pipeline.results import SlowerThanPeer, TuneResult
 from retune.pipeline.rows import latency_lines, result_data, task_rows
 
 NoPrefect = Annotated[
@@ -39,12 +39,18 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
     check_request(request)  # before a server is started for it
     if request.calibration == RANDOM:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")
+    slower: SlowerThanPeer | None = None
     with progress_on_stderr(), ctrl_c_ends_measuring():
-        result = _run(request, no_prefect)
+        try:
+            result = _run(request, no_prefect)
+        except SlowerThanPeer as error:
+            result, slower = error.result, error
     if json:
         print_json(result_data(result))
     else:
         print_result(result)
+    if slower is not None:
+        raise slower
 
 
 def print_result(result: TuneResult) -> None:
@@ -57,6 +63,8 @@ def print_result(result: TuneResult) -> None:
         print_line(f"{'latency' if number == 0 else '':9} {line}")
     if not result.latency:
         print_line(f"latency   none: {model_of(result.target)} is not here to be timed")
+    if result.slow:
+        print_line(f"slow      {result.slow}")
     verified = result.verified
     print_line(
         f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "
@@ -64,6 +72,8 @@ def print_result(result: TuneResult) -> None:
     )
     if verified.decision:
         print_line(f"          {verified.decision}")
+    for note in verified.notes:
+        print_line(f"note      {note}")
     if verified.by_parts:
         print_line("          part by part, as results of host steps jump at rounding")
     print_line(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +24,11 @@ from retune.core.quantities import counted
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
+    from retune.bundle.verify.compare import Sampling
     from retune.bundle.verify.examiner import Verdict
+
+_RANDOM = 4
+"""Random inputs that are compared by default."""
 
 Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 
@@ -32,8 +37,12 @@ def verify(
     module: Module,
     model: Reference,
     samples: Annotated[
-        int, typer.Option(min=1, help="Number of random inputs that are compared.")
-    ] = 4,
+        str,
+        typer.Option(
+            help="Samples that are compared: a number, an .npz file with an array for each input, "
+            "or a folder of them. Default: those that the bundle was tuned with, or 4 random ones."
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the inputs.")] = 0,
     device: Device = "",
     scheduler: Scheduler = "",
@@ -54,10 +63,14 @@ def verify(
     from retune.device.opening import playing
 
     with opened_bundle(module, trust, digest) as (bundle, plan):
-        say(f"retune: comparing the outputs of {counted(samples, 'random input')} ...")
+        taken = _sampling(plan, model, samples)
+        kind = "given" if taken.given else "random"
+        say(f"retune: comparing the outputs of {counted(taken.count, f'{kind} input')} ...")
         player = device or playing(plan.device.name)
         with open_examiner(farm_device(player, scheduler, certs)) as examiner:
-            judge = partial(examiner.verify, bundle, samples=samples, seed=seed)
+            judge = partial(
+                examiner.verify, bundle, samples=taken.count, given=taken.arrays, seed=seed
+            )
             judged, floats = _judged(judge, plan, model)
     if json:
         print_json({"module": str(module), **_data(judged, floats)})
@@ -67,6 +80,25 @@ def verify(
             print_line(f"its kernels ran on {player}; it was compiled for {plan.device.name}")
     if not judged.found.passed:
         raise typer.Exit(1)
+
+
+def _sampling(plan: "NetworkPlan", model: str, samples: str) -> "Sampling":
+    """What the option asks for. Raises: InputError."""
+    from retune.bundle.verify.compare import sampling
+    from retune.frontend.models import resolve_model
+    from retune.frontend.onnx.importer import load_file
+    from retune.graph.quantize.samples import load_samples, stacked_samples
+    from retune.pipeline.request import check_samples
+
+    if not samples:
+        return sampling(plan, None if plan.samples else _RANDOM, {})
+    if samples.isdecimal() and int(samples) > 0:
+        return sampling(plan, int(samples), {})
+    check_samples(samples)
+    shapes = plan.input_shapes
+    graph = load_file(resolve_model(model, shapes=shapes), shapes)
+    arrays = stacked_samples(graph, load_samples(Path(samples), graph, finite=False))
+    return sampling(plan, None, arrays)
 
 
 def _judged(
@@ -93,7 +125,8 @@ def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:
     apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
     found = judged.found
     decided = {"passed": found.passed, "criterion": found.criterion, "decision": found.decision}
-    return {"oracle": judged.oracle, **asdict(found), **decided, **apart}
+    notes = {"notes": list(judged.notes)}
+    return {"oracle": judged.oracle, **asdict(found), **decided, **notes, **apart}
 
 
 def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
@@ -107,6 +140,8 @@ def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
     )
     if found.by_parts:
         print_line("compared part by part, as results of host steps jump at rounding")
+    for note in judged.notes:
+        print_line(f"note: {note}")
     if floats is not None:
         apart, part = floats.found.max_abs, floats.found.max_rel_range
         print_line(

@@ -8,9 +8,9 @@ import numpy as np
 
 from retune.core.dtypes import BOOL, FLOAT64, INT7, INT8, UINT8, DType, TensorType
 
-_BYTES = (INT7, INT8, UINT8, BOOL)
+BYTES = (INT7, INT8, UINT8, BOOL)
 """Types whose data take any value."""
-_INDEX_RANGE = (0, 15)
+INDEX_RANGE = (0, 15)
 """Wider integers are mostly indices or shapes: values that are small and never negative."""
 
 
@@ -20,7 +20,7 @@ def default_range(dtype: DType) -> tuple[float, float]:
 
 
 def _integers(dtype: DType) -> tuple[int, int]:
-    return dtype.limits if dtype in _BYTES else _INDEX_RANGE
+    return dtype.limits if dtype in BYTES else INDEX_RANGE
 
 
 def random_array(

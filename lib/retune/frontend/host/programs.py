@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.functions import Functions
 from retune.frontend.onnx.ops.registry import Emitter, Handler, NotConstant, OnnxNode
@@ -68,8 +69,9 @@ class _Alone:
         del graph, inputs
         raise ModelError(f"'{label}': a body of an operator that has no function on the host")
 
-    def run_on_host(self) -> None:
+    def run_on_host(self, types: Sequence[TensorType]) -> None:
         """Raises: NotConstant, as with all inputs known there may be another way."""
+        del types
         raise NotConstant("it runs on the host already; expected inputs that decide what it does")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
+from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.functions import (
     Functions,
@@ -189,8 +190,9 @@ class BodyImporter:
         )
         try:
             handler(node, Emitter(self._build, node, around, self.values))
-        except ModelError as error:
-            raise type(error)(f"{where}: {error}") from error
+        except ModelError as error:  # of the node itself, or of an operator that it calls
+            inner = str(error).removeprefix(f"{self._build.name}: ")
+            raise type(error)(f"{where}: {inner}") from error
         except _MALFORMED as error:
             raise ModelError(
                 f"{where}: malformed ({error}); expected inputs and attributes as ONNX opset "
@@ -270,8 +272,18 @@ class BodyImporter:
             self._build.constant(name, array)
         return results is not None
 
-    def run_on_host(self, call: onnx.NodeProto, scope: NameScope, *, keep: bool = False) -> None:
-        """The node runs on the host; kept back for the last host step where that has to be."""
+    def run_on_host(
+        self,
+        call: onnx.NodeProto,
+        scope: NameScope,
+        types: Sequence[TensorType] = (),
+        *,
+        keep: bool = False,
+    ) -> None:
+        """The node runs on the host; kept back for the last host step where that has to be.
+
+        `types` are those of its outputs where ONNX does not say them.
+        """
         proto = onnx.NodeProto()
         proto.CopyFrom(call)
         rename_seen(proto, {name: scope.value(name) or "" for name in seen_by(call)})
@@ -282,7 +294,7 @@ class BodyImporter:
                 self.host.keep(whole, scope.opsets)
         if keep or self.host.kept_values.intersection(read_by(proto)):
             return self.host.keep(proto, scope.opsets)
-        return self.host.add(proto, scope.opsets)
+        return self.host.add(proto, scope.opsets, types)
 
 
 def _handler(call: onnx.NodeProto, scope: NameScope) -> Handler | None:
@@ -312,8 +324,8 @@ class _Around:
         """The outputs of a body inside the node, applied to these values."""
         return self.importer.body(graph, inputs, f"{label_of(self.call)}/{label}", self.scope)
 
-    def run_on_host(self) -> None:
+    def run_on_host(self, types: Sequence[TensorType]) -> None:
         """The node is a host step, whatever errors the bodies inside it met on the device's way."""
         del self.importer.errors[self.errors :]
         self.importer.missing = self.missing
-        self.importer.run_on_host(self.call, self.scope)
+        self.importer.run_on_host(self.call, self.scope, types)

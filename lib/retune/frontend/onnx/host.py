@@ -59,9 +59,14 @@ class HostPart:
         """Values of nodes that were kept back: of sizes that are unknown before the network runs,
         or computed from such."""
 
-    def add(self, proto: onnx.NodeProto, opsets: Opsets) -> None:
-        """The node is a host step, or is kept back where it makes values of unknown sizes."""
+    def add(self, proto: onnx.NodeProto, opsets: Opsets, stated: Sequence[TensorType] = ()) -> None:
+        """The node is a host step, or is kept back where it makes values of unknown sizes.
+
+        `stated` are the types of its outputs where ONNX does not say them.
+        """
         model = self._model([proto], list(filter(None, proto.output)), opsets)
+        if stated:
+            return self._add(model, stated, proto.name)
         types = _inferred(model)
         if any(entry is None or UNKNOWN in entry.shape for entry in types.values()):
             return self.keep(proto, opsets)

@@ -13,6 +13,7 @@ import numpy as np
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import moves_only_ones
 from retune.graph.rewrite import GraphRewriter
+from retune.graph.scan import SCAN
 from retune.ops import AttrValue, lookup
 from retune.ops.registry import HOST, integer, ints
 
@@ -96,8 +97,8 @@ def _in_old_order(c: _Converter, node: Node) -> None:
     c.put(node, node.op, inputs, dict(node.attrs), 0)
 
 
-def _host(c: _Converter, node: Node) -> None:
-    """Host steps read and make the network's own order."""
+def _several(c: _Converter, node: Node) -> None:
+    """Host steps and loops read and make the network's own order."""
     inputs = tuple(c.want(value, 0) for value in node.inputs)
     c.r.keep(replace(node, inputs=inputs))
     c.have.update((output, {0: output}) for output in node.outputs)
@@ -267,7 +268,8 @@ HANDLERS: dict[str, Convert] = {
     "depth_to_space": _images,
     "transpose": _transpose,
     "reshape": _reshape,
-    HOST: _host,
+    HOST: _several,
+    SCAN: _several,
     "pack_blocks": _pack,
     "unpack_blocks": _unpack,
     **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_prod", "reduce_max"), _reduce),

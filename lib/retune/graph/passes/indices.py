@@ -23,6 +23,8 @@ _MOVES: Mapping[str, tuple[int, ...]] = {
 }
 """Op -> the operands whose elements it passes on as they are."""
 
+_DIVISIONS = ("divide", "mod", "fmod")
+"""Ops whose second operand divides."""
 _CAREFUL = 2
 """Values of an integer that other arithmetic makes an index of, or that an op reads about which
 nothing is known: 0 and 1 are in range nearly always, if the index has as many."""
@@ -45,6 +47,17 @@ def index_counts(graph: Graph) -> dict[str, int]:
     }
 
 
+def least_values(graph: Graph) -> dict[str, int]:
+    """Input of integers -> its least value: 1 for divisors, which are never 0."""
+    divisors: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.op in _DIVISIONS:
+            divisors.add(node.inputs[1])
+        if node.op in _MOVES and divisors.intersection(node.outputs):
+            divisors.update(node.inputs[i] for i in _MOVES[node.op])
+    return {n: 1 for n in graph.inputs if n in divisors and not graph.types[n].dtype.is_float}
+
+
 def _values(dtype: DType) -> int:
     """How many values from 0 on the type has."""
     return dtype.limits[1] + 1
@@ -65,6 +78,10 @@ def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[
             return [(node.inputs[0], graph.types[node.inputs[1]].shape[0])]
         case _:
             pass
+    if isinstance(body := node.attrs.get("body"), Graph):
+        inner = index_counts(body)
+        pairs = zip(node.inputs, body.inputs, strict=True)
+        return [(value, inner[own]) for value, own in pairs if own in inner]
     if lookup(node.op).kind == "host":
         return [(value, _CAREFUL) for value in node.inputs if value]
     wanted = [counts[value] for value in node.outputs if value in counts]

@@ -25,6 +25,8 @@ from retune.graph.passes.simplify import (
 from retune.graph.passes.sink import sink_reshapes
 from retune.graph.passes.storage import in_compute_types
 from retune.graph.passes.transposed import lower_transposed
+from retune.graph.passes.wide import narrow_joins
+from retune.graph.scan import with_bodies
 
 Layout = Literal["NCHW", "NHWC"]
 """Order of the dimensions of image data."""
@@ -66,6 +68,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="join-slices", run=join_slices),
     Pass(name="free-products", run=free_products),
     Pass(name="sink-reshapes-at-last", run=sink_reshapes),
+    Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
 )
 """Every pass, in order."""
@@ -76,9 +79,11 @@ def optimise(
 ) -> Graph:
     """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged.
 
+    Bodies of loops go through the same passes.
     `half` says that the device keeps float16 between kernels; otherwise all of that is of float32.
     Ops that are the layers of networks stay `whole` if that is asked for: others take them apart.
     """
+    graph = with_bodies(graph, lambda body: optimise(body, layout, half=half, whole=whole))
     check = knob("RETUNE_VERIFY") == "1"
     for step in passes_for(layout, half=half, whole=whole):
         graph = step.run(graph)

@@ -11,10 +11,12 @@ from retune.core.dtypes import DTYPES, DType, TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ir.functions import rounding
 from retune.ops import AttrValue, lookup
+from retune.ops.registry import SEVERAL_OUTPUTS
 
 
 def in_compute_types(graph: Graph) -> Graph:
-    """float16 -> float32, inside; inputs, outputs and host steps keep their types through casts."""
+    """float16 -> float32, inside; inputs and outputs, and those of host steps and loops, keep their
+    types through casts."""
     if not any(_only_stored(entry) for entry in graph.types.values()):
         return graph
     return _Widened(graph).finish()
@@ -73,8 +75,8 @@ class _Widened:
     def finish(self) -> Graph:
         """The wide graph."""
         for node in self._old.nodes:
-            if lookup(node.op).kind == "host":
-                self._add_host(node)
+            if lookup(node.op).kind in SEVERAL_OUTPUTS:
+                self._add_whole(node)
             else:
                 self._add(node)
         for name in self._old.outputs:
@@ -112,8 +114,8 @@ class _Widened:
             self._build.add(node.op, inputs, attrs, outputs=made.values(), name=node.name)
         self._wide |= made
 
-    def _add_host(self, node: Node) -> None:
-        """The types of a host step are its own: it reads and makes what is stored."""
+    def _add_whole(self, node: Node) -> None:
+        """The types of a host step or loop are its own: it reads and makes what is stored."""
         inputs = [self._narrow(value) if value else "" for value in node.inputs]
         self._build.add(node.op, inputs, node.attrs, outputs=node.outputs, name=node.name)
         self._wide |= {v: self._widen(v) for v in node.outputs if self._old.types[v].known}

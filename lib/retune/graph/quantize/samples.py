@@ -16,22 +16,33 @@ from retune.graph.graph import Graph
 from retune.ops import Array
 
 
-def load_samples(path: Path, graph: Graph) -> dict[str, Array]:
+def load_samples(path: Path, graph: Graph, *, finite: bool = True) -> dict[str, Array]:
     """The samples of each input, by name: of one .npz file, or of all in a folder, by file name.
 
-    Arrays of other names are left out. Every input has the same number of whole parts.
+    Arrays of other names are left out. Every input has the same number of whole parts; those of a
+    scalar are a vector, and inputs without elements have any number. Numbers have to be `finite`.
     Raises: InputError, which says how such a file is made, for what the network does not take.
     """
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     if not files:
         raise _bad(path, graph, "a folder with .npz files", "none in it")
-    read = [_read(file, graph) for file in files]
+    read = [_read(file, graph, finite) for file in files]
     data = {name: np.concatenate([entry[name] for entry in read]) for name in graph.inputs}
-    counts = {name: len(data[name]) / _extent(graph, name) for name in graph.inputs}
+    counts = {n: len(data[n]) / e for n in graph.inputs if (e := _extent(graph, n))}
     if len(set(counts.values())) > 1 or any(n < 1 or n % 1 for n in counts.values()):
         got = ", ".join(f"{len(array)} of '{name}'" for name, array in data.items())
         raise _bad(path, graph, "the same number of whole parts for each input, at least one", got)
     return data
+
+
+def stacked_samples(graph: Graph, data: Mapping[str, Array]) -> dict[str, Array]:
+    """The samples along a new first axis: one element of it for each run of the graph."""
+    extents = {name: _extent(graph, name) for name in graph.inputs}
+    count = min((len(data[name]) // e for name, e in extents.items() if e), default=1)
+    return {
+        name: data[name][: count * extents[name]].reshape(count, *graph.types[name].shape)
+        for name in graph.inputs
+    }
 
 
 def random_samples(graph: Graph, parts: int, seed: int = 0) -> dict[str, Array]:
@@ -70,7 +81,7 @@ def held_out(
     return known, {name: data[name][end:] for name, end in ends.items()}
 
 
-def _read(file: Path, graph: Graph) -> dict[str, Array]:
+def _read(file: Path, graph: Graph, finite: bool) -> dict[str, Array]:
     try:
         with np.load(file, allow_pickle=False) as stored:
             if not isinstance(stored, np.lib.npyio.NpzFile):
@@ -85,24 +96,20 @@ def _read(file: Path, graph: Graph) -> dict[str, Array]:
         if name not in data:
             raise _bad(file, graph, f"an array '{name}'", names)
         entry = graph.types[name]
-        array = data[name] = as_stored(data[name], entry.dtype)
+        array = as_stored(data[name], entry.dtype)
+        array = data[name] = array.reshape(-1) if not (entry.shape or array.shape) else array
         if str(array.dtype) != entry.dtype or array.shape[1:] != entry.shape[1:] or not array.ndim:
             raise _bad(
                 file, graph, _wanted(graph, name), f"{array.dtype}{[*array.shape]} for '{name}'"
             )
-        if entry.dtype.is_float and not np.isfinite(array).all():
+        if finite and entry.dtype.is_float and not np.isfinite(array).all():
             raise _bad(file, graph, f"finite numbers in '{name}'", "infinities or NaN")
     return data
 
 
 def _extent(graph: Graph, name: str) -> int:
-    shape = graph.types[name].shape
-    if not shape:
-        raise InputError(
-            f"{graph.name}: input '{name}' is a scalar, of which no samples can lie one after "
-            "another; quantization expects inputs with a first dimension"
-        )
-    return shape[0]
+    """Elements of the first dimension in one run; a scalar's samples are a vector."""
+    return (graph.types[name].shape or (1,))[0]
 
 
 def _wanted(graph: Graph, name: str) -> str:

@@ -15,9 +15,13 @@ from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.joins import inclusions, inclusions_of, joins_columns, starts
 from retune.graph.passes.moves import cut_at
+from retune.graph.passes.wide import MOST_PARTS
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layout.layouts import CROWDED_BYTES, bound_values, channels_of
+
+_MOST_VIEWS = 2 * MOST_PARTS
+"""Of one value. A kernel's text says where a view lies, so that each has kernels of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,15 @@ def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
     graph = network.graph
     nodes, joins = _moves(network), _joins(network)
     cuts = {n.outputs[0]: n for n in nodes if cut_at(n, graph) is not None}
+    holders: dict[str, list[int]] = {}
     for position, node in enumerate(joins):
-        for other in joins[position + 1 :]:  # a longer list of the same values, as dense nets have
+        for value in {*node.inputs}:
+            holders.setdefault(value, []).append(position)
+    for position, node in enumerate(joins):
+        for number in holders[node.inputs[0]]:  # a longer list of the same values, as in dense nets
+            other = joins[number]
+            if number <= position:
+                continue
             first = _within(node.inputs, other.inputs)
             if first is not None:
                 yield node.outputs[0], other.outputs[0], starts(other, graph)[first]
@@ -172,7 +183,10 @@ class _Forest:
             return
         self.parents[value] = (wider, offset)
         moved, root = self.inside.get(value, [value]), self._root(value)[0]
-        if any(self._copied_within(root, place) for v in moved for place in self.places.get(v, ())):
+        many = len(self.inside.get(root, ())) + len(moved) > _MOST_VIEWS
+        if many or any(
+            self._copied_within(root, place) for v in moved for place in self.places.get(v, ())
+        ):
             del self.parents[value]
             return
         self.inside.setdefault(root, [root]).extend(moved)

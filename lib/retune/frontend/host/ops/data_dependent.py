@@ -11,7 +11,9 @@ import numpy as np
 
 from retune.frontend.host.ops.registry import HostCall, Value, host_op
 from retune.frontend.onnx.ops.pooling import unpooled_shape
+from retune.frontend.onnx.ops.registry import full_name
 from retune.ops import host_numpy
+from retune.proto.scope import MICROSOFT
 
 _AXIS_IS_INPUT = 20
 """The opset from which DFT reads its axis; before it was an attribute, 1 by default."""
@@ -131,6 +133,13 @@ def determinant(call: HostCall) -> Sequence[Value]:
     data = call.array(0)
     wide = data.astype(np.float64) if data.dtype.itemsize < 4 else data
     return (np.asarray(np.linalg.det(wide), data.dtype),)
+
+
+@host_op(full_name(MICROSOFT, "Inverse"))
+def inverse(call: HostCall) -> Sequence[Value]:
+    """The inverse of each matrix, which lies in the last two dimensions."""
+    data = call.array(0)
+    return (np.asarray(np.linalg.inv(data.astype(np.float64)), data.dtype),)
 
 
 @host_op("TfIdfVectorizer", since=9)

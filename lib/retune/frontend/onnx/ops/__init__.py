@@ -1,6 +1,7 @@
 """ONNX ops by family: importing this package registers every handler."""
 
 from retune.frontend.onnx.ops import (
+    attention,
     contrib,
     control,
     dynamic,
@@ -48,6 +49,7 @@ __all__ = [
     "NotConstant",
     "OnnxNode",
     "Values",
+    "attention",
     "contrib",
     "control",
     "dynamic",

@@ -11,9 +11,9 @@ from typing import TypeVar
 import numpy as np
 
 from retune.core.dtypes import FLOAT32, UINT8
+from retune.frontend.onnx.ops.loops import LoopBody
 from retune.frontend.onnx.ops.quantized import integer_product, saturated
 from retune.frontend.onnx.ops.recurrent import LSTM, import_layer
-from retune.frontend.onnx.ops.recurrent_activations import Put
 from retune.frontend.onnx.ops.recurrent_cells import Product
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 
@@ -142,34 +142,34 @@ class QuantizedWeights:
         first, second = (self.emit.shape(value) for value in self.node.inputs[1:3])
         return (first[0], first[2], first[1]), (second[0], second[2], second[1])
 
-    def data(self, direction: int) -> Product:
+    def data(self, direction: int, rows: str) -> str:
         """The product of quantized data with W."""
-        return self._product(self._part((1, *_OF_DATA), direction, 0, self.shapes()[0][1]))
+        if rows not in self._read:
+            self._read[rows] = quantized_by_range(self.emit, rows)
+        weight = Quantized(*self._parts((1, *_OF_DATA), direction))
+        return float_product(self.emit, self._read[rows], weight, "", self.emit.temp)
 
-    def state(self, direction: int, gate: int) -> Product:
-        """The product of a quantized state with R of that gate."""
-        hidden = self.shapes()[1][-1]
-        return self._product(self._part((2, *_OF_STATE), direction, gate * hidden, hidden))
+    def state(self, direction: int, body: LoopBody) -> Product:
+        """Products of quantized states with R."""
+        emit, hidden = body.emit, self.shapes()[1][-1]
+        whole = [body.capture(part) for part in self._parts((2, *_OF_STATE), direction)]
 
-    def _part(
-        self, places: tuple[int, int, int], direction: int, first: int, extent: int
-    ) -> Quantized:
-        """The columns from the first on of one direction; places are those of three inputs."""
-        emit = self.emit
-        parts = (emit.single(self.node.inputs[place], 0, direction) for place in places)
-        values, scale, zero = (
-            emit.part(part, len(emit.shape(part)) - 1, first, extent) if emit.shape(part) else part
-            for part in parts
-        )
-        return Quantized(values, scale, zero)
+        def columns(part: str, first: int, count: int) -> str:
+            last = len(emit.shape(part)) - 1
+            return emit.part(part, last, first * hidden, count * hidden) if last >= 0 else part
 
-    def _product(self, weight: Quantized) -> Product:
-        def product(put: Put, rows: str) -> str:
-            if rows not in self._read:
-                self._read[rows] = quantized_by_range(self.emit, rows)
-            return float_product(self.emit, self._read[rows], weight, "", put)
+        def product(rows: str, first: int, count: int) -> str:
+            weight = Quantized(*(columns(part, first, count) for part in whole))
+            return float_product(emit, quantized_by_range(emit, rows), weight, "", emit.temp)
 
         return product
+
+    def _parts(self, places: tuple[int, int, int], direction: int) -> tuple[str, str, str]:
+        """Values, scale and zero point of one direction; places are those of three inputs."""
+        values, scale, zero = (
+            self.emit.single(self.node.inputs[place], 0, direction) for place in places
+        )
+        return values, scale, zero
 
 
 def _optional(node: OnnxNode, index: int) -> str:

@@ -1,12 +1,11 @@
 """What one step of a recurrent layer computes.
 
 `Cell` holds what the steps of one direction share; `lstm_step`, `gru_step` and `rnn_step` go from
-the rows that the data contributes to each gate and the state before to the state after. All values
-are [batch, hidden].
+what the data contributes to the gates, and the state before, to the state after. States are
+[batch, hidden], values of all gates [batch, gates * hidden]: one product makes those of all gates
+that need the same state.
 
-A value '' is zero everywhere: sums leave it out, and products with it are '' too. A state that
-starts at zero thus costs nothing in the first step. Operands are made before the dense layer whose
-epilogue reads them: only then are they fused with it.
+A value '' is zero everywhere: sums leave it out, and products with it are '' too.
 """
 
 from collections.abc import Callable
@@ -14,26 +13,24 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from retune.frontend.onnx.ops.recurrent_activations import Activation, Put
+from retune.frontend.onnx.ops.recurrent_activations import Activation
 from retune.frontend.onnx.ops.registry import Emitter
 
 State = tuple[str, ...]
 """The hidden state, and for LSTM the cell."""
 
-Product = Callable[[Put, str], str]
-"""Emits the product of rows [n, k] with a weight: [n, m], in floats."""
+Product = Callable[[str, int, int], str]
+"""Rows [n, hidden], the first of some gates and their number -> the rows' product with R of these
+gates, in floats: [n, gates * hidden]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """The weights and settings of one direction."""
+    """The weights and settings of one direction, as values of the loop's body."""
 
     emit: Emitter
-    name: str
-    bias: str
-    """[1, gates * hidden], what is added to the data's product with W; '' for none."""
-    recurrence: tuple[Product, ...]
-    """The product of a hidden state with R of each gate."""
+    hidden: int
+    recurrence: Product
     inner_bias: str
     """GRU with linear_before_reset: the bias [hidden] that the reset gate scales too."""
     peepholes: tuple[str, str, str]
@@ -46,82 +43,71 @@ class Cell:
     """LSTM: the forget gate is one minus the input gate."""
     linear: bool
     """GRU: the reset gate scales the product with the state, not the state."""
-    initial: State
-    zero: str
     one: str
 
-    def at(self, step: int) -> Put:
-        """Emits ops under the names of that step."""
-        emit, name = self.emit, f"{self.name}{step}"
+    def put(self, op: str, *inputs: str, **attrs: Any) -> str:
+        """A value made by a graph op."""
+        return self.emit.temp(op, *inputs, **attrs)
 
-        def put(op: str, *inputs: str, **attrs: Any) -> str:
-            return emit.temp(op, *inputs, label=f"{name}.{op}", **attrs)
+    def part(self, gates: str, which: int, count: int = 1) -> str:
+        """Some gates' columns of a value of all gates."""
+        return self.emit.part(gates, 1, which * self.hidden, count * self.hidden)
 
-        return put
-
-    def gate(self, put: Put, which: int, total: str) -> str:
+    def gate(self, which: int, total: str) -> str:
         """Activation number `which` of the clipped sum."""
         if self.clip is not None:
-            total = put("clip", total, min=-self.clip, max=self.clip)
-        return self.activations[which].apply(put, total, self.emit)
+            total = self.put("clip", total, min=-self.clip, max=self.clip)
+        return self.activations[which].apply(self.put, total, self.emit)
+
+    def sum(self, *terms: str) -> str:
+        """The terms added up."""
+        return reduce(lambda total, term: self.put("add", total, term), filter(None, terms))
+
+    def product(self, a: str, b: str) -> str:
+        """The product; '' if a factor is."""
+        return a and b and self.put("multiply", a, b)
 
 
-Step = Callable[[Put, Cell, tuple[str, ...], State], State]
-"""From the gates' rows and the state before to the state after."""
+Step = Callable[[Cell, str, State], State]
+"""From what the data contributes and the state before to the state after."""
 
 
-def lstm_step(put: Put, cell: Cell, rows: tuple[str, ...], state: State) -> State:
+def lstm_step(cell: Cell, data: str, state: State) -> State:
     """Gates in the order input, output, forget, cell."""
     hidden, memory = state
-
-    def gate(which: int, activation: int, seen: str = "") -> str:
-        value = _sum(put, _dense(put, hidden, cell.recurrence[which]), rows[which], seen)
-        return cell.gate(put, activation, value)
-
+    gates = cell.sum(cell.recurrence(hidden, 0, 4), data)
     look_in, look_out, look_forget = cell.peepholes
-    taken = gate(0, 0, _product(put, memory, look_in))
+    taken = cell.gate(0, cell.sum(cell.part(gates, 0), cell.product(memory, look_in)))
     if cell.coupled:
-        forget = put("subtract", cell.one, taken)
+        forget = cell.put("subtract", cell.one, taken)
     else:
-        forget = gate(2, 0, _product(put, memory, look_forget))
-    kept = _product(put, forget, memory)
-    after = _sum(put, _product(put, gate(3, 1), taken), kept)
-    shown = gate(1, 0, _product(put, after, look_out))
-    visible = cell.activations[2].apply(put, after, cell.emit)
-    return _product(put, visible, shown), after
+        forget = cell.gate(0, cell.sum(cell.part(gates, 2), cell.product(memory, look_forget)))
+    fresh = cell.product(cell.gate(1, cell.part(gates, 3)), taken)
+    after = cell.sum(cell.product(forget, memory), fresh)
+    shown = cell.gate(0, cell.sum(cell.part(gates, 1), cell.product(after, look_out)))
+    return cell.product(cell.activations[2].apply(cell.put, after, cell.emit), shown), after
 
 
-def gru_step(put: Put, cell: Cell, rows: tuple[str, ...], state: State) -> State:
+def gru_step(cell: Cell, data: str, state: State) -> State:
     """Gates in the order update, reset, hidden; H = (1 - z) * h + z * H, with 1 - z as `change`."""
     (hidden,) = state
-    update = _sum(put, _dense(put, hidden, cell.recurrence[0]), rows[0])
-    change = put("subtract", cell.one, cell.gate(put, 0, update))
-    kept = put("subtract", hidden, _product(put, change, hidden)) if hidden else ""
-    inner = _sum(put, _dense(put, hidden, cell.recurrence[1]), rows[1])
-    reset = cell.gate(put, 0, inner)
     if cell.linear:
-        product = _sum(put, _dense(put, hidden, cell.recurrence[2]), cell.inner_bias)
-        seen = _product(put, product, reset)
+        both = cell.recurrence(hidden, 0, 3)
+        update, reset = (
+            cell.gate(0, cell.sum(cell.part(both, n), cell.part(data, n))) for n in range(2)
+        )
+        seen = cell.product(cell.sum(cell.part(both, 2), cell.inner_bias), reset)
     else:
-        seen = _dense(put, _product(put, reset, hidden), cell.recurrence[2])
-    fresh = cell.gate(put, 1, _sum(put, seen, rows[2]))
-    return (_sum(put, _product(put, fresh, change), kept),)
+        both = cell.sum(cell.recurrence(hidden, 0, 2), cell.part(data, 0, 2))
+        update, reset = (cell.gate(0, cell.part(both, n)) for n in range(2))
+        seen = cell.recurrence(cell.product(reset, hidden), 2, 1)
+    fresh = cell.gate(1, cell.sum(seen, cell.part(data, 2)))
+    change = cell.put("subtract", cell.one, update)
+    kept = cell.put("subtract", hidden, cell.product(change, hidden))
+    return (cell.sum(cell.product(fresh, change), kept),)
 
 
-def rnn_step(put: Put, cell: Cell, rows: tuple[str, ...], state: State) -> State:
+def rnn_step(cell: Cell, data: str, state: State) -> State:
     """One gate, whose activation is the state."""
-    value = _sum(put, _dense(put, state[0], cell.recurrence[0]), rows[0])
-    return (cell.gate(put, 0, value),)
-
-
-def _dense(put: Put, state: str, product: Product) -> str:
-    return state and product(put, state)
-
-
-def _product(put: Put, a: str, b: str) -> str:
-    return a and b and put("multiply", a, b)
-
-
-def _sum(put: Put, *terms: str) -> str:
-    present = [term for term in terms if term]
-    return reduce(lambda total, term: put("add", total, term), present) if present else ""
+    total = cell.sum(cell.recurrence(state[0], 0, 1), data)
+    return (cell.gate(0, total),)

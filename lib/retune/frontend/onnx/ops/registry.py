@@ -95,8 +95,8 @@ class Around(Protocol):
         """The outputs of a body inside the node, applied to these values."""
         ...
 
-    def run_on_host(self) -> None:
-        """The node is a host step."""
+    def run_on_host(self, types: Sequence[TensorType]) -> None:
+        """The node is a host step; `types` are its outputs' where ONNX does not say them."""
         ...
 
 
@@ -109,6 +109,15 @@ class Emitter:
         self._around = around
         self._values = values
         self._stem = next(filter(None, node.outputs), node.name)
+
+    def into(self, build: GraphBuilder) -> "Emitter":
+        """The same for another graph: what is inside of the node."""
+        return Emitter(build, self.node, self._around, self._values)
+
+    @property
+    def label(self) -> str:
+        """Begins the names of what the node makes."""
+        return self._stem
 
     def type(self, value: str) -> TensorType:
         """The type of a value."""
@@ -210,7 +219,7 @@ class Emitter:
         opset: int | None,
         attrs: Mapping[str, Any],
     ) -> tuple[str, ...]:
-        name = f"{self._stem}.{op}"
+        name = next(filter(None, outputs), self.node.name)
         proto = helper.make_node(op, list(inputs), list(outputs), name, **attrs)
         return self._around.apply(proto, opset)
 
@@ -269,9 +278,12 @@ class Emitter:
             raise ModelError(f"attribute '{key}': expected a graph, the body of the operator")
         return self._around.body(graph, inputs, label or key)
 
-    def host(self) -> None:
-        """The node runs on the host, in numpy, as a step of its own: the last way, a slow one."""
-        self._around.run_on_host()
+    def host(self, *types: TensorType) -> None:
+        """The node runs on the host, in numpy, as a step of its own: the last way, a slow one.
+
+        `types` are those of its outputs where ONNX does not say them.
+        """
+        self._around.run_on_host(types)
 
     def refuse(self, what: str, remedy: str) -> ModelError:
         """An error for a mode of the op that has no meaning here."""

@@ -1,101 +1,39 @@
-"""Attention of com.microsoft: `heads_of` and `attend` are what all of its operators share.
+"""Attention of com.microsoft, in terms of `ops.attention`.
 
-Queries, keys and values are [batch, heads, length, width] on the way. What must not be seen gets a
-number added to its score: `mask_filter_value` for padding, the least of the type for the future.
+What must not be seen gets a number added to its score: `mask_filter_value` for padding, the least
+of the type for the future.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import sqrt
 
 import numpy as np
 
 from retune.core.dtypes import INT32, numpy_dtype
-from retune.core.errors import ModelError
-from retune.frontend.onnx.ops.contrib.cache import Cache, appended
+from retune.frontend.onnx.ops.attention import (
+    Heads,
+    Scores,
+    appended,
+    attend,
+    heads_of,
+    joined,
+    where_bias,
+)
+from retune.frontend.onnx.ops.contrib.cache import Cache
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
 
-_HEADS = 4
+_BY_HEADS = 4
 """Dimensions of a value that is split into heads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """Queries, keys and values by heads: [batch, heads, length, width]."""
-
-    query: str
-    key: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """What becomes of the products of queries and keys before values are summed."""
-
-    scale: float
-    biases: tuple[str, ...] = ()
-    """Each broadcasts with [batch, heads, queries, keys], and is added."""
-    softcap: float = 0.0
-    """The largest score before biases, which tanh approaches; 0 for none."""
-    sink: str = ""
-    """The score of one more key without a value, for each head [heads]; '' for none."""
-
-
-def heads_of(emit: Emitter, value: str, heads: int) -> str:
-    """[batch, length, heads * width] by heads; what is [batch, heads, length, width] stays."""
-    shape = emit.shape(value)
-    if len(shape) == _HEADS:
-        return value
-    if shape[-1] % heads:
-        raise ModelError(f"{heads} heads for a width of {shape[-1]}; expected a divisor")
-    apart = emit.reshaped(value, (*shape[:2], heads, shape[2] // heads))
-    return emit.temp("transpose", apart, label="heads", perm=(0, 2, 1, 3))
-
-
-def attend(emit: Emitter, heads: Heads, scores: Scores) -> tuple[str, str]:
-    """Sums of values [batch, length, heads * width], and the weights of their keys.
-
-    Several heads of queries may share one of keys and values, in order.
-    """
-    batch, count, length, width = emit.shape(heads.query)
-    shared, keys = emit.shape(heads.key)[1:3]
-    grouped = (batch, shared, count // shared * length, width)
-    query = emit.reshaped(heads.query, grouped)
-    turned = emit.temp("transpose", heads.key, label="keys", perm=(0, 1, 3, 2))
-    products = emit.temp("matmul", query, turned, label="products")
-    found = emit.temp("multiply", products, emit.scalar(scores.scale, products, "scale"))
-    found = emit.reshaped(found, (batch, count, length, keys))
-    if scores.softcap:
-        cap = emit.scalar(scores.softcap, found, "softcap")
-        found = emit.temp("multiply", emit.temp("tanh", emit.temp("divide", found, cap)), cap)
-    for bias in scores.biases:
-        found = emit.temp("add", found, bias, label="biased")
-    weights = _weights(emit, found, scores.sink)
-    parted = emit.reshaped(weights, (*grouped[:3], keys))
-    sums = emit.temp("matmul", parted, heads.value, label="sums")
-    apart = emit.reshaped(sums, (batch, count, length, emit.shape(sums)[-1]))
-    moved = emit.temp("transpose", apart, label="moved", perm=(0, 2, 1, 3))
-    return emit.reshaped(moved, (batch, length, count * emit.shape(sums)[-1])), weights
-
-
-def _weights(emit: Emitter, scores: str, sink: str) -> str:
-    """Softmax over the keys, and over the sink's score, whose weight is dropped."""
-    batch, count, length, keys = emit.shape(scores)
-    if not sink:
-        return emit.temp("softmax", scores, label="weights", axis=3)
-    column = emit.reshaped(emit.cast(sink, emit.type(scores).dtype), (1, count, 1, 1))
-    column = emit.temp("broadcast_to", column, shape=(batch, count, length, 1))
-    wide = emit.temp("concat", scores, column, axis=3)
-    return emit.part(emit.temp("softmax", wide, axis=3), 3, 0, keys, label="weights")
 
 
 def future(emit: Emitter, like: str, queries: int, keys: int) -> str:
     """The bias that hides keys after each query; the last query sees all keys."""
-    place = np.arange(queries)[:, None] + keys - queries
+    position = np.arange(queries)[:, None] + keys - queries
     dtype = emit.type(like).dtype
-    hidden = np.where(np.arange(keys) > place, least(like, emit), 0)
+    hidden = np.where(np.arange(keys) > position, least(like, emit), 0)
     return emit.stored("future", hidden.astype(dtype))
 
 
@@ -103,13 +41,6 @@ def least(like: str, emit: Emitter) -> float:
     """The least number of the value's element type."""
     lowest, zero = np.array([-np.inf, 0.0], numpy_dtype(emit.type(like).dtype))
     return float(np.nextafter(lowest, zero))
-
-
-def where_bias(emit: Emitter, seen: str, like: str, hidden: float) -> str:
-    """0 where the condition holds, else `hidden`, in the element type of `like`."""
-    return emit.temp(
-        "where", seen, emit.scalar(0, like, "seen"), emit.scalar(hidden, like, "hidden")
-    )
 
 
 def padding_bias(node: OnnxNode, emit: Emitter, mask: str, like: str, keys: int) -> str:
@@ -140,14 +71,14 @@ def _between(emit: Emitter, bounds: str, like: str, keys: int) -> str:
     batch, count = emit.shape(like)[0], emit.shape(bounds)[0]
     if count not in (batch, 2 * batch):
         raise emit.refuse(f"a mask of {count} elements", f"expected {batch} or {2 * batch}")
-    place = emit.stored("place", np.arange(keys, dtype=np.int32))
+    position = emit.stored("position", np.arange(keys, dtype=np.int32))
     column = (batch, 1, 1, 1)
     ends = emit.reshaped(emit.part(bounds, 0, 0, batch), column)
-    seen = emit.temp("less", place, ends, label="before")
+    seen = emit.temp("less", position, ends, label="before")
     if count == batch:
         return seen
     begins = emit.reshaped(emit.part(bounds, 0, batch, batch), column)
-    return emit.temp("logical_and", seen, emit.temp("greater_equal", place, begins))
+    return emit.temp("logical_and", seen, emit.temp("greater_equal", position, begins))
 
 
 def scale_of(node: OnnxNode, width: int) -> float:
@@ -165,9 +96,9 @@ def finish(
     node: OnnxNode, emit: Emitter, heads: Heads, scores: Scores, names: Sequence[int]
 ) -> None:
     """The output of attention; `names` are the outputs for keys, values and weights."""
-    made, weights = attend(emit, heads, scores)
-    emit.same(made)
-    for index, value in zip(names, (heads.key, heads.value, weights), strict=False):
+    made = attend(emit, heads, scores)
+    emit.same(joined(emit, made.sums))
+    for index, value in zip(names, (heads.key, heads.value, made.weights), strict=False):
         if node.has_output(index):
             emit.same(value, index)
 
@@ -192,7 +123,7 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
         for begin, size in zip(begins, sizes, strict=True)
     )
     if node.has_input(4):
-        pasts = [emit.single(node.inputs[4], 0, place) for place in (0, 1)]
+        pasts = [emit.single(node.inputs[4], 0, index) for index in (0, 1)]
         key, value = appended(emit, pasts[0], key), appended(emit, pasts[1], value)
     heads = Heads(query=query, key=key, value=value)
     given = node.inputs[3] if node.has_input(3) else "", node.inputs[5] if node.has_input(5) else ""
@@ -209,15 +140,15 @@ def _biases(
     """What is added to scores: a mask's and a bias that are given ('' for none), the future's."""
     mask, bias = given
     queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
-    biases = [_widened(emit, bias, keys)] if bias else []
+    biases = [widened(emit, bias, keys)] if bias else []
     if mask:
-        biases.append(_widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
+        biases.append(widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
     if causal and keys > 1:
         biases.append(future(emit, heads.query, queries, keys))
     return biases
 
 
-def _widened(emit: Emitter, bias: str, keys: int) -> str:
+def widened(emit: Emitter, bias: str, keys: int) -> str:
     """The bias with zeros for those keys of a cache of full length that nothing is said of."""
     shape = emit.shape(bias)
     if shape[-1] in (1, keys):
@@ -240,9 +171,9 @@ def decoder_attention(node: OnnxNode, emit: Emitter) -> None:
     _multi_head(node, emit, _named(node, mask=3, scores=4, key=5, value=6, before=7, bias=10))
 
 
-def _named(node: OnnxNode, **places: int) -> dict[str, str]:
-    """The node's inputs at these places; '' for those that are omitted."""
-    return {name: node.inputs[i] if node.has_input(i) else "" for name, i in places.items()}
+def _named(node: OnnxNode, **indices: int) -> dict[str, str]:
+    """The node's inputs at these indices; '' for those that are omitted."""
+    return {name: node.inputs[i] if node.has_input(i) else "" for name, i in indices.items()}
 
 
 def _multi_head(node: OnnxNode, emit: Emitter, others: dict[str, str]) -> None:
@@ -294,7 +225,7 @@ def _unpacked(emit: Emitter, value: str) -> list[str]:
     """[batch, length, heads, n, width] as n values [batch, length, heads * width]."""
     batch, length, heads, count, width = emit.shape(value)
     whole = (batch, length, heads * width)
-    return [emit.reshaped(emit.single(value, 3, place), whole) for place in range(count)]
+    return [emit.reshaped(emit.single(value, 3, index), whole) for index in range(count)]
 
 
 def _with_bias(emit: Emitter, parts: Sequence[str], bias: str) -> list[str]:
@@ -303,8 +234,8 @@ def _with_bias(emit: Emitter, parts: Sequence[str], bias: str) -> list[str]:
     begin = 0
     for part in parts:
         shape = emit.shape(part)
-        size = shape[2] if len(shape) != _HEADS else shape[1] * shape[3]
+        size = shape[2] if len(shape) != _BY_HEADS else shape[1] * shape[3]
         own = emit.part(bias, 0, begin, size)
-        made.append(part if len(shape) == _HEADS else emit.temp("add", part, own, label="part"))
+        made.append(part if len(shape) == _BY_HEADS else emit.temp("add", part, own, label="part"))
         begin += size
     return made

@@ -11,7 +11,7 @@ from retune.ops.packed import BITS, packed, unpacked
 from retune.proto.scope import MICROSOFT
 
 _FOUR = 15
-"""The largest code of four bits."""
+"""The largest value of four bits."""
 
 
 @onnx_op("MatMulNBits", domain=MICROSOFT, limits="2, 4 or 8 bits, known while importing")
@@ -19,22 +19,24 @@ def matmul_nbits(node: OnnxNode, emit: Emitter) -> None:
     """The product with a packed weight, whose blocks have scales and zero points, plus a bias."""
     bits, block = node.integer("bits", 4), node.integer("block_size", 32)
     count, depth = node.integer("N", 0), node.integer("K", 0)
-    if bits not in BITS or node.integer("weight_prepacked", 0):
-        raise emit.refuse(f"{bits} bits, or a prepacked weight", "quantize to 2, 4 or 8 bits")
+    if bits not in BITS:
+        raise emit.refuse(f"a weight of {bits} bits", "quantize to 2, 4 or 8 bits")
+    if node.integer("weight_prepacked", 0):
+        raise emit.refuse("a weight in the layout of a GPU", "export it without prepacking")
     *outer, width = emit.shape(node.inputs[0])
     blocks = -(-depth // block)
     rows = emit.reshaped(node.inputs[0], (int(np.prod(outer)), width))
-    codes = emit.contents(1, "the weight").reshape(count, blocks, block * bits // 8)
+    quantized = emit.contents(1, "the weight").reshape(count, blocks, block * bits // 8)
     scales = emit.contents(2, "the scales").reshape(count, blocks)
     if node.has_input(4):
         order = _order(emit.contents(4, "g_idx").reshape(-1), blocks, 8 // bits)
-        codes = _reordered(codes, bits, order)
+        quantized = _reordered(quantized, bits, order)
         rows = _padded(emit, rows, 1)
         rows = emit.temp("gather", rows, emit.stored("order", order.reshape(-1)), axis=1)
     else:
         rows = _padded(emit, rows, blocks * block - width)
     zeros = _zero_points(node, emit, bits, (count, blocks))
-    weight = (("codes", codes), ("scales", scales), ("zeros", zeros))
+    weight = (("quantized", quantized), ("scales", scales), ("zeros", zeros))
     stored = [emit.stored(label, array) for label, array in weight]
     made = emit.temp("dense_blocks", rows, *stored, bits=bits)
     if node.has_input(5):
@@ -43,7 +45,7 @@ def matmul_nbits(node: OnnxNode, emit: Emitter) -> None:
 
 
 def _order(group: np.ndarray, blocks: int, each: int) -> np.ndarray:
-    """The columns of each group [blocks, most], as many as fill bytes of `each` codes.
+    """The columns of each group [blocks, most], as many as fill bytes of `each` values.
 
     Behind the columns of smaller groups stands the number of all columns. int32
     """
@@ -55,9 +57,9 @@ def _order(group: np.ndarray, blocks: int, each: int) -> np.ndarray:
     return order
 
 
-def _reordered(codes: np.ndarray, bits: int, order: np.ndarray) -> np.ndarray:
-    """The codes [count, blocks, bytes] in blocks of other columns, packed again."""
-    flat = unpacked(codes, bits).reshape(len(codes), -1)[:, : order.max(initial=0) + 1]
+def _reordered(quantized: np.ndarray, bits: int, order: np.ndarray) -> np.ndarray:
+    """The quantized values [count, blocks, bytes] in blocks of other columns, packed again."""
+    flat = unpacked(quantized, bits).reshape(len(quantized), -1)[:, : order.max(initial=0) + 1]
     flat = np.pad(flat, ((0, 0), (0, 1)))
     return packed(flat[:, np.minimum(order, flat.shape[1] - 1)], bits)
 
@@ -85,39 +87,39 @@ def gather_blocks(node: OnnxNode, emit: Emitter) -> None:
     rank, block = len(emit.shape(node.inputs[0])), node.integer("block_size", 128)
     axis = positive_axis(node.integer("gather_axis", 0), rank)
     along = positive_axis(node.integer("quantize_axis", 1), rank)
-    codes, zeros, bits = _table(node, emit, along)
+    quantized, zeros, bits = _table(node, emit, along)
     scales = emit.contents(2, "the scales")
-    extents = (*codes.shape[:-1], codes.shape[-1] * (8 // bits))
+    extents = (*quantized.shape[:-1], quantized.shape[-1] * (8 // bits))
     if scales.shape != (*extents[:along], -(-extents[along] // block), *extents[along + 1 :]):
         raise ModelError(
-            f"scales {list(scales.shape)} for codes {list(extents)} in blocks of {block} along "
+            f"scales {list(scales.shape)} for values {list(extents)} in blocks of {block} along "
             f"axis {along}: expected one for each block; quantize the model again"
         )
-    stored = [emit.stored(*pair) for pair in (("codes", codes), ("scales", scales))]
+    stored = [emit.stored(*pair) for pair in (("quantized", quantized), ("scales", scales))]
     inputs = (stored[0], node.inputs[1], stored[1], emit.stored("zeros", zeros))
     emit.out("gather_blocks", *inputs, axis=axis, along=along, block=block, bits=bits)
 
 
 def _table(node: OnnxNode, emit: Emitter, along: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """The table's packed codes, the zero points of its blocks, and the bits of a code.
+    """The table's packed values, the zero points of its blocks, and the bits of a value.
 
-    Integers of four bits are bytes here, one code each, and are packed if rows are even. Bytes of
-    the file are packed if the number of scales says so, or where codes need more than four bits.
+    Integers of four bits are bytes here, one value each, and are packed if rows are even. Bytes of
+    the file are packed if the number of scales says so, or where values need more than four bits.
     """
-    codes, scales = emit.contents(0, "the table"), emit.contents(2, "the scales")
+    quantized, scales = emit.contents(0, "the table"), emit.contents(2, "the scales")
     bits, block = node.integer("bits", 4), node.integer("block_size", 128)
     zeros = emit.contents(3, "the zero points") if node.has_input(3) else None
-    plain = scales.shape[along] == -(-codes.shape[along] // block)
-    if codes.dtype == np.uint8 and (codes.max(initial=0) > _FOUR or not plain):
+    plain = scales.shape[along] == -(-quantized.shape[along] // block)
+    if quantized.dtype == np.uint8 and (quantized.max(initial=0) > _FOUR or not plain):
         if zeros is None:
-            return codes, np.full(scales.shape, 1 << (bits - 1), np.uint8), bits
+            return quantized, np.full(scales.shape, 1 << (bits - 1), np.uint8), bits
         return (
-            codes,
-            np.ascontiguousarray(unpacked(zeros, bits)[..., : scales.shape[codes.ndim - 1]]),
+            quantized,
+            np.ascontiguousarray(unpacked(zeros, bits)[..., : scales.shape[quantized.ndim - 1]]),
             bits,
         )
-    lift = 8 if codes.dtype == np.int8 else 0
-    zeros = np.zeros(scales.shape, codes.dtype) if zeros is None else zeros
-    lifted, zeros = ((array + lift).astype(np.uint8) for array in (codes, zeros))
-    odd = codes.shape[codes.ndim - 1] % 2
+    lift = 8 if quantized.dtype == np.int8 else 0
+    zeros = np.zeros(scales.shape, quantized.dtype) if zeros is None else zeros
+    lifted, zeros = ((array + lift).astype(np.uint8) for array in (quantized, zeros))
+    odd = quantized.shape[quantized.ndim - 1] % 2
     return (lifted, zeros, 8) if odd else (packed(lifted, 4), zeros, 4)

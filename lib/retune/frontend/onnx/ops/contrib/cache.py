@@ -21,10 +21,10 @@ class Cache:
     before: str
     """int32 [batch, 1] or [1, 1]: how many tokens came before; '' for none."""
 
-    def places(self, emit: Emitter) -> str:
+    def positions(self, emit: Emitter) -> str:
         """int32 [batch, length] or [1, length]: the position of each new token."""
         steps = emit.stored("steps", np.arange(self.length, dtype=np.int32)[None])
-        return emit.temp("add", self.before, steps, label="places") if self.before else steps
+        return emit.temp("add", self.before, steps, label="positions") if self.before else steps
 
     def stored(self, emit: Emitter, past: str, new: str) -> str:
         """The cache after the step, which held `past` ('' for nothing)."""
@@ -64,21 +64,16 @@ class Cache:
         They are filled, not after the token if `causal`, and among the `window` (0: all) last ones.
         """
         keys = emit.stored("keys", np.arange(self.capacity, dtype=np.int32))
-        places = self.places(emit)
+        positions = self.positions(emit)
         if not causal:
-            places = emit.part(places, 1, self.length - 1, 1, "last")
-        rows, length = emit.shape(places)
-        places = emit.reshaped(places, (rows, 1, length, 1))
-        seen = emit.temp("less_equal", keys, places, label="past")
+            positions = emit.part(positions, 1, self.length - 1, 1, "last")
+        rows, length = emit.shape(positions)
+        positions = emit.reshaped(positions, (rows, 1, length, 1))
+        seen = emit.temp("less_equal", keys, positions, label="past")
         if not window:
             return seen
         reach = emit.temp("add", keys, emit.stored("window", np.asarray(window, np.int32)))
-        return emit.temp("logical_and", seen, emit.temp("greater", reach, places, label="near"))
-
-
-def appended(emit: Emitter, past: str, new: str) -> str:
-    """The tokens of a cache that grows by each step: the new ones are the last."""
-    return emit.temp("concat", past, new, label="present", axis=2)
+        return emit.temp("logical_and", seen, emit.temp("greater", reach, positions, label="near"))
 
 
 def _wide(emit: Emitter, value: str, capacity: int) -> str:

@@ -138,6 +138,15 @@ def fast_gelu(node: OnnxNode, emit: Emitter) -> None:
     emit.out("gelu_tanh", _biased(node, emit))
 
 
+@onnx_op("GemmFastGelu", domain=MICROSOFT)
+def gemm_fast_gelu(node: OnnxNode, emit: Emitter) -> None:
+    """Gelu by tanh of a product plus an optional bias."""
+    made = matrix_product(emit, node.inputs[0], node.inputs[1], emit.temp)
+    if node.has_input(2):
+        made = emit.temp("add", made, node.inputs[2], label="biased")
+    emit.out("gelu_tanh", made)
+
+
 @onnx_op("QuickGelu", domain=MICROSOFT)
 def quick_gelu(node: OnnxNode, emit: Emitter) -> None:
     """x * sigmoid(alpha * x)."""

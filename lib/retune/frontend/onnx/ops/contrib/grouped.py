@@ -7,15 +7,8 @@ runs: `seqlens_k` + 1 after the step. New keys and values are put behind the cac
 import numpy as np
 
 from retune.core.dtypes import INT32, INT64
-from retune.frontend.onnx.ops.contrib.attention import (
-    Heads,
-    Scores,
-    finish,
-    heads_of,
-    least,
-    scale_of,
-    where_bias,
-)
+from retune.frontend.onnx.ops.attention import Heads, Scores, heads_of, where_bias
+from retune.frontend.onnx.ops.contrib.attention import finish, least, scale_of, widened
 from retune.frontend.onnx.ops.contrib.cache import Cache
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
@@ -26,20 +19,20 @@ def rotary_embedding(node: OnnxNode, emit: Emitter) -> None:
     """As RotaryEmbedding of ONNX; positions may be the first one of each row."""
     if node.integer("is_packed_batching", 0) or node.number("scale", 1.0) != 1:
         raise emit.refuse("a packed or scaled rotation", "export without packing")
-    data, places, cos, sin = node.inputs
+    data, positions, cos, sin = node.inputs
     shape = emit.shape(data)
     heads, width = node.integer("num_heads", 0), node.integer("rotary_embedding_dim", 0)
     if len(shape) == 3:
         heads = heads or shape[2] // (2 * emit.shape(cos)[1])
-    if emit.shape(places) == (1,):
+    if emit.shape(positions) == (1,):
         length = shape[1] if len(shape) == 3 else shape[2]
         steps = emit.stored("steps", np.arange(length, dtype=np.int64)[None])
-        row = emit.temp("add", emit.reshaped(places, (1, 1)), steps, label="positions")
-        places = emit.temp("broadcast_to", row, shape=(shape[0], length))
+        row = emit.temp("add", emit.reshaped(positions, (1, 1)), steps, label="positions")
+        positions = emit.temp("broadcast_to", row, shape=(shape[0], length))
     attrs = {"interleaved": node.integer("interleaved", 0), "rotary_embedding_dim": width}
     if len(shape) == 3:
         attrs["num_heads"] = heads
-    emit.onnx_out("RotaryEmbedding", data, cos, sin, places, **attrs)
+    emit.onnx_out("RotaryEmbedding", data, cos, sin, positions, **attrs)
 
 
 _REFUSED = {
@@ -67,7 +60,8 @@ def group_query_attention(node: OnnxNode, emit: Emitter) -> None:
         cache.stored(emit, past, new) for past, new in zip(pasts, (key, value), strict=True)
     )
     heads = Heads(query=query, key=key, value=value)
-    biases = [node.inputs[10]] if node.has_input(10) else []
+    given = node.inputs[10] if node.has_input(10) else ""
+    biases = [widened(emit, given, cache.capacity)] if given else []
     if emit.shape(query)[2] > 1 or cache.capacity > 1:
         causal, window = bool(node.integer("causal", 1)), node.integer("local_window_size", -1)
         seen = cache.seen(emit, causal=causal, window=max(window, 0))
@@ -138,15 +132,15 @@ def _rotated(node: OnnxNode, emit: Emitter, value: str, cache: Cache) -> str:
     """Heads rotated by their tokens' positions."""
     batch, _, length, _ = emit.shape(value)
     if node.has_input(9):
-        places = node.inputs[9]
+        positions = node.inputs[9]
     else:
-        places = emit.temp("broadcast_to", cache.places(emit), shape=(batch, length))
+        positions = emit.temp("broadcast_to", cache.positions(emit), shape=(batch, length))
     cos, sin = node.inputs[7:9]
     interleaved = node.integer("rotary_interleaved", 0)
     width = 2 * emit.shape(cos)[1]
     return emit.onnx(
         "RotaryEmbedding",
-        *(value, cos, sin, emit.cast(places, INT64)),
+        *(value, cos, sin, emit.cast(positions, INT64)),
         interleaved=interleaved,
         rotary_embedding_dim=width if width != emit.shape(value)[3] else 0,
     )

@@ -55,12 +55,12 @@ def _normalised(node: OnnxNode, emit: Emitter, op: str, inputs: tuple[str, ...])
 @onnx_op("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(node: OnnxNode, emit: Emitter) -> None:
     """LayerNormalization of the sum of embeddings: words, positions and optional segments."""
-    ids, segments, words, places, kinds, gamma, beta = node.inputs[:7]
+    ids, segments, words, positions, kinds, gamma, beta = node.inputs[:7]
     length = emit.shape(ids)[1]
     if node.has_input(8):
-        position = emit.temp("gather", places, node.inputs[8], label="positions", axis=0)
+        position = emit.temp("gather", positions, node.inputs[8], label="positions", axis=0)
     else:
-        position = emit.part(places, 0, 0, length, label="positions")
+        position = emit.part(positions, 0, 0, length, label="positions")
     total = emit.temp("add", emit.temp("gather", words, ids, axis=0), position, label="sum")
     if segments:
         total = emit.temp("add", total, emit.temp("gather", kinds, segments, axis=0), label="sum")

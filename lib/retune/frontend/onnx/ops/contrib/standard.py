@@ -1,9 +1,12 @@
 """Operators of com.microsoft that became, or are combinations of, operators of ONNX."""
 
-from math import log
+from functools import reduce
+from math import log, prod
 
 import numpy as np
 
+from retune.core.dtypes import INT32
+from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
 
@@ -40,11 +43,26 @@ def value_range(node: OnnxNode, emit: Emitter) -> None:
     emit.onnx_out("Range", *node.inputs[:2], step)
 
 
+@onnx_op("IsAllFinite", domain=MICROSOFT)
+def is_all_finite(node: OnnxNode, emit: Emitter) -> None:
+    """True if no element of any input is an infinity or NaN, or only one of these if it says so."""
+    found: list[str] = []
+    only_nan, only_inf = node.integer("isnan_only", 0), node.integer("isinf_only", 0)
+    for value in node.inputs:
+        flat = emit.reshaped(value, (prod(emit.shape(value)),))
+        for op, left_out in (("is_nan", only_inf), ("is_inf", only_nan)):
+            if not left_out:
+                odd = emit.cast(emit.temp(op, flat), INT32)
+                found.append(emit.temp("reduce_max", odd, axes=(0,), keepdims=False))
+    most = reduce(lambda left, right: emit.temp("maximum", left, right), found)
+    emit.out("equal", most, _whole(emit, 0))
+
+
 @onnx_op("Unique", domain=MICROSOFT)
 def unique(node: OnnxNode, emit: Emitter) -> None:
     """As Unique of ONNX in the order of first occurrence."""
-    made, places, counts = (*node.outputs, "", "")[:3]
-    emit.onnx_outs("Unique", node.inputs, (made, "", places, counts), opset=None, sorted=0)
+    made, indices, counts = (*node.outputs, "", "")[:3]
+    emit.onnx_outs("Unique", node.inputs, (made, "", indices, counts), opset=None, sorted=0)
 
 
 @onnx_op("ConvTransposeWithDynamicPads", domain=MICROSOFT, limits="pads known while importing")
@@ -81,8 +99,8 @@ def real_transform(node: OnnxNode, emit: Emitter) -> None:
     last = len(emit.shape(data)) - 2
     outer = range(last - node.integer("signal_ndim", 1) + 1, last)
     for axis, onesided in [*((d, 0) for d in outer), (last, 1)][:: 1 if inverse else -1]:
-        place = emit.stored("axis", np.asarray(axis, np.int64))
-        data = emit.onnx("DFT", data, "", place, inverse=inverse, onesided=onesided)
+        along = emit.stored("axis", np.asarray(axis, np.int64))
+        data = emit.onnx("DFT", data, "", along, inverse=inverse, onesided=onesided)
     emit.same(emit.single(data, last + 1, 0) if inverse else data)
 
 
@@ -109,14 +127,16 @@ def crop_and_resize(node: OnnxNode, emit: Emitter) -> None:
     extents, count = emit.shape(data)[2:], emit.shape(boxes)[0]
     mode = node.text("mode", "bilinear")
     inside: list[str] = []
-    places: list[str] = []
+    positions: list[str] = []
     for d in (0, 1):
-        place, within = _samples(emit, boxes, d, (size[d], extents[d]), nearest=mode == "nearest")
+        position, within = _samples(
+            emit, boxes, d, (size[d], extents[d]), nearest=mode == "nearest"
+        )
         sides = (size[0], 1) if d == 0 else (1, size[1])
         inside.append(emit.reshaped(within, (count, 1, *sides)))
-        shaped = emit.reshaped(place, (count, *sides))
-        places.append(emit.temp("broadcast_to", shaped, shape=(count, *size)))
-    grid = emit.stacked((places[1], places[0]), 3)
+        shaped = emit.reshaped(position, (count, *sides))
+        positions.append(emit.temp("broadcast_to", shaped, shape=(count, *size)))
+    grid = emit.stacked((positions[1], positions[0]), 3)
     images = emit.temp("gather", data, batch, label="images", axis=0)
     made = emit.onnx("GridSample", images, grid, opset=16, mode=mode, align_corners=1)
     outside = emit.scalar(node.number("extrapolation_value", 0.0), data, "outside")
@@ -138,11 +158,11 @@ def _samples(
     reach = emit.temp("multiply", emit.temp("subtract", end, begin), stored, label="reach")
     unit = emit.temp("add", begin, reach, label="unit")
     last = emit.scalar(extent - 1, boxes, "last")
-    place = emit.temp("multiply", unit, last, label="place")
-    least = emit.temp("greater_equal", place, emit.scalar(0, boxes, "zero"))
-    inside = emit.temp("logical_and", least, emit.temp("less_equal", place, last))
+    position = emit.temp("multiply", unit, last, label="position")
+    least = emit.temp("greater_equal", position, emit.scalar(0, boxes, "zero"))
+    inside = emit.temp("logical_and", least, emit.temp("less_equal", position, last))
     if nearest:
-        whole = emit.temp("floor", emit.temp("add", place, emit.scalar(0.5, boxes, "half")))
+        whole = emit.temp("floor", emit.temp("add", position, emit.scalar(0.5, boxes, "half")))
         unit = emit.temp("divide", whole, emit.scalar(max(extent - 1, 1), boxes, "steps"))
     twice = emit.temp("add", unit, unit, label="twice")
     return emit.temp("subtract", twice, emit.scalar(1, boxes, "one")), inside
@@ -172,9 +192,9 @@ def word_embedding(node: OnnxNode, emit: Emitter) -> None:
     emit.out("where", emit.temp("equal", lengths, none), emit.scalar(0, most, "zero"), most)
 
 
-def _whole(emit: Emitter, numbers: int | np.ndarray) -> str:
+def _whole(emit: Emitter, values: int | np.ndarray) -> str:
     """An int32 constant."""
-    return emit.stored("numbers", np.asarray(numbers, np.int32))
+    return emit.stored("whole", np.asarray(values, np.int32))
 
 
 @onnx_op("RelativePositionBias", domain=MICROSOFT, limits="lengths known while importing")
@@ -196,9 +216,14 @@ def relative_position_bias(node: OnnxNode, emit: Emitter) -> None:
 def position_buckets(distance: np.ndarray, count: int, most: int, *, both: bool) -> np.ndarray:
     """The bucket of each distance key - query: exact ones, then logarithmic ones up to `most`.
 
-    With `both` the upper half of the buckets is for keys that follow. int32
+    With `both` the upper half of the buckets is for keys that follow. int32. Raises: ModelError.
     """
     half = count // 2 if both else count
+    if half < 2 or most <= half // 2:
+        raise ModelError(
+            f"{count} buckets for distances up to {most}; expected at least "
+            f"{4 if both else 2} buckets, and longer distances"
+        )
     behind = np.where(distance > 0, half, 0) if both else 0
     size = np.abs(distance) if both else np.maximum(-distance, 0)
     exact = half // 2
@@ -222,8 +247,14 @@ def gated_relative_position_bias(node: OnnxNode, emit: Emitter) -> None:
     wide = emit.shape(gates)[-1]
     parts = emit.reshaped(gates, (batch, heads, length, 2, wide // 2))
     sums = emit.temp("sigmoid", emit.temp("reduce_sum", parts, axes=(4,), keepdims=False))
-    update, reset = (emit.part(sums, 3, place, 1) for place in (0, 1))
+    update, reset = (emit.part(sums, 3, index, 1) for index in (0, 1))
     one, two = (emit.scalar(number, query, "number") for number in (1, 2))
     inner = emit.temp("subtract", emit.temp("multiply", reset, scale), one)
     gate = emit.temp("add", emit.temp("multiply", update, inner), two, label="gate")
     emit.out("multiply", gate, position)
+
+
+@onnx_op("Inverse", domain=MICROSOFT, limits="on the host")
+def inverse(node: OnnxNode, emit: Emitter) -> None:
+    """The inverse of each matrix, which lies in the last two dimensions."""
+    emit.host(emit.type(node.inputs[0]))

@@ -1,0 +1,76 @@
+"""Stage samples: on which inputs bundles of a network are run, timed and compared.
+
+Read `stage_samples`. The stages that need them ask for it; it is made once.
+"""
+
+from pathlib import Path
+
+from retune.bundle.runtime.module import sample_of
+from retune.bundle.verify.legal import legal_ranges
+from retune.bundle.verify.peers import Peer, open_reference, oracle_version
+from retune.core.arrays import save_arrays, view_arrays
+from retune.core.errors import InputError, ModelError, RecordError
+from retune.core.keys import file_key
+from retune.graph.graph import Graph
+from retune.graph.passes.indices import index_counts, least_values
+from retune.graph.quantize.samples import load_samples, stacked_samples
+from retune.ops import Array
+from retune.pipeline.manifest import ImportManifest, SamplesManifest
+from retune.pipeline.quantization import float_network
+from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.stage import Inputs, stage
+
+_ARRAYS = "samples.safetensors"
+
+
+def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
+    return network.model_key, oracle_version(), *given_content(request)
+
+
+def given_content(request: TuneRequest) -> Inputs:
+    """What the samples are that the user gives; nothing for random ones."""
+    if isinstance(request.samples, int):
+        return ()
+    path = Path(request.samples)
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    return tuple(file_key(file) for file in files if file.is_file())
+
+
+@stage(SamplesManifest, "samples", _inputs)
+def stage_samples(folder: Path, request: TuneRequest, network: ImportManifest) -> SamplesManifest:
+    """The oracle of the network, and the samples: given ones, or what random ones it takes.
+
+    Raises: InputError for given samples that are not of the network, and for those that the oracle
+    refuses: nothing is measured for a bundle that could not be verified.
+    """
+    graph = float_network(request, network)
+    types = {name: graph.types[name] for name in graph.inputs}
+    shapes = {name: entry.shape for name, entry in types.items()}
+    oracle = open_reference(model_file(request), lambda: graph, shapes=shapes)
+    if isinstance(request.samples, str):
+        return _given(folder, Path(request.samples), graph, oracle)
+    ranges = legal_ranges(oracle, types, index_counts(graph), least_values(graph))
+    return SamplesManifest(
+        oracle=oracle.name,
+        ranges=tuple((name, *limits) for name, limits in ranges.items()),
+    )
+
+
+def _given(folder: Path, path: Path, graph: Graph, oracle: Peer) -> SamplesManifest:
+    arrays = stacked_samples(graph, load_samples(path, graph, finite=False))
+    count = len(next(iter(arrays.values()), ()))
+    for number in range(count):
+        try:
+            oracle(sample_of(arrays, number))
+        except (InputError, ModelError) as error:
+            raise InputError(f"{path}: sample {number}: {error}") from error
+    save_arrays(arrays, folder / _ARRAYS)
+    return SamplesManifest(oracle=oracle.name, given=count, arrays=_ARRAYS)
+
+
+def given_samples(samples: SamplesManifest) -> dict[str, Array]:
+    """The samples that the user gave, along the first axis of an array for each input."""
+    if not samples.given:
+        return {}
+    data = samples.file(samples.arrays).read_bytes()
+    return view_arrays(memoryview(data), error=RecordError)

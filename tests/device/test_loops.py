@@ -1,0 +1,82 @@
+"""Loops on a device: every form and number of steps computes what numpy does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.build import build_plan
+from retune.bundle.export.program import export_c
+from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime.module import Module
+from retune.core.dtypes import FLOAT32, TensorType
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.passes.pipeline import optimise
+from retune.graph.scan import Scan
+from retune.search.extract import extract
+from tests.device import c_programs
+from tests.external.on_device import pocl
+from tests.support import loops
+
+pytestmark = pytest.mark.device
+
+
+def plan_of(graph: Graph) -> NetworkPlan:
+    network = extract(optimise(graph))
+    return build_plan(network, {}, pocl().spec, model_key="0", notes={})
+
+
+def assert_runs(plan: NetworkPlan, graph: Graph) -> None:
+    """Twice: a run leaves nothing behind that the next one would read."""
+    module = Module(plan, pocl())
+    for seed in (0, 1):
+        inputs = random_inputs(graph, seed)
+        found, wanted = module.run(inputs), run_graph(graph, inputs)
+        for name, array in wanted.items():
+            np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("steps", "backward"), [(1, 0), (2, 1), (3, 0), (4, 1), (7, 0), (2000, 1)])
+def test_every_number_of_steps(steps, backward):
+    graph = loops.network(steps, (backward, 1 - backward))
+    assert_runs(plan_of(graph), graph)
+
+
+@pytest.mark.parametrize("form", ["inline", "queued"])
+def test_every_form(form: Form):
+    graph = loops.network(9)
+    assert_runs(replace(plan_of(graph), form=form), graph)
+
+
+def test_loops_in_loops():
+    """The inner one starts each time where the outer one is."""
+    build = GraphBuilder("body")
+    state = build.input("state", loops.ROW)
+    rows = build.input("rows", TensorType((5, *loops.ROW.shape), FLOAT32))
+    inner = Scan(body=loops.body(), steps=5, states=2, backward_inputs=(0,), backward_outputs=(1,))
+    names = ["after", "before", "made"]
+    build.add("scan", [state, state, rows, state], inner.attrs, outputs=names)
+    outer = Scan(
+        body=build.finish(["after", "made"]),
+        steps=4,
+        states=1,
+        backward_inputs=(1,),
+        backward_outputs=(0,),
+    )
+    around = GraphBuilder("loops")
+    start = around.input("start", loops.ROW)
+    given = around.input("given", TensorType((4, 5, *loops.ROW.shape), FLOAT32))
+    around.add("scan", [start, given], outer.attrs, outputs=["last", "all"])
+    graph = around.finish(["last", "all"])
+    assert_runs(plan_of(graph), graph)
+
+
+@pytest.mark.parametrize("form", ["persistent", "queued"])
+def test_a_c_program_runs_them(form: Form, tmp_path: Path):
+    graph = loops.network(1201)
+    plan = replace(plan_of(graph), form=form)
+    folder = export_c(plan, tmp_path / "c")
+    c_programs.build(folder)
+    c_programs.agrees(Module(plan, pocl()), folder)

@@ -1,0 +1,79 @@
+"""Plans with loops: what runs how often, what lies where meanwhile, and what is no loop."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.invariants import verify_plan
+from retune.bundle.memory import temp_blocks
+from retune.bundle.plan import NetworkPlan, PlanLoop
+from retune.bundle.runtime.executor import launchable_segments
+from retune.codegen.network.persistent import MAX_STEPS
+from retune.core.errors import VerifyError
+
+
+def looped(plan: NetworkPlan, *loops: tuple[int, int, int]) -> NetworkPlan:
+    made = (PlanLoop(first=first, end=end, times=times) for first, end, times in loops)
+    return replace(plan, loops=tuple(made))
+
+
+def segments(plan: NetworkPlan) -> list[tuple[int, int, int]]:
+    return [(s.first, s.end, s.times) for s in plan.segments(0, len(plan.launches))]
+
+
+def test_launches_run_as_often_as_loops_say(plan: NetworkPlan) -> None:
+    some = looped(plan, (1, 3, 5))
+    verify_plan(some)
+    assert segments(some) == [(0, 1, 1), (1, 3, 5), (3, 4, 1)]
+    assert some.repeats == (1, 5, 5, 1)
+    assert [step.flops for step in some.whole_steps] == [
+        step.flops * n for step, n in zip(plan.steps, some.repeats, strict=True)
+    ]
+
+
+def test_loops_may_lie_in_loops(plan: NetworkPlan) -> None:
+    nested = looped(plan, (0, 3, 2), (1, 2, 7))
+    verify_plan(nested)
+    assert segments(nested) == [*[(0, 1, 1), (1, 2, 7), (2, 3, 1)] * 2, (3, 4, 1)]
+    assert nested.repeats == (2, 14, 2, 1)
+
+
+def test_one_launch_runs_no_more_than_it_can_count(plan: NetworkPlan) -> None:
+    most = MAX_STEPS // 2
+    found = launchable_segments(looped(plan, (1, 3, 2 * most + 3)))
+    assert [s.times for s in found] == [1, most, most, 3, 1]
+
+
+def test_what_a_loop_reads_from_before_it_stays_for_all_of_it(plan: NetworkPlan) -> None:
+    """The loop's last launch would write its result into the memory of what its first one read."""
+    alone = {b.name: (b.first, b.last) for b in temp_blocks(plan)}
+    loops = {b.name: (b.first, b.last) for b in temp_blocks(looped(plan, (1, 4, 9)))}
+    assert alone["sum"] == (0, 1)
+    assert loops["sum"] == (0, 3)
+    assert all(loops[name] == span for name, span in alone.items() if name != "sum")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(2, 2, 3)],
+        [(3, 5, 3)],
+        [(0, 2, 3), (1, 3, 3)],
+        [(2, 4, 3), (0, 2, 3)],
+        [(0, 2, 0)],
+        [(0, 2, 1 << 20), (0, 1, 1 << 20)],
+    ],
+)
+def test_what_is_no_loop_is_said(plan: NetworkPlan, wrong: list[tuple[int, int, int]]) -> None:
+    with pytest.raises(VerifyError, match="loop of launches"):
+        verify_plan(looped(plan, *wrong))
+
+
+def test_a_bundle_keeps_them(plan: NetworkPlan, tmp_path: Path) -> None:
+    some = looped(plan, (0, 3, 2), (1, 2, 7))
+    assert read_bundle(write_bundle(some, tmp_path / "some")).loops == some.loops
+    assert read_bundle(write_bundle(plan, tmp_path / "none")).loops == ()
+    manifests = [(tmp_path / name / "module.json").read_text() for name in ("some", "none")]
+    assert ["loops" in text for text in manifests] == [True, False]
