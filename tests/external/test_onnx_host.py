@@ -36,7 +36,7 @@ def test_an_operator_in_an_operator_set(case: Case):
 
 def test_every_operator_of_the_host_is_in_a_sweep():
     swept = {case.op for case in CASES} | ELSEWHERE.keys() | {"Identity"}
-    assert host_ops().keys() <= swept
+    assert {name for name in host_ops() if "::" not in name} <= swept  # others have own cases
     tested = {node.op_type for name in RUN for node in NODE_TESTS[name].model.graph.node}
     assert {name for name in names() if defs.has(name)} <= swept | tested
 
