@@ -148,7 +148,9 @@ def test_a_driver_that_refuses_says_so(device: Device, examiner: Examiner, tmp_p
 
 
 def verdict(worker: OracleWorker, made: Made) -> Verdict:
-    request = Verify(bundle=made.bundle, network=made.network, samples=1, seed=0, tolerance=1e-4)
+    request = Verify(
+        bundle=made.bundle, network=made.network, samples=1, given={}, seed=0, tolerance=1e-4
+    )
     reply = worker.handle(request)
     assert isinstance(reply, Verdict), reply
     return reply

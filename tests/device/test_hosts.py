@@ -197,7 +197,7 @@ def test_an_imported_network_agrees_as_a_whole_and_in_parts(
     graph = load_file(made.path)
     plan = build_plan(extract(optimise(graph)), {}, device.spec, model_key="", notes={})
     path = write_bundle(plan, tmp_path / "module")
-    check(path, str(made.path), samples=2)
+    check(path, str(made.path), samples="2")
     assert "agrees with onnxruntime" in capsys.readouterr().out
     parts = parts_of(Module.load(path), made.path, graph)
     assert parts is not None

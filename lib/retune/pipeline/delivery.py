@@ -153,7 +153,8 @@ def stage_verify(
     Those of a bundle for a device that is not here are of the one that plays it.
     """
     player, original = playing(request.device), _original(request, network)
-    given = given_samples(stage_samples(request, network))
+    samples = stage_samples(request, network)
+    given = given_samples(samples)
     count = request.samples if isinstance(request.samples, int) else None
     with open_examiner(player) as examiner:
         bundle = compiled.file(compiled.module)
@@ -172,7 +173,7 @@ def stage_verify(
         rounding=outcome.rounding,
         used=_finite(outcome.used),
         decision=outcome.decision,
-        notes=verdict.notes,
+        notes=(*verdict.notes, *samples.notes),
     )
 
 

@@ -103,6 +103,8 @@ class SamplesManifest(Manifest):
     """Number of samples that the user gave; 0: they are random."""
     arrays: str = ""
     """File with the given ones, see `quantize.samples.stacked_samples`."""
+    notes: tuple[str, ...] = ()
+    """Branches that no sample takes, as sentences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

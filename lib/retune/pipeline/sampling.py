@@ -3,11 +3,13 @@
 Read `stage_samples`. The stages that need them ask for it; it is made once.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from retune.bundle.runtime.module import sample_of
+from retune.bundle.runtime.module import random_inputs, sample_of
 from retune.bundle.verify.legal import legal_ranges
 from retune.bundle.verify.peers import Peer, open_reference, oracle_version
+from retune.bundle.verify.reach import untaken_branches
 from retune.core.arrays import save_arrays, view_arrays
 from retune.core.errors import InputError, ModelError, RecordError
 from retune.core.keys import file_key
@@ -24,7 +26,7 @@ _ARRAYS = "samples.safetensors"
 
 
 def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
-    return network.model_key, oracle_version(), *given_content(request)
+    return network.model_key, oracle_version(), *(given_content(request) or [request.samples])
 
 
 def given_content(request: TuneRequest) -> Inputs:
@@ -49,10 +51,15 @@ def stage_samples(folder: Path, request: TuneRequest, network: ImportManifest) -
     oracle = open_reference(model_file(request), lambda: graph, shapes=shapes)
     if isinstance(request.samples, str):
         return _given(folder, Path(request.samples), graph, oracle)
-    ranges = legal_ranges(oracle, types, index_counts(graph), least_values(graph))
+    counts, least = index_counts(graph), least_values(graph)
+    ranges = legal_ranges(oracle, types, counts, least)
+    counts |= {name: high + 1 for name, (_, high) in ranges.items()}
+    least |= {name: low for name, (low, _) in ranges.items()}
+    made = (random_inputs(types, seed, counts, least) for seed in range(request.samples))
     return SamplesManifest(
         oracle=oracle.name,
         ranges=tuple((name, *limits) for name, limits in ranges.items()),
+        notes=_branch_notes(graph, made),
     )
 
 
@@ -65,7 +72,16 @@ def _given(folder: Path, path: Path, graph: Graph, oracle: Peer) -> SamplesManif
         except (InputError, ModelError) as error:
             raise InputError(f"{path}: sample {number}: {error}") from error
     save_arrays(arrays, folder / _ARRAYS)
-    return SamplesManifest(oracle=oracle.name, given=count, arrays=_ARRAYS)
+    notes = _branch_notes(graph, (sample_of(arrays, number) for number in range(count)))
+    return SamplesManifest(oracle=oracle.name, given=count, arrays=_ARRAYS, notes=notes)
+
+
+def _branch_notes(graph: Graph, samples: Iterable[Mapping[str, Array]]) -> tuple[str, ...]:
+    return tuple(
+        f"all samples take the same branch at {name}: the other one was compared with nothing; "
+        "give samples that take it with --samples data.npz"
+        for name in untaken_branches(graph, samples)
+    )
 
 
 def given_samples(samples: SamplesManifest) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from retune.proto.scope import MICROSOFT
 from tests.support.contrib import malformed, model_of, rand
 from tests.support.contrib_blocks import narrow_model
 from tests.support.contrib_cases import CASES
+from tests.support.contrib_random import attention, grouped, multi_head
 from tests.support.networks import node
 from tests.support.peer import assert_as_peer, assert_computes, typed_model
 
@@ -129,3 +130,23 @@ def test_what_follows_unknown_sizes_runs_on_the_host() -> None:
         helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])
     )
     assert_as_peer(made, {"x": x})
+
+
+def test_causal_attention_to_other_keys_is_refused() -> None:
+    """onnxruntime's CPU hides the future from all queries but the last."""
+    attrs = {"num_heads": 2, "unidirectional": 1}
+    proto = node("MultiHeadAttention", ["q", "k", "k"], ["y"], domain=MICROSOFT, **attrs)
+    with pytest.raises(ModelError, match="unidirectional attention of 3 queries to 5 keys"):
+        import_model(typed_model([proto], {"q": rand(1, 3, 8), "k": rand(1, 5, 8)}, ["y"]))
+
+
+RANDOM = {"grouped": grouped, "multi_head": multi_head, "attention": attention}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("count", [6, pytest.param(150, marks=pytest.mark.slow)])
+def test_random_attention(name: str, count: int, seed: int) -> None:
+    for turn in range(count):
+        case = RANDOM[name](np.random.default_rng([seed, turn]))
+        print(f"RETUNE_SEED={seed}, turn {turn}: {case}")
+        assert_as_peer(model_of(case), case.fed, 1e-4)

@@ -11,12 +11,14 @@ from onnx import TensorProto, helper
 from retune.bundle.format import pack_zip, program_key, read_bundle, write_bundle
 from retune.bundle.runtime.module import sample_inputs
 from retune.bundle.verify.compare import sampling
+from retune.bundle.verify.reach import untaken_branches
 from retune.core.errors import InputError, RecordError, VerifyError
+from retune.frontend.onnx.importer import import_model
 from retune.pipeline.network import stage_import
 from retune.pipeline.request import TuneRequest, check_samples
 from retune.pipeline.sampling import given_content, given_samples, stage_samples
 from tests.support.bundle_fixtures import make_plan
-from tests.support.networks import node
+from tests.support.networks import model, node
 
 
 @pytest.fixture
@@ -133,3 +135,20 @@ def test_samples_of_another_network_are_not_written(tmp_path: Path):
     other = {name: np.zeros((2, 1), np.float32) for name in plan.inputs}
     with pytest.raises(VerifyError, match="samples: expected some of each input"):
         write_bundle(replace(plan, samples=other), tmp_path / "module")
+
+
+@pytest.mark.parametrize(("values", "left"), [((1, 2), 1), ((-3, 2), 0)])
+def test_a_branch_that_no_sample_takes_is_named(values: tuple[float, ...], left: int):
+    def branch(op: str) -> onnx.GraphProto:
+        made = helper.make_tensor_value_info(op, TensorProto.FLOAT, [3])
+        return helper.make_graph([node(op, ["x"], [op])], op, [], [made])
+
+    nodes = [
+        node("ReduceMax", ["x"], ["top"], keepdims=0),
+        node("Greater", ["top", "zero"], ["above"]),
+        node("If", ["above"], ["y"], then_branch=branch("Exp"), else_branch=branch("Neg")),
+    ]
+    zero = np.float32(0).reshape(())
+    graph = import_model(model(nodes, {"x": [3]}, weights={"zero": zero}))
+    samples = [{"x": np.full(3, value, np.float32)} for value in values]
+    assert len(untaken_branches(graph, samples)) == left

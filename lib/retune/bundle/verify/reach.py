@@ -1,10 +1,16 @@
-"""Which host steps some sample has reached: one that made no element was compared with nothing."""
+"""Which parts of a network some sample has reached; others were compared with nothing.
 
-from collections.abc import Mapping
+Read `Reach` for host steps, which may make no element, and `untaken_branches`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from retune.bundle.runtime.module import Module
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph, without_dead
 
 
 class Reach:
@@ -28,3 +34,29 @@ class Reach:
     def unseen(self) -> list[str]:
         """Labels of the steps some of whose outputs had no elements in any run."""
         return [name for name, seen in self._seen.items() if not seen]
+
+
+def untaken_branches(graph: Graph, samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
+    """Names of choices between two branches that all samples decide in the same way.
+
+    Both branches of an `If` are computed, and its condition, a scalar, chooses between results.
+    """
+    choices = {
+        node.inputs[0]: node.name
+        for node in graph.nodes
+        if node.op == "where"
+        and not graph.types[node.inputs[0]].shape
+        and node.inputs[0] not in graph.constants
+    }
+    if not choices:
+        return []
+    inputs = [name for name in choices if name in graph.inputs]
+    made = tuple(name for name in choices if name not in graph.inputs)
+    part = without_dead(replace(graph, outputs=made)) if made else None
+    taken: dict[str, set[bool]] = {name: set() for name in choices}
+    for feeds in samples:
+        found = {name: feeds[name] for name in inputs}
+        found |= run_graph(part, feeds) if part is not None else {}
+        for name, value in found.items():
+            taken[name].add(bool(value))
+    return [choices[name] for name, values in taken.items() if len(values) < 2]

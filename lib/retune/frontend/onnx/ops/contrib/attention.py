@@ -29,12 +29,12 @@ _BY_HEADS = 4
 """Dimensions of a value that is split into heads."""
 
 
-def future(emit: Emitter, like: str, queries: int, keys: int) -> str:
-    """The bias that hides keys after each query; the last query sees all keys."""
-    position = np.arange(queries)[:, None] + keys - queries
-    dtype = emit.type(like).dtype
-    hidden = np.where(np.arange(keys) > position, least(like, emit), 0)
-    return emit.stored("future", hidden.astype(dtype))
+def future(emit: Emitter, heads: Heads, held: int) -> str:
+    """The bias that hides keys after each query, of which `held` are those of a cache."""
+    queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
+    after = np.arange(keys) > np.arange(queries)[:, None] + held
+    hidden = np.where(after, least(heads.query, emit), 0)
+    return emit.stored("future", hidden.astype(emit.type(heads.query).dtype))
 
 
 def least(like: str, emit: Emitter) -> float:
@@ -127,7 +127,8 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
         key, value = appended(emit, pasts[0], key), appended(emit, pasts[1], value)
     heads = Heads(query=query, key=key, value=value)
     given = node.inputs[3] if node.has_input(3) else "", node.inputs[5] if node.has_input(5) else ""
-    biases = _biases(node, emit, heads, given, bool(node.integer("unidirectional", 0)))
+    held = emit.shape(key)[2] - emit.shape(query)[2] if node.integer("unidirectional", 0) else None
+    biases = _biases(node, emit, heads, given, held)
     scores = Scores(scale=scale_of(node, emit.shape(query)[3]), biases=tuple(biases))
     finish(node, emit, heads, scores, ())
     if node.has_output(1):
@@ -135,16 +136,19 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
 
 
 def _biases(
-    node: OnnxNode, emit: Emitter, heads: Heads, given: tuple[str, str], causal: bool
+    node: OnnxNode, emit: Emitter, heads: Heads, given: tuple[str, str], held: int | None
 ) -> list[str]:
-    """What is added to scores: a mask's and a bias that are given ('' for none), the future's."""
+    """What is added to scores: a mask's and a bias that are given ('' for none), the future's.
+
+    `held` keys are those of a cache; None: queries see all keys.
+    """
     mask, bias = given
-    queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
+    keys = emit.shape(heads.key)[2]
     biases = [widened(emit, bias, keys)] if bias else []
     if mask:
         biases.append(widened(emit, padding_bias(node, emit, mask, heads.query, keys), keys))
-    if causal and keys > 1:
-        biases.append(future(emit, heads.query, queries, keys))
+    if held is not None and keys > 1:
+        biases.append(future(emit, heads, held))
     return biases
 
 
@@ -183,18 +187,26 @@ def _multi_head(node: OnnxNode, emit: Emitter, others: dict[str, str]) -> None:
     """
     heads = _by_heads(node, emit, others["bias"])
     causal = bool(node.integer("unidirectional", 0))
-    biases: tuple[str, ...] = ()
+    held = emit.shape(others["key"])[2] if others["key"] else 0
+    queries, new = (emit.shape(value)[2] for value in (heads.query, heads.key))
+    if causal and queries != new:  # onnxruntime lets the last query see all keys
+        raise emit.refuse(
+            f"unidirectional attention of {queries} queries to {new} keys",
+            "give the mask as an attention bias",
+        )
+    biases: list[str] = []
     if others["before"]:
         before = emit.reshaped(emit.cast(others["before"], INT32), (1, 1))
         length, capacity = (emit.shape(v)[2] for v in (heads.key, others["key"]))
         cache = Cache(length=length, capacity=capacity, before=before)
         seen = cache.seen(emit, causal=causal)
-        biases, causal = (where_bias(emit, seen, heads.query, least(heads.query, emit)),), False
+        biases, causal = [where_bias(emit, seen, heads.query, least(heads.query, emit))], False
         heads = _cached(heads, partial(cache.stored, emit), others)
     elif others["key"]:
         heads = _cached(heads, partial(appended, emit), others)
-    biases = (*biases, *_biases(node, emit, heads, (others["mask"], others["scores"]), causal))
-    scores = Scores(scale=scale_of(node, emit.shape(heads.query)[3]), biases=biases)
+    given = others["mask"], others["scores"]
+    biases += _biases(node, emit, heads, given, held if causal else None)
+    scores = Scores(scale=scale_of(node, emit.shape(heads.query)[3]), biases=tuple(biases))
     finish(node, emit, heads, scores, (1, 2, 3))
 
 
