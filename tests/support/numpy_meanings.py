@@ -915,3 +915,30 @@ def gather_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, 
     order = list(range(indices.ndim, found.ndim))
     order[axis:axis] = range(indices.ndim)
     return (found.transpose(order),)
+
+
+@meaning("tree_leaves")
+def tree_leaves(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """The node where each row ends in each tree, one step after the other."""
+    data, splits, limits, children, roots = (present(arrays, index) for index in range(5))
+    found = np.empty((len(data), len(roots)), np.int32)
+    for row, values in enumerate(data):
+        for tree, root in enumerate(roots):
+            node = root
+            for _ in range(integer(attrs, "depth")):
+                feature, bits = divmod(int(splits[node]), 4)
+                value, limit = values[feature], limits[node]
+                strict, missing = (bool(integer(attrs, "flags") & bits & bit) for bit in (1, 2))
+                less = value < limit if strict else value <= limit
+                node = children[node, 0 if less or (missing and np.isnan(value)) else 1]
+            found[row, tree] = node
+    return (found,)
+
+
+@meaning("leaf_sums")
+def leaf_sums(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """The weights of each row's leaves, combined in each group."""
+    leaves, weights = present(arrays), present(arrays, 1)
+    combine = {"sum": np.sum, "min": np.min, "max": np.max}[str(attrs["reducer"])]
+    made = combine(weights[leaves], axis=2)
+    return (made.reshape(len(leaves), -1).astype(weights.dtype),)

@@ -22,6 +22,9 @@ MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
 RECIPE_NOTE = "recipe"
 """What made integers of the network, see `graph.quantize.recipe`; not there for floats."""
+LABELS_NOTE = "labels"
+"""JSON: output -> the strings that its numbers are, or that its columns are for; there where the
+model returns strings or maps (`proto.labels`)."""
 INTEGERS_NOTE = "integers"
 """There where parts of the network compute with codes, by a recipe or as its file has them: numpy's
 integers are then the same, and other runtimes round in other places."""

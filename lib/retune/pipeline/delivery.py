@@ -1,5 +1,7 @@
 """Stages compile, verify and bench: from chosen records to a checked and timed bundle."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,13 @@ import numpy as np
 from retune.bundle.build import build_plan
 from retune.bundle.format import write_bundle
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
+from retune.bundle.plan import (
+    LABELS_NOTE,
+    LARGEST_ERROR_NOTE,
+    MAX_ERROR_NOTE,
+    RECIPE_NOTE,
+    NetworkPlan,
+)
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import BenchOptions, Timing
 from retune.bundle.verify.examination import Entrant, Original, Rival
@@ -22,6 +30,7 @@ from retune.pipeline.manifest import (
     BenchManifest,
     CompileManifest,
     ImportManifest,
+    OutputLabels,
     Selection,
     TaskManifest,
     Variant,
@@ -92,6 +101,7 @@ def stage_compile(
                 "layout": request.layout,
                 MAX_ERROR_NOTE: f"{request.max_error:g}",
                 **_recipe_note(network),
+                **labels_note(network.labels),
             },
             ranges={name: (low, high) for name, low, high in samples.ranges},
         )
@@ -116,6 +126,13 @@ def stage_compile(
         offloaded=sum(step.simulated_s is not None for step in plan.hosts),
         simulated_us=1e6 * plan.simulated_s,
     )
+
+
+def labels_note(labels: Sequence[OutputLabels]) -> dict[str, str]:
+    """With it users of a bundle know what the numbers and the columns of its outputs mean."""
+    if not labels:
+        return {}
+    return {LABELS_NOTE: json.dumps({found.output: found.labels for found in labels})}
 
 
 def _recipe_note(network: ImportManifest) -> dict[str, str]:

@@ -72,6 +72,16 @@ class ValueInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputLabels:
+    """The strings that the numbers of an output are, or that its columns are for."""
+
+    output: str
+    labels: tuple[str, ...]
+    columns: bool
+    """Whether the model makes dictionaries: the bundle makes a tensor with these columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportManifest(Manifest):
     """The facts of the network. Its ONNX file is the request's: `request.model_file`."""
 
@@ -89,6 +99,8 @@ class ImportManifest(Manifest):
     """The passes that ran, in order, such as `fold-batch-norm: 53`."""
     recipe: str = ""
     """File of what makes integers of it; empty: the network is as its file has it."""
+    labels: tuple[OutputLabels, ...] = ()
+    """Of outputs that are strings or maps in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

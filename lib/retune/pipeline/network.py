@@ -14,10 +14,10 @@ from retune.device.measure.gate import HOST
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
-from retune.frontend.onnx.importer import load_file
+from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
-from retune.pipeline.manifest import ImportManifest, TaskManifest, ValueInfo
+from retune.pipeline.manifest import ImportManifest, OutputLabels, TaskManifest, ValueInfo
 from retune.pipeline.quantization import (
     accelerator_inputs,
     quantized_network,
@@ -25,13 +25,19 @@ from retune.pipeline.quantization import (
     stage_quantize,
 )
 from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.stage import Inputs, stage
-from retune.proto.file import external_files
+from retune.pipeline.watch import tell
+from retune.proto.file import external_files, read_onnx
+from retune.proto.labels import Numbered, with_numbers
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.packed import packed_network
+
+_MANY_NODES = 2000
+"""Of a network whose import takes so many seconds that it says what it does."""
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
@@ -45,6 +51,8 @@ class ImportedNetwork:
     network: Network
     nodes: int
     flops: int
+    labels: tuple[OutputLabels, ...]
+    """Of outputs that are strings or maps in the file."""
 
 
 def import_network(
@@ -116,7 +124,13 @@ def _import(
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
-    graph = load_file(path, dict(shapes))
+    model = read_onnx(path)
+    labels = _labels(with_numbers(model))
+    graph = import_model(model, dict(shapes), folder=path.parent, name=path.stem)
+    del model  # its weights are in the graph
+    if len(graph.nodes) >= _MANY_NODES:
+        text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
+        tell(TuneEvent(stage="import", text=text))
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
         if accelerator is not None:
@@ -128,7 +142,14 @@ def _import(
         accelerator=accelerator if recipe is not None else None,
     )
     flops = sum(task.flops * task.weight for task in network.tasks.values())
-    return ImportedNetwork(path, network, len(network.graph.nodes), flops)
+    return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
+
+
+def _labels(found: Numbered) -> tuple[OutputLabels, ...]:
+    return tuple(
+        OutputLabels(output=output, labels=table, columns=output in found.maps)
+        for output, table in found.tables.items()
+    )
 
 
 def order_of(layout: str) -> Layout:
@@ -200,6 +221,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         parameters=sum(int(a.size) for a in graph.constants.values()),
         flops=imported.flops,
         passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
+        labels=imported.labels,
     )
 
 

@@ -10,6 +10,7 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
+    OutputLabels,
     PublishedManifest,
     QuantizeManifest,
     TaskManifest,
@@ -19,6 +20,9 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 from retune.pipeline.slowness import slow_sentence
 
+_SHOWN_LABELS = 6
+"""Labels of an output that are listed."""
+
 
 def event_of(
     request: TuneRequest, done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest
@@ -27,6 +31,7 @@ def event_of(
     match done:
         case ImportManifest():
             text = f"{request.name}: {counted(done.nodes, 'node')}, {flop_text(done.flops)}"
+            text += "".join(f"; {labels_text(found)}" for found in done.labels)
             return TuneEvent(stage="import", text=text)
         case QuantizeManifest():
             return TuneEvent(stage="quantize", text=quality_text(done))
@@ -39,6 +44,15 @@ def event_of(
             if done.offloaded:
                 text += f", on the accelerator: {accelerated(done)}"
             return TuneEvent(stage="compile", text=text)
+
+
+def labels_text(found: OutputLabels) -> str:
+    """What the bundle returns for an output that is strings or maps in the model."""
+    names = ", ".join(found.labels[:_SHOWN_LABELS])
+    names += ", ..." if len(found.labels) > _SHOWN_LABELS else ""
+    if found.columns:
+        return f"output '{found.output}' is a tensor with the columns {names}, not a list of maps"
+    return f"output '{found.output}' is a number of {names}, counted from 0, not a string"
 
 
 def validated(constraints: Constraints, verified: VerifyManifest) -> str:

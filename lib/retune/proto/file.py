@@ -16,7 +16,7 @@ from onnx import external_data_helper, helper, numpy_helper
 
 from retune.core.dtypes import DTYPES, INT8, NUMPY_DTYPES, UINT8, UNKNOWN, Array, DType, TensorType
 from retune.core.errors import ModelError
-from retune.proto.scope import bodies_of
+from retune.proto.scope import bodies_of, standard
 
 OLDEST_OPSET = 7
 """Opset 7 brought numpy's broadcasting; older models mean other things by the same names."""
@@ -98,6 +98,13 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     return model
 
 
+def parse_onnx(source: str | bytes) -> onnx.ModelProto:
+    """The model in the file of that name, or in these bytes. Raises: ModelError, DecodeError."""
+    return (
+        onnx.ModelProto.FromString(source) if isinstance(source, bytes) else read_onnx(Path(source))
+    )
+
+
 def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
     """Every name that somebody may look up or print."""
     for entry in model.opset_import:
@@ -147,6 +154,8 @@ def without_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:
 def opset_of(model: onnx.ModelProto, where: str) -> int:
     """The version of the default operator set. Raises: ModelError if it is too old."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions and all(standard(node.domain) for node in model.graph.node):
+        return OLDEST_OPSET  # nothing is of that set
     if not versions:
         raise ModelError(f"{where}: no version of the default operator set; export it again")
     if versions[0] < OLDEST_OPSET:

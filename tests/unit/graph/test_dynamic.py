@@ -133,3 +133,50 @@ def test_an_lstm_whose_weights_are_quantized(optional, attrs, dtype, columns, ba
     apart = batch > 1 and "lengths" in optional and attrs.get("direction") == "reverse"
     expected = on_one_thread(made, inputs)
     assert_computes(made, inputs, expected, LSTM_STEP if apart else 1e-5)
+
+
+@pytest.mark.parametrize("mask", ["", "lengths", "matrix"])
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("columns", [False, True])
+def test_attention_of_quantized_data(mask: str, past: bool, columns: bool):
+    batch, length, width, heads = 2, 5, 8, 2
+    before = 3 if past else 0
+    known = {
+        "w": whole("int8", width, 3 * width),
+        "c": floats(3 * width) * 0.1,
+        "xs": scales(),
+        "ws": scales(*((3 * width,) if columns else (1,))),
+        "xz": np.asarray(20, np.uint8),
+        "wz": np.zeros((3 * width,) if columns else (1,), np.int8),
+    }
+    inputs = {"x": whole("uint8", batch, length, width)}
+    if mask:
+        rows = np.array([5, 3], np.int32) + before
+        seen = np.arange(length + before) < rows[:, None]
+        inputs["m"] = rows if mask == "lengths" else seen.astype(np.int32)
+    if past:
+        inputs["p"] = floats(2, batch, heads, before, width // heads)
+    names = ["x", "w", "c", "xs", "ws", "m" if mask else "", "xz", "wz", "p" if past else ""]
+    outputs = ["y", "present"] if past else ["y"]
+    attrs = {"num_heads": heads, "unidirectional": int(not mask), "outputs": outputs}
+    made = microsoft("QAttention", names, inputs, known, **attrs)
+    assert_as_peer(made, inputs)
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+def test_embeddings_of_quantized_tables(segments: bool, mask: bool):
+    ids = RNG.integers(0, 9, (2, 4)).astype(np.int32)
+    inputs = {"ids": ids, "seg": (ids > 4).astype(np.int32), "m": (ids > 1).astype(np.int32)}
+    tables = {"w": (9, 8), "p": (6, 8), "s": (2, 8), "g": (8,), "b": (8,)}
+    known = {name: whole("uint8", *shape) for name, shape in tables.items()}
+    known |= {f"{name}s": scales() for name in tables}
+    known |= {f"{name}z": np.asarray(20, np.uint8) for name in tables}
+    used = [name if segments or name != "s" else "" for name in tables]
+    names = ["ids", "seg" if segments else "", *used, "m" if mask else ""]
+    names += [name and f"{name}{end}" for end in "sz" for name in used]
+    made = microsoft(
+        "QEmbedLayerNormalization", names, {n: inputs[n] for n in names if n in inputs},
+        {n: known[n] for n in names if n in known}, outputs=["y", "index"],
+    )  # fmt: skip
+    assert_as_peer(made, {n: inputs[n] for n in names if n in inputs})

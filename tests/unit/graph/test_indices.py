@@ -91,3 +91,27 @@ def test_joined_indices_count_together():
     both = build.add("concat", ["a", "b"], {"axis": 0})
     graph = build.finish([build.add("gather", ["table", both], {"axis": 0})])
     assert index_counts(graph) == {"a": 6, "b": 6}
+
+
+def test_trees_of_a_task_stay_inside_of_their_arrays():
+    """Tasks are measured with random constants: features, nodes and leaves that there are."""
+    build = GraphBuilder("net")
+    types = {"x": ("float32", 5, 7), "splits": ("int32", 9), "limits": ("float32", 9)}
+    types |= {"children": ("int32", 9, 2), "roots": ("int32", 4), "weights": ("float32", 9, 3)}
+    inputs = [
+        build.input(n, TensorType(tuple(shape), DType(dtype)))
+        for n, (dtype, *shape) in types.items()
+    ]
+    leaves = build.add("tree_leaves", inputs[:5], {"depth": 3, "flags": 3})
+    groups = build.add("reshape", [leaves], {"shape": (5, 1, 4)})
+    graph = build.finish([build.add("leaf_sums", [groups, "weights"], {"reducer": "sum"})])
+    assert index_counts(graph) == {"splits": 28, "children": 9, "roots": 9}
+    assert run_graph(graph, random_inputs(graph))
+
+
+def test_leaves_that_a_task_reads_are_nodes():
+    build = GraphBuilder("net")
+    leaves = build.input("leaves", TensorType((5, 1, 4), "int32"))
+    build.constant("weights", np.zeros((9, 3), np.float32))
+    made = build.add("leaf_sums", [leaves, "weights"], {"reducer": "max"})
+    assert index_counts(build.finish([made])) == {"leaves": 9}

@@ -11,6 +11,7 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
 from tests.support.ml_models import ml_model
 from tests.support.peer import Arrays, assert_as_peer, assert_computes
+from tests.support.sampling import one_of_each
 
 RNG = np.random.default_rng(39)
 TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
@@ -141,9 +142,10 @@ def test_linear_regressor(transform: str, targets: int, intercepts: bool) -> Non
     assert_same("LinearRegressor", inputs, 3e-5, targets=targets, post_transform=transform, **attrs)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS[:4])
+@pytest.mark.parametrize(
+    ("transform", "dtype"), one_of_each(TRANSFORMS[:4], ["float32", "float64", "int64"])
+)
 @pytest.mark.parametrize("classes", [1, 2, 3])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_linear_classifier(transform: str, classes: int, dtype: str) -> None:
     inputs = {"x": data(9, 4, dtype=dtype)}
     made = ml_model(
@@ -192,21 +194,23 @@ def svm(kernel: str, counts: list[int], *, chances: bool, **attrs: Any) -> dict[
     return attrs
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("counts", [[3, 4], [2, 3, 2], [2, 1, 3, 2]])
+COUNTS = {"two": [3, 4], "three": [2, 3, 2], "four": [2, 1, 3, 2]}
+"""Classes -> support vectors of each."""
+
+
+@pytest.mark.parametrize(("kernel", "classes"), one_of_each(KERNELS, list(COUNTS)))
 @pytest.mark.parametrize("chances", [False, True])
-def test_svm_classifier(kernel: str, counts: list[int], chances: bool) -> None:
+def test_svm_classifier(kernel: str, classes: str, chances: bool) -> None:
     inputs = {"x": data(9, 4)}
-    attrs = svm(kernel, counts, chances=chances)
+    attrs = svm(kernel, COUNTS[classes], chances=chances)
     assert_as_peer(ml_model("SVMClassifier", inputs, ("label", "scores"), **attrs), inputs, 5e-5)
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS[1:4])
-@pytest.mark.parametrize("counts", [[3, 4], [2, 3, 2]])
+@pytest.mark.parametrize(("transform", "classes"), one_of_each(TRANSFORMS[1:4], ["two", "three"]))
 @pytest.mark.parametrize("chances", [False, True])
-def test_transforms_of_svm_classifiers(transform: str, counts: list[int], chances: bool) -> None:
+def test_transforms_of_svm_classifiers(transform: str, classes: str, chances: bool) -> None:
     inputs = {"x": data(9, 4, dtype="float64")}
-    attrs = svm("RBF", counts, chances=chances, post_transform=transform)
+    attrs = svm("RBF", COUNTS[classes], chances=chances, post_transform=transform)
     assert_as_peer(ml_model("SVMClassifier", inputs, ("label", "scores"), **attrs), inputs, 5e-5)
 
 

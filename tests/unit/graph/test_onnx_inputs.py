@@ -132,7 +132,7 @@ def test_a_sequence_is_refused_before_shapes_are_asked_for():
     assert not isinstance(caught.value, ShapesMissing)
 
 
-@pytest.mark.parametrize("kind", ["FLOAT8E5M2", "STRING"])
+@pytest.mark.parametrize("kind", ["FLOAT8E5M2"])
 def test_an_output_that_numpy_has_no_type_for_is_refused(kind: str):
     made = model([node("Cast", ["x"], ["y"], to=TensorProto.DataType.Value(kind))], {"x": [2]})
     made.graph.output[0].type.tensor_type.elem_type = TensorProto.DataType.Value(kind)

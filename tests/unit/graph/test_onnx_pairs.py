@@ -36,8 +36,10 @@ from tests.support.peer import peer_outputs, typed_model
         {"per_channel": True},
         {"per_channel": False, "activation_type": QuantType.QInt8},
         {"per_channel": True, "weight_type": QuantType.QUInt8, "reduce_range": True},
+        {"per_channel": True, "extra_options": {"AddQDQPairToWeight": True}},
+        {"extra_options": {"UseQDQContribOps": True, "DedicatedQDQPair": True}},
     ],
-    ids=["per channel", "signed", "unsigned weights"],
+    ids=["per channel", "signed", "unsigned weights", "float weights", "contrib operators"],
 )
 def test_a_network_of_pairs_stays_in_integers(options: dict[str, Any], tmp_path: Path) -> None:
     model = quantized(small(), tmp_path, **options)

@@ -200,13 +200,15 @@ def test_a_general_product_of_nothing_but_its_matrices_makes_floats() -> None:
     np.testing.assert_allclose(found, peer_outputs(model, inputs)["y"], rtol=1e-5, atol=1e-5)
 
 
-def test_a_bias_of_one_code_for_columns_of_other_scales_is_refused_by_name() -> None:
+def test_a_bias_that_no_pair_says_is_added_in_integers() -> None:
+    """One quantized value for each row, of columns with scales of their own."""
     known = coding("a", 0.02, 90, "uint8") | coding("y", 0.5, 120, "uint8")
-    known |= {"b": codes(8, 5, dtype="int8"), "bz": np.zeros(5, np.int8)}
-    known |= {"bs": np.linspace(0.01, 0.02, 5, dtype=np.float32), "c": np.ones((3, 1), np.int32)}
+    known |= {"b": codes(8, 5, dtype="int8") // 2, "bz": np.zeros(5, np.int8)}
+    known |= {"bs": np.linspace(0.01, 0.02, 5, dtype=np.float32)}
+    known |= {"c": np.array([[900], [-50], [7]], np.int32)}
     made = microsoft("QGemm", ["a", "as", "az", "b", "bs", "bz", "c", "ys", "yz"])
-    with pytest.raises(ModelError, match=r"com.microsoft::QGemm: 1 x"):
-        import_model(model_of(made, {"a": codes(3, 8)}, known))
+    inputs = {"a": codes(3, 8)}
+    assert_one_step(model_of(made, inputs, known), inputs)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
@@ -240,11 +242,107 @@ def test_scales_that_no_pair_has_leave_the_operator_as_it_is() -> None:
     assert [n.op_type for n in in_pairs(model, Path()).graph.node] == ["QLinearMatMul"]
 
 
-def test_an_operator_that_lies_otherwise_is_refused_by_name() -> None:
-    known = coding("x", 0.03, 120, "uint8") | coding("y", 0.02, 90, "uint8")
-    made = microsoft("QLinearGlobalAveragePool", ["x", *known], channels_last=1)
-    with pytest.raises(ModelError, match=r"com.microsoft::QLinearGlobalAveragePool: 1 x"):
-        import_model(model_of(made, {"x": codes(1, 4, 4, 3)}, known))
+LAST: list[tuple[str, dict[str, Any]]] = [
+    ("QLinearAveragePool", {"kernel_shape": [2, 2], "pads": [1, 1, 0, 0]}),
+    ("QLinearGlobalAveragePool", {}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("op", "attrs"), LAST)
+def test_pools_of_channels_last(op: str, attrs: dict[str, Any], dtype: str) -> None:
+    known = coding("x", 0.03, 120, dtype) | coding("y", 0.02, 90, dtype)
+    made = microsoft(op, ["x", *known], channels_last=1, **attrs)
+    inputs = {"x": codes(2, 6, 5, 8, dtype=dtype)}
+    assert_one_step(model_of(made, inputs, known), inputs)
+
+
+def convolution(bias: bool, **attrs: Any) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
+    """Of data with eight channels."""
+    known = coding("x", 0.03, 120, "uint8") | coding("y", 0.2, 90, "uint8")
+    known |= {"w": codes(4, 8, 3, 3, dtype="int8") // 2, "wz": np.zeros(4, np.int8)}
+    known |= {"ws": np.linspace(0.01, 0.02, 4, dtype=np.float32)}
+    known |= {"c": np.array([90, -50, 7, 300], np.int32)} if bias else {}
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", *(["c"] if bias else [])]
+    return microsoft("QLinearConv", names, **attrs), known
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolutions_of_onnxruntimes_own_domain(last: int, bias: bool) -> None:
+    made, known = convolution(bias, channels_last=last, pads=[1, 1, 1, 1], strides=[2, 1])
+    inputs = {"x": codes(*((1, 7, 6, 8) if last else (1, 8, 7, 6)))}
+    model = model_of(made, inputs, known)
+    assert_one_step(model, inputs)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+
+
+def test_softmax_of_an_older_opset_than_the_models() -> None:
+    known = coding("x", 0.03, 120, "uint8") | coding("y", 0.004, 0, "uint8")
+    inputs = {"x": codes(2, 3, 4)}
+    made = microsoft("QLinearSoftmax", ["x", *known], axis=1, opset=11)
+    assert_one_step(model_of(made, inputs, known), inputs)
+
+
+@pytest.mark.parametrize(
+    ("op", "more"),
+    [("QLinearAdd", ["b", "bs", "bz"]), ("QLinearSigmoid", []), ("QLinearConcat", None)],
+)
+def test_operators_inside_of_branches(op: str, more: list[str] | None) -> None:
+    """The rules for whole networks are those for single nodes."""
+    known = coding("a", 0.03, 120, "uint8") | coding("b", 0.02, 90, "uint8")
+    known |= coding("y", 0.04, 99, "uint8")
+    names = ["a", "as", "az", *(more or []), "ys", "yz"]
+    attrs: dict[str, Any] = {}
+    if more is None:
+        names, attrs = ["ys", "yz", "a", "as", "az", "b", "bs", "bz"], {"axis": 1}
+    body = helper.make_graph(
+        [microsoft(op, names, **attrs)], "body", [], [onnx.ValueInfoProto(name="y")]
+    )
+    choice = node("If", ["c"], ["z"], then_branch=body, else_branch=body)
+    inputs = {"a": codes(2, 3, 4), "b": codes(2, 3, 4), "c": np.array(True)}
+    model = model_of(choice, inputs, known)
+    model.graph.output[0].name = "z"
+    assert_one_step(model, inputs)
+
+
+def test_scales_that_are_computed() -> None:
+    inputs = {"a": codes(2, 3, 4), "b": codes(2, 3, 4), "ys": scale(0.04)}
+    known = coding("a", 0.03, 120, "uint8") | coding("b", 0.02, 90, "uint8")
+    known |= {"yz": np.asarray(99, np.uint8)}
+    made = microsoft("QLinearAdd", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"])
+    assert_one_step(model_of(made, inputs, known), inputs)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_integers_are_multiplied(zeros: bool) -> None:
+    """By the text of the specification: onnxruntime has no kernel of it."""
+    inputs = {"a": codes(2, 3), "b": codes(3, dtype="int8")}
+    known = {"az": np.asarray(7, np.uint8), "bz": np.asarray(-3, np.int8)} if zeros else {}
+    names = ["a", "az", "b", "bz"] if zeros else ["a", "", "b"]
+    found = run_graph(import_model(model_of(microsoft("MulInteger", names), inputs, known)), inputs)
+    a, b = inputs["a"].astype(np.int32), inputs["b"].astype(np.int32)
+    expected = (a - 7) * (b + 3) if zeros else a * b
+    np.testing.assert_array_equal(found["y"], expected)
+    assert found["y"].dtype == np.int32
+
+
+@pytest.mark.parametrize("attrs", [{}, {"axes": [-1], "keepdims": 0}, {"axes": [0, 2]}])
+def test_integers_are_added_up(attrs: dict[str, Any]) -> None:
+    """By the text of the specification: onnxruntime has no kernel of it."""
+    inputs = {"x": codes(2, 3, 4, dtype="int8")}
+    model = model_of(microsoft("ReduceSumInteger", ["x"], **attrs), inputs, {})
+    keep, axes = bool(attrs.get("keepdims", 1)), tuple(attrs.get("axes", (0, 1, 2)))
+    found = run_graph(import_model(model), inputs)["y"]
+    np.testing.assert_array_equal(found, inputs["x"].sum(axes, dtype=np.int32, keepdims=keep))
+
+
+@pytest.mark.parametrize("op", ["QOrderedMatMul", "QuantizeWithOrder", "QuantizeBFP"])
+def test_what_is_for_other_hardware_is_refused_with_advice(op: str) -> None:
+    model = model_of(microsoft(op, ["x"]), {"x": np.zeros((2, 3), np.float32)}, {})
+    with pytest.raises(ModelError, match=f"com.microsoft::{op} is not supported; .*model"):
+        import_model(model)
 
 
 @pytest.mark.slow

@@ -26,6 +26,15 @@ STATISTICS: dict[str, Any] = {"axis": 1, "epsilon": 1e-3}
 LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "bias": 2.0}
 
 TIES = np.array([[2, 5, 5, 0], [7, 0, 1, 7], [2, 2, 5, 1]], np.int64)
+TREES: list[Any] = [
+    np.where(np.arange(24).reshape(6, 4) % 7 == 3, np.nan, np.arange(24).reshape(6, 4) % 5 / 2),
+    np.array([1, 4, 10, 15, 3, 0, 0, 8, 2], np.int32),
+    np.array([1, 0.5, 0.5, 2, 1, 0, 0, 1.5, 1]),
+    np.array([[1, 2], [3, 4], [5, 6], [7, 8], [5, 3], [5, 5], [6, 6], [6, 5], [8, 8]], np.int32),
+    np.array([0, 2, 5, 1], np.int32),
+]
+"""Data with NaN, splits of all kinds, limits that data meet, children, roots."""
+LEAVES = np.array([[[0, 8], [3, 3]], [[1, 2], [7, 0]], [[4, 5], [6, 6]]], np.int32)
 PLACES = np.array([[1, 3, 1, 4, 0], [2, -1, 2, 2, 9]])
 """Two updates of one place, and places that are none."""
 WRITERS = np.array([[-1, 3, 0], [2, -1, -1]], np.int32)
@@ -202,6 +211,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("gather_elements", [(3, 4), np.array([[1, -1, 0], [2, 0, -3]])], {"axis": 0}),
     ("gather_elements", [(3, 2), np.array([[1, -1, 0]], np.int32)], {"axis": 1}),
     ("last_writers", [PLACES], {"places": 4}),
+    *(("tree_leaves", TREES, {"depth": 3, "flags": flags}) for flags in (0, 1, 2, 3)),
+    *(("leaf_sums", [LEAVES, (9, 2)], {"reducer": reducer}) for reducer in ("sum", "min", "max")),
     *(
         ("write_rows", [(2, 3, 2), (2, 4, 2), WRITERS], {"reduction": reduction})
         for reduction in ("none", "add", "mul", "max", "min")

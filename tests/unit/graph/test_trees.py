@@ -1,6 +1,5 @@
 """Tree ensembles give what onnxruntime gives."""
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
 from tests.support.ml_models import ml_model, rows_of, trees
 from tests.support.peer import assert_as_peer, assert_computes, peer_outputs
+from tests.support.sampling import one_of_each
 
 MODES = [f"BRANCH_{mode}" for mode in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")]
 TRANSFORMS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
@@ -74,15 +74,21 @@ def test_transforms_of_regressors(transform: str, count: int) -> None:
     assert_as_peer(made, inputs, 3e-5)
 
 
-TWO = [[[0]], [[1]], [[0, 1]]]
-MANY = [[[0, 1, 2]], [[0], [1], [2]], [[0], [2]], [[0, 1], [2], [1, 2]]]
-BASES = (0, 1, 2)
+TWO = {"first": [[0]], "second": [[1]], "both": [[0, 1]]}
+BASED = {f"{name}, {bases} bases": (name, bases) for name in TWO for bases in range(3)}
+MANY = {
+    "all": [[0, 1, 2]],
+    "by turns": [[0], [1], [2]],
+    "two of three": [[0], [2]],
+    "some": [[0, 1], [2], [1, 2]],
+}
+"""The classes that have weights in the leaves of each tree."""
 
 
-@pytest.mark.parametrize(("targets", "bases"), list(product(TWO, BASES)))
-@pytest.mark.parametrize("transform", TRANSFORMS[:4])
+@pytest.mark.parametrize(("case", "transform"), one_of_each(BASED, TRANSFORMS[:4]))
 @pytest.mark.parametrize("low", [0.0, -1.0])
-def test_two_classes(targets: list[list[int]], bases: int, transform: str, low: float) -> None:
+def test_two_classes(case: str, transform: str, low: float) -> None:
+    targets, bases = TWO[BASED[case][0]], BASED[case][1]
     rng = np.random.default_rng(7)
     attrs, leaves = trees(rng, 4, 5)
     attrs |= weights(rng, leaves, targets, "class", low)
@@ -96,10 +102,10 @@ def test_two_classes(targets: list[list[int]], bases: int, transform: str, low: 
     assert_as_peer(made, inputs)
 
 
-@pytest.mark.parametrize("targets", MANY)
-@pytest.mark.parametrize("transform", TRANSFORMS[:4])
+@pytest.mark.parametrize(("case", "transform"), one_of_each(MANY, TRANSFORMS[:4]))
 @pytest.mark.parametrize("base", [False, True])
-def test_many_classes(targets: list[list[int]], transform: str, base: bool) -> None:
+def test_many_classes(case: str, transform: str, base: bool) -> None:
+    targets = MANY[case]
     rng = np.random.default_rng(8)
     attrs, leaves = trees(rng, 6, 5)
     attrs |= weights(rng, leaves, targets, "class")
@@ -175,7 +181,7 @@ def test_a_row_alone() -> None:
 
 
 def test_a_tree_that_is_a_leaf() -> None:
-    attrs = {
+    attrs: dict[str, Any] = {
         "nodes_treeids": [0], "nodes_nodeids": [0], "nodes_modes": ["LEAF"],
         "nodes_featureids": [0], "nodes_values": [0.0], "nodes_truenodeids": [0],
         "nodes_falsenodeids": [0], "target_ids": [0], "target_nodeids": [0],

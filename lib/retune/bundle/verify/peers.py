@@ -21,7 +21,8 @@ from retune.core.errors import InputError, ModelError
 from retune.device.opencl.host import available_cores
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.proto.file import read_onnx, without_shared_names
+from retune.proto.file import parse_onnx, read_onnx, without_shared_names
+from retune.proto.labels import with_numbers
 
 Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Outputs by name for inputs by name."""
@@ -173,7 +174,11 @@ def _session(
         options.add_session_config_entry(folder, str(model.resolve().parent))
 
     def opened(source: str | bytes) -> Any:
-        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        made = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        if all(_is_of_numbers(str(entry.type)) for entry in made.get_outputs()):
+            return made
+        numbers = with_numbers(parse_onnx(source)).model.SerializeToString()
+        return runtime.InferenceSession(numbers, options, providers=["CPUExecutionProvider"])
 
     if isinstance(model, bytes):
         try:
@@ -190,6 +195,11 @@ def _session(
             return opened(unnamed.SerializeToString())
         except Exception as again:
             raise _refused("onnxruntime", model, again) from again
+
+
+def _is_of_numbers(kind: str) -> bool:
+    """Whether values of that type, in onnxruntime's words, are arrays of numbers."""
+    return kind.startswith("tensor(") and kind != "tensor(string)"
 
 
 def _open_onnxruntime(model: Path, shapes: Shapes, threads: int, *, optimised: bool = True) -> Peer:

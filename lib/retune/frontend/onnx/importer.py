@@ -20,7 +20,8 @@ from retune.frontend.quantized.qoperator import in_pairs
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.quantize.given import realize_given
 from retune.proto.file import initializer_names, initializers, opset_of, read_onnx
-from retune.proto.scope import MICROSOFT, NameScope, opsets_of
+from retune.proto.labels import with_numbers
+from retune.proto.scope import NameScope, opsets_of
 
 
 def load_file(path: Path, shapes: Shapes | None = None) -> Graph:
@@ -41,7 +42,7 @@ def import_model(
     operators on integers, computes with its integers. Raises: ModelError that names the place,
     what was expected, what was found and the remedy.
     """
-    model = widened(model)
+    model = widened(with_numbers(model).model)
     pairs = take_pairs(in_pairs(model, folder), folder)
     if pairs is not None:
         floats = _import(pairs.model, shapes, folder, name)
@@ -49,7 +50,7 @@ def import_model(
         made = None if lost else realize_given(floats, pairs.given)
         if made is not None:
             return made
-    return _import(in_pairs(model, folder, (MICROSOFT,)), shapes, folder, name)
+    return _import(model, shapes, folder, name)
 
 
 def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: str) -> Graph:

@@ -67,7 +67,17 @@ def check_outputs(graph: onnx.GraphProto) -> None:
 def _element_type(entry: onnx.ValueInfoProto, side: str) -> DType:
     where = f"{side} '{entry.name}'"
     if not entry.type.HasField("tensor_type"):
-        raise ModelError(f"{where}: expected a tensor; sequences, maps and optionals are not read")
+        kind = entry.type.WhichOneof("value") or "nothing"
+        raise ModelError(
+            f"{where}: expected a tensor, got {kind.removesuffix('_type')}; export without maps "
+            "(scikit-learn: options={'zipmap': False}, LightGBM and XGBoost: zipmap=False), or cut "
+            "the model before them"
+        )
+    if entry.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+        raise ModelError(
+            f"{where}: expected numbers, got strings; encode them before the model "
+            "(OrdinalEncoder), train with integer labels, and export the part between"
+        )
     return element_type(entry.type.tensor_type.elem_type, where)
 
 

@@ -117,6 +117,7 @@ class _Taking:
         for node in nodes:
             if node.op_type == _QUANTIZE:
                 self.quantizers.setdefault(node.input[0], []).append(node)
+                self.fold(node)
 
     def take(self) -> None:
         """All pairs, and the constants."""
@@ -138,6 +139,22 @@ class _Taking:
                 if quantizer.output[0] not in makes:
                     self.pair(quantizer, [])
 
+    def fold(self, node: onnx.NodeProto) -> None:
+        """What a quantizer makes of a constant is known: weights may be stored as floats."""
+        data = self.known.get(node.input[0])
+        scale, zero = self.scale_of(node)
+        if data is None or data.dtype != np.float32 or scale is None or not _is_plain(node):
+            return
+        if zero.dtype.name not in _BYTES or zero.size not in (1, scale.size):
+            return
+        shape = _along(node, data, scale)
+        if shape is None:
+            return
+        rounded = np.rint(data / scale.reshape(shape))
+        shifted = rounded + zero.reshape(shape if zero.size > 1 else ()).astype(np.float32)
+        limits = np.iinfo(zero.dtype)
+        self.known[node.output[0]] = np.clip(shifted, limits.min, limits.max).astype(zero.dtype)
+
     def constant(self, node: onnx.NodeProto, codes: Array) -> None:
         """The node's output becomes a constant of floats."""
         scale, zero = self.scale_of(node)
@@ -145,10 +162,9 @@ class _Taking:
             return
         if zero.size not in (1, scale.size):
             return
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % max(1, codes.ndim)
-        if scale.size > 1 and (not codes.ndim or scale.shape != (codes.shape[axis],)):
+        axis, column = _axis(node, codes), _along(node, codes, scale)
+        if column is None:
             return
-        column = [-1 if d == axis else 1 for d in range(codes.ndim)] if scale.size > 1 else ()
         scale, zero = scale.reshape(column), zero.reshape(column if zero.size > 1 else ())
         whole = codes.astype(np.int64) - zero
         self.floats[node.output[0]] = (whole * scale.astype(np.float64)).astype(np.float32)
@@ -261,6 +277,21 @@ class _Taking:
             if value not in taken:
                 graph.initializer.append(numpy_helper.from_array(array, value))
         return made
+
+
+def _axis(node: onnx.NodeProto, array: Array) -> int:
+    """The axis of the node's scales, counted from the front."""
+    return next((a.i for a in node.attribute if a.name == "axis"), 1) % max(1, array.ndim)
+
+
+def _along(node: onnx.NodeProto, array: Array, scale: Array) -> tuple[int, ...] | None:
+    """The shape in which the scale broadcasts with the array; None where it does not fit."""
+    if scale.size == 1:
+        return ()
+    axis = _axis(node, array)
+    if not array.ndim or scale.shape != (array.shape[axis],):
+        return None
+    return tuple(-1 if d == axis else 1 for d in range(array.ndim))
 
 
 def _is_plain(node: onnx.NodeProto) -> bool:

@@ -46,23 +46,20 @@ _Coded = tuple[str, str, str]
 """The names of codes, of their scale and of their zero point ('' for none)."""
 
 
-def in_pairs(
-    model: onnx.ModelProto, folder: Path, domains: Iterable[str] = ("", MICROSOFT)
-) -> onnx.ModelProto:
-    """The model with its quantized operators of these domains as float ones between pairs.
+def in_pairs(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """The model with its quantized operators as float ones between pairs.
 
     The same object if it has none. Operators with scales that no pair can have stay, and so do
     those inside bodies of nodes. Raises: ModelError for a graph without an order.
     """
     kinds = {(standard(n.domain), n.op_type) for n in model.graph.node}
-    wanted = {key: rule for key, rule in RULES.items() if key[0] in domains}
-    if not kinds & wanted.keys():
+    if not kinds & RULES.keys():
         return model
     functions = functions_of(model)
-    to = _Writer(model, folder, "" in domains)
+    to = _Writer(model, folder)
     name = model.graph.name or "network"
     for node in sorted_nodes(model.graph, name):
-        rule = wanted.get((standard(node.domain), node.op_type))
+        rule = RULES.get((standard(node.domain), node.op_type))
         to.label = label_of(node)
         if rule is not None and len(node.input) < (least := _LEAST_READ.get(node.op_type, 2)):
             raise ModelError(
@@ -77,13 +74,18 @@ def in_pairs(
 class _Writer:
     """The new graph's nodes, and which of its values are codes of what."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path, moving: bool) -> None:
-        self._model, self._moving = model, moving
+    def __init__(self, model: onnx.ModelProto, folder: Path) -> None:
+        self._model = model
         self.label = ""
         """What the node is called that is written now: nodes that the file does not have say so."""
         graph = model.graph
         self.opset = opsets_of(model).get("", 1)
-        self.shapes = {t.name: tuple(t.dims) for t in graph.initializer}
+        self.shapes = {
+            entry.name: tuple(dim.dim_value for dim in entry.type.tensor_type.shape.dim)
+            for entry in graph.input
+            if entry.type.tensor_type.HasField("shape")
+        }
+        self.shapes |= {t.name: tuple(t.dims) for t in graph.initializer}
         small = {t.name for t in graph.initializer if len(t.dims) <= 1}
         self.known: dict[str, Array] = dict(initializers(graph, folder, small.__contains__))
         """Stored scalars and lists, and those that nodes hold."""
@@ -101,7 +103,7 @@ class _Writer:
         if node.op_type == "QuantizeLinear":
             self._code(node.output[0], node.input[1], node.input[2] if node.input[2:] else "")
         coded = self._coded.get(node.input[0]) if node.input and not node.domain else None
-        if coded is None or not self._moving or any(bodies_of(node)):
+        if coded is None or any(bodies_of(node)):
             self._nodes.append(node)
         elif node.op_type in MOVES:
             self._moved(node, *coded)
@@ -154,6 +156,21 @@ class _Writer:
         node = helper.make_node(op, list(inputs), list(outputs), name)
         node.attribute.extend(attributes)
         self._nodes.append(node)
+
+    def transposed(self, coded: _Coded, perm: Sequence[int]) -> _Coded:
+        """The quantized values with their dimensions in that order."""
+        made = self._fresh(f"{coded[0]}.transposed")
+        self.transpose(coded[0], made, perm)
+        return made, *coded[1:]
+
+    def transpose(self, source: str, made: str, perm: Sequence[int]) -> None:
+        """One value is the other with its dimensions in that order."""
+        name = f"{self.label}.transpose"
+        self.copy(helper.make_node("Transpose", [source], [made], name, perm=list(perm)))
+
+    def fresh_output(self, made: _Coded) -> _Coded:
+        """Quantized values of the same scale and zero point under another name."""
+        return self._fresh(f"{made[0]}.first"), *made[1:]
 
     def plain(self, node: onnx.NodeProto) -> None:
         """The node under the same name in the default domain."""
@@ -262,14 +279,29 @@ def _conv(node: onnx.NodeProto, to: _Writer) -> bool:
     """The scale of the kernel is one, or one for each output channel."""
     data, kernel = _coded(node, 0), _coded(node, 3)
     scale = _product(to, data[1], kernel[1], label_of(node))
-    if scale is None or _integer(node, "channels_last", 0):
+    rank = len(to.shapes.get(kernel[0], ()))
+    if scale is None or (_integer(node, "channels_last", 0) and not rank):
         return False
-    inputs = [to.read(data), to.read(kernel, 0)]
+    more = [to.read(kernel, 0)]
     if len(node.input) > 8 and node.input[8]:
-        inputs.append(to.read((node.input[8], scale, ""), 0))
-    attributes = _attributes(node, "channels_last")
-    to.write("Conv", inputs, attributes, _made(node, 6), node.name)
+        more.append(to.read((node.input[8], scale, ""), 0))
+    _over_channels(node, to, ("Conv", more), _made(node, 6), rank)
     return True
+
+
+def _over_channels(
+    node: onnx.NodeProto, to: _Writer, call: tuple[str, list[str]], made: _Coded, rank: int
+) -> None:
+    """The operator with inputs after its data; with channels_last both are transposed."""
+    (op, more), data = call, _coded(node, 0)
+    attributes = _attributes(node, "channels_last")
+    if not _integer(node, "channels_last", 0):
+        to.write(op, [to.read(data), *more], attributes, made, node.name)
+        return
+    first = to.transposed(data, (0, rank - 1, *range(1, rank - 1)))
+    inner = to.fresh_output(made)
+    to.write(op, [to.read(first), *more], attributes, inner, node.name)
+    to.transpose(inner[0], made[0], (0, *range(2, rank), 1))
 
 
 @_rule("QLinearMatMul", "", MICROSOFT)
@@ -322,14 +354,15 @@ def _axis(to: _Writer, coded: _Coded, axis: int) -> int | None:
     return None if shape is None or scale not in to.known else axis % len(shape)
 
 
-def _plain(op: str, *dropped: str) -> Rule:
+def _plain(op: str) -> Rule:
     """Operators of one value: data, its scale and zero point, those of what it makes."""
 
     def rule(node: onnx.NodeProto, to: _Writer) -> bool:
-        if _integer(node, "channels_last", 0):
+        sides = next((len(a.ints) for a in node.attribute if a.name == "kernel_shape"), 0)
+        rank = sides + 2 if sides else len(to.shapes.get(node.input[0], ()))
+        if _integer(node, "channels_last", 0) and not rank:
             return False
-        inputs = [to.read(_coded(node, 0))]
-        to.write(op, inputs, _attributes(node, *dropped), _made(node, 3), node.name)
+        _over_channels(node, to, (op, []), _made(node, 3), rank)
         return True
 
     return rule
@@ -346,12 +379,9 @@ def _binary(op: str) -> Rule:
     return rule
 
 
-_ONE: Mapping[str, tuple[str, ...]] = {
-    "Sigmoid": (), "LeakyRelu": (),
-    "AveragePool": ("channels_last",), "GlobalAveragePool": ("channels_last",),
-}  # fmt: skip
-"""Operators of one value -> what they state beyond the float operator."""
-RULES.update({(MICROSOFT, f"QLinear{op}"): _plain(op, *more) for op, more in _ONE.items()})
+_ONE = ("Sigmoid", "LeakyRelu", "AveragePool", "GlobalAveragePool")
+"""Operators of one value."""
+RULES.update({(MICROSOFT, f"QLinear{op}"): _plain(op) for op in _ONE})
 RULES.update({(MICROSOFT, f"QLinear{op}"): _binary(op) for op in ("Add", "Mul")})
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from retune.core.dtypes import DType
 from retune.graph.graph import Graph, Node
 from retune.ops.registry import integer, lookup
+from retune.ops.trees import FEATURE
 
 _MOVES: Mapping[str, tuple[int, ...]] = {
     "identity": (0,),
@@ -47,6 +48,13 @@ def index_counts(graph: Graph) -> dict[str, int]:
     }
 
 
+def _of_trees(graph: Graph, node: Node) -> list[tuple[str, int]]:
+    """Splits name features of the data, children and roots name nodes."""
+    data, splits, _, children, roots = node.inputs
+    nodes = graph.types[splits].shape[0]
+    return [(splits, FEATURE * graph.types[data].shape[1]), (children, nodes), (roots, nodes)]
+
+
 def least_values(graph: Graph) -> dict[str, int]:
     """Input of integers -> its least value: 1 for divisors, which are never 0."""
     divisors: set[str] = set()
@@ -74,6 +82,10 @@ def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[
             found.append((node.inputs[0], integer(node.attrs, "places")))
         case "fold_rows":
             found.append((node.inputs[1], graph.types[node.inputs[0]].shape[1]))
+        case "leaf_sums":
+            found.append((node.inputs[0], graph.types[node.inputs[1]].shape[0]))
+        case "tree_leaves":
+            return _of_trees(graph, node)
         case "lookup_codes":
             return [(node.inputs[0], graph.types[node.inputs[1]].shape[0])]
         case _:

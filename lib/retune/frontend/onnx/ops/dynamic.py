@@ -16,6 +16,7 @@ from retune.frontend.onnx.ops.quantized import integer_product, saturated
 from retune.frontend.onnx.ops.recurrent import LSTM, import_layer
 from retune.frontend.onnx.ops.recurrent_cells import Product
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.proto.scope import MICROSOFT
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ def dynamic_quantize(node: OnnxNode, emit: Emitter) -> None:
             emit.same(value, index)
 
 
-@onnx_op("com.microsoft::DynamicQuantizeMatMul")
+@onnx_op("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_matmul(node: OnnxNode, emit: Emitter) -> None:
     """Float data, quantized by their range, times a quantized matrix, plus a bias: float32."""
     weight = Quantized(node.inputs[1], node.inputs[2], _optional(node, 3))
@@ -82,7 +83,7 @@ def dynamic_matmul(node: OnnxNode, emit: Emitter) -> None:
     float_product(emit, data, weight, _optional(node, 4), emit.out)
 
 
-@onnx_op("com.microsoft::MatMulIntegerToFloat")
+@onnx_op("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_to_float(node: OnnxNode, emit: Emitter) -> None:
     """A product of quantized matrices as float32, plus a bias."""
     left = Quantized(node.inputs[0], node.inputs[2], _optional(node, 4))
@@ -110,7 +111,7 @@ def float_product(
     return put("add", emit.temp("multiply", value, factor, label="rescaled"), bias)
 
 
-@onnx_op("com.microsoft::DynamicQuantizeLSTM")
+@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_lstm(node: OnnxNode, emit: Emitter) -> None:
     """LSTM with int8 or uint8 weights: the data and each step's state are quantized by their range.
 

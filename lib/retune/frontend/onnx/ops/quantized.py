@@ -44,7 +44,7 @@ def dequantize(node: OnnxNode, emit: Emitter) -> None:
     data, scale = _checked(node, emit)
     made = _stated_type(node, "output_dtype", emit.type(scale).dtype)
     if node.has_input(2) and not _is_zero(emit, node.inputs[2]):
-        data = _less_zero(emit, data, _spread(node, emit, node.inputs[2]))
+        data = less_zero(emit, data, _spread(node, emit, node.inputs[2]))
     factor = emit.cast(_spread(node, emit, scale), made)
     emit.out("multiply", emit.cast(data, made), factor)
 
@@ -109,7 +109,7 @@ def integer_product(
     weight = byte_weight(emit, a, b, b_zero) if whole else None
     if weight is not None:
         return byte_product(emit, (a, rows and _single(emit, rows)), weight, put)
-    return matrix_product(emit, _less_zero(emit, a, rows), _less_zero(emit, b, b_zero), put)
+    return matrix_product(emit, less_zero(emit, a, rows), less_zero(emit, b, b_zero), put)
 
 
 def _convolution(
@@ -129,7 +129,7 @@ def _convolution(
     weight = byte_weight(emit, images, taps, own)
     groups = node.integer("group", 1)
     if weight is None or (groups > 1 and np.any(weight.rest)):
-        sources = _less_zero(emit, images, zero), _less_zero(emit, taps, own), bias
+        sources = less_zero(emit, images, zero), less_zero(emit, taps, own), bias
         return convolve(node, emit, sources, put)
     rank = weight.codes.ndim - 2
     call, (shaped, _) = convolution(node, emit, images, taps)
@@ -170,7 +170,7 @@ def saturated(emit: Emitter, value: str, zero: str, dtype: DType, put: Callable[
     return put("cast", inside, to=dtype)
 
 
-def _less_zero(emit: Emitter, value: str, zero: str) -> str:
+def less_zero(emit: Emitter, value: str, zero: str) -> str:
     """The value less its zero point, as int32; '' for no zero point."""
     wide = emit.cast(value, INT32)
     if not zero or _is_zero(emit, zero):

@@ -13,6 +13,7 @@ from retune.frontend.onnx.ops.contrib import (
     hashes,
     layouts,
     normalisation,
+    quantized,
     refused,
     standard,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "hashes",
     "layouts",
     "normalisation",
+    "quantized",
     "refused",
     "standard",
 ]

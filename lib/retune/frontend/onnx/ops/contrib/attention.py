@@ -114,6 +114,14 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
     made = emit.onnx("MatMul", *node.inputs[:2])
     if node.has_input(2):
         made = emit.temp("add", made, node.inputs[2], label="projected")
+    attend_projected(node, emit, made, _named(node, mask=3, past=4, scores=5))
+
+
+def attend_projected(node: OnnxNode, emit: Emitter, made: str, others: dict[str, str]) -> None:
+    """The node's outputs, of queries, keys and values side by side [batch, length, widths].
+
+    `others` are a mask, past keys and values, and a bias of scores; '' for none.
+    """
     wide = emit.shape(made)[-1]
     sizes = node.ints("qkv_hidden_sizes", ()) or (wide // 3,) * 3
     begins = (0, sizes[0], sizes[0] + sizes[1])
@@ -122,13 +130,12 @@ def attention(node: OnnxNode, emit: Emitter) -> None:
         heads_of(emit, emit.part(made, 2, begin, size), count)
         for begin, size in zip(begins, sizes, strict=True)
     )
-    if node.has_input(4):
-        pasts = [emit.single(node.inputs[4], 0, index) for index in (0, 1)]
+    if others["past"]:
+        pasts = [emit.single(others["past"], 0, index) for index in (0, 1)]
         key, value = appended(emit, pasts[0], key), appended(emit, pasts[1], value)
     heads = Heads(query=query, key=key, value=value)
-    given = node.inputs[3] if node.has_input(3) else "", node.inputs[5] if node.has_input(5) else ""
     held = emit.shape(key)[2] - emit.shape(query)[2] if node.integer("unidirectional", 0) else None
-    biases = _biases(node, emit, heads, given, held)
+    biases = _biases(node, emit, heads, (others["mask"], others["scores"]), held)
     scores = Scores(scale=scale_of(node, emit.shape(query)[3]), biases=tuple(biases))
     finish(node, emit, heads, scores, ())
     if node.has_output(1):

@@ -67,12 +67,12 @@ def embed_layer_normalization(node: OnnxNode, emit: Emitter) -> None:
     if node.has_output(2):
         emit.same(total, 2)
     if node.has_output(1):
-        _mask_index(node, emit)
+        mask_index(node, emit)
     epsilon = node.number("epsilon", _EPSILON)
     emit.onnx_out("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
 
 
-def _mask_index(node: OnnxNode, emit: Emitter) -> None:
+def mask_index(node: OnnxNode, emit: Emitter) -> None:
     """Output 1: how many elements of each row of the mask are set; 0 without a mask."""
     if node.has_input(7):
         mask = emit.cast(node.inputs[7], INT32)

@@ -39,6 +39,22 @@ def of_text(node: OnnxNode, _: Emitter) -> None:
     raise _of_text(node)
 
 
+@onnx_op("ai.onnx.ml::ZipMap", limits="at a network's end, whose output becomes a tensor")
+def zip_map(_: OnnxNode, emit: Emitter) -> None:
+    """Dictionaries of probabilities: `proto.labels` has taken those that networks return."""
+    raise emit.refuse(
+        "a map inside of the network",
+        "export without it (scikit-learn: options={'zipmap': False}, LightGBM and XGBoost: "
+        "zipmap=False)",
+    )
+
+
+@onnx_op("ai.onnx.ml::DictVectorizer", "ai.onnx.ml::CastMap", limits="refused: reads maps")
+def of_maps(node: OnnxNode, emit: Emitter) -> None:
+    """From maps to tensors."""
+    raise emit.refuse(f"{node.op_type}, which reads maps,", "pass the features as a tensor")
+
+
 def _of_text(node: OnnxNode) -> ModelError:
     return ModelError(
         f"{node.op_type} of text is not supported; encode text as numbers before the model "
