@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from retune.cli.main import run_command
+from retune.pipeline import network as importing
 from tests.support.device_networks import Net, Networks, network, write
 
 EXPECTED = Path(__file__).parents[1] / "expected" / "mobilenet_nhwc_tasks.json"
@@ -122,3 +123,14 @@ def test_options_that_do_not_go_together_are_one_sentence(
 ):
     assert run_command(["tasks", str(write("stages", tmp_path, among=CASES)), *options]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_large_network_says_what_its_import_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(importing, "_MANY_NODES", 3)
+    importing._import.cache_clear()
+    assert run_command(["tasks", "zoo:mlp", "--layout", "NCHW", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)
+    assert "nodes are optimized and cut into tasks" in printed.err

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from retune.bundle.verify.reach import Reach
+from retune.bundle.verify.reach import OutputReach, Reach
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from tests.support.networks import model, node
@@ -62,12 +62,15 @@ def test_host_steps_without_rows_are_unseen():
         node("Relu", ["x"], ["y"]),
     ]
     made = model(nodes, {"x": [4, 5], "most": [1]}, outputs=["y", "rows"])
-    reach = Reach(compiled(import_model(made), "pocl", "NHWC"))
+    module = compiled(import_model(made), "pocl", "NHWC")
+    reach, apart = Reach(module), OutputReach(module.plan, module.run)
     x = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
     for most in (2, 1.5):
         outputs = reach({"x": x, "most": np.array([most], np.float32)})
+        apart({"x": x, "most": np.array([most], np.float32)})
         assert outputs["rows"].shape == (2, 0)
     (unseen,) = reach.unseen()
-    assert "NonZero" in unseen
+    assert "NonZero" in unseen and apart.unseen() == ["of output rows"]
     reach({"x": x, "most": np.zeros(1, np.float32)})
-    assert reach.unseen() == []
+    apart({"x": x, "most": np.zeros(1, np.float32)})
+    assert reach.unseen() == apart.unseen() == []

@@ -18,7 +18,7 @@ from retune.proto.file import OLDEST_OPSET
 Execute = Callable[[Graph, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 """Something that runs a graph: by its numpy meaning, or on a device."""
 DOMAINS = {"", "ai.onnx"}
-_NARROW_RTOL = {"float16": 2e-3, "bfloat16": 2.0**-6}
+NARROW_RTOL = {"float16": 2e-3, "bfloat16": 2.0**-6}
 """Two units in the last place, of 11 and 8 bits: rounding after each step is not rounding once."""
 
 
@@ -57,14 +57,14 @@ def check(name: str, execute: Execute) -> None:
     case = CASES[name]
     for stored, expected in case.data_sets:
         names = [entry.name for entry in case.model.graph.input]
-        given = dict(zip(names, map(_value, stored), strict=True))
+        given = dict(zip(names, map(value_of, stored), strict=True))
         graph = _import(case.model, given)
         results = execute(graph, {n: given[n] for n in graph.inputs})
         for output, reference in zip(case.model.graph.output, expected, strict=True):
-            made, wanted = results[output.name], np.asarray(_value(reference))
+            made, wanted = results[output.name], np.asarray(value_of(reference))
             assert made.shape == wanted.shape
             assert made.dtype == wanted.dtype
-            rtol = max(case.rtol, _NARROW_RTOL.get(str(wanted.dtype), 0))
+            rtol = max(case.rtol, NARROW_RTOL.get(str(wanted.dtype), 0))
             np.testing.assert_allclose(made, wanted, rtol=rtol, atol=max(case.atol, 1e-6))
 
 
@@ -99,7 +99,7 @@ def _fixes_shapes(array: np.ndarray) -> bool:
     return array.ndim <= 1 and array.dtype.kind in "iub"
 
 
-def _value(item: Any) -> Any:
+def value_of(item: Any) -> Any:
     """An array; a sequence or an empty optional as it is."""
     if isinstance(item, onnx.TensorProto):
         return np.asarray(numpy_helper.to_array(item))

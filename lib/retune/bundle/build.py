@@ -250,6 +250,11 @@ class _PlanBuilder:
     aliases: list[Alias] = field(default_factory=list[Alias])
     hosts: list[PlanHost] = field(default_factory=list[PlanHost])
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    stored: dict[str, str] = field(default_factory=dict[str, str])
+    """Of each weight that was asked for, by name, the one that holds it: contents are there once.
+    """
+    contents: dict[tuple[object, ...], str] = field(default_factory=dict[tuple[object, ...], str])
+    """The weights that are there, by what they hold."""
 
     @property
     def graph(self) -> Graph:
@@ -471,20 +476,24 @@ class _PlanBuilder:
         if packing.pack is None:
             return self._stored(values[0], arrays[0])
         name = own_name(f"{'+'.join(values)}@{content_key(packing.pack)[:8]}", self.graph)
-        if name not in self.weights:
+        if name not in self.stored:
             packed = packing.pack.apply(*arrays)
             computed = packing.sources != (buffer.name,)
             self._store(name, packed, packed.shape if computed else arrays[0].shape, buffer.image)
-        return name
+        return self.stored[name]
 
     def _stored(self, value: str, array: np.ndarray) -> str:
         """The weight that holds a constant as it is; an output's name is not a weight's."""
         name = own_name(f"{value}@stored", self.graph) if value in self.graph.ends else value
-        if name not in self.weights:
+        if name not in self.stored:
             self._store(name, np.ascontiguousarray(array), array.shape)
-        return name
+        return self.stored[name]
 
     def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...], image: int = 0) -> None:
+        content = shape, image, content_key(array)
+        self.stored[name] = self.contents.setdefault(content, name)
+        if self.stored[name] != name:
+            return
         self.weights[name] = array
         self.buffers[name] = ProgramBuffer(
             name=name,

@@ -33,7 +33,7 @@ from retune.bundle.manifest import (
 )
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import Engine, NetworkPlan
-from retune.bundle.weights import map_file, save_weights, view_weights
+from retune.bundle.weights import forget_pages, map_file, save_weights, view_weights
 from retune.core.arrays import save_arrays, view_arrays
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
@@ -58,6 +58,9 @@ MANIFEST_LIMIT_BYTES = 64 << 20
 _KERNELS_LIMIT_BYTES = 256 << 20
 _MODEL_LIMIT_BYTES = 2 << 30
 """Of a host step: no message of protobuf is larger."""
+
+_BLOCK_BYTES = 16 << 20
+"""Of a file that are in memory at once while it is hashed."""
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The same bundle gives the same zip, byte for byte."""
@@ -316,4 +319,9 @@ def _most_bytes(name: str) -> int:
 
 
 def _digest(data: memoryview) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    for at in range(0, len(data), _BLOCK_BYTES):
+        block = data[at : at + _BLOCK_BYTES]
+        digest.update(block)
+        forget_pages(block)
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ Reading it by `core/arrays.py`, from any buffer, lets a mapped file and a part o
 same way, without a copy of the whole.
 """
 
+import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,27 @@ def map_open_file(stream: BinaryIO) -> memoryview:
     if os.fstat(stream.fileno()).st_size == 0:
         return memoryview(b"")
     return memoryview(np.memmap(stream, dtype=np.uint8, mode="r"))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def forget_pages(data: memoryview | np.ndarray) -> None:
+    """What lies in a file that is mapped read-only takes no memory until it is read again.
+
+    Reading all of a large file otherwise makes all of it resident. Anything else stays as it is.
+    """
+    owner: object = data
+    while owner is not None and not isinstance(owner, mmap.mmap):
+        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+    if owner is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    first = _address(data) - _address(owner)
+    start, end = -(-first // mmap.PAGESIZE), (first + data.nbytes) // mmap.PAGESIZE
+    if start < end:
+        owner.madvise(mmap.MADV_DONTNEED, start * mmap.PAGESIZE, (end - start) * mmap.PAGESIZE)
+
+
+def _address(data: memoryview | np.ndarray | mmap.mmap) -> int:
+    array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    return array.ctypes.data
 
 
 def view_weights(data: memoryview) -> dict[str, np.ndarray]:

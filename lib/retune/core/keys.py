@@ -42,7 +42,7 @@ def file_key(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _canonical(value: object) -> Iterator[bytes]:
+def _canonical(value: object) -> Iterator[bytes | memoryview]:
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, enum.Enum):
             text = repr(value).encode()
@@ -61,7 +61,7 @@ def _canonical(value: object) -> Iterator[bytes]:
         case np.ndarray():
             yield b"a"
             yield from _canonical((str(value.dtype), value.shape))
-            yield np.ascontiguousarray(value).tobytes()
+            yield np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
         case np.generic():
             yield from _canonical(value.item())
         case tuple() | list():

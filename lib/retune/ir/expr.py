@@ -407,6 +407,17 @@ def walk(expr: Expr) -> Iterator[Expr]:
             stack.extend(reversed(children))
 
 
+def depth(expr: Expr) -> int:
+    """Nodes on the longest way down the tree."""
+    deepest = 0
+    stack = [(expr, 1)]
+    while stack:
+        node, level = stack.pop()
+        deepest = max(deepest, level)
+        stack.extend((child, level + 1) for child in node.children)
+    return deepest
+
+
 class Rewriter:
     """An expression for each one that it is called with; what they share is rewritten once."""
 

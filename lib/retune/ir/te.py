@@ -16,7 +16,8 @@ known here.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
@@ -192,8 +193,8 @@ class Dag:
 
     def __post_init__(self) -> None:
         order = _topological(self.outputs)
-        names = [t.name for t in order]
-        repeated = sorted({n for n in names if names.count(n) > 1})
+        names = Counter(t.name for t in order)
+        repeated = sorted(name for name, count in names.items() if count > 1)
         if repeated:
             raise ValueError(f"tensor names are not unique: {', '.join(repeated)}")
         object.__setattr__(self, "placeholders", tuple(t for t in order if t.op is None))
@@ -224,17 +225,17 @@ def remade(dag: Dag, change: Callable[[Tensor, Mapping[Buffer, Tensor]], Tensor]
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
     order: list[Tensor] = []
     seen: set[int] = set()
-
-    def visit(tensor: Tensor) -> None:
-        if id(tensor) in seen:
-            return
-        seen.add(id(tensor))
-        for source in tensor.op.inputs if tensor.op else ():
-            visit(source)
-        order.append(tensor)
-
-    for tensor in outputs:
-        visit(tensor)
+    pending: list[tuple[Tensor | None, Iterator[Tensor]]] = [(None, iter(outputs))]
+    while pending:
+        tensor, sources = pending[-1]
+        source = next((each for each in sources if id(each) not in seen), None)
+        if source is not None:
+            seen.add(id(source))
+            pending.append((source, iter(source.op.inputs if source.op else ())))
+            continue
+        pending.pop()
+        if tensor is not None:
+            order.append(tensor)
     return order
 
 

@@ -25,14 +25,19 @@ from retune.pipeline.quantization import (
     stage_quantize,
 )
 from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.stage import Inputs, stage
+from retune.pipeline.watch import tell
 from retune.proto.file import external_files, read_onnx
 from retune.proto.labels import Numbered, with_numbers
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.packed import packed_network
+
+_MANY_NODES = 2000
+"""Of a network whose import takes so many seconds that it says what it does."""
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
@@ -123,6 +128,9 @@ def _import(
     labels = _labels(with_numbers(model))
     graph = import_model(model, dict(shapes), folder=path.parent, name=path.stem)
     del model  # its weights are in the graph
+    if len(graph.nodes) >= _MANY_NODES:
+        text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
+        tell(TuneEvent(stage="import", text=text))
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
         if accelerator is not None:

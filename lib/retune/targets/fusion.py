@@ -10,7 +10,7 @@ from math import prod
 
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Load, Select, Var, loads, variables, walk
+from retune.ir.expr import Load, Select, Var, depth, loads, variables, walk
 from retune.ir.simplify import affine
 from retune.ir.stmt import Block, Program, blocks, paths
 from retune.schedule.access import Accesses
@@ -20,6 +20,9 @@ from retune.schedule.stages import readers
 
 _MOST_COPIED = 256
 """Parts of an expression that is copied into its reader several times; more are a stage."""
+_MOST_DEEP = 96
+"""Levels of an expression that takes others in. Rules of expressions are recursive, and Clang takes
+256 brackets in each other (its option -fbracket-depth)."""
 
 
 def accesses(s: Schedule, name: str) -> Accesses:
@@ -138,7 +141,7 @@ def inline_elementwise(s: Schedule, *, across: bool = True) -> None:
         into_reduction = any(u.reducer is not None for u in users)
         if (into_reduction and heavy) or (len(users) > 1 and heavy):
             continue
-        if heavy and any(_grows(user, block) for user in users):
+        if heavy and any(_grows(user, block) or _deepens(user, block) for user in users):
             continue
         if heavy and not across and any(_turns(user, block) for user in users):
             continue
@@ -185,6 +188,11 @@ def _grows(user: Block, block: Block) -> bool:
     """Whether several copies of the block's expression would make its reader's a long one."""
     count = sum(load.buffer == block.buffer for load in loads(user.value))
     return count > 1 and count * sum(1 for _ in walk(block.value)) > _MOST_COPIED
+
+
+def _deepens(user: Block, block: Block) -> bool:
+    """Whether the reader of the block's expression would have too many levels."""
+    return depth(user.value) + depth(block.value) > _MOST_DEEP
 
 
 def pack_operands(s: Schedule, name: str) -> None:

@@ -123,3 +123,18 @@ def test_scratch_and_packed_weights_take_no_values_name():
     second = build.add("conv2d", [value, "w"], {**conv, "layout": "NCHW"}, outputs=["y"])
     again = plan_of(build.finish([second, *sorted(own)]))
     assert {entry.name for entry in again.buffers if entry.role == "output"} == {*own, "y"}
+
+
+def test_equal_weights_are_stored_once():
+    """As they are or packed; those of another shape or type are others."""
+    build = inputs((1, 64))
+    values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    last = "x0"
+    for number in range(3):
+        weight = build.constant(f"w{number}", values.copy())
+        bias = build.constant(f"b{number}", np.full(64, 0.5, np.float32))
+        last = build.add("relu", [build.add("add", [build.add("dense", [last, weight]), bias])])
+    flat = build.constant("flat", np.full((1, 64), 0.5, np.float32))
+    plan = plan_of(build.finish([build.add("multiply", [last, flat])]), optimised=False)
+    shapes = sorted(array.size for array in plan.weights.values())
+    assert shapes == [64, 64, 64 * 64]

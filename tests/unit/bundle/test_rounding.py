@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from retune.bundle.verify import rounding
 from retune.bundle.verify.compare import TOLERANCE, Verification, compare, verify
 from retune.bundle.verify.rounding import FACTOR, OutputRounding, RoundingModel, StoredRounding
 from retune.core.dtypes import TensorType
@@ -74,6 +75,13 @@ def test_the_same_inputs_give_the_same_and_are_computed_once(tmp_path: Path):
         path.write_bytes(path.read_bytes()[:40])
     assert np.array_equal(found(0)[graph.outputs[0]], first[graph.outputs[0]])
     assert len(loads) == 4, "a damaged file is made again"
+
+
+def test_large_outputs_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rounding, "_STORED_BYTES", 1000)
+    graph = difference(10.3)
+    stored = StoredRounding(RoundingModel(lambda: graph), lambda: "n", tmp_path)
+    assert stored(random_inputs(graph)) and not [*tmp_path.iterdir()]
 
 
 # ------------------------------------------------------------------ wrong results do not pass

@@ -115,3 +115,18 @@ def test_convolution_in_one_and_three_dimensions(shape, kernel, attrs):
     weights = {"w": rand(*kernel, seed=1), "b": rand(kernel[0], seed=2)}
     nodes = [node("Conv", ["x", *weights], ["y"], **attrs)]
     assert_as_onnxruntime(model(nodes, {"x": shape}, weights=weights), {"x": rand(*shape)})
+
+
+@pytest.mark.parametrize("opset", [9, 13, 21])
+@pytest.mark.parametrize("width", [6, 7])
+def test_maxima_go_back_to_their_positions_by_kernels(width: int, opset: int):
+    """An output of odd width has its shape stated, and positions are those in it."""
+    shape, attrs = (2, 2, 6, width), {"kernel_shape": [2, 2], "strides": [2, 2]}
+    stated = {"shape": np.array(shape, np.int64)} if width == 7 else {}
+    nodes = [
+        node("MaxPool", ["x"], ["m", "i"], **attrs),
+        node("MaxUnpool", ["m", "i", *stated], ["y"], **attrs),
+    ]
+    made = model(nodes, {"x": shape}, weights=stated, opset=opset)
+    assert_as_onnxruntime(made, {"x": rand(*shape)})
+    assert "host" not in {entry.op for entry in import_model(made).nodes}

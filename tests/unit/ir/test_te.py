@@ -113,3 +113,10 @@ def test_names_are_unique():
     x = placeholder("x", (2,))
     with pytest.raises(ValueError, match="tensor names are not unique: x"):
         Dag((compute("x", (2,), lambda i: x[i] * 2.0, [x]),))
+
+
+def test_any_number_of_stages_may_follow_each_other():
+    last = placeholder("x", (4,))
+    for number in range(2000):
+        last = compute(f"t{number}", (4,), lambda i, x=last: x[i] + 1.0, [last], axes=("i",))
+    assert [t.name for t in Dag((last,)).stages] == [f"t{number}" for number in range(2000)]

@@ -1,10 +1,12 @@
-"""What runs together with what: an image on its way into a network."""
+"""What runs together with what: images on their way into a network, and long rows of stages."""
+
+import pytest
 
 from retune.core.dtypes import FLOAT32, UINT8
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
-from retune.ir.expr import cast, const, loads, maximum, minimum, select, variables
+from retune.ir.expr import cast, const, depth, loads, maximum, minimum, select, variables
 from retune.ir.stmt import Program, blocks, from_dag
-from retune.ir.te import Dag, compute, placeholder
+from retune.ir.te import Dag, Tensor, compute, placeholder
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.spaces import space_of
 from tests.support.oracle import assert_same_meaning
@@ -46,3 +48,21 @@ def test_cpus_compute_along_the_planes_of_an_image_and_then_turn_it():
     assert variables(codes.indices[-1]) <= variables(read.indices[-1])
     assert [load.buffer for load in loads(rows.value)] == [codes.buffer]
     assert_same_meaning(image(), program)
+
+
+@pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])
+def test_a_long_row_of_stages_becomes_expressions_of_bounded_depth(spec: DeviceSpec):
+    def after(x: Tensor, number: int) -> Tensor:
+        def body(i):
+            return minimum(maximum(x[i] * 0.5 + 0.25, const(0.0, FLOAT32)), const(1.0, FLOAT32))
+
+        return compute(f"t{number}", (40,), body, [x])
+
+    last = placeholder("x", (40,))
+    for number in range(60):
+        last = after(last, number)
+    dag = Dag((last,))
+    program = untuned(dag, spec)
+    assert len(blocks(program.body)) < 6
+    assert all(depth(block.value) < 100 for block in blocks(program.body))
+    assert_same_meaning(dag, program)

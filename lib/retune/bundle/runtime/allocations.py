@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from retune.bundle.memory import MemoryPlan, plan_memory
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.placement import INTERFACE, WEIGHTS, Placement, lay_out
+from retune.bundle.weights import forget_pages
 from retune.device.opencl.runtime import Device, DeviceMemory
 
 
@@ -41,4 +42,5 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
             images[name] = device.upload(array, rows[name])
         else:
             device.write(bases[WEIGHTS], array, placement.places[name].offset)
+        forget_pages(array)
     return Allocations(memory=memory, placement=placement, bases=bases, images=images)

@@ -6,6 +6,7 @@ Read `FarmExaminer`, which is asked as `examiner.Examiner` is, and `open_examine
 import logging
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -18,6 +19,7 @@ from retune.bundle.verify.bench import Benchmark, BenchOptions
 from retune.bundle.verify.compare import sampling, tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict
 from retune.bundle.verify.examiner import Examiner
+from retune.bundle.verify.reach import OutputReach
 from retune.bundle.verify.remote_requests import (
     BUNDLE,
     BundleAnswer,
@@ -133,15 +135,18 @@ class FarmExaminer:
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)
         taken = sampling(plan, samples, given or {})
+        reach = OutputReach(plan, lambda inputs: self.run(bundle, inputs))
         found = verify(
-            lambda inputs: self.run(bundle, inputs),
+            reach,
             oracle,
             taken.feeds,
             samples=taken.count,
             seed=seed,
             tolerance=tolerance_of(plan) if tolerance is None else tolerance,
             rounding=rounding_of(plan, network, self._spec, oracle),
+            unseen=None if taken.given else reach.unseen,
         )
+        found = replace(found, unseen=tuple(reach.unseen()))
         return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
     def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
+from retune.bundle.verify.peers import Predict
+from retune.core.dtypes import UNKNOWN
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, without_dead
 
@@ -34,6 +37,25 @@ class Reach:
     def unseen(self) -> list[str]:
         """Labels of the steps some of whose outputs had no elements in any run."""
         return [name for name, seen in self._seen.items() if not seen]
+
+
+class OutputReach:
+    """The same of a module on a board, of which nothing but the outputs is seen."""
+
+    def __init__(self, plan: NetworkPlan, run: Predict) -> None:
+        self._run = run
+        sized = [name for name in plan.outputs if UNKNOWN in plan.buffer(name).shape]
+        self._seen = dict.fromkeys(sized, False)
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        outputs = self._run(inputs)
+        for name in self._seen:
+            self._seen[name] |= bool(outputs[name].size)
+        return outputs
+
+    def unseen(self) -> list[str]:
+        """The steps that make outputs without elements in any run."""
+        return [f"of output {name}" for name, seen in self._seen.items() if not seen]
 
 
 def untaken_branches(graph: Graph, samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:

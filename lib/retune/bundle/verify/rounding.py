@@ -45,6 +45,8 @@ _EXACT_BITS = {False: 11, True: 4}
 not changed: floors, comparisons and indices that follow from them are the same everywhere. Of small
 floats, which have not many more, fewer are."""
 _VERSIONS = (CODE_VERSION, np.__version__, _RUNS, _UNITS, _UNITS_OF_SUMS)
+_STORED_BYTES = 64 << 20
+"""Of a file; more, of feature maps as outputs, is computed again."""
 _NUMPY, _ORACLE = "numpy/", "oracle/"
 _MOVES = ("injective", "opaque")
 """Kinds of operators that pass elements on without arithmetic."""
@@ -196,8 +198,10 @@ class StoredRounding:
         if stored is not None:
             return stored
         made = dict(self._found(inputs))
-        with replacing(path) as stream:
-            stream.write(array_bytes(dict(_arrays(made))))
+        arrays = dict(_arrays(made))
+        if sum(array.nbytes for array in arrays.values()) <= _STORED_BYTES:
+            with replacing(path) as stream:
+                stream.write(array_bytes(arrays))
         return made
 
 

@@ -32,8 +32,10 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
     check_folder("RETUNE_CACHE", Path(request.work))
     from retune.api import extract_tasks
     from retune.pipeline.network import order_of
+    from retune.pipeline.watch import watching
 
-    network = _network(request)
+    with watching(lambda event: say(f"retune: {event.text}")):
+        network = _network(request)
     found = extract_tasks(network)
     if (written := order_of(order)) != order:
         say(

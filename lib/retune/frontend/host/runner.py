@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import defs, helper
+from onnx import helper
 
-from retune.core.dtypes import UNKNOWN, DType, TensorType
+from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError
 from retune.frontend.host.ops import HostCall, HostFunction, Value, host_function
 from retune.frontend.host.programs import ImportedNode
@@ -39,6 +39,10 @@ from retune.proto.scope import (
 
 REFUSALS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What numpy raises for arrays that do not fit an operator."""
+_BY_CHANCE = {"Bernoulli"}
+"""Operators that ONNX states by others which draw random numbers."""
+_KEPT_BODIES = 64
+"""Types of inputs for which a node keeps the function that states it."""
 _DEEPEST = 64
 """Bodies in bodies: a function that calls itself has no end."""
 
@@ -185,7 +189,7 @@ def _opened(proto: onnx.NodeProto, scope: Scope, label: str) -> Run:
     stated = local_function(proto, scope.functions)
     if stated is not None:
         return _Expanded(proto, scope).run
-    if has_schema_function(proto, version) and not _is_random(proto, version):
+    if has_schema_function(proto, version) and name not in _BY_CHANCE:
         return _Expanded(proto, scope).run
     raise ModelError(
         f"node {label}: operator {name} of opset {version} is not supported on the host; replace "
@@ -199,11 +203,6 @@ def _calling(node: OnnxNode, function: HostFunction, inner: Mapping[str, "_Inner
     return lambda args, around: function(
         HostCall(node, args, {key: _Bound(body, around) for key, body in inner.items()})
     )
-
-
-def _is_random(proto: onnx.NodeProto, version: int) -> bool:
-    schema: Any = defs.get_schema(proto.op_type, version, standard(proto.domain))
-    return schema.non_deterministic
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +265,7 @@ class _Expanded:
         self._scope = scope
         self._local = local_function(proto, scope.functions)
         self._bodies: dict[tuple[Any, ...], tuple[Body, tuple[str, ...]]] = {}
+        """By the inputs' types, of which the specification's functions may make use."""
         if self._local is not None:
             self._bodies[()] = self._opened(self._local)
 
@@ -280,6 +280,8 @@ class _Expanded:
                 raise ModelError(
                     f"ONNX states no meaning of {self._proto.op_type} for inputs of these types"
                 )
+            while len(self._bodies) >= _KEPT_BODIES:
+                del self._bodies[next(iter(self._bodies))]
             self._bodies[key] = self._opened(stated)
         body, names = self._bodies[key]
         omitted = dict.fromkeys(names[len(args) :])
@@ -292,16 +294,18 @@ class _Expanded:
             attributes=call_attributes(function, self._proto, self._scope.version(self._proto)),
             depth=self._scope.depth + 1,
         )
-        return Body(function.node, function.output, scope), tuple(function.input)
+        wanted = zip(function.output, self._proto.output, strict=False)
+        outputs = [name if used else "" for name, used in wanted]
+        return Body(function.node, outputs, scope), tuple(function.input)
 
 
 def _kind(value: Value) -> tuple[Any, ...] | None:
-    """The type of a value, without extents."""
+    """The type of a value."""
     if value is None:
         return None
     if isinstance(value, tuple):
         return ("sequence", _kind(value[0]) if value else None)
-    return (value.dtype.name, value.ndim)
+    return (value.dtype.name, value.shape)
 
 
 def _type(kind: tuple[Any, ...] | None) -> onnx.TypeProto:
@@ -310,7 +314,7 @@ def _type(kind: tuple[Any, ...] | None) -> onnx.TypeProto:
     first, second = kind
     if first == "sequence":
         return helper.make_sequence_type_proto(_type(second))
-    return value_info("", TensorType((UNKNOWN,) * second, DType(first))).type
+    return value_info("", TensorType(second, DType(first))).type
 
 
 def open_body(

@@ -20,8 +20,9 @@ from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layout.layouts import CROWDED_BYTES, bound_values, channels_of
 
-_MOST_VIEWS = 2 * MOST_PARTS
-"""Of one value. A kernel's text says where a view lies, so that each has kernels of its own."""
+_MOST_VIEWS = MOST_PARTS + 1
+"""In the memory of one value, itself included. A kernel's text says where a view lies, so that each
+has kernels of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def _scan(
     """What is carried out of the last step, and what the steps made, along a first axis."""
     body, made = call.bodies["body"], list[Sequence[Value]]()
     for step in range(count):
-        parts = [np.ascontiguousarray(value[step]) for value in scanned]
+        parts = [np.asarray(value[step], order="C") for value in scanned]
         results = body(*state, *parts)
         state, results = results[: len(state)], results[len(state) :]
         made.append(results)
