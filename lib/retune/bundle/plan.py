@@ -182,6 +182,13 @@ class NetworkPlan:
         return tuple(_segments(first, end, inside))
 
     @property
+    def innermost(self) -> tuple[PlanLoop, ...]:
+        """The loops that no other one lies in."""
+        after = [*(loop.first for loop in self.loops[1:]), len(self.launches)]
+        pairs = zip(self.loops, after, strict=False)
+        return tuple(loop for loop, following in pairs if following >= loop.end)
+
+    @property
     def repeats(self) -> tuple[int, ...]:
         """How often each launch runs."""
         found = [1] * len(self.launches)

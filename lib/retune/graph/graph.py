@@ -297,6 +297,10 @@ class GraphBuilder:
         self._nodes.append(node)
         return made[0]
 
+    def uses(self, op: str) -> bool:
+        """Whether one of its nodes is of that op."""
+        return any(node.op == op for node in self._nodes)
+
     def finish(self, outputs: Iterable[str]) -> Graph:
         """The graph with these outputs, without nodes and constants that no output needs."""
         graph = Graph(

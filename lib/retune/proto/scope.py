@@ -103,10 +103,11 @@ def read_by(proto: onnx.NodeProto) -> list[str]:
 
 def seen_by(proto: onnx.NodeProto) -> list[str]:
     """The names that the bodies inside the node read and do not make."""
-    return list(dict.fromkeys(name for body in bodies_of(proto) for name in _free(body)))
+    return list(dict.fromkeys(name for body in bodies_of(proto) for name in free_names(body)))
 
 
-def _free(body: onnx.GraphProto) -> list[str]:
+def free_names(body: onnx.GraphProto) -> list[str]:
+    """The names that the body reads and does not make, in order; some more than once."""
     own = _own(body)
     read = [name for proto in body.node for name in read_by(proto)]
     return [name for name in (*read, *(entry.name for entry in body.output)) if name not in own]

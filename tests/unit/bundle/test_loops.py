@@ -7,9 +7,10 @@ import pytest
 
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
-from retune.bundle.memory import temp_blocks
+from retune.bundle.memory import plan_memory, temp_blocks
 from retune.bundle.plan import NetworkPlan, PlanLoop
-from retune.bundle.runtime.executor import launchable_segments
+from retune.bundle.runtime.executor import launchable_segments, step_rows
+from retune.bundle.runtime.placement import lay_out
 from retune.codegen.network.persistent import MAX_STEPS
 from retune.core.errors import VerifyError
 
@@ -42,7 +43,7 @@ def test_loops_may_lie_in_loops(plan: NetworkPlan) -> None:
 
 def test_one_launch_runs_no_more_than_it_can_count(plan: NetworkPlan) -> None:
     most = MAX_STEPS // 2
-    found = launchable_segments(looped(plan, (1, 3, 2 * most + 3)))
+    found = launchable_segments(looped(plan, (1, 3, 2 * most + 3)).segments(0, 4))
     assert [s.times for s in found] == [1, most, most, 3, 1]
 
 
@@ -77,3 +78,19 @@ def test_a_bundle_keeps_them(plan: NetworkPlan, tmp_path: Path) -> None:
     assert read_bundle(write_bundle(plan, tmp_path / "none")).loops == ()
     manifests = [(tmp_path / name / "module.json").read_text() for name in ("some", "none")]
     assert ["loops" in text for text in manifests] == [True, False]
+
+
+def test_small_kernels_of_a_loop_are_chained(plan: NetworkPlan) -> None:
+    """What runs outside of loops stays as it is; a large kernel stands by itself."""
+    large = replace(plan.launches[1], bytes=1 << 20)
+    some = looped(replace(plan, launches=(plan.launches[0], large, *plan.launches[2:])), (0, 4, 9))
+    rows = step_rows(some, lay_out(some, plan_memory(some)))
+    names = [launch.kernel for launch in some.launches]
+    assert [step.kernel for step in rows.steps] == [*names, names[0], names[1], "chain_0"]
+    assert rows.spans == {(0, 4): (4, 7)}
+    chain, links = rows.callees[-1], rows.steps[2:4]
+    assert (chain.kernel, chain.groups) == ("chain_0", (1, 1, 1))
+    assert rows.steps[-1].args == (*links[0].args, *links[1].args)
+    assert rows.steps[-1].waits and min(rows.steps[-1].waits) >= 4
+    plain = step_rows(plan, lay_out(plan, plan_memory(plan)))
+    assert (len(plain.steps), plain.spans, plain.text) == (4, {}, "")

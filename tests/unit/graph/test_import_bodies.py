@@ -1,5 +1,6 @@
 """Functions, branches, loops, sequences and host steps: what a body of nodes becomes."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,38 @@ def test_a_loop_of_known_turns_is_unrolled():
     assert ops(graph).count("add") == 4 and "host" not in ops(graph)
 
 
+def longer(text: str) -> onnx.ModelProto:
+    """With twelve turns in place of four."""
+    return parsed(re.sub(r"\b4\b", "12", text))
+
+
+def test_a_long_loop_stays_one():
+    made = longer(LOOP)
+    graph = assert_as_onnxruntime(made, {"x": rand(3)})
+    assert ops(graph).count("scan") == 1 and not {"add", "host"} & {*ops(graph)}
+
+
+def test_a_long_loop_ends_where_its_condition_says():
+    made = longer(LOOP.replace("float[4,3] all", "float[2,3] all"))
+    body = made.graph.node[3].attribute[0].g
+    body.node[0].CopyFrom(helper.make_node("Less", ["i", "one"], ["go"]))
+    body.node.insert(0, helper.make_node("Constant", [], ["one"], value_int=1))
+    assert "scan" not in ops(assert_as_onnxruntime(made, {"x": rand(3)}))
+
+
+def test_a_long_loop_whose_state_grows_is_unrolled():
+    made = parsed("""
+        net (float[3] x) => (float[13,3] last)
+        { n = Constant <value_int = 12> ()
+          axes = Constant <value_ints = [0]> ()
+          first = Unsqueeze (x, axes)
+          last = Loop (n, , first) <body = turn (int64 i, bool c, float[k,3] v)
+            => (bool c, float[m,3] next)
+            { next = Concat <axis = 0> (v, first) }> }
+        """)
+    assert "scan" not in ops(assert_as_onnxruntime(made, {"x": rand(3)}))
+
+
 def test_a_loop_ends_where_its_condition_says():
     made = parsed(LOOP.replace("float[4,3] all", "float[2,3] all"))
     body = made.graph.node[3].attribute[0].g
@@ -195,19 +228,25 @@ def test_a_loop_whose_turns_depend_on_the_data_runs_on_the_host():
     assert graph.types["all"].shape == (UNKNOWN, 3)
 
 
-def test_a_scan_forward_and_backward():
-    made = parsed("""
-        net (float[4,3] x, float[3] s) => (float[3] last, float[4,3] all, float[3,4] turned)
-        { last, all, turned = Scan <num_scan_inputs = 2, scan_input_directions = [0, 1],
-            scan_output_axes = [0, 1], scan_output_directions = [1, 0],
-            body = turn (float[3] c, float[3] a, float[3] b)
-              => (float[3] next, float[3] seen, float[3] other)
-            { t = Sub (a, b)
-              next = Add (c, t)
-              seen = Neg (next)
-              other = Identity (t) }> (s, x, x) }
-        """)
-    assert_as_onnxruntime(made, {"x": rand(4, 3), "s": rand(3, seed=1)})
+SCAN = """
+net (float[3,4] x, float[3] s) => (float[3] last, float[4,3] all, float[3,4] turned)
+{ w = Exp (s)
+  last, all, turned = Scan <num_scan_inputs = 2, scan_input_directions = [0, 1],
+    scan_input_axes = [1, -1], scan_output_axes = [0, 1], scan_output_directions = [1, 0],
+    body = turn (float[3] c, float[3] a, float[3] b)
+      => (float[3] next, float[3] seen, float[3] other)
+    { t = Sub (a, b)
+      u = Mul (t, w)
+      next = Add (c, u)
+      seen = Neg (next)
+      other = Identity (t) }> (s, x, x) }
+"""
+
+
+@pytest.mark.parametrize(("read", "steps"), [(parsed, 4), (longer, 12)])
+def test_a_scan_forward_and_backward(read, steps):
+    graph = assert_as_onnxruntime(read(SCAN), {"x": rand(3, steps), "s": rand(3, seed=1)})
+    assert ops(graph).count("scan") == (steps > 4)
 
 
 def test_sequences_leave_only_tensors():

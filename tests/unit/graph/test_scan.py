@@ -8,11 +8,13 @@ import pytest
 
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.core.errors import ModelError
+from retune.core.layouts import LayoutAssignment
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import GraphBuilder
 from retune.graph.passes.pipeline import optimise
 from retune.graph.scan import Scan, step_graph
 from retune.search.extract import extract
+from retune.search.layout.assignment import with_layouts
 from tests.support import loops
 
 
@@ -64,6 +66,12 @@ def test_tasks_count_as_often_as_they_run():
     weights = {task.op: task.weight for task in network.tasks.values() if task.op == "dense"}
     assert weights == {"dense": 6}
     assert [group.group.kind for group in network.groups] == ["scan", "elementwise"]
+
+
+def test_layouts_keep_loops():
+    """An assignment that changes nothing around them, too."""
+    network = extract(optimise(loops.network(6)))
+    assert with_layouts(network, LayoutAssignment()).loops.keys() == {"scan_0"}
 
 
 def test_a_graph_is_as_large_for_any_number_of_steps():

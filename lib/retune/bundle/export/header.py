@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from retune import __version__
-from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.runtime.executor import launchable_segments
+from retune.bundle.plan import Form, NetworkPlan, Segment
+from retune.bundle.runtime.executor import launchable_segments, step_rows
 from retune.bundle.runtime.placement import Placement
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
@@ -43,7 +43,7 @@ def header_text(plan: NetworkPlan, placement: Placement, peak_bytes: int, kernel
         *_images(plan),
         *_arguments(plan, placement),
         *_steps(plan),
-        *_segments(plan),
+        *_segments(plan, placement),
         "#endif",
         "#endif",
         "",
@@ -99,7 +99,7 @@ def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterato
         "INPUTS": len(plan.inputs),
         "OUTPUTS": len(plan.outputs),
         "STEPS": len(plan.launches),
-        "SEGMENTS": len(launchable_segments(plan)),
+        "SEGMENTS": len(_launchable(plan)),
         "IMAGES": len(images_of(plan)),
         "ARGUMENTS": sum(len(step.args) for step in plan.launches),
         "MOST_ARGUMENTS": max((len(step.args) for step in plan.launches), default=1),
@@ -149,9 +149,10 @@ struct step {
   size_t global[3], local[3];
 };
 
-/* Steps from `first` to before `last`, so many times over. */
+/* Steps from `first` to before `last`, so many times over. Workers that stay run those of a loop
+   in chains: from `chained` on. */
 struct segment {
-  int first, last, times;
+  int first, last, times, chained, chained_last;
 };
 """.splitlines()
     yield ""
@@ -206,9 +207,17 @@ def _steps(plan: NetworkPlan) -> Iterator[str]:
     yield from _table("struct step steps", rows, empty, notes)
 
 
-def _segments(plan: NetworkPlan) -> Iterator[str]:
-    rows = [f"{{{s.first}, {s.end}, {s.times}}}" for s in launchable_segments(plan)]
-    yield from _table("struct segment segments", rows, "{0, 0, 0}")
+def _launchable(plan: NetworkPlan) -> list[Segment]:
+    return launchable_segments(plan.segments(0, len(plan.launches)))
+
+
+def _segments(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
+    spans, rows = step_rows(plan, placement).spans, list[str]()
+    for segment in _launchable(plan):
+        first, last = segment.first, segment.end
+        numbers = (first, last, segment.times, *spans.get((first, last), (first, last)))
+        rows.append(f"{{{', '.join(map(str, numbers))}}}")
+    yield from _table("struct segment segments", rows, "{0, 0, 0, 0, 0}")
 
 
 def _work(step: KernelLaunch) -> str:

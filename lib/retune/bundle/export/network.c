@@ -567,7 +567,8 @@ static int prepare_step(struct network *n, const struct step *step) {
 /* A segment as one launch: of workers that stay for all of it, or of a single thread. */
 static int prepare_segment(struct network *n, const struct segment *segment) {
   const int workers = n->form == PERSISTENT;
-  const int numbers[3] = {segment->first, segment->last, segment->times};
+  const int numbers[3] = {workers ? segment->chained : segment->first,
+                          workers ? segment->chained_last : segment->last, segment->times};
   struct launch *launch = add_launch(n, workers ? "persistent" : "in_one_thread");
   cl_uint at = 0;
   if (!launch) return -1;

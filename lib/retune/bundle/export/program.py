@@ -14,9 +14,8 @@ import numpy as np
 from retune.bundle.export.header import MARK, header_text, images_of
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.runtime.executor import callees_of, steps_of
-from retune.bundle.runtime.hazards import waits
-from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out, touched
+from retune.bundle.runtime.executor import callees_of, step_rows
+from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out
 from retune.codegen.network.inline import inline_text
 from retune.codegen.network.persistent import persistent_text
 from retune.core.errors import InputError
@@ -83,9 +82,11 @@ def _kernel_parts(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
     if not plan.launches or not plan.single_item:
         return
     callees, bases = callees_of(plan), len(placement.base_bytes)
-    steps = steps_of(plan, placement, waits(touched(plan, placement)))
+    rows = step_rows(plan, placement)
+    steps = rows.steps[: len(plan.launches)]
     yield "\n#ifdef RETUNE_PERSISTENT"
-    yield persistent_text(callees, steps, bases, THREADS)
+    yield rows.text
+    yield persistent_text(rows.callees, rows.steps, bases, THREADS)
     yield "#endif"
     if plan.form == "inline":
         yield "\n#ifdef RETUNE_ONE_THREAD"

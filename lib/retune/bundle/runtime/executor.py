@@ -6,16 +6,17 @@ device allows it; single steps of it can be run as well, so a profile shows the 
 same workers as a run. Other devices get the launches in order on one queue.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.allocations import Allocations
-from retune.bundle.runtime.hazards import waits
+from retune.bundle.runtime.hazards import together, waits
 from retune.bundle.runtime.placement import Placement, touched
 from retune.codegen.network import inline
+from retune.codegen.network.chains import MOST_LINKS, Chain, chained_launch
 from retune.codegen.network.persistent import Callee, CalleeLaunch, most_rounds
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
 from retune.codegen.source import three
@@ -26,6 +27,10 @@ from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 Part = Callable[[int, int, int], tuple[PreparedKernel, ...]]
 """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that many
 times over, in one launch where the device allows it."""
+
+
+_SMALL_BYTES, _SMALL_FLOPS = 49_152, 32_768
+"""Of a kernel that takes a core no longer than waiting for others to finish it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +74,16 @@ def make_executor(form: Form, plan: NetworkPlan, held: Allocations, device: Devi
     prepared = cache(part)
 
     def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
-        every = launchable_segments(plan, first, end)
+        every = launchable_segments(plan.segments(first, end))
         return tuple(launch for s in every for launch in prepared(s.first, s.end, s.times))
 
     return Executor(segments=segments, part=part)
 
 
-def launchable_segments(plan: NetworkPlan, first: int = 0, end: int | None = None) -> list[Segment]:
-    """The plan's segments (see there), each of no more times than one launch can run it."""
+def launchable_segments(segments: Iterable[Segment]) -> list[Segment]:
+    """The segments, each of no more times than one launch can run it."""
     found: list[Segment] = []
-    for segment in plan.segments(first, len(plan.launches) if end is None else end):
+    for segment in segments:
         left, most = segment.times, most_rounds(segment.end - segment.first)
         while left > 0:
             found.append(replace(segment, times=min(left, most)))
@@ -90,10 +95,15 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     """The plan as one launch of persistent workers."""
     if not can_persist(device):
         return _staying(plan, held, device)
-    placement, bases = held.placement, held.bases
-    steps = steps_of(plan, placement, waits(touched(plan, placement)))
-    kernel = Persistent(device, [plan.text], plan.options, callees_of(plan), steps, len(bases))
-    return lambda first, end, rounds: (kernel.launch(bases, first=first, last=end, rounds=rounds),)
+    bases, rows = held.bases, step_rows(plan, held.placement)
+    texts = [plan.text, rows.text]
+    kernel = Persistent(device, texts, plan.options, rows.callees, rows.steps, len(bases))
+
+    def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
+        begin, last = rows.spans.get((first, end), (first, end))
+        return (kernel.launch(bases, first=begin, last=last, rounds=rounds),)
+
+    return part
 
 
 def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
@@ -172,6 +182,58 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
             arena=kernel.arena_bytes or 0,
         )
     return list(found.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """What a persistent kernel can run: the plan's launches, then those of its loops once more, in
+    which small ones are chained."""
+
+    callees: Sequence[Callee]
+    text: str
+    """Of the chains."""
+    steps: Sequence[CalleeLaunch]
+    spans: Mapping[tuple[int, int], tuple[int, int]]
+    """The launches of a loop -> the steps that run them in chains: from the first to before the
+    second of the numbers."""
+
+
+def step_rows(plan: NetworkPlan, placement: Placement) -> StepRows:
+    """The steps of a persistent kernel that runs the plan."""
+    callees, accesses = {c.kernel: c for c in callees_of(plan)}, touched(plan, placement)
+    steps = steps_of(plan, placement, waits(accesses))
+    chains: dict[tuple[str, ...], Chain] = {}
+    spans: dict[tuple[int, int], tuple[int, int]] = {}
+    for first, end in dict.fromkeys((loop.first, loop.end) for loop in plan.innermost):
+        runs, begin = _chainable(plan, first, end), len(steps)
+        befores = waits([together([accesses[i] for i in run]) for run in runs])
+        for run, before in zip(runs, befores, strict=True):
+            own = [steps[i] for i in run]
+            names = tuple(step.kernel for step in own)
+            if len(run) > 1 and names not in chains:
+                chains[names] = Chain(f"chain_{len(chains)}", tuple(callees[n] for n in names))
+            name = chains[names].name if len(run) > 1 else names[0]
+            steps.append(chained_launch(name, own, tuple(begin + b for b in before)))
+        spans[first, end] = begin, len(steps)
+    return StepRows(
+        callees=[*callees.values(), *(chain.callee for chain in chains.values())],
+        text="\n".join(chain.text for chain in chains.values()),
+        steps=steps,
+        spans=spans,
+    )
+
+
+def _chainable(plan: NetworkPlan, first: int, end: int) -> list[list[int]]:
+    """The launches in order, those together that one worker should run."""
+    found: list[list[int]] = []
+    small = [n.bytes <= _SMALL_BYTES and n.flops <= _SMALL_FLOPS for n in plan.launches]
+    for number in range(first, end):
+        joins = number > first and small[number] and small[number - 1]
+        if joins and len(found[-1]) < MOST_LINKS:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
 
 
 def steps_of(

@@ -44,6 +44,14 @@ class Touched:
     writes: tuple[Region, ...]
 
 
+def together(parts: Sequence[Touched]) -> Touched:
+    """The memory that any of them touches."""
+    return Touched(
+        reads=tuple(dict.fromkeys(r for part in parts for r in part.reads)),
+        writes=tuple(dict.fromkeys(w for part in parts for w in part.writes)),
+    )
+
+
 def waits(accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
     """For each step the earlier ones that it must wait for, newest first, none that is implied.
 

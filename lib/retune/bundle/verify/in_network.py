@@ -19,7 +19,7 @@ from retune.bundle.runtime.executor import (
     queued_launches,
     steps_of,
 )
-from retune.bundle.runtime.hazards import Touched, waits
+from retune.bundle.runtime.hazards import together, waits
 from retune.bundle.runtime.module import sample_inputs
 from retune.bundle.runtime.placement import touched
 from retune.codegen.network import in_network, persistent
@@ -137,16 +137,8 @@ class _PersistentFinalists:
 def _slots(plan: FinalistsPlan, memory: Allocations) -> list[in_network.Waits]:
     """What each slot waits for, whichever finalist serves it."""
     each = touched(plan.plan, memory.placement)
-    joined = [_together([each[i] for rows in s.finalists for i in rows]) for s in plan.slots]
+    joined = [together([each[i] for rows in s.finalists for i in rows]) for s in plan.slots]
     return list(waits(joined))
-
-
-def _together(parts: Sequence[Touched]) -> Touched:
-    """The memory that any of them touches."""
-    return Touched(
-        reads=tuple(dict.fromkeys(r for part in parts for r in part.reads)),
-        writes=tuple(dict.fromkeys(w for part in parts for w in part.writes)),
-    )
 
 
 class _LaunchedFinalists:

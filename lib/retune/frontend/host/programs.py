@@ -16,7 +16,7 @@ import onnx
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.functions import Functions
-from retune.frontend.onnx.ops.registry import Emitter, Handler, NotConstant, OnnxNode
+from retune.frontend.onnx.ops.registry import Emitter, Handler, InnerGraph, NotConstant, OnnxNode
 from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import Graph, GraphBuilder, array_type
 from retune.ops import Array, lookup
@@ -68,6 +68,13 @@ class _Alone:
         """Raises: ModelError."""
         del graph, inputs
         raise ModelError(f"'{label}': a body of an operator that has no function on the host")
+
+    def inside(
+        self, loop: InnerGraph, graph: onnx.GraphProto, inputs: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Raises: ModelError."""
+        del loop, inputs
+        return self.body(graph, (), graph.name)
 
     def run_on_host(self, types: Sequence[TensorType]) -> None:
         """Raises: NotConstant, as with all inputs known there may be another way."""

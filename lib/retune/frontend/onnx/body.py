@@ -25,12 +25,15 @@ from retune.frontend.onnx.functions import (
 )
 from retune.frontend.onnx.host import HostPart, evaluate, runs_on_host
 from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, full_name, handler_of
+from retune.frontend.onnx.ops.registry import InnerGraph
 from retune.graph.graph import GraphBuilder
+from retune.ops.registry import HOST
 from retune.proto.file import initializers, value_info
 from retune.proto.scope import (
     NameScope,
     attributes_of,
     bodies_of,
+    free_names,
     label_of,
     opsets_of,
     read_by,
@@ -253,6 +256,37 @@ class BodyImporter:
         self.run(graph.node, inner)
         return tuple(inner.value(entry.name) or "" for entry in graph.output)
 
+    def inside(
+        self,
+        loop: InnerGraph,
+        graph: onnx.GraphProto,
+        inputs: Sequence[str],
+        label: str,
+        scope: NameScope,
+    ) -> tuple[str, ...]:
+        """The outputs of a loop's body, in the graph of that body, applied to its values.
+
+        Raises: ModelError if it has no meaning on the device that is the same in every step.
+        """
+        self._enter(label)
+        names = dict(zip((entry.name for entry in graph.input), inputs, strict=False))
+        around = {name: scope.value(name) for name in free_names(graph) if name not in names}
+        names |= {name: loop.capture(value) for name, value in around.items() if value}
+        build = loop.emit.build
+        for weight, array in initializers(graph, self._folder, lambda name: name not in names):
+            names[weight] = build.constant(build.fresh(weight), array)
+        inner = NameScope(
+            opsets=scope.opsets, prefix=f"{label}/", attributes=scope.attributes, names=names
+        )
+        importer = BodyImporter(build, self._functions, inner, self._folder)
+        importer._depth = self._depth
+        importer.run(graph.node, inner)
+        importer.refuse(scope.version(""))
+        outputs = [inner.value(entry.name) or "" for entry in graph.output]
+        if build.uses(HOST) or any(value not in build.types for value in outputs):
+            raise ModelError("a loop's body: expected tensors that kernels make")
+        return tuple(outputs)
+
     def apply(self, proto: onnx.NodeProto, opset: int | None, scope: NameScope) -> tuple[str, ...]:
         """The outputs of a node that a handler made, whose names are those of the graph."""
         stated = {} if opset is None else {"": opset}
@@ -323,6 +357,12 @@ class _Around:
     def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
         """The outputs of a body inside the node, applied to these values."""
         return self.importer.body(graph, inputs, f"{label_of(self.call)}/{label}", self.scope)
+
+    def inside(
+        self, loop: InnerGraph, graph: onnx.GraphProto, inputs: Sequence[str]
+    ) -> tuple[str, ...]:
+        """The outputs of a loop's body, in a graph of its own, applied to values of that graph."""
+        return self.importer.inside(loop, graph, inputs, label_of(self.call), self.scope)
 
     def run_on_host(self, types: Sequence[TensorType]) -> None:
         """The node is a host step, whatever errors the bodies inside it met on the device's way."""

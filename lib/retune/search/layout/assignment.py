@@ -80,6 +80,7 @@ class _Assigned:
         self._groups: list[PlacedGroup] = []
         self._tasks = dict(network.tasks)
         self._storages = dict(network.layouts)
+        self._loops = dict(network.loops)
         self._copied: dict[str, list[Node]] = {}
         """Activation -> the nodes that copy it."""
         self._renamed: dict[str, Mapping[str, str]] = {}
@@ -100,6 +101,8 @@ class _Assigned:
             inputs=tuple(names.get(value, value) for value in group.inputs),
         )
         self._groups.append(replace(placed, group=reading))
+        if loop := self._loops.get(group.name):
+            self._loops[group.name] = replace(loop, start=loop.start.renamed(names))
         for value in group.outputs:
             self._place(value, self._kept(value).made)
         self.add_copies(group.outputs)
@@ -118,7 +121,14 @@ class _Assigned:
             nodes.append(_renamed(node, self._renamed.get(node.outputs[0], {})))
             nodes += [copy for value in node.outputs for copy in self._copied.get(value, ())]
         graph = replace(self._old.graph, nodes=tuple(nodes), types=self._types)
-        return Network(graph, tuple(self._groups), self._tasks, self._storages)
+        return replace(
+            self._old,
+            graph=graph,
+            groups=tuple(self._groups),
+            tasks=self._tasks,
+            layouts=self._storages,
+            loops=self._loops,
+        )
 
     def _kept(self, value: str) -> KeptLayouts:
         return self._assigned.activations.get(value, KeptLayouts())

@@ -1,12 +1,19 @@
-"""Branches and loops: what is decided while importing disappears, loops are unrolled."""
+"""Branches and loops: what is decided while importing disappears.
+
+A loop whose steps are all alike becomes a node `scan`; others are unrolled, as are short ones: more
+is known of each of their turns.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.ops.loops import LoopBody
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
+_FEWEST_STEPS = 8
+"""Of a loop that stays one."""
 _MOST_TURNS = 4096
 """Turns of a loop that are unrolled: a network of more nodes is beyond any compiler's patience."""
 
@@ -38,6 +45,10 @@ def loop(node: OnnxNode, emit: Emitter) -> None:
     limit = emit.known(node.inputs[0]) if node.has_input(0) else np.asarray(_MOST_TURNS)
     going = emit.known(node.inputs[1]) if node.has_input(1) else np.asarray(True)
     carried: tuple[str, ...] = node.inputs[2:]
+    if limit is not None and going is not None and going.all() and node.has_input(0):
+        found = _counted_loop(emit, int(limit.max()), carried)
+        if found is not None:
+            return _name_outputs(emit, found)
     made: list[tuple[str, ...]] = []
     while limit is not None and going is not None and going.all() and len(made) < int(limit.max()):
         _check_turns(len(made))
@@ -58,6 +69,32 @@ def loop(node: OnnxNode, emit: Emitter) -> None:
     return None
 
 
+def _counted_loop(emit: Emitter, steps: int, carried: Sequence[str]) -> list[str] | None:
+    """The outputs of a Loop of so many steps, none of which ends it; None where it is no `scan`."""
+    if steps < _FEWEST_STEPS or not set(carried) <= emit.build.types.keys():
+        return None
+    body = LoopBody(emit, emit.label, steps)
+    states = [body.state(f"state{n}", value) for n, value in enumerate(carried)]
+    numbers = emit.stored("turns", np.arange(steps, dtype=np.int64))
+    turn = body.slice("turn", numbers, backward=False)
+    going = body.emit.stored("going", np.asarray(True))
+    try:
+        goes_on, *made = emit.inside("body", body, [turn, going, *states])
+        known = body.emit.known(goes_on)
+        if known is None or not known.all():
+            return None
+        rows = [(value, False) for value in made[len(states) :]]
+        return body.finish(made[: len(states)], rows)
+    except ModelError:
+        return None  # unrolled, it may have a meaning, or a reason why not
+
+
+def _name_outputs(emit: Emitter, values: Sequence[str]) -> None:
+    for index, value in enumerate(values):
+        if emit.node.has_output(index):
+            emit.same(value, index)
+
+
 @onnx_op("Scan", since=8, limits="one length for all, fewer than 4096 turns")
 def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
     """Until opset 8: each sample of the batch by itself, along the second axis."""
@@ -67,12 +104,11 @@ def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
     first = len(node.inputs) - count
     backward = node.ints("directions", (0,) * count)
     samples: list[list[str]] = []
+    forward = (0,) * (emit.results("body") - first + 1)
     for sample in range(emit.shape(node.inputs[-1])[0]):
         own = [emit.single(value, 0, sample) for value in node.inputs[1:]]
-        turns = _Turns(emit, own[first - 1 :], (0,) * count, backward, f"{sample}/")
-        turns.run(own[: first - 1])
-        scans = [_stacked(emit, parts, 0) for parts in turns.made]
-        samples.append([*turns.carried, *scans])
+        states, scanned = own[: first - 1], own[first - 1 :]
+        samples.append(_scanned(emit, states, scanned, backward, forward, f"{sample}/"))
     for index, parts in enumerate(zip(*samples, strict=True)):
         _stack(emit, index, parts, 0)
 
@@ -85,51 +121,78 @@ def scan(node: OnnxNode, emit: Emitter) -> None:
     scanned = node.inputs[first:]
     axes = node.ints("scan_input_axes", (0,) * count)
     axes = [positive_axis(a, len(emit.shape(v))) for a, v in zip(axes, scanned, strict=True)]
+    first_axes = [_axis_first(emit, v, axis) for v, axis in zip(scanned, axes, strict=True)]
     backward = node.ints("scan_input_directions", (0,) * count)
-    turns = _Turns(emit, scanned, axes, backward)
-    turns.run(node.inputs[:first])
-    for index, value in enumerate(turns.carried):
-        emit.same(value, index)
-    axes = node.ints("scan_output_axes", (0,) * len(turns.made))
-    reverse = node.ints("scan_output_directions", (0,) * len(turns.made))
-    for position, parts in enumerate(turns.made):
-        ordered = parts[::-1] if reverse[position] else parts
-        _stack(emit, first + position, ordered, axes[position])
+    rows = emit.results("body") - first
+    reverse = node.ints("scan_output_directions", (0,) * rows)
+    made = _scanned(emit, node.inputs[:first], first_axes, backward, reverse)
+    stacked = zip(made[first:], node.ints("scan_output_axes", (0,) * rows), strict=True)
+    _name_outputs(emit, [*made[:first], *(_axis_moved(emit, v, axis) for v, axis in stacked)])
 
 
-class _Turns:
-    """The turns of a Scan: what is carried out of the last one, and what each of them made."""
+def _axis_first(emit: Emitter, value: str, axis: int) -> str:
+    """The value with an axis before all others."""
+    others = [d for d in range(len(emit.shape(value))) if d != axis]
+    return emit.temp("transpose", value, perm=(axis, *others)) if axis else value
 
-    def __init__(
-        self,
-        emit: Emitter,
-        scanned: Sequence[str],
-        axes: Sequence[int],
-        backward: Sequence[int],
-        label: str = "",
-    ) -> None:
-        self._emit = emit
-        self._scanned = list(zip(scanned, axes, backward, strict=True))
-        self._label = label
-        self.carried: tuple[str, ...] = ()
-        self.made: list[tuple[str, ...]] = []
-        """The values of each scanned output, turn by turn."""
 
-    def run(self, initial: Sequence[str]) -> None:
-        """All turns are in the graph."""
-        count = self._emit.shape(self._scanned[0][0])[self._scanned[0][1]]
-        _check_turns(count)
-        self.carried = tuple(initial)
-        rows: list[tuple[str, ...]] = []
-        for turn in range(count):
-            parts = [
-                self._emit.single(value, axis, count - 1 - turn if back else turn)
-                for value, axis, back in self._scanned
-            ]
-            results = self._emit.body("body", [*self.carried, *parts], f"{self._label}{turn}")
-            self.carried = results[: len(initial)]
-            rows.append(results[len(initial) :])
-        self.made = list(zip(*rows, strict=True))
+def _axis_moved(emit: Emitter, value: str, axis: int) -> str:
+    """The value with its first axis where `axis` says; '' stays ''."""
+    if not value:
+        return ""
+    perm = list(range(1, rank := len(emit.shape(value))))
+    perm.insert(positive_axis(axis, rank), 0)
+    return value if perm[0] == 0 else emit.temp("transpose", value, perm=tuple(perm))
+
+
+def _scanned(
+    emit: Emitter,
+    initial: Sequence[str],
+    scanned: Sequence[str],
+    backward: Sequence[int],
+    reverse: Sequence[int],
+    label: str = "",
+) -> list[str]:
+    """The states after a Scan along the first axes, and its stacked rows."""
+    steps = emit.shape(scanned[0])[0]
+    if steps >= _FEWEST_STEPS:
+        body = LoopBody(emit, f"{emit.label}{label}", steps)
+        inputs = [body.state(f"state{n}", value) for n, value in enumerate(initial)]
+        inputs += [
+            body.slice(f"slice{n}", value, backward=bool(back))
+            for n, (value, back) in enumerate(zip(scanned, backward, strict=True))
+        ]
+        try:
+            made = emit.inside("body", body, inputs)
+            rows = zip(made[len(initial) :], map(bool, reverse), strict=True)
+            return body.finish(made[: len(initial)], rows)
+        except ModelError:
+            pass  # unrolled, it may have a meaning, or a reason why not
+    return _unrolled(emit, initial, scanned, backward, reverse, label)
+
+
+def _unrolled(
+    emit: Emitter,
+    initial: Sequence[str],
+    scanned: Sequence[str],
+    backward: Sequence[int],
+    reverse: Sequence[int],
+    label: str,
+) -> list[str]:
+    """The same, with all turns in the graph."""
+    count = emit.shape(scanned[0])[0]
+    _check_turns(count)
+    carried, made = tuple(initial), list[tuple[str, ...]]()
+    for turn in range(count):
+        parts = [
+            emit.single(value, 0, count - 1 - turn if back else turn)
+            for value, back in zip(scanned, backward, strict=True)
+        ]
+        results = emit.body("body", [*carried, *parts], f"{label}{turn}")
+        carried = results[: len(initial)]
+        made.append(results[len(initial) :])
+    rows = zip(zip(*made, strict=True), reverse, strict=True)
+    return [*carried, *(_stacked(emit, parts[::-1] if back else parts, 0) for parts, back in rows)]
 
 
 def _check_turns(count: int) -> None:

@@ -43,10 +43,9 @@ def quantized_by_range(emit: Emitter, data: str) -> Quantized:
 
     The range is that of all elements and 0. Data of zeros only have the scale 1.
     """
-    axes = tuple(range(len(emit.shape(data))))
     nothing = emit.scalar(0.0, data, "zero")
     least, most = (
-        emit.temp(pick, emit.temp(f"reduce_{reduce}", data, axes=axes, keepdims=False), nothing)
+        emit.temp(pick, _over_all(emit, f"reduce_{reduce}", data), nothing)
         for reduce, pick in (("min", "minimum"), ("max", "maximum"))
     )
     extent = emit.temp("subtract", most, least, label="extent")
@@ -58,6 +57,13 @@ def quantized_by_range(emit: Emitter, data: str) -> Quantized:
     zero = emit.cast(inside, UINT8)
     quotient = emit.temp("divide", data, scale, label="quotient")
     return Quantized(saturated(emit, quotient, zero, UINT8, emit.temp), scale, zero)
+
+
+def _over_all(emit: Emitter, op: str, data: str) -> str:
+    """A reduction of all elements: of each row, which cores and lanes share, and then of these."""
+    for axis in reversed(range(len(emit.shape(data)))):
+        data = emit.temp(op, data, axes=(axis,), keepdims=False)
+    return data
 
 
 @onnx_op("DynamicQuantizeLinear", since=11)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import GraphProto, helper
 
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError
@@ -95,8 +95,25 @@ class Around(Protocol):
         """The outputs of a body inside the node, applied to these values."""
         ...
 
+    def inside(
+        self, loop: "InnerGraph", graph: onnx.GraphProto, inputs: Sequence[str]
+    ) -> tuple[str, ...]:
+        """The outputs of a loop's body, in a graph of its own, applied to values of that graph."""
+        ...
+
     def run_on_host(self, types: Sequence[TensorType]) -> None:
         """The node is a host step; `types` are its outputs' where ONNX does not say them."""
+        ...
+
+
+class InnerGraph(Protocol):
+    """The graph of a loop's body under construction."""
+
+    emit: "Emitter"
+    """Adds to it."""
+
+    def capture(self, value: str) -> str:
+        """What a value of the network around it is in the body; '' stays ''."""
         ...
 
 
@@ -273,10 +290,24 @@ class Emitter:
 
     def body(self, key: str, inputs: Sequence[str], label: str = "") -> tuple[str, ...]:
         """The outputs of the body in attribute `key`, applied to these values."""
+        return self._around.body(self._graph(key), inputs, label or key)
+
+    def inside(self, key: str, loop: InnerGraph, inputs: Sequence[str]) -> tuple[str, ...]:
+        """The outputs of the body in attribute `key`, in the graph of that loop.
+
+        Raises: ModelError if it has no meaning on the device that is the same in every step.
+        """
+        return self._around.inside(loop, self._graph(key), inputs)
+
+    def results(self, key: str) -> int:
+        """How many outputs the body in attribute `key` has."""
+        return len(self._graph(key).output)
+
+    def _graph(self, key: str) -> GraphProto:
         graph = self.node.attrs[key]
-        if not isinstance(graph, onnx.GraphProto):
+        if not isinstance(graph, GraphProto):
             raise ModelError(f"attribute '{key}': expected a graph, the body of the operator")
-        return self._around.body(graph, inputs, label or key)
+        return graph
 
     def host(self, *types: TensorType) -> None:
         """The node runs on the host, in numpy, as a step of its own: the last way, a slow one.

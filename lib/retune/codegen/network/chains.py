@@ -1,0 +1,66 @@
+"""Chains: small kernels in a row as one step of a persistent kernel, which one worker runs.
+
+Why: from step to step workers count and wait, about a microsecond on a CPU, which is more than a
+kernel over some hundred elements takes. What one of them leaves is still in the cache of the
+worker that runs the next one, too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from retune.codegen.network.persistent import Callee, CalleeLaunch
+from retune.codegen.opencl.kernels import group_function
+
+MOST_LINKS = 16
+"""Kernels of one chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Kernels that run one after the other, all groups of each."""
+
+    name: str
+    links: tuple[Callee, ...]
+
+    @property
+    def callee(self) -> Callee:
+        """The chain as a kernel of one group; its parameters are those of all links in order."""
+        count = sum(link.parameters for link in self.links)
+        return Callee(kernel=self.name, parameters=count, groups=(1, 1, 1))
+
+    @property
+    def text(self) -> str:
+        """OpenCL C of the function of its group; the links' own texts go before it."""
+        return "\n".join([*self._lines(), ""])
+
+    def _lines(self) -> Iterator[str]:
+        count = self.callee.parameters
+        given = [f"__global void* p{number}" for number in range(count)]
+        yield f"static void {group_function(self.name)}("
+        yield from (f"    {parameter}," for parameter in given)
+        yield "    const int3 group) {"
+        first = 0
+        for link in self.links:
+            yield from _all_groups(link, first)
+            first += link.parameters
+        yield "}"
+
+
+def _all_groups(link: Callee, first: int) -> Iterator[str]:
+    """Calls of one link, whose arguments are parameters from that number on."""
+    for axis, extent in zip("zyx", reversed(link.groups), strict=True):
+        yield f"  for (int {axis} = 0; {axis} < {extent}; ++{axis})"
+    given = ", ".join(f"p{number}" for number in range(first, first + link.parameters))
+    yield f"    {group_function(link.kernel)}({given}, (int3)(x, y, z));"
+
+
+def chained_launch(
+    name: str, launches: Sequence[CalleeLaunch], waits: tuple[int, ...]
+) -> CalleeLaunch:
+    """The launch of a chain in place of those of its links."""
+    return CalleeLaunch(
+        kernel=name,
+        args=tuple(place for launch in launches for place in launch.args),
+        waits=waits,
+        label=", ".join(dict.fromkeys(launch.label for launch in launches)),
+    )
