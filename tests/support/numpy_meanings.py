@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from math import pi, prod, sqrt
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
@@ -228,6 +229,8 @@ UNARY: dict[str, Unary] = {
     "exp": lambda x, _: np.exp(x),
     "log": lambda x, _: np.log(x),
     "sqrt": lambda x, _: np.sqrt(x),
+    "round_to_float16": lambda x, _: x.astype(np.float16),
+    "round_to_bfloat16": lambda x, _: x.astype(ml_dtypes.bfloat16),
     "abs": lambda x, _: np.abs(x),
     "negative": lambda x, _: -x,
     "floor": lambda x, _: np.floor(x),

@@ -96,13 +96,7 @@ def stage_compile(
             chosen,
             spec,
             model_key=network.model_key,
-            notes={
-                "variant": variant,
-                "layout": request.layout,
-                MAX_ERROR_NOTE: f"{request.max_error:g}",
-                **_recipe_note(network),
-                **labels_note(network.labels),
-            },
+            notes={"variant": variant, **_notes(request, network)},
             ranges={name: (low, high) for name, low, high in samples.ranges},
         )
     plan = replace(plan, name=network.model_key[:_KEY_DIGITS], samples=given_samples(samples))
@@ -126,6 +120,16 @@ def stage_compile(
         offloaded=sum(step.simulated_s is not None for step in plan.hosts),
         simulated_us=1e6 * plan.simulated_s,
     )
+
+
+def _notes(request: TuneRequest, network: ImportManifest) -> dict[str, str]:
+    """What is to be stated of a bundle, beside which one of the run's it is."""
+    return {
+        "layout": request.layout,
+        MAX_ERROR_NOTE: f"{request.max_error:g}",
+        **_recipe_note(network),
+        **labels_note(network.labels),
+    }
 
 
 def labels_note(labels: Sequence[OutputLabels]) -> dict[str, str]:

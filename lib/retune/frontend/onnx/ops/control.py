@@ -39,7 +39,7 @@ def branch(node: OnnxNode, emit: Emitter) -> None:
     return None
 
 
-@onnx_op("Loop", limits="fewer than 4096 turns, if they are counted while importing")
+@onnx_op("Loop", limits="fewer than 4096 turns, if they differ and are counted while importing")
 def loop(node: OnnxNode, emit: Emitter) -> None:
     """Turn after turn, while the count and the condition are known; otherwise on the host."""
     limit = emit.known(node.inputs[0]) if node.has_input(0) else np.asarray(_MOST_TURNS)
@@ -95,7 +95,7 @@ def _name_outputs(emit: Emitter, values: Sequence[str]) -> None:
             emit.same(value, index)
 
 
-@onnx_op("Scan", since=8, limits="one length for all, fewer than 4096 turns")
+@onnx_op("Scan", since=8, limits="one length for all, fewer than 4096 turns if they differ")
 def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
     """Until opset 8: each sample of the batch by itself, along the second axis."""
     if node.has_input(0):
@@ -113,7 +113,7 @@ def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
         _stack(emit, index, parts, 0)
 
 
-@onnx_op("Scan", since=9, limits="fewer than 4096 turns")
+@onnx_op("Scan", since=9, limits="fewer than 4096 turns, if they differ")
 def scan(node: OnnxNode, emit: Emitter) -> None:
     """The body applied to slice after slice of the scanned inputs."""
     count = node.integer("num_scan_inputs", 0)
@@ -198,8 +198,8 @@ def _unrolled(
 def _check_turns(count: int) -> None:
     if count >= _MOST_TURNS:
         raise ModelError(
-            f"a loop of {count} turns or more; expected fewer than {_MOST_TURNS}, since loops are "
-            "unrolled; export the network with operators on whole tensors"
+            f"a loop of {count} different turns or more; expected fewer than {_MOST_TURNS}, since "
+            "they are unrolled; export the network with operators on whole tensors"
         )
 
 
