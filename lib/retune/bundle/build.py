@@ -19,6 +19,7 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLoop,
 )
+from retune.bundle.weights import forget_pages
 from retune.codegen.lower import lower
 from retune.codegen.source import (
     KernelLaunch,
@@ -478,6 +479,8 @@ class _PlanBuilder:
         name = own_name(f"{'+'.join(values)}@{content_key(packing.pack)[:8]}", self.graph)
         if name not in self.stored:
             packed = packing.pack.apply(*arrays)
+            for array in arrays:
+                forget_pages(array)
             computed = packing.sources != (buffer.name,)
             self._store(name, packed, packed.shape if computed else arrays[0].shape, buffer.image)
         return self.stored[name]
@@ -491,6 +494,7 @@ class _PlanBuilder:
 
     def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...], image: int = 0) -> None:
         content = shape, image, content_key(array)
+        forget_pages(array)
         self.stored[name] = self.contents.setdefault(content, name)
         if self.stored[name] != name:
             return

@@ -18,7 +18,7 @@ from retune.bundle.manifest import Malformed, from_manifest, read_manifest, to_m
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.codegen.source import ProgramBuffer
-from retune.core.dtypes import NUMPY_DTYPES
+from retune.core.dtypes import NUMPY_DTYPES, DType
 from retune.core.errors import InputError, RecordError, VerifyError, may_pass
 from retune.core.keys import content_key
 from tests.support.programs import kernels_of, texts_of
@@ -66,7 +66,7 @@ def test_the_manifest_states_the_memory(folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES[1:])
 def test_weights_of_every_type_come_back(plan: NetworkPlan, tmp_path: Path, dtype: str) -> None:
-    array = np.arange(6).reshape(2, 3).astype(np.dtype(dtype))
+    array = np.arange(6).reshape(2, 3).astype(DType(dtype).numpy)
     extra = ProgramBuffer(name="w", dtype=dtype, elements=6, role="weight", shape=(3, 2))
     weights = {**plan.weights, "w": array.T}  # a view that is not contiguous
     more = replace(plan, buffers=(*plan.buffers, extra), weights=weights)
