@@ -136,7 +136,7 @@ def build_finalists(
         weights=parts.weights,
         device=spec,
         notes={**notes, **sources.notes(), **_integers(network.graph)},
-        aliases=tuple(parts.aliases),
+        aliases=tuple(parts.aliases.values()),
         form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
         counts=index_counts(network.graph),
@@ -248,7 +248,8 @@ class _PlanBuilder:
     buffers: dict[str, ProgramBuffer] = field(default_factory=dict[str, ProgramBuffer])
     launches: list[KernelLaunch] = field(default_factory=list[KernelLaunch])
     loops: list[PlanLoop] = field(default_factory=list[PlanLoop])
-    aliases: list[Alias] = field(default_factory=list[Alias])
+    aliases: dict[str, Alias] = field(default_factory=dict[str, Alias])
+    """Of each value that is one: steps of a loop may be in the plan more than once."""
     hosts: list[PlanHost] = field(default_factory=list[PlanHost])
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     stored: dict[str, str] = field(default_factory=dict[str, str])
@@ -313,7 +314,7 @@ class _PlanBuilder:
         for value, of in zip(group.anchor.outputs, last, strict=False):
             if value in used:
                 self._value(value)
-                self.aliases.append(Alias(value=value, of=of))
+                self.aliases[value] = Alias(value=value, of=of)
 
     def _state(self, loop: Loop, value: str, prefix: str) -> tuple[str, str]:
         """The two places of a state."""
@@ -365,7 +366,7 @@ class _PlanBuilder:
             array = self.graph.constants.get(value)
             if array is not None and array.size:
                 self._value(value)
-                self.aliases.append(Alias(value=value, of=self._stored(value, array)))
+                self.aliases[value] = Alias(value=value, of=self._stored(value, array))
         for value in (*self.graph.inputs, *self.graph.outputs):
             self._value(value)
 
@@ -377,7 +378,7 @@ class _PlanBuilder:
         (value,), (of,) = group.outputs, group.inputs
         self._value(of)
         self._value(value)
-        self.aliases.append(Alias(value=value, of=of))
+        self.aliases[value] = Alias(value=value, of=of)
 
     def _host(self, group: Group) -> None:
         node, read = group.anchor, {*self.graph.uses(), *self.graph.outputs}
@@ -514,7 +515,7 @@ class _PlanBuilder:
         if value in self.views:
             place = self.views[value]
             of = self._rows(place, self.graph.types[value].dtype)
-            self.aliases.append(Alias(value=value, of=of, storage=place.storage))
+            self.aliases[value] = Alias(value=value, of=of, storage=place.storage)
         graph, kind = self.graph, self.graph.types[value]
         if value in graph.inputs:
             role = "input"

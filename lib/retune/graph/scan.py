@@ -166,9 +166,11 @@ def step_graph(loop: Scan) -> StepGraph:
     for node in body.nodes:
         build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
     computed = {value for node in body.nodes if _computes(node) for value in node.outputs}
+    read = {value for node in body.nodes for value in node.inputs}
     outputs: list[str] = []
-    for value in body.outputs:
-        own = value in computed and value not in outputs
+    for place, value in enumerate(body.outputs):
+        row = place >= loop.states  # it lies among others, and not where the body reads it
+        own = value in computed and value not in outputs and not (row and value in read)
         outputs.append(value if own else build.add("identity", [value], name=f"{value}.copy"))
     rows = zip(outputs[loop.states :], loop.backward_outputs, strict=True)
     return StepGraph(
