@@ -12,6 +12,7 @@ from retune.bundle.verify.compare import compare
 from retune.bundle.verify.in_network import FinalistsRunner, open_finalists
 from retune.bundle.verify.in_network_child import FinalistsChild
 from retune.bundle.verify.peers import open_peer
+from retune.bundle.weights import save_weights
 from retune.device.opencl.clock import clock_hz
 from retune.device.opencl.runtime import Device, open_device
 from retune.pipeline.network import import_network
@@ -98,7 +99,9 @@ def test_without_a_clock_whole_passes_are_timed(
 
 def test_a_child_runs_passes(tmp_path: Path, device: Device):
     plan = finalists_plan("bottleneck", tmp_path, device)
-    with FinalistsChild("pocl", plan) as child:
+    save_weights(plan.plan.weights, tmp_path / "weights")
+    bare = replace(plan, plan=replace(plan.plan, weights={}))
+    with FinalistsChild("pocl", bare, tmp_path / "weights") as child:
         assert child.resolved and child.spec == device.spec
         found = child.run(random_choices(plan, 3))
     assert found.seconds.shape == (3, len(plan.slots))

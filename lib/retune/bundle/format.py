@@ -13,7 +13,7 @@ import io
 import json
 import shutil
 import zipfile
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from retune.bundle.weights import forget_pages, map_file, save_weights, view_wei
 from retune.core.arrays import save_arrays, view_arrays
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
-from retune.core.replacing import replacing, whole_folder
+from retune.core.replacing import link_or_copy, replacing, whole_folder
 
 FORMAT = "retune-bundle"
 FORMAT_VERSION = 6
@@ -78,6 +78,28 @@ def write_bundle(plan: NetworkPlan, folder: Path) -> Path:
     return folder
 
 
+def restate_bundle(
+    source: Path, folder: Path, change: Callable[[NetworkPlan], NetworkPlan]
+) -> NetworkPlan:
+    """`folder` holds the plan that `change` makes of the bundle in folder `source`; that plan.
+
+    It has other words, numbers or form, and the same kernels, weights, samples and host steps: the
+    files of these are shared with the source where the file system allows it, and are not read.
+    What is damaged in them is found when the new bundle is read. Raises: InputError if something
+    else lies there; RecordError if the source's manifest is damaged.
+    """
+    check_replaceable(folder)
+    with open_parts(source) as parts:
+        values, written = _read_values(parts), _plan_of(parts, hashed=False)
+    plan = change(replace(written, weights={}))
+    manifest = {**values, **to_manifest(plan)}
+    with whole_folder(folder) as fresh:
+        for name in cast("dict[str, Json]", values["files"]):
+            link_or_copy(source / name, fresh / name)
+        _write_manifest(manifest, fresh)
+    return plan
+
+
 def read_bundle(path: Path) -> NetworkPlan:
     """The plan of a bundle folder or zip; weights are views of the file, read when used.
 
@@ -86,6 +108,15 @@ def read_bundle(path: Path) -> NetworkPlan:
     """
     with open_bundle(path) as plan:
         return plan
+
+
+def read_outline(path: Path) -> NetworkPlan:
+    """The plan of a bundle without its weights, whose content is neither read nor checked.
+
+    It suffices for who does not run the bundle. Raises: as `read_bundle`, but for that content.
+    """
+    with open_parts(path) as parts:
+        return replace(_plan_of(parts, hashed=False), weights={})
 
 
 @contextmanager
@@ -100,14 +131,15 @@ def open_bundle(path: Path) -> Generator[NetworkPlan]:
         parts.check_unchanged()
 
 
-def _plan_of(parts: BundleParts) -> NetworkPlan:
+def _plan_of(parts: BundleParts, *, hashed: bool = True) -> NetworkPlan:
+    """The plan; the content of its weights is checked where they are to be `hashed`."""
     values = _read_values(parts)
     try:
         manifest = read_manifest(values)
     except Malformed as error:
         raise damaged(parts.path, MANIFEST, "a valid plan", str(error)) from error
     kernels = _read_part(parts, manifest, KERNELS)
-    weights = _read_part(parts, manifest, WEIGHTS)
+    weights = _read_part(parts, manifest, WEIGHTS, hashed=hashed)
     names = [_host_part(number, host.engine) for number, host in enumerate(manifest.hosts)]
     models = [bytes(_read_part(parts, manifest, name)) for name in names]
     try:
@@ -228,8 +260,12 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
         },
         "files": {name: _file_facts(folder / name) for name in files},
     }
-    manifest["key"] = content_key(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    _write_manifest(manifest, folder)
+
+
+def _write_manifest(manifest: Mapping[str, Json], folder: Path) -> None:
+    keyed = {**manifest, "key": content_key(manifest)}
+    (folder / MANIFEST).write_text(json.dumps(keyed, indent=1) + "\n", encoding="utf-8")
 
 
 def _host_part(number: int, engine: Engine) -> str:
@@ -292,8 +328,10 @@ def _read_values(parts: BundleParts) -> dict[str, Json]:
     return values
 
 
-def _read_part(parts: BundleParts, manifest: BundleManifest, name: str) -> memoryview:
-    """The part's bytes, with the size and hash that the manifest states."""
+def _read_part(
+    parts: BundleParts, manifest: BundleManifest, name: str, *, hashed: bool = True
+) -> memoryview:
+    """The part's bytes, with the size that the manifest states, and with its hash if `hashed`."""
     if name not in manifest.files:
         raise damaged(parts.path, MANIFEST, f"facts of {name}", "none")
     size, digest = manifest.files[name].bytes, manifest.files[name].blake2b
@@ -306,7 +344,7 @@ def _read_part(parts: BundleParts, manifest: BundleManifest, name: str) -> memor
     if len(raw) != size:
         got = "more" if len(raw) > size else str(len(raw))
         raise damaged(parts.path, name, f"{size} bytes", got)
-    if (found := _digest(raw)) != digest:
+    if hashed and (found := _digest(raw)) != digest:
         raise damaged(parts.path, name, f"content with hash {digest}", found)
     return raw
 

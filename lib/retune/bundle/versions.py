@@ -37,6 +37,7 @@ from retune.core.errors import InputError, RecordError
 from retune.core.locking import exclusive
 from retune.core.replacing import (
     discard,
+    link_or_copy,
     point,
     put_in_place,
     remove_folder,
@@ -245,7 +246,7 @@ def _take_over(out: Path) -> None:
     same = [v for v in versions(out) if taken.program and v.program == taken.program]
 
     def make(folder: Path) -> Version:
-        shutil.copytree(module, folder / MODULE, copy_function=_link_or_copy)
+        shutil.copytree(module, folder / MODULE, copy_function=link_or_copy)
         if (out / REPORT).is_file() and not _is_name(out, REPORT):
             shutil.copy2(out / REPORT, folder / REPORT)
         return taken
@@ -277,17 +278,6 @@ def _taken_over(module: Path) -> Version:
         )
     except RecordError as error:
         return replace(known, notes=f"{known.notes}; damaged: {error}")
-
-
-def _link_or_copy(source: str, copy: str) -> None:
-    """The file under a second name; its content once more where that is not possible.
-
-    Bundles are never changed in place, so that both names keep their content.
-    """
-    try:
-        os.link(source, copy)
-    except OSError:
-        shutil.copy2(source, copy)
 
 
 def _add(out: Path, make: Callable[[Path], Version]) -> Version:

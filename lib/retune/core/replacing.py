@@ -38,6 +38,17 @@ def replacing(path: Path) -> Generator[BinaryIO, None, None]:
     sync(path.parent)
 
 
+def link_or_copy(source: str | Path, copy: str | Path) -> None:
+    """The file under a second name; its content once more where that is not possible.
+
+    For files that are replaced and never changed in place: both names keep their content.
+    """
+    try:
+        os.link(source, copy)
+    except OSError:
+        shutil.copy2(source, copy)
+
+
 @contextlib.contextmanager
 def whole_folder(path: Path, *, replace: bool = True) -> Generator[Path, None, None]:
     """A new folder that is `path`, durably with all that is in it, once the context ends well.

@@ -4,8 +4,9 @@ A heavy op or a reduction takes in the element-wise ops that follow it, as long 
 reads the values between them and every other operand is computed before. A convolution takes in
 those before it that it alone reads, a product of matrices what only moves its data
 (`graph/passes/moves.py`). Element-wise ops that are left form groups in the same way, those of the
-network's inputs with the pads and transposes behind them. Ops over the same rows are a group, sums
-along the rows and what is made of them included, as a norm that an exporter wrote in parts.
+network's inputs with the pads and transposes behind them; in a step of a loop they also take in
+what else they alone read, as launches are most of its time. Ops over the same rows are a group,
+sums along the rows and what is made of them included, as a norm that an exporter wrote in parts.
 Reshapes of contiguous data move nothing: they are aliases, unless an input or output of the network
 would have to share its memory with an output. A host step is a group of its own, and so is what an
 accelerator computes. They come as late as they can, so that the device's work has few parts.
@@ -16,7 +17,7 @@ in proportion to the nodes, and so does a kernel to be compiled. What follows is
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from retune.core.dtypes import FLOAT32
@@ -87,6 +88,8 @@ class _Surroundings:
     graph: Graph
     uses: Mapping[str, tuple[Node, ...]]
     moves: Moves
+    makers: Mapping[str, tuple[int, Node]] = field(default_factory=dict[str, tuple[int, Node]])
+    """Of values that a group may compute beside its first node's: the node, and its number."""
     done: set[str] = field(default_factory=set[str])
     """Values that are there before the next group runs."""
     given: frozenset[str] = field(init=False)
@@ -96,10 +99,16 @@ class _Surroundings:
         object.__setattr__(self, "given", frozenset(self.graph.inputs))
 
 
-def partition(graph: Graph) -> tuple[Group, ...]:
-    """Groups in execution order; every node is in exactly one."""
+def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
+    """Groups in execution order; every node is in exactly one.
+
+    If `joined`, element-wise nodes take in all others that make what they alone read: for a step of
+    a loop, whose kernels are short.
+    """
     moves = find_moves(graph)
-    around = _Surroundings(graph, graph.uses(), moves, {"", *graph.inputs, *graph.constants})
+    makers = _numbered(graph) if joined else {}
+    done = {"", *graph.inputs, *graph.constants}
+    around = _Surroundings(graph, graph.uses(), moves, makers, done)
     before: dict[str, list[Node]] = {}  # by the value of the convolution that computes them
     later: set[str] = set()  # values that these make
     groups: list[Group] = []
@@ -301,21 +310,55 @@ def _behind(
     take(first.outputs[0])
     while waiting and len(taken) <= MOST_NODES:
         node = waiting.popleft()
-        ready = all(value in unread or value in around.done for value in node.inputs)
-        if node.outputs[0] in unread or not (ready and fits(node)):
+        if node.outputs[0] in unread or not fits(node):
             continue
-        read.update(value for value in node.inputs if value and value not in unread)
+        beside = _beside(around, node, unread, fits)
+        if beside is None or len(taken) + len(beside) > MOST_NODES:
+            continue
+        own = {*unread, *(member.outputs[0] for member in beside)}
+        read.update(v for member in (*beside, node) for v in member.inputs if v and v not in own)
         if len(read) > MOST_READ:
             break
-        for value in unread.keys() & set(node.inputs):
-            unread[value] -= 1
-            if not unread[value] and value not in around.graph.ends:
-                leaving.discard(value)
-        taken.append(node)
-        take(node.outputs[0])
+        for member in (*beside, node):
+            for value in unread.keys() & set(member.inputs):
+                unread[value] -= 1
+                if not unread[value] and value not in around.graph.ends:
+                    leaving.discard(value)
+            taken.append(member)
+            take(member.outputs[0])
         if ends(node) and leaving <= {node.outputs[0]}:
             whole = len(taken)
     return taken[1:whole]
+
+
+def _beside(
+    around: _Surroundings, node: Node, made: Collection[str], fits: Callable[[Node], bool]
+) -> list[Node] | None:
+    """The nodes, in order, that make what `node` reads beside the values made and what is there.
+
+    Nobody else reads their values. None if there are none that do and fit.
+    """
+    found: dict[int, Node] = {}
+    own, wanted = {node.outputs[0]}, [*node.inputs]
+    while wanted:
+        value = wanted.pop()
+        if value in made or value in around.done or value in own:
+            continue
+        if value not in around.makers or value in around.graph.ends:
+            return None
+        number, maker = around.makers[value]
+        alone = all(reader.outputs[0] in own for reader in around.uses[value])
+        if not (alone and fits(maker)) or len(found) == MOST_NODES:
+            return None
+        found[number] = maker
+        own.add(value)
+        wanted += maker.inputs
+    return [found[number] for number in sorted(found)]
+
+
+def _numbered(graph: Graph) -> dict[str, tuple[int, Node]]:
+    """The maker of each value, and its number."""
+    return {v: (number, node) for number, node in enumerate(graph.nodes) for v in node.outputs}
 
 
 def _is_elementwise(node: Node) -> bool:

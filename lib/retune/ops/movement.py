@@ -24,7 +24,8 @@ def _infer_transpose(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[
 
 
 def _transposed(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    return (np.array(np.transpose(present(arrays), ints(attrs, "perm")), order="C"),)
+    """A view: a large weight that is mapped from a file is not copied to be transposed."""
+    return (np.transpose(present(arrays), ints(attrs, "perm")),)
 
 
 @op("transpose", kind="injective", infer=_infer_transpose, numpy=_transposed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from retune.bundle.build import build_plan
-from retune.bundle.format import write_bundle
+from retune.bundle.format import restate_bundle, write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import (
     LABELS_NOTE,
@@ -152,7 +152,7 @@ def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPla
     with open_examiner(device) as examiner:
         best = replace(plan, form=examiner.best_form(bundle))
     if best.form != plan.form:
-        write_bundle(best, bundle)
+        restate_bundle(bundle, bundle, lambda written: replace(written, form=best.form))
     return best
 
 

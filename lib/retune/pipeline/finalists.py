@@ -5,8 +5,11 @@ it, in the network and in the same iterations, or it is the default.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Self
 
@@ -14,6 +17,7 @@ import numpy as np
 
 from retune.bundle.build import FinalistsPlan, build_finalists
 from retune.bundle.verify.in_network_child import FinalistsChild, Iterations
+from retune.bundle.weights import save_weights
 from retune.core.errors import DeviceError
 from retune.core.layouts import ALL_NHWC, LayoutAssignment
 from retune.core.target import DeviceSpec
@@ -194,11 +198,13 @@ def compare_in_network(
     """
     if why := unraced(device):
         raise DeviceError(f"{why}: finalists are chosen by their records")
-    plan = build_finalists(network, finalists, spec, model_key="", notes={})
     comparison = Comparison(
         [len(found) for found in finalists.values()], np.random.default_rng(seed)
     )
-    with _Network(device, plan, list(finalists)) as iterations:
+    with (
+        _stored(build_finalists(network, finalists, spec, model_key="", notes={})) as stored,
+        _Network(device, *stored, list(finalists)) as iterations,
+    ):
         rounds = 0
         while not comparison.decided and (rounds < _LEAST_ROUNDS or time_left()):
             for choices in comparison.round(resolved=iterations.resolved):
@@ -213,14 +219,27 @@ def compare_in_network(
         )
 
 
+@contextmanager
+def _stored(plan: FinalistsPlan) -> Generator[tuple[FinalistsPlan, Path]]:
+    """The plan without its weights, and the file that holds them for the time of the context."""
+    with TemporaryDirectory(prefix="retune-") as folder:
+        file = Path(folder) / "weights"
+        save_weights(plan.plan.weights, file)
+        plan = replace(plan, plan=replace(plan.plan, weights={}))
+        yield plan, file
+
+
 class _Network:
     """Iterations of a network by a child that is replaced when it is lost."""
 
-    def __init__(self, device: str, plan: FinalistsPlan, tasks: Sequence[str]) -> None:
+    def __init__(
+        self, device: str, plan: FinalistsPlan, weights: Path, tasks: Sequence[str]
+    ) -> None:
         self.references: list[float] = []
         self.count = 0
         self._device = device
         self._plan = plan
+        self._weights = weights
         self._tasks = len(tasks)
         self._child: FinalistsChild | None = None
         numbers = {key: number for number, key in enumerate(tasks)}
@@ -279,7 +298,7 @@ class _Network:
 
     def _opened(self) -> FinalistsChild:
         if self._child is None:
-            self._child = FinalistsChild(self._device, self._plan)
+            self._child = FinalistsChild(self._device, self._plan, self._weights)
         return self._child
 
     def _close(self) -> None:

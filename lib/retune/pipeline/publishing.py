@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from retune.bundle.format import program_key, read_bundle, write_bundle
+from retune.bundle.format import program_key, read_bundle, restate_bundle
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import BundleWarning
 from retune.bundle.versions import (
     MODULE,
@@ -245,10 +246,11 @@ def _keep_version(
         restate(out, known, report)
         return known
 
+    def named(plan: NetworkPlan) -> NetworkPlan:
+        return replace(plan, name=request.name, notes={**plan.notes, "model": request.model})
+
     def make(folder: Path) -> Version:
-        plan = read_bundle(source)
-        notes = {**plan.notes, "model": request.model}
-        write_bundle(replace(plan, name=request.name, notes=notes), folder / MODULE)
+        restate_bundle(source, folder / MODULE, named)
         (folder / REPORT).write_bytes(report)
         return known
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from retune.bundle.format import read_bundle
+from retune.bundle.format import read_outline
 from retune.core.names import is_built_in
 from retune.core.quantities import counted, flop_text, numbered
 from retune.core.results import KernelTime, TaskResult
@@ -70,7 +70,7 @@ def _queues(run: FinishedRun) -> tuple[str, str] | None:
     """The accelerator's longest step, and its queues over time; None without an accelerator."""
     if not run.tuned.offloaded:
         return None
-    plan = read_bundle(run.tuned.file(run.tuned.module))
+    plan = read_outline(run.tuned.file(run.tuned.module))
     longest = max(plan.hosts, key=lambda host: host.simulated_s or 0.0)
     step = longest.opened
     assert isinstance(step, OffloadedStep), "it has a simulated time"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
@@ -46,8 +47,10 @@ NARROW: dict[int, Narrow] = {
 """By ONNX's number of the element type."""
 
 _MAPPED_BYTES = 256 << 20
-"""External data of so many bytes are mapped: memory may not hold them twice. Smaller ones are read:
-a file that is written anew does not change a network in memory then."""
+"""External files of so many bytes are mapped: memory may not hold them twice. Smaller ones are
+read: a file that is written anew does not change a network in memory then."""
+_MAPS: WeakValueDictionary[tuple[str, int, int, int], "np.memmap[Any, Any]"] = WeakValueDictionary()
+"""By path, inode, size and time of the last change: one mapping of a file serves all tensors."""
 
 _NO_OPSET = 1 << 31
 """onnx's own registry of operators counts versions up to here."""
@@ -301,7 +304,7 @@ def _external_array(
     dtype: np.dtype[Any],
     stored_shape: tuple[int, ...] | None = None,
 ) -> Array:
-    """Large data are views of the mapped file, read when the array is used."""
+    """Data in a large file are views of the mapped file, read when the array is used."""
     shape = tuple(tensor.dims) if stored_shape is None else stored_shape
     path = external_path(tensor, folder, where)
     info = _external_info(tensor, where)
@@ -314,12 +317,22 @@ def _external_array(
             f"{where}: expected {needed} bytes from offset {offset} of {path}; got a length of "
             f"{length} in a file of {stored} bytes; the data file is truncated or of another model"
         )
-    if needed >= _MAPPED_BYTES:
-        raw = np.asarray(np.memmap(path, np.uint8, "r", offset, (needed,)))
+    if stored >= _MAPPED_BYTES:
+        raw = np.asarray(_mapped(path)[offset : offset + needed])
     else:
         raw = np.fromfile(path, np.uint8, needed, offset=offset)
     values = raw.view(dtype.newbyteorder("<")).reshape(shape)
     return np.require(values, requirements="A")
+
+
+def _mapped(path: Path) -> "np.memmap[Any, Any]":
+    """The bytes of the file. Each mapping holds a file descriptor, of which there are few."""
+    facts = path.stat()
+    key = str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns
+    found = _MAPS.get(key)
+    if found is None:
+        found = _MAPS[key] = np.memmap(path, np.uint8, "r")
+    return found
 
 
 def stated_tensor(entry: onnx.ValueInfoProto, where: str) -> TensorType | None:

@@ -87,17 +87,22 @@ class Loop:
 
 
 def extract(
-    graph: Graph, *, max_error: float = DEFAULT_MAX_ERROR, accelerator: VtaConfig | None = None
+    graph: Graph,
+    *,
+    max_error: float = DEFAULT_MAX_ERROR,
+    accelerator: VtaConfig | None = None,
+    step: bool = False,
 ) -> Network:
     """The network's groups in execution order; equal groups share a task, with their number.
 
     `max_error` is what its tasks may use, see `Task`. Beside an accelerator, only its tasks are
-    tuned. Raises: ScheduleError if something packed does not fit the accelerator.
+    tuned. The graph may be a `step` of a loop. Raises: ScheduleError if something packed does
+    not fit the accelerator.
     """
     tasks: dict[str, Task] = {}
     placed: list[PlacedGroup] = []
     loops: dict[str, Loop] = {}
-    groups = partition(graph)
+    groups = partition(graph, joined=step)
     offloaded = packed_tasks(graph, groups, accelerator) if accelerator else {}
     parts = {value for node in graph.nodes for value, _, _ in inclusions(node, graph)}
     for group in groups:
@@ -142,7 +147,7 @@ def _loop(graph: Graph, group: Group, max_error: float) -> Loop:
         scan=scan,
         step=step,
         start=extract(start.finish(copies), max_error=max_error),
-        each=extract(step.graph, max_error=max_error),
+        each=extract(step.graph, max_error=max_error, step=True),
     )
 
 

@@ -13,12 +13,20 @@ import pytest
 from safetensors import SafetensorError
 
 from retune.bundle import format as bundle_format
-from retune.bundle.format import is_bundle, pack_zip, read_bundle, write_bundle
+from retune.bundle.format import (
+    WEIGHTS,
+    is_bundle,
+    pack_zip,
+    read_bundle,
+    read_outline,
+    restate_bundle,
+    write_bundle,
+)
 from retune.bundle.manifest import Malformed, from_manifest, read_manifest, to_manifest
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.codegen.source import ProgramBuffer
-from retune.core.dtypes import NUMPY_DTYPES
+from retune.core.dtypes import NUMPY_DTYPES, DType
 from retune.core.errors import InputError, RecordError, VerifyError, may_pass
 from retune.core.keys import content_key
 from tests.support.programs import kernels_of, texts_of
@@ -66,7 +74,7 @@ def test_the_manifest_states_the_memory(folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES[1:])
 def test_weights_of_every_type_come_back(plan: NetworkPlan, tmp_path: Path, dtype: str) -> None:
-    array = np.arange(6).reshape(2, 3).astype(np.dtype(dtype))
+    array = np.arange(6).reshape(2, 3).astype(DType(dtype).numpy)
     extra = ProgramBuffer(name="w", dtype=dtype, elements=6, role="weight", shape=(3, 2))
     weights = {**plan.weights, "w": array.T}  # a view that is not contiguous
     more = replace(plan, buffers=(*plan.buffers, extra), weights=weights)
@@ -172,6 +180,33 @@ def test_a_flipped_byte_is_found(folder: Path, part: str) -> None:
     raw[-5] ^= 1
     (folder / part).write_bytes(raw)
     _refused(folder, f"{part}: expected content with hash")
+
+
+def test_an_outline_reads_nothing_of_the_weights(plan: NetworkPlan, folder: Path) -> None:
+    raw = bytearray((folder / WEIGHTS).read_bytes())
+    raw[-5] ^= 1
+    (folder / WEIGHTS).write_bytes(raw)
+    assert _same(read_outline(folder), replace(plan, weights={}))
+
+
+def test_a_restated_bundle_shares_all_files_but_the_manifest(
+    plan: NetworkPlan, folder: Path, tmp_path: Path
+) -> None:
+    def change(plan: NetworkPlan) -> NetworkPlan:
+        return replace(plan, name="other", form="queued", notes={"of": "it"})
+
+    made = restate_bundle(folder, tmp_path / "restated", change)
+    assert _same(made, replace(change(plan), weights={}))
+    written = write_bundle(change(plan), tmp_path / "written")
+    for part in written.iterdir():
+        restated = tmp_path / "restated" / part.name
+        assert restated.read_bytes() == part.read_bytes()
+        assert restated.samefile(folder / part.name) == (part.name != "module.json")
+
+
+def test_a_restated_bundle_takes_the_place_of_its_source(plan: NetworkPlan, folder: Path) -> None:
+    restate_bundle(folder, folder, lambda written: replace(written, form="inline"))
+    assert _same(read_bundle(folder), replace(plan, form="inline"))
 
 
 def test_a_longer_part_is_refused(folder: Path) -> None:

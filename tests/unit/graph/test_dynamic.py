@@ -8,6 +8,9 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from retune.frontend.onnx.importer import import_model
+from retune.graph.fuse import partition
+from retune.graph.passes.pipeline import optimise
 from tests.support.peer import Arrays, assert_as_peer, assert_computes, typed_model
 
 RNG = np.random.default_rng(38)
@@ -133,6 +136,15 @@ def test_an_lstm_whose_weights_are_quantized(optional, attrs, dtype, columns, ba
     apart = batch > 1 and "lengths" in optional and attrs.get("direction") == "reverse"
     expected = on_one_thread(made, inputs)
     assert_computes(made, inputs, expected, LSTM_STEP if apart else 1e-5)
+
+
+def test_a_step_quantizes_its_state_in_one_kernel_and_rescales_the_product_in_another():
+    made, _ = lstm((), {}, "int8", True, 3)
+    bodies = [n.attrs["body"] for n in optimise(import_model(made)).nodes if n.op == "scan"]
+    groups = [group for body in bodies for group in partition(body)]
+    kernels = [[node.op for node in group.nodes] for group in groups]
+    assert ["divide", "round", "add", "clip", "cast"] in kernels
+    assert ["dense", "subtract", "cast", "multiply", "add"] in kernels
 
 
 @pytest.mark.parametrize("mask", ["", "lengths", "matrix"])

@@ -24,22 +24,23 @@ EXPECTED = Path(__file__).parents[2] / "expected/mobilenet_nhwc_tasks.json"
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 100_000), layout=st.sampled_from(["NCHW", "NHWC"]))
-def test_groups_in_order_compute_the_network(seed, layout):
+@given(seed=st.integers(0, 100_000), layout=st.sampled_from(["NCHW", "NHWC"]), joined=st.booleans())
+def test_groups_in_order_compute_the_network(seed, layout, joined):
     graph = optimise(random_network(seed), layout)
     inputs = random_inputs(graph)
-    found = run_groups(graph, inputs)
+    found = run_groups(graph, inputs, joined=joined)
     for name, array in run_graph(graph, inputs).items():
         np.testing.assert_array_equal(found[name], array)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 100_000))
-def test_each_node_is_in_one_group(seed):
+@given(seed=st.integers(0, 100_000), joined=st.booleans())
+def test_each_node_is_in_one_group(seed, joined):
     graph = optimise(random_network(seed))
-    members = [node.name for group in partition(graph) for node in group.nodes]
+    groups = partition(graph, joined=joined)
+    members = [node.name for group in groups for node in group.nodes]
     assert Counter(members) == Counter(node.name for node in graph.nodes)
-    names = [group.name for group in partition(graph)]
+    names = [group.name for group in groups]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() for name in names)
 
@@ -60,6 +61,27 @@ def test_a_value_that_its_epilogue_reads_twice_stays_in_the_group():
         ["exp"],
         ["multiply", "negative"],
     ]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_joined_groups_take_in_what_they_alone_read(shown: bool):
+    """The gates of a recurrent step; a value that the network gives out is computed before."""
+    build = GraphBuilder("net")
+    first, second, third, state = (
+        build.input(name, TensorType((4, 3))) for name in ("a", "b", "c", "state")
+    )
+    taken = build.add("sigmoid", [first])
+    kept = build.add("multiply", [build.add("sigmoid", [second]), state])
+    new = build.add("multiply", [build.add("tanh", [third]), taken])
+    after = build.add("add", [kept, new])
+    graph = build.finish([after, kept] if shown else [after])
+    ops = {
+        joined: [[node.op for node in group.nodes] for group in partition(graph, joined=joined)]
+        for joined in (False, True)
+    }
+    keep, take = ["sigmoid", "multiply"], ["sigmoid", "tanh", "multiply"]
+    assert ops[False] == [take[:1], keep, [*take[1:], "add"]]
+    assert ops[True] == ([take, keep, ["add"]] if shown else [[*take, *keep, "add"]])
 
 
 def test_a_norm_in_parts_is_a_group_unless_somebody_reads_its_parts():
@@ -224,8 +246,11 @@ def sum_of_many(count: int) -> Graph:
     return build.finish([first])
 
 
+@pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("network", [residual_blocks, sum_of_many])
-def test_groups_of_deep_networks_are_small_and_take_work_in_proportion(network, monkeypatch):
+def test_groups_of_deep_networks_are_small_and_take_work_in_proportion(
+    network, joined, monkeypatch
+):
     asked = Counter()
     elementwise = fuse._is_elementwise
 
@@ -237,7 +262,7 @@ def test_groups_of_deep_networks_are_small_and_take_work_in_proportion(network, 
     work = {}
     for count in (150, 300):
         asked.clear()
-        groups = partition(network(count))
+        groups = partition(network(count), joined=joined)
         assert all(len(group.nodes) <= 1 + MOST_NODES for group in groups)
         assert all(len(group.inputs) + len(group.params) <= MOST_READ for group in groups)
         work[count] = asked["nodes"]

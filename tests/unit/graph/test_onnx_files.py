@@ -1,5 +1,6 @@
 """Files as exporters really write them: every odd form is read, or refused in one sentence."""
 
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def external(
     for key, value in {"location": location, **place}.items():
         tensor.external_data.add(key=key, value=str(value))
     return tensor
+
+
+def owner(array: np.ndarray) -> object:
+    """What holds the memory of an array."""
+    held: object = array
+    while isinstance(held, np.ndarray):
+        held = held.base
+    return held
 
 
 def sparse(values: np.ndarray, places: np.ndarray, shape: Sequence[int]) -> SparseTensorProto:
@@ -246,6 +255,22 @@ def test_external_weights_may_lie_anywhere_in_their_file(tmp_path: Path, offset:
         saved(tmp_path, model([ADD], {"x": [2]}), external("w", "w.bin", [2], **place))
     )
     assert result(graph, x=ONES).tolist() == [2, 3]
+
+
+def test_matrices_of_a_large_file_are_transposed_without_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("retune.proto.file._MAPPED_BYTES", 1)
+    matrices = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    matrices.tofile(tmp_path / "w.bin")
+    nodes = [node("MatMul", ["x", name], [made]) for name, made in (("v", "a"), ("w", "b"))]
+    tensors = [external(name, "w.bin", [2, 3], offset=24 * i) for i, name in enumerate("vw")]
+    made = model([*nodes, node("Add", ["a", "b"], ["y"])], {"x": [1, 2]})
+    graph = load_file(saved(tmp_path, made, *tensors))
+    owners = [owner(array) for array in graph.constants.values()]
+    assert len(owners) == 2 and isinstance(owners[0], mmap.mmap) and owners[0] is owners[1]
+    expected = np.float32([[1, 1]]) @ matrices.sum(axis=0)
+    np.testing.assert_array_equal(result(graph, x=np.ones((1, 2), np.float32)), expected)
 
 
 def test_external_weights_without_elements_are_read(tmp_path: Path):

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.bundle.build import FinalistsPlan
 from retune.bundle.verify.in_network_child import Iterations
+from retune.bundle.weights import map_file, view_weights
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
@@ -27,8 +29,11 @@ class FakeChild:
     opened = 0
     deadly: tuple[int, int] | None = None
 
-    def __init__(self, device: str, plan) -> None:
+    def __init__(self, device: str, plan: FinalistsPlan, weights: Path) -> None:
         type(self).opened += 1
+        assert not plan.plan.weights
+        stored = view_weights(map_file(weights))
+        assert stored.keys() == {b.name for b in plan.plan.buffers if b.role == "weight"}
         self.resolved = True
         self.slots = len(plan.slots)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from retune.bundle.format import open_bundle, read_bundle
+from retune.bundle.format import open_bundle, read_bundle, read_outline
 from retune.bundle.plan import Form
 from retune.bundle.runtime.forms import best_form, forms_worth_timing
 from retune.bundle.runtime.module import Module
@@ -66,7 +66,7 @@ class BundleWorker:
                 ceilings = Ceilings(self._device)
                 return Profiled(steps=module.profile(request.repeat, ceilings=ceilings))
             case ListForms():
-                return Forms(forms=forms_worth_timing(read_bundle(request.bundle), self._device))
+                return Forms(forms=forms_worth_timing(read_outline(request.bundle), self._device))
             case FindForm():
                 return Forms(forms=(self._best_form(request.bundle),))
             case _:

@@ -6,13 +6,13 @@ may still never come back. The device is leased while any of them runs.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
 import numpy as np
 
-from retune.bundle.format import read_bundle
+from retune.bundle.format import read_outline
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime import forms
 from retune.bundle.runtime.module import LaunchProfile, warn_if_foreign
@@ -257,7 +257,7 @@ class Examiner:
     def _plan(self, bundle: Path) -> NetworkPlan:
         """The bundle's plan, without its weights."""
         if bundle not in self._plans:
-            self._plans[bundle] = replace(read_bundle(bundle), weights={})
+            self._plans[bundle] = read_outline(bundle)
         return self._plans[bundle]
 
     def _warn_if_foreign(self, bundle: Path) -> None:

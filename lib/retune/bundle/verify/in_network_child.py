@@ -3,13 +3,15 @@
 Read `FinalistsChild`; `main` is what its process runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self, TypeVar
 
 import numpy as np
 
 from retune.bundle.build import FinalistsPlan
 from retune.bundle.verify.in_network import FinalistsRunner, open_finalists
+from retune.bundle.weights import map_file, view_weights
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child
@@ -39,13 +41,23 @@ class Iterations:
     reference_us: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenFinalists:
+    """Compile the plan, whose weights lie in a file, and run it once."""
+
+    plan: FinalistsPlan
+    weights: Path
+
+
 class FinalistsChild:
     """A network with its finalists in a process of its own, on a device that is leased while it
     computes."""
 
-    def __init__(self, device: str, plan: FinalistsPlan) -> None:
+    def __init__(self, device: str, plan: FinalistsPlan, weights: Path) -> None:
         """The network is compiled, and has run once, when the call returns.
 
+        The plan has no weights: they lie in the file `weights`, see `save_weights`, which is not
+        read afterwards. A message with all of them would take their memory twice more.
         Raises: ChildLostError if it takes too long or its process dies; DeviceError if the device
         refuses it.
         """
@@ -54,7 +66,8 @@ class FinalistsChild:
         self._slowest_s = 0.0
         deadline = _OPEN_S + _OPEN_KERNEL_S * len(plan.plan.kernels)
         try:
-            self.resolved = self._ask(plan, deadline, bool)
+            request = OpenFinalists(plan=plan, weights=weights)
+            self.resolved = self._ask(request, deadline, bool)
             """Whether iterations give the time of each slot."""
         except BaseException:  # an interrupt, too, while another process has the device
             self._child.close()
@@ -107,8 +120,10 @@ class _Handler:
         """Carries out one request: a plan is opened, or its iterations are run."""
         try:
             match request:
-                case FinalistsPlan():
-                    self._runner = open_finalists(request, self._device)
+                case OpenFinalists(plan=plan, weights=file):
+                    weights = view_weights(map_file(file))
+                    whole = replace(plan, plan=replace(plan.plan, weights=weights))
+                    self._runner = open_finalists(whole, self._device)
                     self._reference = Reference(self._device)
                     return self._runner.resolved
                 case np.ndarray():

@@ -55,8 +55,9 @@ def quantized_by_range(emit: Emitter, data: str) -> Quantized:
     below = emit.temp("divide", emit.temp("subtract", nothing, least), scale, label="below")
     inside = emit.temp("clip", emit.temp("round", below), min=0.0, max=_LEVELS)
     zero = emit.cast(inside, UINT8)
+    shift = emit.cast(zero, FLOAT32)  # before the data are read: one kernel then quantizes them
     quotient = emit.temp("divide", data, scale, label="quotient")
-    return Quantized(saturated(emit, quotient, zero, UINT8, emit.temp), scale, zero)
+    return Quantized(saturated(emit, quotient, shift, UINT8, emit.temp), scale, zero)
 
 
 def _over_all(emit: Emitter, op: str, data: str) -> str:
@@ -99,12 +100,13 @@ def float_product(
     It is summed in int32. The scale on the left is one, that on the right one or one for each
     column. `put` (`emit.temp` or `emit.out`) makes the last op.
     """
-    total = integer_product(emit, (left.values, left.zero), (right.values, right.zero), emit.temp)
     of_left = emit.reshaped(left.scale, ())
     columns = (
         right.scale if np.prod(emit.shape(right.scale)) > 1 else emit.reshaped(right.scale, ())
     )
+    # The factor stands before the product, whose kernel then rescales the sums.
     factor = emit.temp("multiply", of_left, columns, label="factor")
+    total = integer_product(emit, (left.values, left.zero), (right.values, right.zero), emit.temp)
     value = emit.cast(total, FLOAT32)
     if not bias:
         return put("multiply", value, factor)

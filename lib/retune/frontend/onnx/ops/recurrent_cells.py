@@ -77,14 +77,16 @@ def lstm_step(cell: Cell, data: str, state: State) -> State:
     hidden, memory = state
     gates = cell.sum(cell.recurrence(hidden, 0, 4), data)
     look_in, look_out, look_forget = cell.peepholes
-    taken = cell.gate(0, cell.sum(cell.part(gates, 0), cell.product(memory, look_in)))
+    # All parts first: kernels that need several of them can then be one.
+    to_take, to_show, to_keep, new = (cell.part(gates, which) for which in range(4))
+    taken = cell.gate(0, cell.sum(to_take, cell.product(memory, look_in)))
     if cell.coupled:
         forget = cell.put("subtract", cell.one, taken)
     else:
-        forget = cell.gate(0, cell.sum(cell.part(gates, 2), cell.product(memory, look_forget)))
-    fresh = cell.product(cell.gate(1, cell.part(gates, 3)), taken)
+        forget = cell.gate(0, cell.sum(to_keep, cell.product(memory, look_forget)))
+    fresh = cell.product(cell.gate(1, new), taken)
     after = cell.sum(cell.product(forget, memory), fresh)
-    shown = cell.gate(0, cell.sum(cell.part(gates, 1), cell.product(after, look_out)))
+    shown = cell.gate(0, cell.sum(to_show, cell.product(after, look_out)))
     return cell.product(cell.activations[2].apply(cell.put, after, cell.emit), shown), after
 
 
