@@ -50,6 +50,33 @@ def test_every_form(form: Form):
     assert_runs(replace(plan_of(graph), form=form), graph)
 
 
+def test_a_body_may_read_its_rows():
+    """As they are, under another shape, and in parts."""
+    build = GraphBuilder("body")
+    state, given = build.input("state", loops.ROW), build.input("given", loops.ROW)
+    weight = build.constant("w", loops.WEIGHT)
+    row = build.add("add", [build.add("dense", [state, weight]), given])
+    part = build.constant("part", loops.WEIGHT[:4, :4].copy())
+    turned = build.add("dense", [build.add("reshape", [row], {"shape": (4, 4)}), part])
+    whole = build.add("dense", [build.add("tanh", [row]), weight])
+    after = build.add("add", [whole, build.add("reshape", [turned], {"shape": (2, 8)})])
+    cut = {"begins": (0, 4), "extents": (2, 4), "steps": (1, 1)}
+    half = build.add("dense", [build.add("slice", [row], cut), part])
+    outer = Scan(
+        body=build.finish([after, row, half]),
+        steps=9,
+        states=1,
+        backward_inputs=(0,),
+        backward_outputs=(0, 1),
+    )
+    around = GraphBuilder("loop")
+    start = around.input("start", loops.ROW)
+    rows = around.input("rows", TensorType((9, *loops.ROW.shape), FLOAT32))
+    around.add("scan", [start, rows], outer.attrs, outputs=["last", "all", "halves"])
+    graph = around.finish(["last", "all", "halves"])
+    assert_runs(plan_of(graph), graph)
+
+
 def test_loops_in_loops():
     """The inner one starts each time where the outer one is."""
     build = GraphBuilder("body")

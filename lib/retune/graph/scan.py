@@ -146,6 +146,8 @@ class StepGraph:
     """Counters among its inputs, and where they start."""
     rows: Mapping[str, str]
     """Each row -> the counter that says at which index it is stored."""
+    slices: Mapping[str, tuple[str, str]]
+    """Each slice of a scanned input -> the whole input, and the counter that says which it is."""
 
 
 def step_graph(loop: Scan) -> StepGraph:
@@ -161,20 +163,24 @@ def step_graph(loop: Scan) -> StepGraph:
     for name, array in body.constants.items():
         build.constant(name, array, body.types[name].dtype)
     after = [_counted(build, name, way) for way, name in index.items()]
-    for i, way in zip(loop.scanned, loop.backward_inputs, strict=True):
+    scanned = [*zip(loop.scanned, loop.backward_inputs, strict=True)]
+    for i, way in scanned:
         build.add("gather", [whole[i], index[way]], {"axis": 0}, outputs=[body.inputs[i]])
     for node in body.nodes:
         build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
     computed = {value for node in body.nodes if _computes(node) for value in node.outputs}
+    read = {value for node in body.nodes for value in node.inputs}
     outputs: list[str] = []
-    for value in body.outputs:
-        own = value in computed and value not in outputs
+    for place, value in enumerate(body.outputs):
+        row = place >= loop.states  # it lies among others, and not where the body reads it
+        own = value in computed and value not in outputs and not (row and value in read)
         outputs.append(value if own else build.add("identity", [value], name=f"{value}.copy"))
     rows = zip(outputs[loop.states :], loop.backward_outputs, strict=True)
     return StepGraph(
         graph=build.finish([*after, *outputs]),
         counters={name: way * (loop.steps - 1) for way, name in index.items()},
         rows={value: index[way] for value, way in rows},
+        slices={body.inputs[i]: (whole[i], index[way]) for i, way in scanned},
     )
 
 
