@@ -207,6 +207,13 @@ def test_a_single_form_is_not_measured(folder: Path) -> None:
     assert child.kinds() == ["ListForms"]
 
 
+def test_forms_of_a_network_with_long_calls_are_not_loaded(folder: Path) -> None:
+    answers = {ListForms: Forms(forms=("persistent", "inline")), Open: Opened(call_s=0.1)}
+    child = FakeChild(lambda request: answers.get(type(request)))
+    assert examiner_of(child).best_form(folder) == "persistent"
+    assert child.kinds() == ["ListForms", "Open"]
+
+
 def test_deadlines_follow_from_what_is_known(folder: Path, plan: NetworkPlan) -> None:
     patience = Patience(open_s=100, kernel_s=7, answer_s=30, slower=10, gflops=1e-9)
     flops = sum(launch.flops for launch in plan.launches)

@@ -224,7 +224,11 @@ class Examiner:
         return self._twice(ask).arrays
 
     def best_form(self, bundle: Path) -> Form:
-        """The form whose whole calls take the least time, see `forms.best_form`."""
+        """The form whose whole calls take the least time, see `forms.best_form`.
+
+        Where one call alone shows that no other form gains a worthwhile part, none is loaded: each
+        holds the weights once more.
+        """
 
         def ask() -> Form:
             allowed = self._patience
@@ -234,6 +238,8 @@ class Examiner:
             if len(found) == 1:
                 return found[0]
             call_s = self._open(bundle, bundle)
+            if found[0] == "persistent" and call_s > allowed.slower * forms.LONGEST_S:
+                return found[0]
             timing_s = longest_s([call_s] * len(found), forms.OPTIONS, allowed.slower)
             loading_s = len(found) * self._opening_s(bundle)
             deadline = loading_s + timing_s + _FORM_CALLS * allowed.slower * call_s
