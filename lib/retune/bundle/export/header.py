@@ -212,7 +212,8 @@ def _launchable(plan: NetworkPlan) -> list[Segment]:
 
 
 def _segments(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
-    spans, rows = step_rows(plan, placement).spans, list[str]()
+    spans = step_rows(plan, placement).spans if plan.single_item else {}
+    rows = list[str]()
     for segment in _launchable(plan):
         first, last = segment.first, segment.end
         numbers = (first, last, segment.times, *spans.get((first, last), (first, last)))

@@ -135,7 +135,7 @@ def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
     oracle = f"{judged.oracle} on the quantized network" if floats else judged.oracle
     print_line(
         f"{module} {verdict} with {oracle}: at most {found.max_abs:.3e} away, "
-        f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples), "
+        f"{found.max_rel_range:.2e} of the output's range ({counted(found.samples, 'sample')}), "
         f"{found.decision}"
     )
     if found.by_parts:

@@ -49,14 +49,14 @@ def quantized_by_range(emit: Emitter, data: str) -> Quantized:
         for reduce, pick in (("min", "minimum"), ("max", "maximum"))
     )
     extent = emit.temp("subtract", most, least, label="extent")
-    step = emit.temp("divide", extent, emit.scalar(_LEVELS, data, "levels"), label="step")
+    step = emit.temp("quotient", extent, emit.scalar(_LEVELS, data, "levels"), label="step")
     empty = emit.temp("equal", extent, nothing, label="empty")
     scale = emit.temp("where", empty, emit.scalar(1.0, data, "one"), step, label="scale")
-    below = emit.temp("divide", emit.temp("subtract", nothing, least), scale, label="below")
+    below = emit.temp("quotient", emit.temp("subtract", nothing, least), scale, label="below")
     inside = emit.temp("clip", emit.temp("round", below), min=0.0, max=_LEVELS)
     zero = emit.cast(inside, UINT8)
     shift = emit.cast(zero, FLOAT32)  # before the data are read: one kernel then quantizes them
-    quotient = emit.temp("divide", data, scale, label="quotient")
+    quotient = emit.temp("quotient", data, scale, label="quotient")
     return Quantized(saturated(emit, quotient, shift, UINT8, emit.temp), scale, zero)
 
 
