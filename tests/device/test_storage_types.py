@@ -1,5 +1,8 @@
 """Kernels over types that are only stored agree with numpy, one by one and in vectors."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -86,3 +89,17 @@ def test_integers_of_four_bits_are_read(device: Device, dtype: DType, wide: DTyp
     z = stored(compute("y", (4, 64), lambda i, j: x[i, j], [x]), dtype)
     got = found_on(device, Schedule(from_dag(Dag((z,)))), dtype, {"x": values.astype(dtype.numpy)})
     np.testing.assert_array_equal(got.astype(wide.numpy), values)
+
+
+@pytest.mark.process
+def test_a_new_process_reads_bfloat16():
+    """Without `ml_dtypes`, which nothing has loaded in it, numpy does not know the type's name."""
+    program = (
+        "import sys; from retune.core.dtypes import BFLOAT16, TensorType; "
+        "from retune.device.opencl.runtime import open_device; device = open_device('pocl'); "
+        "assert 'ml_dtypes' not in sys.modules; "
+        "print(device.read(device.allocate(64), TensorType((4,), BFLOAT16)).dtype)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.strip() == "bfloat16"

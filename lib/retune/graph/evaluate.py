@@ -63,7 +63,9 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     for name in graph.inputs:
         entry = graph.types[name]
         if entry.dtype.is_float:
-            made[name] = generator.standard_normal(entry.shape, np.float32).astype(entry.dtype)
+            made[name] = generator.standard_normal(entry.shape, np.float32).astype(
+                entry.dtype.numpy
+            )
         else:
             made[name] = generator.integers(0, counts.get(name, 2), entry.shape).astype(
                 entry.dtype.numpy

@@ -18,7 +18,7 @@ import numpy as np
 
 from retune.codegen.source import KernelLaunch
 from retune.codegen.target import LEAST_BASED
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import DType, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
@@ -283,7 +283,7 @@ class Device:
 
     def read(self, buffer: DeviceMemory, type: TensorType) -> np.ndarray:
         """The start of `buffer` as an array of `type`, after all enqueued work."""
-        out = np.empty(type.shape, type.dtype)
+        out = np.empty(type.shape, numpy_dtype(type.dtype))
         self.read_into(buffer, out)
         return out
 

@@ -15,7 +15,7 @@ def fold_empty(graph: Graph) -> Graph:
 
 def _empty_result(r: GraphRewriter, node: Node) -> str | None:
     entry = r.old.types[node.outputs[0]]
-    return None if entry.elements else r.store(node.name, np.empty(entry.shape, entry.dtype))
+    return None if entry.elements else r.store(node.name, np.empty(entry.shape, entry.dtype.numpy))
 
 
 def _empty_operand(r: GraphRewriter, node: Node) -> str | None:
@@ -33,4 +33,4 @@ def _stored(r: GraphRewriter, value: str) -> str:
     if r.constant(value) is not None:
         return value
     entry = r.types[value]
-    return r.store(value, np.empty(entry.shape, entry.dtype))
+    return r.store(value, np.empty(entry.shape, entry.dtype.numpy))

@@ -60,7 +60,7 @@ def random_samples(graph: Graph, parts: int, seed: int = 0) -> dict[str, Array]:
                 f"{entry.dtype}; {_recipe(graph)}"
             )
         shape = (parts * _extent(graph, name), *entry.shape[1:])
-        made[name] = rng.standard_normal(shape, np.float32).astype(entry.dtype)
+        made[name] = rng.standard_normal(shape, np.float32).astype(entry.dtype.numpy)
     return made
 
 
