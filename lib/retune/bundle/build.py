@@ -55,17 +55,8 @@ from retune.targets.devices import target_of
 from retune.targets.vta.lower import lower as lower_packed
 from retune.targets.vta.packed import work_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A value that is one of several rows of another one."""
-
-    whole: str
-    """The value with all rows."""
-    number: str
-    """The value that holds the number of the row."""
-    count: int
-    """Of all rows."""
+ROW_NUMBER = "row_number"
+"""Input of kernels that write one of several rows: which one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +145,6 @@ def build_finalists(
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
 
-def number_of(name: str) -> str:
-    """The input of a kernel that says which row the input or output of that name is."""
-    return f"{name}_row"
-
-
 def check_types(graph: Graph, spec: DeviceSpec) -> None:
     """Raises: InputError if the device cannot compute with an element type of the graph.
 
@@ -204,14 +190,13 @@ class _Sources:
     ) -> list[ProgramSource]:
         """The programs of its finalists, with these storages of inputs and outputs.
 
-        Inputs and outputs among `rows` are one of so many rows, the number of which is another
-        input (`number_of`).
+        Outputs among `rows` are one of so many rows, of the number that `ROW_NUMBER` holds.
         """
         key = (task.key, frozenset([*storages.items(), *rows.items()]))
         if key not in self._made:
             programs = [view(program, storages) for program in self._programs_of(task)]
             for name, count in rows.items():
-                programs = [stacked(each, name, count, number_of(name)) for each in programs]
+                programs = [stacked(program, name, count, ROW_NUMBER) for program in programs]
             self._made[key] = [lower(program, self._target) for program in programs]
         return self._made[key]
 
@@ -256,8 +241,8 @@ class _PlanBuilder:
     views: Mapping[str, View]
     prefix: str = ""
     """Begins the names of what is the network's own."""
-    rows: Mapping[str, Row] = field(default_factory=dict[str, Row])
-    """Values that kernels read and write as rows of others."""
+    rows: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """Values that are one of so many rows, and the value that holds its number."""
     slots: list[Slot] = field(default_factory=list[Slot])
     kernels: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
     buffers: dict[str, ProgramBuffer] = field(default_factory=dict[str, ProgramBuffer])
@@ -281,8 +266,6 @@ class _PlanBuilder:
     def groups(self) -> None:
         """Everything that the network's groups need is in the plan."""
         for placed in self.network.groups:
-            if self._is_slice(placed.group):
-                continue
             if placed.group.kind == SCAN:
                 self._loop(placed.group)
             elif placed.task_key is None:
@@ -295,8 +278,8 @@ class _PlanBuilder:
 
     def _launch_all(self, placed: PlacedGroup, task: Task) -> None:
         """The launches of all finalists of a group."""
-        bound = bound_values(placed, task)
-        rows = {name: self.rows[v].count for name, v in bound.items() if v in self.rows}
+        outputs = zip(task.outputs, placed.group.outputs, strict=True)
+        rows = {name: self.rows[value][1] for name, value in outputs if value in self.rows}
         made = self.sources.of(task, self.storages(placed, task), rows)
         ranges = tuple(self.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
@@ -358,42 +341,21 @@ class _PlanBuilder:
         own |= zip(graph.inputs[:count], (pair[turn] for pair in states), strict=True)
         own |= zip(graph.outputs[:count], (pair[1 - turn] for pair in states), strict=True)
         own |= names
-        count, step = loop.scan.steps, loop.step
-        rows = {
-            own[row]: Row(whole=own[row], number=own[number], count=count)
-            for row, number in step.rows.items()
-        }
-        inner = self._inner(loop.each, own, prefix, rows)
-        slices = {
-            own[value]: Row(whole=own[whole], number=own[number], count=count)
-            for value, (whole, number) in step.slices.items()
-            if inner.reads_in_kernels(own[value])
-        }
-        replace(inner, rows=rows | slices).groups()
+        rows = {own[row]: (own[number], loop.scan.steps) for row, number in loop.step.rows.items()}
+        self._inner(loop.each, own, prefix, rows).groups()
 
     def _inner(
         self,
         network: Network,
         names: Mapping[str, str],
         prefix: str,
-        rows: Mapping[str, Row] | None = None,
+        rows: Mapping[str, tuple[str, int]] | None = None,
     ) -> "_PlanBuilder":
         """The builder of what is in a loop, for the same plan; its inputs and outputs are there."""
         every = {value: names.get(value, f"{prefix}{value}") for value in network.graph.types}
         inner = network.renamed(every)
         views = find_views(inner, self.sources.spec)
         return replace(self, network=inner, views=views, prefix=prefix, rows=rows or {})
-
-    def reads_in_kernels(self, value: str) -> bool:
-        """Whether only kernels read the value, none of them a view of it."""
-        readers = (p for p in self.network.groups if value in p.group.inputs)
-        viewed = value in self.views or any(each.of == value for each in self.views.values())
-        return not viewed and all(p.task_key and not p.group.offloaded for p in readers)
-
-    def _is_slice(self, group: Group) -> bool:
-        """Whether it copies a row that others read where it lies."""
-        (first, *_), made = group.nodes, group.outputs[0]
-        return len(group.nodes) == 1 and made in self.rows and self.rows[made].whole in first.inputs
 
     def interface(self) -> None:
         """Inputs that no kernel reads and outputs that no kernel writes exist all the same.
@@ -459,13 +421,8 @@ class _PlanBuilder:
         label = f"{self.prefix}{group.name}"
         own = f"{label}#{finalist}" if finalist else label
         bound = bound_values(placed, task)
-        rows = {name: self.rows[value] for name, value in bound.items() if value in self.rows}
-        unread = {
-            name: (row.count - 1) * self.graph.types[bound[name]].bytes
-            for name, row in rows.items()
-        }
-        bound |= {name: row.whole for name, row in rows.items()}
-        bound |= {number_of(name): row.number for name, row in rows.items()}
+        for value in self.rows.keys() & set(group.outputs):
+            bound[ROW_NUMBER] = self.rows[value][0]
         names = {
             buffer.name: self._bind(buffer, source.packing(buffer.name), bound, own)
             for buffer in source.buffers
@@ -476,7 +433,6 @@ class _PlanBuilder:
             self.launches.append(
                 replace(
                     launch,
-                    bytes=launch.bytes - sum(unread.get(name, 0) for name in launch.args),
                     args=tuple(names[name] for name in launch.args),
                     writes=tuple(names[name] for name in launch.writes),
                     label=label,

@@ -146,8 +146,6 @@ class StepGraph:
     """Counters among its inputs, and where they start."""
     rows: Mapping[str, str]
     """Each row -> the counter that says at which index it is stored."""
-    slices: Mapping[str, tuple[str, str]]
-    """Each slice of a scanned input -> the whole input, and the counter that says which it is."""
 
 
 def step_graph(loop: Scan) -> StepGraph:
@@ -163,8 +161,7 @@ def step_graph(loop: Scan) -> StepGraph:
     for name, array in body.constants.items():
         build.constant(name, array, body.types[name].dtype)
     after = [_counted(build, name, way) for way, name in index.items()]
-    scanned = [*zip(loop.scanned, loop.backward_inputs, strict=True)]
-    for i, way in scanned:
+    for i, way in zip(loop.scanned, loop.backward_inputs, strict=True):
         build.add("gather", [whole[i], index[way]], {"axis": 0}, outputs=[body.inputs[i]])
     for node in body.nodes:
         build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
@@ -180,7 +177,6 @@ def step_graph(loop: Scan) -> StepGraph:
         graph=build.finish([*after, *outputs]),
         counters={name: way * (loop.steps - 1) for way, name in index.items()},
         rows={value: index[way] for value, way in rows},
-        slices={body.inputs[i]: (whole[i], index[way]) for i, way in scanned},
     )
 
 

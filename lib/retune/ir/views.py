@@ -41,12 +41,12 @@ def view(program: Program, storages: Mapping[str, Storage]) -> Program:
 
 
 def stacked(program: Program, name: str, count: int, number: str) -> Program:
-    """The program whose input or output of that name is one of `count` values side by side along a
-    new first axis, the others of which it leaves alone.
+    """The program whose output of that name is one of `count` values side by side along a new first
+    axis, the others of which it leaves alone.
 
     Which one, an int32 in a new input called `number` says.
     """
-    (old,) = (b for b in (*program.inputs, *program.outputs) if b.name == name)
+    (old,) = (b for b in program.outputs if b.name == name)
     new = replace(old, shape=(const(count), *old.shape))
     which = Buffer(number, (), INT32)
 
@@ -55,7 +55,7 @@ def stacked(program: Program, name: str, count: int, number: str) -> Program:
 
     return replace(
         with_body(program, map_accesses(program.body, moved)),
-        name=f"{program.name}_stacked_{name}",
-        inputs=(*(new if b == old else b for b in program.inputs), which),
+        name=f"{program.name}_stacked",
+        inputs=(*program.inputs, which),
         outputs=tuple(new if b == old else b for b in program.outputs),
     )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.build import build_plan
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
@@ -14,10 +13,6 @@ from retune.bundle.runtime.executor import launchable_segments, step_rows
 from retune.bundle.runtime.placement import lay_out
 from retune.codegen.network.persistent import MAX_STEPS
 from retune.core.errors import VerifyError
-from retune.core.target import GENERIC_CPU
-from retune.graph.passes.pipeline import optimise
-from retune.search.extract import extract
-from tests.support import loops as small
 
 
 def looped(plan: NetworkPlan, *loops: tuple[int, int, int]) -> NetworkPlan:
@@ -99,14 +94,3 @@ def test_small_kernels_of_a_loop_are_chained(plan: NetworkPlan) -> None:
     assert rows.steps[-1].waits and min(rows.steps[-1].waits) >= 4
     plain = step_rows(plan, lay_out(plan, plan_memory(plan)))
     assert (len(plain.steps), plain.spans, plain.text) == (4, {}, "")
-
-
-def test_kernels_read_slices_where_they_lie() -> None:
-    """And count the traffic of what they read."""
-    network = extract(optimise(small.network(9)))
-    plan = build_plan(network, {}, GENERIC_CPU, model_key="0", notes={})
-    readers = [launch for launch in plan.launches if "rows" in launch.args]
-    assert not any("gather" in launch.kernel for launch in plan.launches)
-    assert len(readers) == 3  # two steps in turns, and the last one of an odd number
-    counter = 4
-    assert {r.bytes for r in readers} == {3 * small.ROW.bytes + small.WEIGHT.nbytes + counter}
