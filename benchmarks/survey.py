@@ -110,3 +110,24 @@ def summary(rows: Sequence[Facts]) -> list[str]:
         mean = geometric_mean(ratios)
         lines.append(f"default / onnxruntime: geometric mean {mean:.3f}, worst {max(ratios):.3f}")
     return lines
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of all surveys, beside the stages that each has for `--until`."""
+    parser.add_argument("--times", dest="until", action="store_const", const="times")
+    parser.add_argument("--layout", nargs="+", choices=("NHWC", "NCHW"), default=["NHWC"])
+    parser.add_argument("--device", default="pocl")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timing, for each")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds of a process")
+    parser.add_argument("--json", type=Path)
+
+
+def show_all(found: Iterable[Facts], file: Path | None) -> None:
+    """Prints each row once it is there, and a summary; `file` has all rows so far as JSON."""
+    rows: list[Facts] = []
+    for row in found:
+        rows.append(row)
+        print(show(row), flush=True)
+        if file:
+            file.write_text(json.dumps(rows, indent=1))
+    print("\n".join(summary(rows)))
