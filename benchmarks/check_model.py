@@ -88,7 +88,7 @@ def facts_of(
     )
     yield {
         "median_ms": {t.name: 1e3 * t.median_s for t in timed.timings},
-        "heaviest": heaviest(plan, module, opened),
+        "heaviest": heaviest(plan, module, opened, feeds),
     }
 
 
@@ -109,13 +109,15 @@ def plan_of(network: ImportedNetwork, device: Device) -> NetworkPlan:
     return build_plan(network.network, {}, device.spec, model_key=str(network.onnx), notes={})
 
 
-def heaviest(plan: NetworkPlan, module: Module, device: Device) -> list[Facts]:
+def heaviest(
+    plan: NetworkPlan, module: Module, device: Device, feeds: Mapping[str, np.ndarray]
+) -> list[Facts]:
     """The kernels that take the largest parts of the network's time, taken in their places.
 
     Where the device has no clock for that (`bundle.verify.in_network`), or the host has steps of
     its own, each step by itself.
     """
-    profile = [(step.kernel, step.flops, step.median_s) for step in module.profile(repeat=3)]
+    profile = [(step.kernel, step.flops, step.median_s) for step in module.profile(3, feeds)]
     contest = None if plan.hosts else open_finalists(alone(plan), device)
     if contest is not None and contest.resolved:
         times = contest.times(np.zeros((_PASSES, len(plan.launches)), np.int64))
