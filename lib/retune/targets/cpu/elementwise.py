@@ -14,6 +14,8 @@ from retune.targets.cpu.interweave import interweaves, runs_on, schedule_interwo
 
 _GROUPS_PER_UNIT = 8
 """Work-groups for each core that element-wise stages aim at, so that no core idles at the end."""
+_LEAST_ELEMENTS = 512
+"""Of a work-group: to take one costs a core as long as some hundred elements (0.1 us)."""
 _LEAST_VECTOR = 4
 """A last axis shorter than this (the colours of an image) is not worth vectors."""
 _INTERLEAVED = 8
@@ -35,7 +37,8 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     lanes = spec.vector_lanes(extent)
     leading = list(loops[:-1])
     masked = s.loop(last).var in _masking(s.block(name).value)
-    wanted = wanted_groups(spec)
+    elements = prod(map(s.extent, loops))
+    wanted = min(wanted_groups(spec), max(1, elements // _LEAST_ELEMENTS))
     widest = spec.vector_lanes()
     rows = prod(s.extent(n) for n in leading[:-1])
     if leading and interweaves(s, name, leading[-1], last, widest):
@@ -65,7 +68,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         size *= s.extent(loop)
         group = s.fuse(group, loop)
     if size >= 2 * wanted:
-        group = s.split(group, [share(size, spec)], "shift")[0]
+        group = s.split(group, [_divisor_near(size, wanted)], "shift")[0]
     s.bind(group, "group.0")
 
 
@@ -77,7 +80,12 @@ def _masking(value: Expr) -> frozenset[Var]:
 def share(size: int, spec: DeviceSpec) -> int:
     """Steps of one of as many work-groups as a stage at memory speed wants: a divisor of `size`
     if one is near."""
-    most = -(-size // wanted_groups(spec))
+    return _divisor_near(size, wanted_groups(spec))
+
+
+def _divisor_near(size: int, parts: int) -> int:
+    """Steps of each of so many parts of `size`: a divisor if one is near."""
+    most = -(-size // parts)
     divisors = [n for n in range(max(1, most // 2), most + 1) if size % n == 0]
     return divisors[-1] if divisors else most
 
