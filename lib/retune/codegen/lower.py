@@ -266,7 +266,7 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
         global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
         local_size=three(local),
         flops=_flops(nest.root),
-        bytes=sum(elements(b) * b.dtype.itemsize for b in _touched(nest.root)),
+        bytes=_least_traffic(nest.root),
     )
 
 
@@ -298,6 +298,18 @@ def _touched(root: Stmt) -> list[Buffer]:
             found.pop(block.buffer, None)
             found[block.buffer] = None
     return list(found)
+
+
+def _least_traffic(root: Stmt) -> int:
+    """Bytes of the distinct elements read and written: of each buffer its elements, or as many as
+    accesses, if these are fewer, as in a slice of a large buffer."""
+    accesses: dict[Buffer, int] = {}
+    for block, path in paths(root):
+        times = prod(evaluate_int(loop.extent) for loop in path)
+        read = [load.buffer for expr in (*block.indices, block.value) for load in loads(expr)]
+        for buffer in (*read, block.buffer):
+            accesses[buffer] = accesses.get(buffer, 0) + times
+    return sum(min(elements(b), accesses[b]) * b.dtype.itemsize for b in _touched(root))
 
 
 def _flops(root: Stmt) -> int:
