@@ -43,7 +43,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     rows = prod(s.extent(n) for n in leading[:-1])
     if leading and interweaves(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
-    elif leading and rows >= wanted and runs_on(s, name, leading[-1], last, widest):
+    elif leading and rows >= wanted_groups(spec) and runs_on(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
         s.annotate(leading[-1], PEEL, "ends")
     elif extent < _LEAST_VECTOR and leading:
