@@ -61,6 +61,8 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
             s.annotate(outer, PEEL, "ends")
     else:
         leading.append(last)
+    if wanted == 1:
+        return
     group, size = leading[0], s.extent(leading[0])
     for loop in leading[1:]:
         if size >= wanted:
