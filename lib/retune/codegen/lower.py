@@ -210,11 +210,7 @@ def _kernel(
     check_sizes(name, nest.calls)
     body = nest.body(images)
     statements = body.emit()
-    if groups.most is not None and max(map(most, body.global_size[1:])) > groups.most:
-        raise CodegenError(
-            f"{part.name}: {body.global_size} work-groups, and devices start no more than "
-            f"{groups.most} along the second and the third axis; bind the longest loop to group.0"
-        )
+    _check_range(part.name, body, groups)
     written = {b.buffer for b in blocks(nest.root)}
     x, y, z = body.local_size
     local = (x, y, z)
@@ -252,6 +248,20 @@ def _kernel(
         intrinsics=required_implementations(functions),
     )
     return text, _launch(name, nest, body)
+
+
+def _check_range(name: str, body: KernelBody, groups: Groups) -> None:
+    """Devices start so many groups, of so many items. Raises: CodegenError."""
+    if groups.most is not None and max(map(most, body.global_size[1:])) > groups.most:
+        raise CodegenError(
+            f"{name}: {body.global_size} work-groups, and devices start no more than "
+            f"{groups.most} along the second and the third axis; bind the longest loop to group.0"
+        )
+    if groups.most_deep is not None and body.local_size[2] > groups.most_deep:
+        raise CodegenError(
+            f"{name}: groups of {body.local_size} work-items, and devices start no more than "
+            f"{groups.most_deep} along the third axis; bind the longest loop to local.0"
+        )
 
 
 def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:

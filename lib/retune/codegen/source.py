@@ -16,8 +16,8 @@ from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
 Role = Literal["input", "output", "weight", "temp", "size"]
-"""What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels; a size
-is one int32, the value of the size of that name."""
+"""What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels. A size
+is the value of a `core.dims.Size` of that name: one int32."""
 
 GIVEN: frozenset[Role] = frozenset({"input", "weight", "size"})
 """Roles of buffers that a caller fills."""
@@ -53,7 +53,10 @@ class KernelText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLaunch:
-    """One kernel launch: which kernel, on which buffers, over which range."""
+    """One kernel launch: which kernel, on which buffers, over which range.
+
+    The global size and the counts of its work may be Dims, in terms of sizes.
+    """
 
     kernel: str
     """Entry point."""
@@ -98,7 +101,10 @@ def three(sizes: Sequence[int]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramBuffer:
-    """A buffer that kernels read or write: its type, its logical shape and what it is for."""
+    """A buffer that kernels read or write: its type, its logical shape and what it is for.
+
+    Elements and shape may be Dims, in terms of sizes.
+    """
 
     name: str
     dtype: str

@@ -124,6 +124,11 @@ MOST_GROUPS = 65_535
 
 Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 """
+MOST_DEEP_ITEMS = 64
+"""Work-items of a group along the third axis: NVIDIA's GPUs start no more, of the 1,024 of a group.
+
+Source: the same table; drivers say it as the last of CL_DEVICE_MAX_WORK_ITEM_SIZES.
+"""
 
 GENERIC_CPU = DeviceSpec(
     name="generic-cpu",
