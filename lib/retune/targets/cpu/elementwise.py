@@ -5,6 +5,7 @@ They run at memory speed by a fixed schedule; nothing is sampled.
 
 from math import prod
 
+from retune.core.dims import most
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, Var, variables
 from retune.ir.selections import position_masks
@@ -37,10 +38,10 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     lanes = spec.vector_lanes(extent)
     leading = list(loops[:-1])
     masked = s.loop(last).var in _masking(s.block(name).value)
-    elements = prod(map(s.extent, loops))
-    wanted = min(wanted_groups(spec), max(1, elements // _LEAST_ELEMENTS))
+    most_elements = prod(most(s.extent(loop)) for loop in loops)
+    wanted = min(wanted_groups(spec), max(1, most_elements // _LEAST_ELEMENTS))
     widest = spec.vector_lanes()
-    rows = prod(s.extent(n) for n in leading[:-1])
+    rows = s.likely(*leading[:-1])
     if leading and interweaves(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
     elif leading and rows >= wanted_groups(spec) and runs_on(s, name, leading[-1], last, widest):
@@ -50,7 +51,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
     elif lanes > 1:
-        few = prod(s.extent(n) for n in leading) < wanted
+        few = s.likely(*leading) < wanted
         unit = lanes
         if few:
             unit = _chunk(extent, lanes, wanted)
@@ -63,11 +64,11 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         leading.append(last)
     if wanted == 1:
         return
-    group, size = leading[0], s.extent(leading[0])
+    group, size = leading[0], s.likely(leading[0])
     for loop in leading[1:]:
         if size >= wanted:
             break
-        size *= s.extent(loop)
+        size *= s.likely(loop)
         group = s.fuse(group, loop)
     if size >= 2 * wanted:
         group = s.split(group, [_divisor_near(size, wanted)], "shift")[0]
@@ -87,9 +88,9 @@ def share(size: int, spec: DeviceSpec) -> int:
 
 def _divisor_near(size: int, parts: int) -> int:
     """Steps of each of so many parts of `size`: a divisor if one is near."""
-    most = -(-size // parts)
-    divisors = [n for n in range(max(1, most // 2), most + 1) if size % n == 0]
-    return divisors[-1] if divisors else most
+    longest = -(-size // parts)
+    divisors = [n for n in range(max(1, longest // 2), longest + 1) if size % n == 0]
+    return divisors[-1] if divisors else longest
 
 
 def _interleaved(s: Schedule, before: str, last: str) -> None:
