@@ -14,8 +14,9 @@ import numpy as np
 from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
-Role = Literal["input", "output", "weight", "temp"]
-"""What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels."""
+Role = Literal["input", "output", "weight", "temp", "size"]
+"""What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels. A size
+is the value of a `core.dims.Size` of that name: one int32."""
 
 
 class Pack(Protocol):
@@ -48,7 +49,10 @@ class KernelText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLaunch:
-    """One kernel launch: which kernel, on which buffers, over which range."""
+    """One kernel launch: which kernel, on which buffers, over which range.
+
+    The global size and the counts of its work may be Dims, in terms of sizes.
+    """
 
     kernel: str
     """Entry point."""
@@ -83,7 +87,10 @@ def three(sizes: Sequence[int]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramBuffer:
-    """A buffer that kernels read or write: its type, its logical shape and what it is for."""
+    """A buffer that kernels read or write: its type, its logical shape and what it is for.
+
+    Elements and shape may be Dims, in terms of sizes.
+    """
 
     name: str
     dtype: str
