@@ -24,6 +24,7 @@ from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
 from retune.graph.rewrite import node_renamed
+from retune.graph.scan import SCAN
 from retune.ops import lookup
 from retune.ops.blocked import OFFLOADED
 from retune.ops.registry import HOST
@@ -167,15 +168,19 @@ def runs_aside(node: Node) -> bool:
 
 
 def _in_parts(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """In turns all that the device can do and all that others can then do; else their order."""
-    turns: dict[str, int] = {}  # of each value: even ones are the device's
-    found: list[tuple[int, Group]] = []
+    """In turns all that the device can do and all that others can then do, and in each of them in
+    turns what needs no more loops and the loops, which so lie side by side; else their order."""
+    turns: dict[str, tuple[int, int]] = {}  # of each value: odd ones are others', or loops'
+    found: list[tuple[tuple[int, int], Group]] = []
     for group in groups:
-        turn = max((turns.get(value, 0) for value in group.inputs), default=0)
+        turn, loops = max((turns.get(value, (0, 0)) for value in group.inputs), default=(0, 0))
         if group.kind != ALIAS and turn % 2 != group.aside:
-            turn += 1
-        turns.update(dict.fromkeys((v for node in group.nodes for v in node.outputs), turn))
-        found.append((turn, group))
+            turn, loops = turn + 1, 0
+        if group.kind != ALIAS and loops % 2 != (group.kind == SCAN):
+            loops += 1
+        made = (value for node in group.nodes for value in node.outputs)
+        turns.update(dict.fromkeys(made, (turn, loops)))
+        found.append(((turn, loops), group))
     return tuple(group for _, group in sorted(found, key=lambda entry: entry[0]))
 
 
