@@ -241,6 +241,13 @@ def test_arguments_ranges_and_work():
     assert "reqd_work_group_size(8, 1, 1)" in kernel.text
 
 
+def test_traffic_counts_what_is_read_of_a_buffer():
+    x = placeholder("x", (1000,))
+    y = compute("y", (8,), lambda i: x[i + 90] + x[i + 100], [x])
+    ((_, launch),) = lower(from_dag(Dag((y,))), CPU).runs
+    assert launch.bytes == 4 * (8 + 8 + 8)
+
+
 def test_each_nest_is_a_kernel_and_scratch_lies_between():
     source = lower(from_dag(softmax(3, 10), "net"), CPU)
     assert [k.name for k in source.kernels] == ["net_0_top", "net_1_e", "net_2_total", "net_3_y"]
@@ -369,6 +376,13 @@ def test_more_groups_than_devices_start_are_refused():
     s.bind("y.i", "group.1")
     s.bind("y.j", "local.0")
     with pytest.raises(CodegenError, match=r"\[1, 70000, 1\] work-groups, .* no more than 65535"):
+        lower(s.program, CPU)
+
+
+def test_more_items_on_the_third_axis_than_devices_start_are_refused():
+    s = Schedule(from_dag(dense(65, 3, 8, epilogue=False)))
+    s.bind("y.i", "local.2")
+    with pytest.raises(CodegenError, match=r"\[1, 1, 65\] work-items, .* no more than 64 along"):
         lower(s.program, CPU)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.opencl.kernels import group_function
 
-MOST_LINKS = 16
+MOST_LINKS = 32
 """Kernels of one chain."""
 
 

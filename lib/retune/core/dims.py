@@ -1,0 +1,620 @@
+"""Extents that are known when a network runs: integers that depend on sizes.
+
+A `Size` is a symbol with a range, such as `batch` from 1 to 32. A `Dim` is an integer in terms of
+sizes: a polynomial over them and over quotients, in normal form, so that equal polynomials are
+equal values. Code that calculates with extents works with both kinds of numbers. What it asks of a
+Dim is decided by the ranges where they decide it. Otherwise the answer is that of the sizes at
+hand, and it is noted as a Condition: what the code made holds for all sizes for which the
+conditions hold. Read `assuming` first.
+
+Source of the idea: symbolic integers with guards, as in Ansel et al., "PyTorch 2: Faster Machine
+Learning Through Dynamic Python Bytecode Transformation and Graph Compilation", ASPLOS 2024.
+"""
+
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeGuard
+
+SizeValues: TypeAlias = Mapping[str, int]
+"""Name of a size -> its value."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A symbol for an extent from `least` to `most`, both included, in steps.
+
+    Its name is an identifier, as texts of Dims and programs in C have it.
+    """
+
+    name: str
+    least: int
+    most: int
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most or self.step < 1:
+            raise ValueError(
+                f"size {self.name}: expected 0 <= least <= most and a step of 1 or more; got {self}"
+            )
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"size {self.name!r}: expected letters, digits and underscores")
+
+    @property
+    def values(self) -> range:
+        """All values that it may have."""
+        return range(self.least, self.most + 1, self.step)
+
+    def __str__(self) -> str:
+        step = f":{self.step}" if self.step > 1 else ""
+        return f"{self.name}={self.least}..{self.most}{step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """`dividend // divisor`, rounded down, of a divisor above 0 that does not divide it evenly."""
+
+    dividend: "int | Dim"
+    divisor: "int | Dim"
+
+    def __str__(self) -> str:
+        return f"({_operand(self.dividend)} // {_operand(self.divisor, most_atoms=1)})"
+
+
+Atom: TypeAlias = "Size | Quotient"
+Monomial: TypeAlias = tuple[Atom, ...]
+"""Atoms multiplied together, in the order of their texts; the empty one is the constant term."""
+Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
+Relation = Literal["lt", "eq"]
+
+
+if TYPE_CHECKING:
+    _Number = int
+    """To type checkers a Dim is an integer: code that takes extents takes both."""
+else:
+    _Number = object
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Dim(_Number):
+    """An integer that depends on sizes; what is constant is an int instead, see `dim_of`."""
+
+    terms: Terms
+    """In order; no coefficient is 0."""
+    _hash: int = field(init=False, compare=False)
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, terms: Terms) -> Self: ...
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.terms))
+
+    def __reduce__(self) -> tuple[type["Dim"], tuple[Terms]]:
+        return Dim, (self.terms,)
+
+    # -- arithmetic ----------------------------------------------------------------------------
+
+    def __add__(self, other: "int | Dim") -> "int | Dim":
+        return _sum(self, other, 1)
+
+    def __sub__(self, other: "int | Dim") -> "int | Dim":
+        return _sum(self, other, -1)
+
+    def __rsub__(self, other: "int | Dim") -> "int | Dim":
+        return _sum(other, self, -1)
+
+    def __mul__(self, other: "int | Dim") -> "int | Dim":
+        return _product(self, other) if _is_extent(other) else NotImplemented
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> "int | Dim":
+        return self * -1
+
+    def __pos__(self) -> "Dim":
+        return self
+
+    def __abs__(self) -> "int | Dim":
+        return -self if self < 0 else self
+
+    def __floordiv__(self, other: "int | Dim") -> "int | Dim":
+        return _quotient(self, other)
+
+    def __rfloordiv__(self, other: "int | Dim") -> "int | Dim":
+        return _quotient(other, self)
+
+    def __mod__(self, other: "int | Dim") -> "int | Dim":
+        return self - _quotient(self, other) * other
+
+    def __rmod__(self, other: "int | Dim") -> "int | Dim":
+        return other - _quotient(other, self) * self
+
+    def __divmod__(self, other: "int | Dim") -> "tuple[int | Dim, int | Dim]":
+        return self // other, self % other
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Dim) and self.terms == other.terms:
+            return True
+        return _ask("eq", self - other) if _is_extent(other) else NotImplemented
+
+    def __lt__(self, other: "int | Dim") -> bool:
+        return _ask("lt", self - other) if _is_extent(other) else NotImplemented
+
+    def __gt__(self, other: "int | Dim") -> bool:
+        return _ask("lt", other - self) if _is_extent(other) else NotImplemented
+
+    def __le__(self, other: "int | Dim") -> bool:
+        return not self > other
+
+    def __ge__(self, other: "int | Dim") -> bool:
+        return not self < other
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __index__(self) -> int:
+        """The value for the sizes at hand, and from there on only for that value."""
+        value = self.at(_at_hand(self))
+        _ask("eq", self - value)
+        return value
+
+    __int__ = __index__
+
+    @property
+    def sizes(self) -> frozenset[Size]:
+        """The sizes that it depends on."""
+        return frozenset(size for monomial, _ in self.terms for size in _sizes(monomial))
+
+    def at(self, values: SizeValues) -> int:
+        """Its value for these sizes. Raises: KeyError for a size without a value."""
+        return sum(c * prod(_atom_at(a, values) for a in m) for m, c in self.terms)
+
+    @property
+    def least(self) -> int:
+        """A lower bound over all sizes; exact where each size occurs once."""
+        return _bounds(self)[0]
+
+    @property
+    def most(self) -> int:
+        """An upper bound over all sizes; exact where each size occurs once."""
+        return _bounds(self)[1]
+
+    def __str__(self) -> str:
+        """Python's text of it, which is a content key as well."""
+        first, *others = self.terms
+        rest = (f" {'-' if c < 0 else '+'} {_shown(monomial, abs(c))}" for monomial, c in others)
+        return _shown(*first) + "".join(rest)
+
+    __repr__ = __str__
+
+
+def dim_of(size: Size) -> "int | Dim":
+    """The extent that the size is."""
+    return size.least if size.least == size.most else Dim((((size,), 1),))
+
+
+def at(extent: int, values: SizeValues) -> int:
+    """The value of an extent for these sizes."""
+    return extent.at(values) if isinstance(extent, Dim) else extent
+
+
+def most(extent: int) -> int:
+    """The largest value of an extent, or a bound above it."""
+    return extent.most if isinstance(extent, Dim) else extent
+
+
+def least(extent: int) -> int:
+    """The least value of an extent, or a bound below it."""
+    return extent.least if isinstance(extent, Dim) else extent
+
+
+def example(extent: int) -> int:
+    """The value of an extent for the sizes at hand, for estimates: nothing is noted."""
+    return extent.at(_at_hand(extent)) if isinstance(extent, Dim) else extent
+
+
+def sizes_of(extents: Iterable[int]) -> frozenset[Size]:
+    """The sizes that extents depend on."""
+    found = (extent.sizes for extent in extents if isinstance(extent, Dim))
+    return frozenset[Size]().union(*found)
+
+
+def _is_extent(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | Dim)
+
+
+def is_fixed(extent: int) -> bool:
+    """Whether it is the same for all sizes."""
+    return not isinstance(extent, Dim)
+
+
+def always_equal(a: int, b: int) -> bool:
+    """Whether both are the same for all sizes, as far as their forms say; nothing is noted."""
+    gap = a - b
+    return is_fixed(gap) and gap == 0
+
+
+def never_above(a: int, b: int) -> bool:
+    """Whether `a <= b` for all sizes, as far as ranges say; nothing is noted."""
+    return most(a - b) <= 0
+
+
+# -- what is asked of them -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """That `dim < 0` (`lt`) or `dim == 0` (`eq`) holds, or does not."""
+
+    relation: Relation
+    dim: Dim
+    holds: bool
+
+    def at(self, values: SizeValues) -> bool:
+        """Whether it is met by these sizes; of arrays of sizes, by each of them."""
+        value = self.dim.at(values)
+        return (value < 0 if self.relation == "lt" else value == 0) == self.holds
+
+    def __str__(self) -> str:
+        rest = dict(self.dim.terms).get((), 0)
+        left, turned = self.dim - rest, self.dim.terms[0][1] < 0
+        if self.relation == "eq":
+            sign = "==" if self.holds else "!="
+        else:
+            sign = (">" if self.holds else "<=") if turned else ("<" if self.holds else ">=")
+        return f"{-left} {sign} {rest}" if turned else f"{left} {sign} {-rest}"
+
+
+class Assumptions:
+    """The sizes at hand, and the conditions that were noted."""
+
+    def __init__(self, values: SizeValues) -> None:
+        self.values = dict(values)
+        self._noted: dict[Condition, None] = {}
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """In the order in which they were noted first."""
+        return tuple(self._noted)
+
+    def note(self, condition: Condition) -> None:
+        """It is one of them."""
+        self._noted.setdefault(condition)
+
+
+_CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
+
+
+@contextmanager
+def assuming(values: SizeValues) -> Generator[Assumptions]:
+    """Within it, questions that ranges leave open are answered for these sizes, and noted.
+
+    What was made within it holds for all sizes that meet the conditions.
+    """
+    own = Assumptions(values)
+    token = _CURRENT.set(own)
+    try:
+        yield own
+    finally:
+        _CURRENT.reset(token)
+
+
+def holding(conditions: Sequence[Condition], sizes: Iterable[Size]) -> Iterator[dict[str, int]]:
+    """All values of the sizes that meet the conditions, the first size the slowest."""
+    every = list(sizes)
+    for row in product(*(size.values for size in every)):
+        values = dict(zip((size.name for size in every), row, strict=True))
+        if all(condition.at(values) for condition in conditions):
+            yield values
+
+
+def _at_hand(dim: Dim) -> SizeValues:
+    current = _CURRENT.get()
+    if current is None:
+        raise ValueError(f"the extent {dim} has no value here; expected to be assuming sizes")
+    return current.values
+
+
+def _note(condition: Condition) -> None:
+    current = _CURRENT.get()
+    assert current is not None, "what is noted was answered by the sizes at hand"
+    current.note(condition)
+
+
+def _ask(relation: Relation, gap: int | Dim) -> bool:
+    """Whether gap < 0, or gap == 0."""
+    if isinstance(gap, Dim):
+        low, high = gap.least, gap.most
+        if relation == "lt" and (high < 0 or low >= 0):
+            return high < 0
+        if relation == "eq" and (high < 0 or low > 0):
+            return False
+        value = gap.at(_at_hand(gap))
+        answer = value < 0 if relation == "lt" else value == 0
+        if relation == "eq" and gap.terms[0][1] < 0:  # one form of the same question
+            gap = Dim(tuple((monomial, -coefficient) for monomial, coefficient in gap.terms))
+        _note(Condition(relation, gap, answer))
+        return answer
+    return gap < 0 if relation == "lt" else gap == 0
+
+
+# -- normal form -----------------------------------------------------------------------------------
+
+
+def _terms(value: int | Dim) -> dict[Monomial, int]:
+    if isinstance(value, Dim):
+        return dict(value.terms)
+    return {(): value} if value else {}
+
+
+def _normal(terms: Mapping[Monomial, int]) -> int | Dim:
+    kept = {m: c for m, c in terms.items() if c}
+    if not kept.keys() - {()}:
+        return kept.get((), 0)
+    return Dim(tuple(sorted(kept.items(), key=_order)))
+
+
+def _order(term: tuple[Monomial, int]) -> tuple[bool, bool, str]:
+    """Sizes first, quotients after them, the constant last."""
+    monomial, _ = term
+    return not monomial, any(isinstance(a, Quotient) for a in monomial), str(monomial)
+
+
+def _sum(a: int | Dim, b: int | Dim, factor: int) -> int | Dim:
+    if not _is_extent(a) or not _is_extent(b):
+        return NotImplemented
+    total = _terms(a)
+    for monomial, coefficient in _terms(b).items():
+        total[monomial] = total.get(monomial, 0) + factor * coefficient
+    return _normal(total)
+
+
+def _product(a: int | Dim, b: int | Dim) -> int | Dim:
+    total: dict[Monomial, int] = {}
+    for (left, p), (right, q) in product(_terms(a).items(), _terms(b).items()):
+        monomial = tuple(sorted((*left, *right), key=str))
+        total[monomial] = total.get(monomial, 0) + p * q
+    return _normal(total)
+
+
+def _quotient(a: int | Dim, b: int | Dim) -> int | Dim:
+    """`a // b`: whole where b divides each term, and otherwise of what is left of them."""
+    if not _is_extent(a) or not _is_extent(b):
+        return NotImplemented
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return a // b
+    if b <= 0:
+        raise ValueError(f"{a} // {b}: expected a divisor above 0")
+    divisor = _terms(b)
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in _terms(a).items():
+        found = _divided(monomial, coefficient, divisor)
+        if found is None:
+            rest[monomial] = coefficient
+        else:
+            whole[found[0]] = whole.get(found[0], 0) + found[1]
+    if is_fixed(b):  # the least rest: (N + 6) // 4 is (N + 2) // 4 + 1
+        whole[()] = whole.get((), 0) + rest.get((), 0) // b
+        rest[()] = rest.get((), 0) % b
+    left = _normal(rest)
+    if least(left) >= 0 and most(left - b) < 0:
+        return _normal(whole)
+    atom = Quotient(left, b)
+    whole[(atom,)] = whole.get((atom,), 0) + 1
+    return _normal(whole)
+
+
+def _divided(
+    monomial: Monomial, coefficient: int, divisor: Mapping[Monomial, int]
+) -> tuple[Monomial, int] | None:
+    """The term over a divisor of one term, if that divides it."""
+    if len(divisor) != 1:
+        return None
+    ((factor, scale),) = divisor.items()
+    left = list(monomial)
+    for atom in factor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return None if coefficient % scale else (tuple(left), coefficient // scale)
+
+
+def _sizes(monomial: Monomial) -> Iterator[Size]:
+    for atom in monomial:
+        if isinstance(atom, Size):
+            yield atom
+        else:
+            yield from sizes_of([atom.dividend, atom.divisor])
+
+
+def _atom_at(atom: Atom, values: SizeValues) -> int:
+    if isinstance(atom, Size):
+        return values[atom.name]
+    return at(atom.dividend, values) // at(atom.divisor, values)
+
+
+def _bounds(dim: Dim) -> tuple[int, int]:
+    """The better ones of two ways to put bounds on each `c*d*(x // d)`: those of the quotient, and
+    those of `c*x` less c times a rest below d, which other terms in x take something off."""
+    low, high = _plain_bounds(dim)
+    flat: int | Dim = dim
+    slack = [0, 0]
+    for monomial, coefficient in dim.terms:
+        match monomial:
+            case (Quotient(x, d),) if is_fixed(d) and coefficient % d == 0:
+                c = coefficient // d
+                flat = flat - Dim(((monomial, coefficient),)) + c * x
+                slack[c > 0] += c * (d - 1)
+            case _:
+                pass
+    if flat is dim:
+        return low, high
+    first, last = _bounds(flat) if isinstance(flat, Dim) else (flat, flat)
+    return max(low, first - slack[1]), min(high, last - slack[0])
+
+
+def _plain_bounds(dim: Dim) -> tuple[int, int]:
+    ends = [_ends(monomial, c) for monomial, c in dim.terms]
+    return sum(low for low, _ in ends), sum(high for _, high in ends)
+
+
+def _ends(monomial: Monomial, coefficient: int) -> tuple[int, int]:
+    """The least and the greatest value of a term."""
+    low = high = coefficient
+    for atom in monomial:
+        first, last = _atom_ends(atom)
+        corners = (low * first, low * last, high * first, high * last)
+        low, high = min(corners), max(corners)
+    return low, high
+
+
+def _atom_ends(atom: Atom) -> tuple[int, int]:
+    if isinstance(atom, Size):
+        return atom.least, atom.most
+    low, high = least(atom.dividend), most(atom.dividend)
+    first, last = max(1, least(atom.divisor)), most(atom.divisor)
+    corners = [low // first, low // last, high // first, high // last]
+    return min(corners), max(corners)
+
+
+def _operand(extent: int | Dim, most_atoms: int = 1 << 30) -> str:
+    """Its text in a quotient: what is not a product of so few atoms is in parentheses."""
+    if not isinstance(extent, Dim):
+        return str(extent)
+    (monomial, coefficient), *others = extent.terms
+    single = not others and coefficient == 1 and len(monomial) <= most_atoms
+    return str(extent) if single else f"({extent})"
+
+
+def _shown(monomial: Monomial, coefficient: int) -> str:
+    atoms = [a.name if isinstance(a, Size) else str(a) for a in monomial]
+    return "*".join([str(coefficient), *atoms] if coefficient != 1 or not atoms else atoms)
+
+
+# -- from texts ------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(rf"\s*({_NAME.pattern}|\d+|//|[-+*()])")
+_CONDITION = re.compile(r"(.+) (<=|>=|==|!=|<|>) (.+)")
+_RELATIONS: Mapping[str, tuple[Relation, bool]] = {
+    "<": ("lt", True),
+    ">=": ("lt", False),
+    "==": ("eq", True),
+    "!=": ("eq", False),
+}
+_TURNED: Mapping[str, str] = {">": "<", "<=": ">="}
+"""Signs of conditions that are stated of the negative."""
+_MOST_NESTED = 64
+"""Quotients in each other."""
+
+
+def parse_dim(text: str, sizes: Mapping[str, Size]) -> int:
+    """The extent with that text, in terms of these sizes, by their names.
+
+    Raises: ValueError for another text than `str` gives, or a divisor that may be below 1.
+    """
+    parser = _Parser(text, sizes)
+    found = parser.sum()
+    if parser.token or str(found) != text:
+        raise ValueError(f"{text[:80]!r}: expected an extent such as 4*n + (n // 2)")
+    return found
+
+
+def parse_condition(text: str, sizes: Mapping[str, Size]) -> Condition:
+    """The condition with that text, in terms of these sizes. Raises: ValueError."""
+    if found := _CONDITION.fullmatch(text):
+        left, sign, right = found.groups()
+        gap = parse_dim(left, sizes) - parse_dim(right, sizes)
+        relation, holds = _RELATIONS[_TURNED.get(sign, sign)]
+        gap = -gap if sign in _TURNED else gap
+        if isinstance(gap, Dim) and str(stated := Condition(relation, gap, holds)) == text:
+            return stated
+    raise ValueError(f"{text[:80]!r}: expected a condition such as n != 1")
+
+
+class _Parser:
+    """Reads what `Dim.__str__` writes; the caller compares the texts."""
+
+    def __init__(self, text: str, sizes: Mapping[str, Size]) -> None:
+        self._text = text
+        self._sizes = sizes
+        self._end = self._depth = 0
+        self.token = ""
+        """The next one; empty behind the last one, and where there is none."""
+        self._advance()
+
+    def _advance(self) -> str:
+        taken, found = self.token, _TOKEN.match(self._text, self._end)
+        self.token = found[1] if found else ""
+        self._end = found.end() if found else self._end
+        return taken
+
+    def _took(self, token: str) -> bool:
+        if self.token != token:
+            return False
+        self._advance()
+        return True
+
+    def sum(self, first: "Atom | None" = None) -> int | Dim:
+        """Products with signs between them, of which the first one may begin with an atom."""
+        terms: dict[Monomial, int] = {}
+        sign = -1 if not first and self._took("-") else 1
+        while True:
+            factors = [first or self._factor()]
+            first = None
+            while self._took("*"):
+                factors.append(self._factor())
+            atoms = (factor for factor in factors if not isinstance(factor, int))
+            monomial = tuple(sorted(atoms, key=str))
+            coefficient = sign * prod(factor for factor in factors if isinstance(factor, int))
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+            if self.token not in ("+", "-"):
+                return _normal(terms)
+            sign = 1 if self._advance() == "+" else -1
+
+    def _factor(self) -> "Atom | int":
+        if self._took("("):
+            found = self._group()
+            if isinstance(found, Quotient):
+                return found
+            raise ValueError(f"{self._text[:80]!r}: expected a quotient, got {found}")
+        token = self._advance()
+        if token.isdigit():
+            return int(token)
+        if token in self._sizes:
+            return self._sizes[token]
+        known = ", ".join(self._sizes)
+        raise ValueError(f"{self._text[:80]!r}: expected a size of {known}, got {token!r}")
+
+    def _group(self) -> Quotient | int | Dim:
+        """A quotient, or a sum that is an operand of one, behind its opening parenthesis."""
+        self._depth += 1
+        if self._depth > _MOST_NESTED:
+            raise ValueError(f"{self._text[:80]!r}: expected at most {_MOST_NESTED} quotients")
+        found: Quotient | int | Dim = self._operand()
+        if self._took("//"):
+            divisor = self._operand()
+            if least(divisor) < 1:
+                raise ValueError(f"{self._text[:80]!r}: expected a divisor above 0, got {divisor}")
+            found = Quotient(found, divisor)
+        if not self._took(")"):
+            raise ValueError(f"{self._text[:80]!r}: expected a closing parenthesis")
+        return found
+
+    def _operand(self) -> int | Dim:
+        if not self._took("("):
+            return self.sum()
+        found = self._group()
+        return self.sum(found) if isinstance(found, Quotient) else found

@@ -1,0 +1,173 @@
+"""Symbolic extents: arithmetic, bounds, and the conditions under which answers hold."""
+
+import operator
+import pickle
+import random
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+import pytest
+
+from retune.core.dims import (
+    Dim,
+    Size,
+    always_equal,
+    assuming,
+    at,
+    dim_of,
+    example,
+    holding,
+    least,
+    most,
+    never_above,
+    parse_condition,
+    parse_dim,
+)
+from retune.core.keys import content_key
+
+N, H = Size("n", 1, 6), Size("h", 3, 9)
+n, h = dim_of(N), dim_of(H)
+_SIZES = {"n": N, "h": H}
+_EVERY = list(holding((), (N, H)))
+
+_OPERATORS: list[Callable[[int, int], int]] = [operator.add, operator.sub, operator.mul]
+
+
+def _random_dim(rng: random.Random, depth: int) -> int:
+    if depth == 0:
+        return rng.choice([n, h, rng.randrange(-4, 5)])
+    a = _random_dim(rng, depth - 1)
+    if rng.random() < 0.4:
+        divisor = rng.choice([2, 3, 4, n, h, n * h])
+        return a // divisor if rng.random() < 0.6 else a % divisor
+    return rng.choice(_OPERATORS)(a, _random_dim(rng, depth - 1))
+
+
+def test_arithmetic_is_that_of_integers_at_every_size() -> None:
+    """Random trees of operations: their values, bounds and texts, against Python's integers."""
+    dims = 0
+    for seed in range(300):
+        dim = _random_dim(random.Random(seed), 3)
+        values = []
+        for sizes in _EVERY:
+            rng = random.Random(seed)
+            with_numbers = _evaluated(rng, 3, sizes)
+            assert at(dim, sizes) == with_numbers, (seed, str(dim), sizes)
+            values.append(with_numbers)
+        assert least(dim) <= min(values), (seed, str(dim))
+        assert max(values) <= most(dim), (seed, str(dim))
+        if isinstance(dim, Dim):
+            dims += 1
+            text = compile(str(dim), "dim", "eval")
+            assert [eval(text, dict(sizes)) for sizes in _EVERY] == values  # noqa: S307
+            assert parse_dim(str(dim), _SIZES) == dim
+    assert dims > 150
+
+
+def _evaluated(rng: random.Random, depth: int, sizes: dict[str, int]) -> int:
+    """What `_random_dim` makes of the same numbers, with integers in place of sizes."""
+    own = (sizes["n"], sizes["h"])
+    if depth == 0:
+        return rng.choice([*own, rng.randrange(-4, 5)])
+    a = _evaluated(rng, depth - 1, sizes)
+    if rng.random() < 0.4:
+        divisor = rng.choice([2, 3, 4, *own, own[0] * own[1]])
+        return a // divisor if rng.random() < 0.6 else a % divisor
+    return rng.choice(_OPERATORS)(a, _evaluated(rng, depth - 1, sizes))
+
+
+def test_equal_polynomials_are_equal_values() -> None:
+    """One form, one hash, one key; what is constant is an int."""
+    assert (n + 1) * (n - 1) == n * n - 1
+    assert hash((n + 1) * h) == hash(h + h * n)
+    assert content_key(n * 2 + h) == content_key(h + n + n)
+    assert type(n - n + 7) is int
+    assert n * h * 49 // (h * 49) == n
+    assert prod((n, 3, h)) // (n * h) == 3
+    assert pickle.loads(pickle.dumps(n * h)) == n * h  # noqa: S301
+    assert type(dim_of(Size("one", 4, 4))) is int
+
+
+def test_rests_and_tiles_have_exact_bounds() -> None:
+    """A rest lies below its divisor, and tiles cover what they tile."""
+    assert (least(n % 4), most(n % 4)) == (0, 3)
+    overlap = (h + 3) // 4 * 4 - h
+    assert (least(overlap), most(overlap)) == (0, 3)
+    assert str(n % 4) == "n - 4*(n // 4)"
+
+
+def test_ranges_decide_without_sizes_at_hand() -> None:
+    """What holds for all sizes is no condition; what does not has no answer outside."""
+    assert n >= 1
+    assert not n < 1
+    assert h != 2
+    assert h > n - 4
+    with pytest.raises(ValueError, match="expected to be assuming sizes"):
+        assert n == 1
+    with pytest.raises(ValueError, match="divisor above 0"):
+        _ = n // 0
+
+
+def test_answers_of_the_sizes_at_hand_are_noted() -> None:
+    """Each question once, as a condition that other sizes meet or do not."""
+    with assuming({"n": 4, "h": 9}) as assumed:
+        assert n != 1
+        assert n > 2
+        assert n != 1
+        assert h in (3, 9)
+        assert example(n * h) == 36
+    assert [str(c) for c in assumed.conditions] == ["n != 1", "n > 2", "h != 3", "h == 9"]
+    alike = [values["n"] for values in holding(assumed.conditions, (N, H))]
+    assert alike == [3, 4, 5, 6]
+
+
+def test_numbers_and_arrays_work_with_them() -> None:
+    """numpy keeps them as objects; where it needs a number, that is a condition."""
+    assert list(np.asarray([n, 2]) * 3) == [n * 3, 6]
+    assert np.int64(3) + n == n + 3
+    with assuming({"n": 2}) as assumed:
+        assert np.zeros((n, 3)).shape == (2, 3)
+    assert [str(c) for c in assumed.conditions] == ["n == 2"]
+
+
+def test_sizes_have_ranges() -> None:
+    """In steps; a range that is none is refused."""
+    assert str(Size("seq", 8, 64, 8)) == "seq=8..64:8"
+    assert list(Size("seq", 8, 32, 8).values) == [8, 16, 24, 32]
+    with pytest.raises(ValueError, match="expected 0 <= least <= most"):
+        Size("seq", 4, 3)
+    with pytest.raises(ValueError, match="expected letters, digits and underscores"):
+        Size("batch size", 1, 4)
+
+
+def test_conditions_are_read_from_their_texts() -> None:
+    """As they were; of two forms of a question that means the same there is one."""
+    rng = random.Random(5)
+    with assuming({"n": 4, "h": 5}) as assumed:
+        for _ in range(80):
+            a, b = _random_dim(rng, 2), _random_dim(rng, 1)
+            assert (a < b) in (True, False)
+            assert (a == b) is (b == a)
+    assert len(assumed.conditions) > 30
+    assert [parse_condition(str(c), _SIZES) for c in assumed.conditions] == [*assumed.conditions]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "n +", "w", "n*2", "(n // 0)", "(n // (n - 1))", "(n // 2", "n n", "(" * 999, "2*(n + h)"],
+)
+def test_other_texts_are_no_extents(text: str) -> None:
+    """Unknown sizes, other forms of an extent, divisors that may be 0."""
+    with pytest.raises(ValueError, match="expected"):
+        parse_dim(text, _SIZES)
+    with pytest.raises(ValueError, match="expected"):
+        parse_condition(f"{text} < 4", _SIZES)
+
+
+def test_comparisons_for_all_sizes_note_nothing() -> None:
+    """They need no sizes at hand."""
+    assert always_equal((n + 1) * h, n * h + h)
+    assert not always_equal(n, 4)
+    assert never_above(n, h + 3)
+    assert not never_above(n, h)
