@@ -34,7 +34,7 @@ TREES: list[Any] = [
     np.array([0, 2, 5, 1], np.int32),
 ]
 """Data with NaN, splits of all kinds, limits that data meet, children, roots."""
-SPECIAL = np.array([[0.0, -0.0, np.nan], [np.inf, -np.inf, 1e-310], [-1.5, 3e38, -1e-42]])
+EXTREMES = np.array([[0.0, -0.0, np.nan], [np.inf, -np.inf, 1e-310], [-1.5, 3e38, -1e-42]])
 KEYS = np.arange(36, dtype=np.int32).reshape(2, 6, 3) * 7 % 5 - 2
 COLUMNS = [KEYS.swapaxes(1, 2)]
 SMALL_TREES = [
@@ -227,7 +227,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     *(("leaf_sums", [LEAVES, (9, 2)], {"reducer": reducer}) for reducer in ("sum", "min", "max")),
     ("leaf_sums", [LEAVES, (9, 2)], {"reducer": "sum", "columns": True}),
     *(
-        ("tree_keys", [SPECIAL.astype(dtype)], {"missing": columns, "columns": columns})
+        ("tree_keys", [EXTREMES.astype(dtype)], {"missing": columns, "columns": columns})
         for dtype in ("float32", "float64")
         for columns in (False, True)
     ),
