@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -322,12 +322,14 @@ def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(made: Callable[P, R]) -> Callable[P, R]:
+        make = cast("Callable[..., R]", made)
+
         @lru_cache(maxsize=maxsize)
         def cached(values: tuple[tuple[str, int], ...] | None, *args: Any) -> Any:
             if values is None:
-                return made(*args), ()
+                return make(*args), ()
             with assuming(dict(values)) as assumed:
-                result = made(*args)
+                result = make(*args)
             return result, assumed.conditions
 
         @wraps(made)
