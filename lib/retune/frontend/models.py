@@ -3,18 +3,19 @@
 `resolve_model` gives a concrete ONNX file, that other programs read too; `load_model` the graph.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from pathlib import Path
 
 import onnx
 
 from retune.core.config import cache_root
+from retune.core.dims import is_fixed
 from retune.core.errors import LookupFailed, ModelError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
 from retune.frontend.onnx.importer import Shapes, load_file
-from retune.frontend.onnx.inputs import check_elements
+from retune.frontend.onnx.inputs import check_elements, with_dims
 from retune.frontend.zoo import LIGHT, ZOO
 from retune.frontend.zoo.calibrate import calibrate
 from retune.frontend.zoo.light import randomised
@@ -31,25 +32,30 @@ SEED = 20190
 def load_model(spec: str, shapes: Shapes | None = None, cache_dir: Path | None = None) -> Graph:
     """The graph of a file, `zoo:NAME` or `light:NAME`. Raises: ModelError, LookupFailed."""
     path = resolve_model(spec, cache_dir, shapes)
-    return load_file(path, None if spec.startswith("zoo:") else shapes)
+    return load_file(path, shapes)
 
 
 def resolve_model(spec: str, cache_dir: Path | None = None, shapes: Shapes | None = None) -> Path:
     """The ONNX file of the model; zoo and light models are written to `cache_dir` once.
 
-    `shapes` may give a zoo model another batch or image size. Raises: LookupFailed for a name
-    that is not known, ModelError for a shape that does not fit.
+    `shapes` may give a zoo model another batch or image size, or leave them open. Raises:
+    LookupFailed for a name that is not known, ModelError for a shape that does not fit.
     """
     folder = cache_dir if cache_dir is not None else cache_root() / "models"
     kind, _, name = spec.partition(":")
     match kind:
         case "zoo":
             _known("zoo", name, ZOO)
-            shape = _zoo_shape(name, dict(shapes or {}))
-            return _cached(folder, f"zoo-{name}", shape, lambda: _build(name, shape))
+            shape = _zoo_shape(name, with_dims(shapes or {}))
+            fixed = {} if all(map(is_fixed, shape)) else {"data": ZOO[name][1]}
+            return _cached(
+                folder, f"zoo-{name}", shape, lambda: calibrate(_build(name, shape), SEED, fixed)
+            )
         case "light":
             name = _light_name(name)
-            return _cached(folder, f"light-{name}", (), lambda: randomised(name, SEED))
+            return _cached(
+                folder, f"light-{name}", (), lambda: calibrate(randomised(name, SEED), SEED)
+            )
         case _:
             return Path(spec)
 
@@ -63,7 +69,7 @@ def check_model(spec: str, shapes: Shapes | None = None) -> None:
     match kind:
         case "zoo":
             _known("zoo", name, ZOO)
-            _zoo_shape(name, dict(shapes or {}))
+            _zoo_shape(name, with_dims(shapes or {}))
         case "light":
             _light_name(name)
         case _ if not Path(spec).is_file():
@@ -79,10 +85,11 @@ def _build(name: str, shape: tuple[int, ...]) -> onnx.ModelProto:
     return net.model()
 
 
-def _zoo_shape(name: str, shapes: dict[str, Sequence[int]]) -> tuple[int, ...]:
+def _zoo_shape(name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     default = ZOO[name][1]
-    given = tuple(shapes.pop("data", default))
-    fits = len(given) == len(default) and min(given) > 0 and given[1] == default[1]
+    given = shapes.pop("data", default)
+    positive = all(extent > 0 for extent in given)
+    fits = len(given) == len(default) and positive and given[1] == default[1]
     if shapes or not fits:
         wanted = ",".join(
             ["N", str(default[1]), *("L" if len(default) == 3 else "HW")][: len(default)]
@@ -121,7 +128,6 @@ def _cached(
     path = folder / f"{stem}-{key}.onnx"
     if path.is_file():
         return path
-    model = calibrate(build(), SEED)
     with replacing(path) as stream:
-        stream.write(model.SerializeToString())
+        stream.write(build().SerializeToString())
     return path

@@ -6,15 +6,21 @@ of one input may bind dimensions of others. What is left open is asked for once,
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
 import onnx
 
+from retune.core.dims import Size, dim_of, most
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
 from retune.proto.file import element_type
 
-Shapes = Mapping[str, Sequence[int]]
+Extent: TypeAlias = int | Size
+"""A size stands for all of its values."""
+Shapes: TypeAlias = Mapping[str, Extent | Sequence[Extent]]
 """Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent."""
+_Given: TypeAlias = dict[str, tuple[int, ...]]
+"""The same with Dims in place of sizes, and an extent by itself as a shape of one."""
 
 MOST_ELEMENTS = 2**31 - 1
 """Of an input: kernels number elements by 32 bits (`codegen.widths`)."""
@@ -36,19 +42,31 @@ def input_types(
     """
     entries = [entry for entry in graph.input if entry.name not in stored]
     types: dict[str, DType] = {e.name: _element_type(e, "input") for e in entries}
-    symbols, shapes = _symbols_apart(entries, shapes)
-    bound = _extents(entries, symbols, shapes)
-    if missing := [e for e in entries if e.name not in shapes and not _is_bound(e, bound)]:
+    symbols, given = _symbols_apart(entries, with_dims(shapes))
+    bound = _extents(entries, symbols, given)
+    if missing := [e for e in entries if e.name not in given and not _is_bound(e, bound)]:
         raise _missing(missing, bound)
-    found = {entry.name: _shape(entry, shapes, bound) for entry in entries}
+    found = {entry.name: _shape(entry, given, bound) for entry in entries}
     for name, shape in found.items():
         check_elements(f"input '{name}'", shape)
     return {name: TensorType(shape, types[name]) for name, shape in found.items()}
 
 
+def with_dims(shapes: Shapes) -> _Given:
+    """The shapes in terms of Dims; an extent by itself is a shape of one."""
+    return {
+        name: tuple(map(_dim, given if isinstance(given, Sequence) else (given,)))
+        for name, given in shapes.items()
+    }
+
+
+def _dim(extent: Extent) -> int:
+    return dim_of(extent) if isinstance(extent, Size) else extent
+
+
 def check_elements(what: str, shape: Sequence[int]) -> None:
     """Raises: ModelError for a shape with more elements than a kernel can number."""
-    if prod(shape) > MOST_ELEMENTS:
+    if most(prod(shape)) > MOST_ELEMENTS:
         raise ModelError(
             f"{what}: expected a shape of at most {MOST_ELEMENTS} elements, got {_listed(shape)}"
         )
@@ -96,8 +114,8 @@ def _has_rank(entry: onnx.ValueInfoProto) -> bool:
 
 
 def _symbols_apart(
-    entries: Sequence[onnx.ValueInfoProto], shapes: Shapes
-) -> tuple[dict[str, int], dict[str, Sequence[int]]]:
+    entries: Sequence[onnx.ValueInfoProto], shapes: _Given
+) -> tuple[dict[str, int], _Given]:
     """The extents that are given for symbols, and the shapes that are given for inputs.
 
     A name may be both a symbol and an input. It is the symbol if that alone fits: one extent, and
@@ -106,7 +124,7 @@ def _symbols_apart(
     symbols = {dim for entry in entries for dim in _dims(entry) if isinstance(dim, str)}
     vectors = {e.name for e in entries if not _has_rank(e) or len(_dims(e)) == 1}
     bound = {
-        key: int(extents[0])
+        key: extents[0]
         for key, extents in shapes.items()
         if key in symbols - vectors - {_UNNAMED} and len(extents) == 1 and extents[0] >= 0
     }
@@ -114,7 +132,7 @@ def _symbols_apart(
 
 
 def _extents(
-    entries: Sequence[onnx.ValueInfoProto], symbols: Mapping[str, int], shapes: Shapes
+    entries: Sequence[onnx.ValueInfoProto], symbols: Mapping[str, int], shapes: _Given
 ) -> dict[str, int]:
     """The extents of symbols by those given for them and by shapes of inputs.
 
@@ -128,16 +146,16 @@ def _extents(
         )
     for entry in entries:
         if entry.name in shapes:
-            _bind(entry, tuple(shapes[entry.name]), bound)
+            _bind(entry, shapes[entry.name], bound)
     return bound
 
 
 def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, int]) -> None:
     """Adds what the given shape says of the input's symbols. Raises: ModelError."""
     dims = _dims(entry) if _has_rank(entry) else [_UNNAMED] * len(given)
-    fits = len(dims) == len(given) and min(given, default=1) >= 0
+    fits = len(dims) == len(given) and all(extent >= 0 for extent in given)
     for dim, extent in zip(dims, given, strict=False):
-        if isinstance(dim, int):
+        if not isinstance(dim, str):
             fits = fits and dim == extent
         elif dim != _UNNAMED:
             fits = fits and bound.setdefault(dim, extent) == extent
@@ -151,13 +169,15 @@ def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, i
 
 
 def _is_bound(entry: onnx.ValueInfoProto, bound: Mapping[str, int]) -> bool:
-    return _has_rank(entry) and all(isinstance(dim, int) or dim in bound for dim in _dims(entry))
+    return _has_rank(entry) and all(
+        not isinstance(dim, str) or dim in bound for dim in _dims(entry)
+    )
 
 
-def _shape(entry: onnx.ValueInfoProto, shapes: Shapes, bound: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(entry: onnx.ValueInfoProto, shapes: _Given, bound: Mapping[str, int]) -> tuple[int, ...]:
     if entry.name in shapes:
-        return tuple(shapes[entry.name])
-    return tuple(dim if isinstance(dim, int) else bound[dim] for dim in _dims(entry))
+        return shapes[entry.name]
+    return tuple(dim if not isinstance(dim, str) else bound[dim] for dim in _dims(entry))
 
 
 def _missing(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -> ShapesMissing:
@@ -184,7 +204,7 @@ def _example(entry: onnx.ValueInfoProto, assumed: dict[str, int]) -> list[int]:
     usual = _IMAGE_EXTENT if len(dims) == 4 else _OTHER_EXTENT
     example: list[int] = []
     for position, dim in enumerate(dims):
-        extent = dim if isinstance(dim, int) else assumed.get(dim, usual if position else 1)
+        extent = dim if not isinstance(dim, str) else assumed.get(dim, usual if position else 1)
         example.append(extent)
         if isinstance(dim, str) and dim != _UNNAMED:
             assumed[dim] = extent

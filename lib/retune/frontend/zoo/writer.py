@@ -8,8 +8,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from retune.core.dims import always_same, is_fixed
+from retune.core.dtypes import TensorType
 from retune.ops import Array
 from retune.ops.shapes import window_extent
+from retune.proto.file import value_info
 
 OPSET = 13
 IR_VERSION = 8
@@ -60,14 +63,14 @@ class NetWriter:
 
     def input(self, name: str, shape: Shape) -> str:
         """A float32 input."""
-        self._inputs.append(helper.make_tensor_value_info(name, 1, shape))
+        self._inputs.append(value_info(name, TensorType(shape)))
         self.shapes[name] = shape
         return name
 
     def output(self, value: str, name: str) -> None:
         """The value as an output of that name."""
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
-        self._outputs.append(helper.make_tensor_value_info(name, 1, self.shapes[value]))
+        self._outputs.append(value_info(name, TensorType(self.shapes[value])))
 
     def model(self) -> onnx.ModelProto:
         """What was written so far."""
@@ -199,7 +202,7 @@ class NetWriter:
     def flatten(self, x: str) -> str:
         """[batch, everything else]."""
         batch, *rest = self.shapes[x]
-        return self.node("Flatten", [x], (batch, int(np.prod(rest))), axis=1)
+        return self.node("Flatten", [x], (batch, prod(rest)), axis=1)
 
     def dense(self, x: str, units: int) -> str:
         """A fully connected layer with bias."""
@@ -229,7 +232,12 @@ class NetWriter:
 
     def reshape(self, x: str, shape: Shape) -> str:
         """The same elements under another shape."""
-        target = self.constant(self._name("shape"), np.asarray(shape, np.int64))
+        own = self.shapes[x]
+        stated = [
+            e if is_fixed(e) else 0 if always_same(own[d : d + 1], [e]) else -1
+            for d, e in enumerate(shape)
+        ]
+        target = self.constant(self._name("shape"), np.asarray(stated, np.int64))
         return self.node("Reshape", [x, target], shape)
 
     def _name(self, stem: str) -> str:
