@@ -173,8 +173,9 @@ def test_refused_launches_say_which(device: Device):
         device.prepare(program, "thrice", [y], (1, 1, 1), (1, 1, 1))
     with pytest.raises(LaunchFailed, match="'twice': takes 2 arguments, got 1"):
         device.prepare(program, "twice", [y], (1, 1, 1), (1, 1, 1))
-    with pytest.raises(LaunchFailed, match=r"launch of next: .*INVALID_WORK_GROUP_SIZE"):
-        device.enqueue([device.prepare(program, "next", [y], (10, 1, 1), (3, 1, 1))])
+    good, bad = (device.prepare(program, "next", [y], (n, 1, 1), (3, 1, 1)) for n in (3, 10))
+    with pytest.raises(LaunchFailed, match=r"launch of kernel 'next' over \(10, .*GROUP_SIZE"):
+        device.enqueue([good, bad])
     with pytest.raises(LaunchFailed, match="allocation of"):
         device.allocate(1 << 50)  # more than the system has
     with pytest.raises(LaunchFailed, match="allocation of"):

@@ -1,14 +1,16 @@
 """Groups that stay for a whole run: the same results as launches, in any number and order."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 
 from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.runtime.executor import forms_here
+from retune.bundle.runtime.executor import callees_of, forms_here
 from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
 from retune.codegen.network.persistent import Callee, CalleeLaunch
@@ -32,7 +34,7 @@ PLAIN = ("-cl-opt-disable",)
 """PoCL 3.0 takes tests of items for tests of groups where LLVM has joined barriers behind them."""
 TILES = [
     Callee(kernel="rows", parameters=2, groups=(3, 2, 1), items=8, arena=64),
-    Callee(kernel="alone", parameters=1, groups=(5, 1, 1), items=1, arena=0),
+    Callee(kernel="alone", parameters=1, groups=(5, 1, 1), items=1),
 ]
 KERNELS = """
 static void rows_tile(__global const int* x, __global int* y, const int3 group, const int item,
@@ -119,7 +121,8 @@ def graph() -> Graph:
     n = Net("staying")
     x = n("Relu", n.conv(n.input(1, 8, 12, 12), 8, 16))
     y = n("Concat", n.conv(x, 16, 8), x, axis=1)
-    return import_model(n.model(n("Softmax", n("GlobalAveragePool", y), axis=1)))
+    z = n.conv(n("GlobalAveragePool", x), 16, 4, (1, 1))
+    return import_model(n.model(n("Softmax", n("GlobalAveragePool", y), axis=1), z))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +130,17 @@ def plan(graph: Graph, device: Device) -> NetworkPlan:
     network = extract(optimise(graph, "NHWC"), max_error=0.0)
     made = build_plan(network, {}, device.spec, model_key="", notes={})
     return replace(made, options=(*made.options, *PLAIN))
+
+
+def test_every_function_that_groups_call_is_there(plan: NetworkPlan) -> None:
+    """Also that of a group of one item that has local memory, and so is a tile."""
+    alone = [k for k, launch in plan.runs if prod(launch.local_size) == 1 and not k.single_item]
+    assert alone, "no kernel of the network is one; give it another layer"
+    tiles = callees_of(plan)
+    text = resident_text(tiles, [], 1, shape_of(tiles, 2), WAYS[WAY])
+    called = set(re.findall(r"(\w+_(?:group|tile))\(", text))
+    assert len(called) == len(tiles)
+    assert all(f"void {name}(" in plan.text for name in called)
 
 
 def test_a_network(graph: Graph, plan: NetworkPlan, device: Device) -> None:

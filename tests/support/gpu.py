@@ -33,7 +33,7 @@ def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
     for launch in lower(program, GPU).launches:
         assert prod(launch.local_size) <= spec.max_work_group
         groups = [n // m for n, m in zip(launch.global_size, launch.local_size, strict=True)]
-        assert max(groups[1:]) <= 65_535
+        assert max(groups[1:]) <= 65_535 and launch.local_size[2] <= 64
     for root in program.body.stmts:
         local = {b.buffer for b in blocks(root) if b.buffer.scope == "local"}
         held = sum(itemsize(b.dtype) * prod(evaluate_int(e) for e in b.shape) for b in local)

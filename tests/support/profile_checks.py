@@ -12,7 +12,7 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
-from retune.core.target import MOST_GROUPS, DeviceSpec
+from retune.core.target import MOST_DEEP_ITEMS, MOST_GROUPS, DeviceSpec
 from retune.device.measure.timing import deviation
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
@@ -68,6 +68,7 @@ def check_limits(source: ProgramSource, spec: DeviceSpec, where: str) -> None:
     assert ("image2d_t" in source.text) == bool(images) and (spec.image_reads or not images), where
     for kernel, launch in source.runs:
         assert prod(launch.local_size) <= spec.max_work_group, where
+        assert max(launch.local_size[2:], default=1) <= MOST_DEEP_ITEMS, where
         groups = [g // n for g, n in zip(launch.global_size, launch.local_size, strict=True)]
         assert max(groups[1:], default=1) <= MOST_GROUPS, where
         assert local_bytes(kernel.text) <= spec.local_memory_bytes, where

@@ -1,93 +1,112 @@
-"""Networks imported once for many sizes, against onnxruntime at each of them."""
+"""Programs with sizes: lowered once, and run at several values of them."""
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import onnx
-import onnxruntime
-from onnx import parser
 
-from retune.core.dims import Condition, Size, SizeValues, assuming
-from retune.frontend.onnx.importer import import_model
-from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.graph import Graph
-from retune.graph.passes.pipeline import optimise
+from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
+from retune.codegen.target import Target
+from retune.core.dims import Condition, SizeValues, assuming
+from retune.core.dtypes import TensorType
+from retune.core.target import DeviceSpec
+from retune.device.opencl.runtime import Device
+from retune.ir.stmt import Program, from_dag
+from retune.ir.te import Dag, at_sizes
+from retune.schedule.space import Space
+from retune.targets.devices import target_of
+from tests.support.oracle import Arrays, assert_close, inputs_for, poisoned, reference
 
-_OPSETS = 'ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]'
+MARGIN = 64
+"""Elements behind each buffer that no kernel may write."""
 
-
-def model_of(text: str) -> onnx.ModelProto:
-    """The model of a graph in ONNX's text form: `(float[n, 3] x) => (float[n, 3] y) {...}`."""
-    return parser.parse_model(f"<{_OPSETS}> net {text}")
-
-
-def opened(model: onnx.ModelProto, axis: int, symbol: str) -> onnx.ModelProto:
-    """The model with that dimension of its inputs open; reshapes that state 1 there take the rest.
-
-    Exporters write the batch so: `Reshape(x, [1, 2048])`.
-    """
-    model = onnx.ModelProto.FromString(model.SerializeToString())
-    stored = {tensor.name for tensor in model.graph.initializer}
-    for entry in model.graph.input:
-        if entry.name not in stored:
-            entry.type.tensor_type.shape.dim[axis].Clear()
-            entry.type.tensor_type.shape.dim[axis].dim_param = symbol
-    for entry in model.graph.output:
-        entry.type.tensor_type.ClearField("shape")
-    del model.graph.value_info[:]
-    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
-    for tensor in model.graph.initializer:
-        if tensor.name in shapes:
-            stated = onnx.numpy_helper.to_array(tensor).copy()
-            stated[axis] = -1 if stated[axis] == 1 and -1 not in stated else stated[axis]
-            tensor.CopyFrom(onnx.numpy_helper.from_array(stated, tensor.name))
-    return model
+Rules = Callable[[Program, DeviceSpec], Space]
 
 
-def fixing(conditions: Iterable[Condition]) -> list[str]:
-    """Those that hold for one value of a size only."""
-    return [str(c) for c in conditions if c.relation == "eq" and c.holds and len(c.dim.sizes) == 1]
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A tensor expression with sizes, and kernels for it."""
+
+    dag: Dag
+    sources: Mapping[str, ProgramSource]
+    """By sketch and decisions."""
+    conditions: tuple[Condition, ...]
+
+    @property
+    def noted(self) -> list[str]:
+        """The conditions as text, in order."""
+        return sorted(map(str, self.conditions))
+
+    def serves(self, values: SizeValues) -> bool:
+        """Whether the kernels are for these sizes."""
+        return all(condition.at(values) for condition in self.conditions)
 
 
-def imported(
-    model: onnx.ModelProto, sizes: Iterable[Size], values: SizeValues, folder: Path = Path()
-) -> tuple[list[Graph], tuple[Condition, ...]]:
-    """The graph in terms of the sizes, and as it is optimised; and the conditions that they are
-    right for."""
-    with assuming(values) as assumed:
-        graph = import_model(model, {size.name: size for size in sizes}, folder=folder)
-        graphs = [graph, *(optimise(graph, layout) for layout in ("NCHW", "NHWC"))]
-        for made in graphs:
-            made.verify()
-    for made in graphs:
-        assert made.sizes.keys() <= set(sizes)
-    return graphs, assumed.conditions
-
-
-def check(
-    model: onnx.ModelProto,
-    graphs: Iterable[Graph],
-    values: SizeValues,
+def lowered(
+    make: Callable[[], Dag],
+    rules: Rules,
+    spec: DeviceSpec,
+    at: SizeValues,
     *,
-    given: Mapping[str, np.ndarray] | None = None,
-    tolerance: float = 1e-5,
+    each: int = 1,
+    rng: np.random.Generator | None = None,
+    target: Target | None = None,
+) -> Lowered:
+    """What rules make of it for a device: `each` candidates of each sketch, lowered once."""
+    rng = rng or np.random.default_rng(0)
+    with assuming(at) as assumed:
+        dag = make()
+        sources: dict[str, ProgramSource] = {}
+        for sketch in rules(from_dag(dag), spec).sketches:
+            for row in sketch.sample(each, rng):
+                name = f"{sketch.name} {sketch.decided(row)}"
+                sources[name] = lower(sketch.instantiate(row), target or target_of(spec))
+    return Lowered(dag, sources, assumed.conditions)
+
+
+def assert_right_at(
+    device: Device, made: Lowered, every: Sequence[SizeValues], seed: int = 0
 ) -> None:
-    """The graphs give for these sizes what onnxruntime gives."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    names = [entry.name for entry in session.get_outputs()]
-    inputs: Mapping[str, np.ndarray] = {}
-    for graph in graphs:
-        fixed = graph.at(values).verify()
-        assert all(entry.fixed for entry in fixed.types.values())
-        inputs = inputs or {**random_inputs(fixed, 7), **(given or {})}
-        found = run_graph(fixed, inputs)
-        for name, wanted in zip(names, session.run(names, dict(inputs)), strict=True):
-            array = np.asarray(wanted)
-            assert found[name].shape == array.shape, (name, dict(values))
-            spread = float(np.abs(array).max(initial=1e-3))
-            np.testing.assert_allclose(
-                found[name], array, rtol=tolerance, atol=tolerance * spread, err_msg=str(values)
-            )
+    """All kernels give what numpy says at these sizes, and write nothing else."""
+    for values in every:
+        assert made.serves(values), f"{values} do not meet {made.noted}"
+        dag = at_sizes(made.dag, values)
+        inputs = inputs_for(dag, seed)
+        expected = reference(dag, inputs)
+        for name, source in made.sources.items():
+            found = run_at(device, source, inputs, values, dag)
+            assert_close(found, expected, f"{name} at {values}\n{source.text}")
+
+
+def run_at(
+    device: Device,
+    source: ProgramSource,
+    inputs: Mapping[str, np.ndarray],
+    values: SizeValues,
+    dag: Dag,
+) -> Arrays:
+    """The outputs at these sizes, with an error where a kernel writes past the end of a buffer."""
+    at, given = source.at(values), dict(inputs)
+    given |= {size: np.array([values[size]], np.int32) for size in source.sizes}
+    memory = {}
+    for spec in at.buffers:
+        packing = source.packing(spec.name)
+        if spec.role in ("input", "weight", "size"):
+            arrays = [given[name] for name in packing.sources]
+            data = (packing.pack.apply(*arrays) if packing.pack else arrays[0]).reshape(-1)
+            assert data.size == spec.elements, f"{spec.name}: {data.size}, not {spec.elements}"
+        else:
+            data = poisoned(spec.elements, spec.dtype)
+        margin = [] if spec.image else [poisoned(MARGIN, spec.dtype)]
+        memory[spec.name] = device.upload(np.concatenate([data, *margin]), spec.image)
+    program = device.build(source.text, options=source.options)
+    device.enqueue(device.prepare_all(program, at.launches, memory))
+    device.finish()
+    for spec in [b for b in at.buffers if b.role in ("output", "temp")]:
+        whole = TensorType((spec.elements + MARGIN,), spec.dtype)  # type: ignore[arg-type]
+        behind = device.read(memory[spec.name], whole)[spec.elements :]
+        same = np.array_equal(behind, poisoned(MARGIN, spec.dtype), equal_nan=spec.dtype[0] == "f")
+        assert same, f"{spec.name}: written past its end at {values}\n{source.text}"
+    types = {t.name: TensorType(t.shape, t.dtype) for t in dag.outputs}  # type: ignore[arg-type]
+    return {name: device.read(memory[name], type) for name, type in types.items()}

@@ -9,6 +9,7 @@ inputs and outputs, for the whole run.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
+from retune.codegen.source import Role
 from retune.device.opencl.runtime import PART_ALIGN_BYTES, aligned
 
 
@@ -47,7 +49,7 @@ class MemoryPlan:
     """What the temporaries would take if each one had its own memory."""
     weight_bytes: int
     io_bytes: int
-    """Inputs and outputs, and what host steps exchange with the device."""
+    """Inputs, outputs and sizes, and what host steps exchange with the device."""
 
     @property
     def peak_bytes(self) -> int:
@@ -60,7 +62,7 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
     blocks = temp_blocks(plan, align_bytes=align_bytes)
     offsets, arena = place(blocks)
     sizes = {entry.name: entry.bytes for entry in plan.buffers}
-    held = {"input": 0, "output": 0, "weight": 0, "temp": 0}
+    held = dict.fromkeys(get_args(Role), 0)
     off_device, crossing = roots_off_device(plan), host_roots(plan)
     for root, role in storage_roles(plan).items():
         if root not in off_device:
@@ -71,7 +73,7 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
         lower_bound_bytes=most_alive(blocks),
         unshared_bytes=sum(block.bytes for block in blocks),
         weight_bytes=held["weight"],
-        io_bytes=held["input"] + held["output"],
+        io_bytes=held["input"] + held["output"] + held["size"],
     )
 
 

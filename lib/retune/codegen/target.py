@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from retune.codegen.opencl.renderer import OPENCL
 from retune.codegen.printing import Renderer
-from retune.core.target import MOST_GROUPS
+from retune.core.target import MOST_DEEP_ITEMS, MOST_GROUPS
 from retune.ir.stmt import Stmt, blocks, loops
 
 BUILD_OPTIONS: tuple[str, ...] = ("-cl-unsafe-math-optimizations",)
@@ -63,6 +63,8 @@ class Groups:
     """Whether streams are fetched ahead: GPUs hide the way to memory by other items."""
     most: int | None = None
     """Groups on the second and on the third axis at most; None where a driver counts them."""
+    most_deep: int | None = None
+    """Items of a group on the third axis at most; None where a group has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,13 @@ class Target:
         return self.together if shares else self.alone
 
 
-_TOGETHER = Groups(single_item=False, aligned_vectors=True, prefetch=False, most=MOST_GROUPS)
+_TOGETHER = Groups(
+    single_item=False,
+    aligned_vectors=True,
+    prefetch=False,
+    most=MOST_GROUPS,
+    most_deep=MOST_DEEP_ITEMS,
+)
 
 CPU = Target(
     alone=Groups(single_item=True, aligned_vectors=False, prefetch=True), together=_TOGETHER

@@ -11,6 +11,7 @@ Source of the idea: symbolic integers with guards, as in Ansel et al., "PyTorch 
 Learning Through Dynamic Python Bytecode Transformation and Graph Compilation", ASPLOS 2024.
 """
 
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,10 +23,15 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeGuard
 SizeValues: TypeAlias = Mapping[str, int]
 """Name of a size -> its value."""
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A symbol for an extent from `least` to `most`, both included, in steps."""
+    """A symbol for an extent from `least` to `most`, both included, in steps.
+
+    Its name is an identifier, as texts of Dims and programs in C have it.
+    """
 
     name: str
     least: int
@@ -37,6 +43,8 @@ class Size:
             raise ValueError(
                 f"size {self.name}: expected 0 <= least <= most and a step of 1 or more; got {self}"
             )
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"size {self.name!r}: expected letters, digits and underscores")
 
     @property
     def values(self) -> range:
@@ -56,7 +64,7 @@ class Quotient:
     divisor: "int | Dim"
 
     def __str__(self) -> str:
-        return f"({_factor(self.dividend)} // {_factor(self.divisor)})"
+        return f"({_operand(self.dividend)} // {_operand(self.divisor, most_atoms=1)})"
 
 
 Atom: TypeAlias = "Size | Quotient"
@@ -256,6 +264,11 @@ def always_same(a: Sequence[int], b: Sequence[int]) -> bool:
     return len(a) == len(b) and all(map(always_equal, a, b))
 
 
+def never_above(a: int, b: int) -> bool:
+    """Whether `a <= b` for all sizes, as far as ranges say; nothing is noted."""
+    return most(a - b) <= 0
+
+
 # -- what is asked of them -------------------------------------------------------------------------
 
 
@@ -268,9 +281,9 @@ class Condition:
     holds: bool
 
     def at(self, values: SizeValues) -> bool:
-        """Whether it is met by these sizes."""
+        """Whether it is met by these sizes; of arrays of sizes, by each of them."""
         value = self.dim.at(values)
-        return (value < 0 if self.relation == "lt" else value == 0) is self.holds
+        return (value < 0 if self.relation == "lt" else value == 0) == self.holds
 
     def __str__(self) -> str:
         rest = dict(self.dim.terms).get((), 0)
@@ -348,6 +361,8 @@ def _ask(relation: Relation, gap: int | Dim) -> bool:
             return False
         value = gap.at(_at_hand(gap))
         answer = value < 0 if relation == "lt" else value == 0
+        if relation == "eq" and gap.terms[0][1] < 0:  # one form of the same question
+            gap = Dim(tuple((monomial, -coefficient) for monomial, coefficient in gap.terms))
         _note(Condition(relation, gap, answer))
         return answer
     return gap < 0 if relation == "lt" else gap == 0
@@ -493,12 +508,131 @@ def _atom_ends(atom: Atom) -> tuple[int, int]:
     return min(corners), max(corners)
 
 
-def _factor(extent: int | Dim) -> str:
-    """Its text as an operand of a product or quotient."""
-    single = not isinstance(extent, Dim) or (len(extent.terms) == 1 and extent.terms[0][1] == 1)
+def _operand(extent: int | Dim, most_atoms: int = 1 << 30) -> str:
+    """Its text in a quotient: what is not a product of so few atoms is in parentheses."""
+    if not isinstance(extent, Dim):
+        return str(extent)
+    (monomial, coefficient), *others = extent.terms
+    single = not others and coefficient == 1 and len(monomial) <= most_atoms
     return str(extent) if single else f"({extent})"
 
 
 def _shown(monomial: Monomial, coefficient: int) -> str:
     atoms = [a.name if isinstance(a, Size) else str(a) for a in monomial]
     return "*".join([str(coefficient), *atoms] if coefficient != 1 or not atoms else atoms)
+
+
+# -- from texts ------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(rf"\s*({_NAME.pattern}|\d+|//|[-+*()])")
+_CONDITION = re.compile(r"(.+) (<=|>=|==|!=|<|>) (.+)")
+_RELATIONS: Mapping[str, tuple[Relation, bool]] = {
+    "<": ("lt", True),
+    ">=": ("lt", False),
+    "==": ("eq", True),
+    "!=": ("eq", False),
+}
+_TURNED: Mapping[str, str] = {">": "<", "<=": ">="}
+"""Signs of conditions that are stated of the negative."""
+_MOST_NESTED = 64
+"""Quotients in each other."""
+
+
+def parse_dim(text: str, sizes: Mapping[str, Size]) -> int:
+    """The extent with that text, in terms of these sizes, by their names.
+
+    Raises: ValueError for another text than `str` gives, or a divisor that may be below 1.
+    """
+    parser = _Parser(text, sizes)
+    found = parser.sum()
+    if parser.token or str(found) != text:
+        raise ValueError(f"{text[:80]!r}: expected an extent such as 4*n + (n // 2)")
+    return found
+
+
+def parse_condition(text: str, sizes: Mapping[str, Size]) -> Condition:
+    """The condition with that text, in terms of these sizes. Raises: ValueError."""
+    if found := _CONDITION.fullmatch(text):
+        left, sign, right = found.groups()
+        gap = parse_dim(left, sizes) - parse_dim(right, sizes)
+        relation, holds = _RELATIONS[_TURNED.get(sign, sign)]
+        gap = -gap if sign in _TURNED else gap
+        if isinstance(gap, Dim) and str(stated := Condition(relation, gap, holds)) == text:
+            return stated
+    raise ValueError(f"{text[:80]!r}: expected a condition such as n != 1")
+
+
+class _Parser:
+    """Reads what `Dim.__str__` writes; the caller compares the texts."""
+
+    def __init__(self, text: str, sizes: Mapping[str, Size]) -> None:
+        self._text = text
+        self._sizes = sizes
+        self._end = self._depth = 0
+        self.token = ""
+        """The next one; empty behind the last one, and where there is none."""
+        self._advance()
+
+    def _advance(self) -> str:
+        taken, found = self.token, _TOKEN.match(self._text, self._end)
+        self.token = found[1] if found else ""
+        self._end = found.end() if found else self._end
+        return taken
+
+    def _took(self, token: str) -> bool:
+        if self.token != token:
+            return False
+        self._advance()
+        return True
+
+    def sum(self, first: "Atom | None" = None) -> int | Dim:
+        """Products with signs between them, of which the first one may begin with an atom."""
+        terms: dict[Monomial, int] = {}
+        sign = -1 if not first and self._took("-") else 1
+        while True:
+            factors = [first or self._factor()]
+            first = None
+            while self._took("*"):
+                factors.append(self._factor())
+            atoms = (factor for factor in factors if not isinstance(factor, int))
+            monomial = tuple(sorted(atoms, key=str))
+            coefficient = sign * prod(factor for factor in factors if isinstance(factor, int))
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+            if self.token not in ("+", "-"):
+                return _normal(terms)
+            sign = 1 if self._advance() == "+" else -1
+
+    def _factor(self) -> "Atom | int":
+        if self._took("("):
+            found = self._group()
+            if isinstance(found, Quotient):
+                return found
+            raise ValueError(f"{self._text[:80]!r}: expected a quotient, got {found}")
+        token = self._advance()
+        if token.isdigit():
+            return int(token)
+        if token in self._sizes:
+            return self._sizes[token]
+        known = ", ".join(self._sizes)
+        raise ValueError(f"{self._text[:80]!r}: expected a size of {known}, got {token!r}")
+
+    def _group(self) -> Quotient | int | Dim:
+        """A quotient, or a sum that is an operand of one, behind its opening parenthesis."""
+        self._depth += 1
+        if self._depth > _MOST_NESTED:
+            raise ValueError(f"{self._text[:80]!r}: expected at most {_MOST_NESTED} quotients")
+        found: Quotient | int | Dim = self._operand()
+        if self._took("//"):
+            divisor = self._operand()
+            if least(divisor) < 1:
+                raise ValueError(f"{self._text[:80]!r}: expected a divisor above 0, got {divisor}")
+            found = Quotient(found, divisor)
+        if not self._took(")"):
+            raise ValueError(f"{self._text[:80]!r}: expected a closing parenthesis")
+        return found
+
+    def _operand(self) -> int | Dim:
+        if not self._took("("):
+            return self.sum()
+        found = self._group()
+        return self.sum(found) if isinstance(found, Quotient) else found

@@ -15,7 +15,8 @@ from retune.schedule.effects import check_sums
 from retune.schedule.loops import loop_named, replace_loop, root_of
 
 GROUP_AXES: tuple[LoopKind, ...] = ("group.0", "group.1", "group.2")
-AXES: tuple[LoopKind, ...] = (*GROUP_AXES, "local.0", "local.1", "local.2", "vthread")
+ITEM_AXES: tuple[LoopKind, ...] = ("local.0", "local.1", "local.2")
+AXES: tuple[LoopKind, ...] = (*GROUP_AXES, *ITEM_AXES, "vthread")
 """What `bind` takes."""
 
 

@@ -379,6 +379,13 @@ def test_more_groups_than_devices_start_are_refused():
         lower(s.program, CPU)
 
 
+def test_more_items_on_the_third_axis_than_devices_start_are_refused():
+    s = Schedule(from_dag(dense(65, 3, 8, epilogue=False)))
+    s.bind("y.i", "local.2")
+    with pytest.raises(CodegenError, match=r"\[1, 1, 65\] work-items, .* no more than 64 along"):
+        lower(s.program, CPU)
+
+
 def test_what_has_no_c_form_is_refused():
     x = placeholder("x", (4,))
     with pytest.raises(CodegenError, match="cannot print"):

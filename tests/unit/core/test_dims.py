@@ -9,11 +9,26 @@ from math import prod
 import numpy as np
 import pytest
 
-from retune.core.dims import Dim, Size, assuming, at, dim_of, example, holding, least, most
+from retune.core.dims import (
+    Dim,
+    Size,
+    always_equal,
+    assuming,
+    at,
+    dim_of,
+    example,
+    holding,
+    least,
+    most,
+    never_above,
+    parse_condition,
+    parse_dim,
+)
 from retune.core.keys import content_key
 
 N, H = Size("n", 1, 6), Size("h", 3, 9)
 n, h = dim_of(N), dim_of(H)
+_SIZES = {"n": N, "h": H}
 _EVERY = list(holding((), (N, H)))
 
 _OPERATORS: list[Callable[[int, int], int]] = [operator.add, operator.sub, operator.mul]
@@ -24,7 +39,7 @@ def _random_dim(rng: random.Random, depth: int) -> int:
         return rng.choice([n, h, rng.randrange(-4, 5)])
     a = _random_dim(rng, depth - 1)
     if rng.random() < 0.4:
-        divisor = rng.choice([2, 3, 4, n, h])
+        divisor = rng.choice([2, 3, 4, n, h, n * h])
         return a // divisor if rng.random() < 0.6 else a % divisor
     return rng.choice(_OPERATORS)(a, _random_dim(rng, depth - 1))
 
@@ -46,6 +61,7 @@ def test_arithmetic_is_that_of_integers_at_every_size() -> None:
             dims += 1
             text = compile(str(dim), "dim", "eval")
             assert [eval(text, dict(sizes)) for sizes in _EVERY] == values  # noqa: S307
+            assert parse_dim(str(dim), _SIZES) == dim
     assert dims > 150
 
 
@@ -56,7 +72,7 @@ def _evaluated(rng: random.Random, depth: int, sizes: dict[str, int]) -> int:
         return rng.choice([*own, rng.randrange(-4, 5)])
     a = _evaluated(rng, depth - 1, sizes)
     if rng.random() < 0.4:
-        divisor = rng.choice([2, 3, 4, *own])
+        divisor = rng.choice([2, 3, 4, *own, own[0] * own[1]])
         return a // divisor if rng.random() < 0.6 else a % divisor
     return rng.choice(_OPERATORS)(a, _evaluated(rng, depth - 1, sizes))
 
@@ -121,3 +137,37 @@ def test_sizes_have_ranges() -> None:
     assert list(Size("seq", 8, 32, 8).values) == [8, 16, 24, 32]
     with pytest.raises(ValueError, match="expected 0 <= least <= most"):
         Size("seq", 4, 3)
+    with pytest.raises(ValueError, match="expected letters, digits and underscores"):
+        Size("batch size", 1, 4)
+
+
+def test_conditions_are_read_from_their_texts() -> None:
+    """As they were; of two forms of a question that means the same there is one."""
+    rng = random.Random(5)
+    with assuming({"n": 4, "h": 5}) as assumed:
+        for _ in range(80):
+            a, b = _random_dim(rng, 2), _random_dim(rng, 1)
+            assert (a < b) in (True, False)
+            assert (a == b) is (b == a)
+    assert len(assumed.conditions) > 30
+    assert [parse_condition(str(c), _SIZES) for c in assumed.conditions] == [*assumed.conditions]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "n +", "w", "n*2", "(n // 0)", "(n // (n - 1))", "(n // 2", "n n", "(" * 999, "2*(n + h)"],
+)
+def test_other_texts_are_no_extents(text: str) -> None:
+    """Unknown sizes, other forms of an extent, divisors that may be 0."""
+    with pytest.raises(ValueError, match="expected"):
+        parse_dim(text, _SIZES)
+    with pytest.raises(ValueError, match="expected"):
+        parse_condition(f"{text} < 4", _SIZES)
+
+
+def test_comparisons_for_all_sizes_note_nothing() -> None:
+    """They need no sizes at hand."""
+    assert always_equal((n + 1) * h, n * h + h)
+    assert not always_equal(n, 4)
+    assert never_above(n, h + 3)
+    assert not never_above(n, h)

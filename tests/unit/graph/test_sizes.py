@@ -7,12 +7,13 @@ import pytest
 
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import ModelError
-from retune.frontend.models import load_model, resolve_model
+from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.zoo import LIGHT, ZOO
+from retune.frontend.zoo.writer import open_axes
 from retune.graph.fuse import partition
 from retune.graph.passes.pipeline import optimise
-from tests.support.sizes import check, fixing, imported, model_of, opened
+from tests.support.sized_networks import check, fixing, imported, model_of
 
 N = Size("n", 1, 32)
 n = dim_of(N)
@@ -115,13 +116,13 @@ def test_an_operator_is_imported_once_for_every_batch(name: str) -> None:
 
 def test_fixed_extents_stay_what_they_were() -> None:
     """The same graph, whether its extents were given as numbers or as a size of one value."""
-    model = model_of(OPERATORS["shape"])
-    assert import_model(model, {"n": 4}).key == import_model(model, {"n": Size("n", 4, 4)}).key
+    model, four = model_of(OPERATORS["shape"]), dim_of(Size("n", 4, 4))
+    assert import_model(model, {"n": (4,)}).key == import_model(model, {"n": (four,)}).key
 
 
 def test_a_size_is_read_from_an_extent_of_an_input() -> None:
     with assuming({"n": 5}):
-        graph = import_model(model_of(OPERATORS["products"]), {"n": N})
+        graph = import_model(model_of(OPERATORS["products"]), {"n": (n,)})
     assert graph.sizes == {N: ("x", 0)}
     with assuming({"n": 5}):
         twice = import_model(model_of("(float[m, 3] x) => (float[m, 3] y) { y = Relu(x) }"),
@@ -151,18 +152,12 @@ def test_every_network_has_the_same_groups_for_every_batch(name: str, models: Pa
 
 
 def _check_network(name: str, models: Path, values: tuple[int, ...]) -> None:
-    if name.startswith("zoo:"):
-        with assuming({"n": 4}):
-            shapes = {"data": (n, *ZOO[name.removeprefix("zoo:")][1][1:])}
-            model = onnx.load(str(resolve_model(name, models, shapes)))
-            assert load_model(name, shapes, models).sizes == {N: ("data", 0)}
-    else:
-        model = opened(onnx.load(str(resolve_model(name, models))), 0, "n")
+    model = open_axes(onnx.load(str(resolve_model(name, models))), {0: "n"})
     graphs, conditions = imported(model, [N], {"n": 4})
     assert conditions == ()
     for value in values:
         check(model, graphs, {"n": value}, tolerance=1e-4)
-        fixed = partition(optimise(import_model(model, {"n": value}), "NHWC"))
+        fixed = partition(optimise(import_model(model, {"n": (value,)}), "NHWC"))
         assert [(g.kind, len(g.nodes)) for g in fixed] == [
             (g.kind, len(g.nodes)) for g in partition(graphs[-1])
         ]

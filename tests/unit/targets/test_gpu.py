@@ -153,11 +153,12 @@ MANY: dict[str, Dag] = {
     "windows of images": depthwise(70_000, 3, 3, 4),
     "a long line": pool(1, 1, 300_000, 4, 1, 2, average=False),
     "elements": elementwise(300_000, 4),
+    "small products": batched_product(4096, 2, 8, 2),
 }
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_groups_on_the_second_and_third_axis_are_few(name: str):
+def test_groups_and_items_on_the_second_and_third_axis_are_few(name: str):
     dag = merge_axes(MANY[name])
     found = spaces(dag, GENERIC_GPU)
     assert any(s.name != "gpu.plain" for s in found) or name in ("long rows", "elements")

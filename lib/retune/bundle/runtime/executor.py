@@ -179,7 +179,7 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
             parameters=len(launch.args),
             groups=three([size // local for size, local in pairs]),
             items=prod(launch.local_size),
-            arena=kernel.arena_bytes or 0,
+            arena=None if kernel.single_item else kernel.arena_bytes,
         )
     return list(found.values())
 

@@ -46,9 +46,11 @@ class Callee:
     """How many pointers it takes."""
     groups: tuple[int, int, int]
     items: int = 1
-    """Of a group; of one item the function is `group_function`, or else `tile_name`."""
-    arena: int = 0
-    """Bytes of local memory of a group."""
+    """Of a group."""
+    arena: int | None = None
+    """Bytes of local memory that `tile_name` is given, a function of each item of a group; None
+    where groups are single items, each by itself, and the function is `group_function`. A group
+    that waits or has local memory is a tile, also of one item."""
 
     @property
     def group(self) -> str:

@@ -131,7 +131,7 @@ WAYS: Mapping[str, Way] = {
 
 def _room(tiles: Callee) -> int:
     """Items from one group to the next beside it."""
-    return 1 if tiles.items == 1 else -(-tiles.items // _WARP) * _WARP
+    return 1 if tiles.arena is None else -(-tiles.items // _WARP) * _WARP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Shape:
     def beside(self, tiles: Callee) -> int:
         """Groups of a kernel that one of these runs side by side: only as many as it takes."""
         needed = -(-prod(tiles.groups) // self.groups)
-        return max(1, min(needed, self.items // _room(tiles), self.arena // max(1, tiles.arena)))
+        return max(1, min(needed, self.items // _room(tiles), self.arena // (tiles.arena or 1)))
 
     def tickets(self, tiles: Callee) -> int:
         """Of a step that runs such a kernel."""
@@ -158,7 +158,7 @@ def shape_of(tiles: Sequence[Callee], groups: int) -> Shape:
     return Shape(
         groups=groups,
         items=max(_WARP, *map(_room, tiles)),
-        arena=max(_ALIGN, *(one.arena for one in tiles)),
+        arena=max(_ALIGN, *(one.arena or 0 for one in tiles)),
     )
 
 
@@ -298,7 +298,7 @@ def _cases(tiles: Sequence[Callee], shape: Shape) -> list[str]:
 def _call(one: Callee, beside: int) -> list[str]:
     """The call of the function of a group."""
     passed = [f"    {a}" for a in one.arguments(_PLACES_AT)]
-    if one.items == 1:
+    if one.arena is None:
         called = f"{group_function(one.kernel)}("
         return ["if (item >= 0) {", f"  {called}", *passed, "    group);", "}"]
     place = f"arena + {one.arena} * min(slot, {beside - 1})" if beside > 1 else "arena"

@@ -90,6 +90,10 @@ class PreparedKernel:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
 
+    def __str__(self) -> str:
+        sizes = f"{self.global_size} work-items in groups of {self.local_size}"
+        return f"kernel {self.name!r} over {sizes}"
+
     def one_group(self) -> "PreparedKernel":
         """The same kernel and arguments over a single work-group."""
         return replace(self, global_size=self.local_size)
@@ -402,12 +406,12 @@ class Device:
     def enqueue(self, launches: Sequence[PreparedKernel]) -> None:
         """Puts the launches into the queue, in order, and returns at once."""
         enqueue, queue = self._cl.enqueue_nd_range_kernel, self._queue
+        launch: PreparedKernel | None = None
         try:
             for launch in launches:
                 enqueue(queue, launch.kernel, launch.global_size, launch.local_size)
         except self._cl.Error as error:
-            names = ", ".join(launch.name for launch in launches)
-            raise LaunchFailed(f"{self.spec.name}: launch of {names}: {error}") from error
+            raise LaunchFailed(f"{self.spec.name}: launch of {launch}: {error}") from error
 
     def flush(self) -> None:
         """Lets the device start on what is enqueued."""

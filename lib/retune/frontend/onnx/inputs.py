@@ -1,26 +1,25 @@
 """The inputs and outputs of an ONNX model: their types, open dimensions bound by the user.
 
-Read `input_types`. A symbol such as `batch` has one extent wherever it stands, so that the shape
-of one input may bind dimensions of others. What is left open is asked for once, for all inputs.
+Read `input_types`, and `open_shapes` for extents that stay open. A symbol such as `batch` has one
+extent wherever it stands, so that the shape of one input may bind dimensions of others. Whatever is
+left open is asked for once, for all inputs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
 
 import onnx
 
-from retune.core.dims import Size, dim_of, most
+from retune.core.dims import dim_of, most
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
+from retune.core.ranges import Extents, Stated, is_open
 from retune.proto.file import element_type
 
-Extent: TypeAlias = int | Size
-"""A size stands for all of its values."""
-Shapes: TypeAlias = Mapping[str, Extent | Sequence[Extent]]
-"""Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent."""
-_Given: TypeAlias = dict[str, tuple[int, ...]]
-"""The same with Dims in place of sizes, and an extent by itself as a shape of one."""
+Shapes = Mapping[str, Sequence[int]]
+"""Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent. These
+may be Dims: the network is imported for all of their values."""
 
 MOST_ELEMENTS = 2**31 - 1
 """Of an input: kernels number elements by 32 bits (`codegen.widths`)."""
@@ -42,26 +41,80 @@ def input_types(
     """
     entries = [entry for entry in graph.input if entry.name not in stored]
     types: dict[str, DType] = {e.name: _element_type(e, "input") for e in entries}
-    symbols, given = _symbols_apart(entries, with_dims(shapes))
-    bound = _extents(entries, symbols, given)
-    if missing := [e for e in entries if e.name not in given and not _is_bound(e, bound)]:
+    symbols, shapes = _symbols_apart(entries, shapes)
+    bound = _extents(entries, symbols, shapes)
+    if missing := [e for e in entries if e.name not in shapes and not _is_bound(e, bound)]:
         raise _missing(missing, bound)
-    found = {entry.name: _shape(entry, given, bound) for entry in entries}
+    found = {entry.name: _shape(entry, shapes, bound) for entry in entries}
     for name, shape in found.items():
         check_elements(f"input '{name}'", shape)
     return {name: TensorType(shape, types[name]) for name, shape in found.items()}
 
 
-def with_dims(shapes: Shapes) -> _Given:
-    """The shapes in terms of Dims; an extent by itself is a shape of one."""
-    return {
-        name: tuple(map(_dim, given if isinstance(given, Sequence) else (given,)))
-        for name, given in shapes.items()
-    }
+@dataclass(frozen=True, slots=True)
+class OpenShapes:
+    """Shapes that a user states, some of whose extents are sizes with several values."""
+
+    shapes: Mapping[str, tuple[int | str, ...]]
+    """Of inputs and symbols; an extent that is open is the name of its size."""
+    extents: tuple[Extents, ...]
+    """The sizes, in the order of their names."""
+
+    def at(self, values: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The shapes for these values of the sizes, numbers or Dims."""
+        return {
+            key: tuple(values[e] if isinstance(e, str) else e for e in shape)
+            for key, shape in self.shapes.items()
+        }
+
+    @property
+    def symbolic(self) -> dict[str, tuple[int, ...]]:
+        """The shapes with the sizes as Dims."""
+        return self.at({each.size.name: dim_of(each.size) for each in self.extents})
 
 
-def _dim(extent: Extent) -> int:
-    return dim_of(extent) if isinstance(extent, Size) else extent
+def open_shapes(
+    graph: onnx.GraphProto, stated: Mapping[str, Sequence[Stated]], stored: Collection[str] = ()
+) -> OpenShapes:
+    """What is stated of the inputs and symbols of a network.
+
+    A size has the name of the symbol that the model has there, or of the input and its axis.
+    Raises: ModelError for extents that state no range, and for a size with two ranges.
+    """
+    entries = [entry for entry in graph.input if entry.name not in stored]
+    inputs = {e.name: _dims(e) if _has_rank(e) else [] for e in entries}
+    symbols = {dim for dims in inputs.values() for dim in dims if isinstance(dim, str)}
+    found: dict[str, Extents] = {}
+    shapes: dict[str, tuple[int | str, ...]] = {}
+
+    def opened(name: str, several: Sequence[Stated]) -> str:
+        try:
+            extents = Extents.of(name, several)
+        except ValueError as error:
+            raise ModelError(f"{name}={_listed(several)}: expected {error}") from None
+        if found.setdefault(name, extents) != extents:
+            raise ModelError(
+                f"'{name}' has the ranges {found[name].size} and {extents.size}; expected one for "
+                f"all inputs; write --shape {extents.size}"
+            )
+        return name
+
+    for key, extents in stated.items():
+        alone = key in symbols - inputs.keys() - {_UNNAMED}
+        if alone and (len(extents) > 1 or is_open(extents)):
+            shapes[key] = (opened(key, extents),)
+            continue
+        dims = [*inputs.get(key, ()), *[_UNNAMED] * len(extents)]
+        names = (
+            dim if isinstance(dim, str) and dim != _UNNAMED else f"{key}.{axis}"
+            for axis, dim in enumerate(dims)
+        )
+        shapes[key] = tuple(
+            opened(name, [extent]) if isinstance(extent, str) else extent
+            for name, extent in zip(names, extents, strict=False)
+        )
+    ordered = tuple(found[name] for name in sorted(found))
+    return OpenShapes(shapes, ordered)
 
 
 def check_elements(what: str, shape: Sequence[int]) -> None:
@@ -114,8 +167,8 @@ def _has_rank(entry: onnx.ValueInfoProto) -> bool:
 
 
 def _symbols_apart(
-    entries: Sequence[onnx.ValueInfoProto], shapes: _Given
-) -> tuple[dict[str, int], _Given]:
+    entries: Sequence[onnx.ValueInfoProto], shapes: Shapes
+) -> tuple[dict[str, int], dict[str, Sequence[int]]]:
     """The extents that are given for symbols, and the shapes that are given for inputs.
 
     A name may be both a symbol and an input. It is the symbol if that alone fits: one extent, and
@@ -132,7 +185,7 @@ def _symbols_apart(
 
 
 def _extents(
-    entries: Sequence[onnx.ValueInfoProto], symbols: Mapping[str, int], shapes: _Given
+    entries: Sequence[onnx.ValueInfoProto], symbols: Mapping[str, int], shapes: Shapes
 ) -> dict[str, int]:
     """The extents of symbols by those given for them and by shapes of inputs.
 
@@ -146,7 +199,7 @@ def _extents(
         )
     for entry in entries:
         if entry.name in shapes:
-            _bind(entry, shapes[entry.name], bound)
+            _bind(entry, tuple(shapes[entry.name]), bound)
     return bound
 
 
@@ -174,10 +227,10 @@ def _is_bound(entry: onnx.ValueInfoProto, bound: Mapping[str, int]) -> bool:
     )
 
 
-def _shape(entry: onnx.ValueInfoProto, shapes: _Given, bound: Mapping[str, int]) -> tuple[int, ...]:
+def _shape(entry: onnx.ValueInfoProto, shapes: Shapes, bound: Mapping[str, int]) -> tuple[int, ...]:
     if entry.name in shapes:
-        return shapes[entry.name]
-    return tuple(dim if not isinstance(dim, str) else bound[dim] for dim in _dims(entry))
+        return tuple(shapes[entry.name])
+    return tuple(bound[dim] if isinstance(dim, str) else dim for dim in _dims(entry))
 
 
 def _missing(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -> ShapesMissing:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from retune.frontend.onnx.importer import Shapes, import_model
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_parts
 from retune.ops import Array
 
@@ -17,13 +17,12 @@ LAYERS = ("Conv", "ConvTranspose", "Gemm")
 """ONNX ops whose output is linear in their weights and bias together."""
 
 
-def calibrate(model: onnx.ModelProto, seed: int, shapes: Shapes | None = None) -> onnx.ModelProto:
+def calibrate(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     """The model, its convolution and dense weights scaled in place.
 
-    Runs the network once on a seeded input; `shapes` are those of what it leaves open. No
-    initializer may serve two layers.
+    Runs the network once on a seeded input. No initializer may serve two layers.
     """
-    graph = import_model(model, shapes)
+    graph = import_model(model)
     layers = {node.output[0]: node for node in model.graph.node if node.op_type in LAYERS}
     factors: dict[str, float] = {}
 

@@ -1,6 +1,6 @@
 """Writing networks as ONNX, layer by layer, with weights from a seed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -8,11 +8,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from retune.core.dims import always_same, is_fixed
-from retune.core.dtypes import TensorType
 from retune.ops import Array
 from retune.ops.shapes import window_extent
-from retune.proto.file import value_info
 
 OPSET = 13
 IR_VERSION = 8
@@ -48,6 +45,26 @@ def make_model(name: str, nodes: Any, inputs: Any, outputs: Any, weights: Any) -
     return model
 
 
+def open_axes(model: onnx.ModelProto, symbols: Mapping[int, str]) -> onnx.ModelProto:
+    """The model itself, in which these axes of all inputs are open, by these names.
+
+    Reshapes that state such an extent where they keep it, as for the batch, state that they do.
+    """
+    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
+    for axis, name in symbols.items():
+        for entry in model.graph.input:
+            dim = entry.type.tensor_type.shape.dim[axis]
+            for tensor in model.graph.initializer:
+                if tensor.name in shapes and tensor.dims[0] > axis:
+                    stated = numpy_helper.to_array(tensor).copy()
+                    stated[axis] = 0 if stated[axis] == dim.dim_value else stated[axis]
+                    tensor.CopyFrom(numpy_helper.from_array(stated, tensor.name))
+            dim.dim_param = name
+    for entry in model.graph.output if symbols else ():
+        entry.type.tensor_type.ClearField("shape")  # what reads the file infers it
+    return model
+
+
 class NetWriter:
     """Collects layers; each method gives the name of the value that it makes."""
 
@@ -63,14 +80,14 @@ class NetWriter:
 
     def input(self, name: str, shape: Shape) -> str:
         """A float32 input."""
-        self._inputs.append(value_info(name, TensorType(shape)))
+        self._inputs.append(helper.make_tensor_value_info(name, 1, shape))
         self.shapes[name] = shape
         return name
 
     def output(self, value: str, name: str) -> None:
         """The value as an output of that name."""
         self._nodes.append(helper.make_node("Identity", [value], [name], name=name))
-        self._outputs.append(value_info(name, TensorType(self.shapes[value])))
+        self._outputs.append(helper.make_tensor_value_info(name, 1, self.shapes[value]))
 
     def model(self) -> onnx.ModelProto:
         """What was written so far."""
@@ -202,7 +219,7 @@ class NetWriter:
     def flatten(self, x: str) -> str:
         """[batch, everything else]."""
         batch, *rest = self.shapes[x]
-        return self.node("Flatten", [x], (batch, prod(rest)), axis=1)
+        return self.node("Flatten", [x], (batch, int(np.prod(rest))), axis=1)
 
     def dense(self, x: str, units: int) -> str:
         """A fully connected layer with bias."""
@@ -232,12 +249,7 @@ class NetWriter:
 
     def reshape(self, x: str, shape: Shape) -> str:
         """The same elements under another shape."""
-        own = self.shapes[x]
-        stated = [
-            e if is_fixed(e) else 0 if always_same(own[d : d + 1], [e]) else -1
-            for d, e in enumerate(shape)
-        ]
-        target = self.constant(self._name("shape"), np.asarray(stated, np.int64))
+        target = self.constant(self._name("shape"), np.asarray(shape, np.int64))
         return self.node("Reshape", [x, target], shape)
 
     def _name(self, stem: str) -> str:

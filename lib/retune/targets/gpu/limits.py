@@ -5,10 +5,10 @@ Read `keep_to_limits`.
 
 from math import prod
 
-from retune.core.target import MOST_GROUPS, DeviceSpec
+from retune.core.target import MOST_DEEP_ITEMS, MOST_GROUPS, DeviceSpec
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import Stmt, blocks, is_compile_time, loops
-from retune.schedule.binding import GROUP_AXES
+from retune.schedule.binding import GROUP_AXES, ITEM_AXES
 from retune.schedule.schedule import Schedule
 from retune.targets.gpu.images import TEXEL, image_elements
 
@@ -25,8 +25,9 @@ def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
         if is_compile_time(root):
             continue
         extents = {n.kind: n.extent for n in loops(root)}
-        items = prod((e for k, e in extents.items() if k.startswith("local")), start=const(1))
-        s.require(items <= spec.max_work_group, "too many items in a group")
+        items = [extents.get(axis, const(1)) for axis in ITEM_AXES]
+        s.require(prod(items, start=const(1)) <= spec.max_work_group, "too many items in a group")
+        s.require(items[-1] <= MOST_DEEP_ITEMS, f"too many items on {ITEM_AXES[-1]}")
         s.require(_local_bytes(root) <= spec.local_memory_bytes, "local memory is too small")
         for axis in GROUP_AXES[1:]:
             s.require(extents.get(axis, const(1)) <= MOST_GROUPS, f"too many groups on {axis}")
