@@ -12,13 +12,17 @@ Learning Through Dynamic Python Bytecode Transformation and Graph Compilation", 
 """
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache, wraps
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SizeValues: TypeAlias = Mapping[str, int]
 """Name of a size -> its value."""
@@ -327,6 +331,37 @@ def assuming(values: SizeValues) -> Generator[Assumptions]:
         yield own
     finally:
         _CURRENT.reset(token)
+
+
+def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An `lru_cache` of what is made of extents, for each of the sizes at hand.
+
+    The conditions of a result are noted again where it is used again.
+    """
+
+    def decorate(made: Callable[P, R]) -> Callable[P, R]:
+        make = cast("Callable[..., R]", made)
+
+        @lru_cache(maxsize=maxsize)
+        def cached(values: tuple[tuple[str, int], ...] | None, *args: Any) -> Any:
+            if values is None:
+                return make(*args), ()
+            with assuming(dict(values)) as assumed:
+                result = make(*args)
+            return result, assumed.conditions
+
+        @wraps(made)
+        def found(*args: P.args, **kwargs: P.kwargs) -> R:
+            assert not kwargs, f"{made.__name__}: expected positional arguments"
+            current = _CURRENT.get()
+            result, conditions = cached(current and tuple(sorted(current.values.items())), *args)
+            for condition in conditions:
+                _note(condition)
+            return result
+
+        return found
+
+    return decorate
 
 
 def holding(conditions: Sequence[Condition], sizes: Iterable[Size]) -> Iterator[dict[str, int]]:

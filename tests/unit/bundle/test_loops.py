@@ -8,10 +8,11 @@ import pytest
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
-from retune.bundle.plan import NetworkPlan, PlanLoop
-from retune.bundle.runtime.executor import launchable_segments, step_rows
+from retune.bundle.plan import NetworkPlan, PlanLoop, Segment
+from retune.bundle.runtime.executor import launchable_segments
 from retune.bundle.runtime.placement import lay_out
-from retune.codegen.network.persistent import MAX_STEPS
+from retune.bundle.runtime.rows import callees_of, step_rows
+from retune.codegen.network.persistent import most_rounds
 from retune.core.errors import VerifyError
 
 
@@ -42,8 +43,9 @@ def test_loops_may_lie_in_loops(plan: NetworkPlan) -> None:
 
 
 def test_one_launch_runs_no_more_than_it_can_count(plan: NetworkPlan) -> None:
-    most = MAX_STEPS // 2
-    found = launchable_segments(looped(plan, (1, 3, 2 * most + 3)).segments(0, 4))
+    most = most_rounds(max(callee.count for callee in callees_of(plan)))
+    some = looped(plan, (1, 3, 2 * most + 3))
+    found = launchable_segments(some, some.segments(0, 4))
     assert [s.times for s in found] == [1, most, most, 3, 1]
 
 
@@ -87,10 +89,26 @@ def test_small_kernels_of_a_loop_are_chained(plan: NetworkPlan) -> None:
     rows = step_rows(some, lay_out(some, plan_memory(some)))
     names = [launch.kernel for launch in some.launches]
     assert [step.kernel for step in rows.steps] == [*names, names[0], names[1], "chain_0"]
-    assert rows.spans == {(0, 4): (4, 7)}
+    assert rows.segments_of(0, 4) == (Segment(first=4, end=7, times=9),)
     chain, links = rows.callees[-1], rows.steps[2:4]
     assert (chain.kernel, chain.groups) == ("chain_0", (1, 1, 1))
     assert rows.steps[-1].args == (*links[0].args, *links[1].args)
     assert rows.steps[-1].waits and min(rows.steps[-1].waits) >= 4
     plain = step_rows(plan, lay_out(plan, plan_memory(plan)))
-    assert (len(plain.steps), plain.spans, plain.text) == (4, {}, "")
+    assert (len(plain.steps), plain.segments, plain.text) == (4, {}, "")
+    assert plain.segments_of(0, 4) == (Segment(first=0, end=4),)
+
+
+def test_one_worker_runs_a_loop_of_small_kernels(plan: NetworkPlan) -> None:
+    """It is one row of all times, among those of what stands before and after it."""
+    some = looped(plan, (1, 3, 9))
+    rows = step_rows(some, lay_out(some, plan_memory(some)))
+    first, *_, last = (launch.kernel for launch in some.launches)
+    assert [step.kernel for step in rows.steps[4:]] == [first, "chain_0", last]
+    assert rows.segments_of(0, 4) == (Segment(first=4, end=7),)
+    assert "for (int time = 0; time < 9; ++time) {" in rows.text
+    assert (rows.steps[5].waits, rows.steps[6].waits) == ((4,), (5,))
+    large = replace(plan.launches[1], bytes=1 << 20)
+    other = replace(some, launches=(plan.launches[0], large, *plan.launches[2:]))
+    assert (len(some.lone_loops), other.lone_loops) == (1, ())
+    assert looped(plan, (0, 3, 2), (1, 2, 7)).lone_loops == ()
