@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from retune.core.dims import always_same
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
@@ -218,7 +219,7 @@ def _epilogue(around: _Surroundings, first: Node) -> list[Node]:
     shape = graph.types[first.outputs[0]].shape
 
     def fits(node: Node) -> bool:
-        return _is_elementwise(node) and graph.types[node.outputs[0]].shape == shape
+        return _is_elementwise(node) and always_same(graph.types[node.outputs[0]].shape, shape)
 
     return _behind(around, first, fits, fits)
 
@@ -235,11 +236,11 @@ def _over_rows(around: _Surroundings, first: Node) -> list[Node]:
 
     def fits(node: Node) -> bool:
         made = graph.types[node.outputs[0]].shape
-        own = _is_elementwise(node) and made in (shape, (*shape[:-1], 1))
+        own = _is_elementwise(node) and _is_of_rows(made, shape)
         return own or _goes_along_rows(graph, node, shape)
 
     def ends(node: Node) -> bool:
-        return graph.types[node.outputs[0]].shape == shape
+        return always_same(graph.types[node.outputs[0]].shape, shape)
 
     found = _behind(around, first, fits, ends)
     return found if any(not _is_elementwise(node) for node in (first, *found)) else []
@@ -285,11 +286,18 @@ def _computes(around: _Surroundings, nodes: Sequence[Node]) -> Node | None:
 
 def _goes_along_rows(graph: Graph, node: Node, shape: tuple[int, ...]) -> bool:
     """Whether the node is a reduction over the last axis of data of that shape."""
-    if lookup(node.op).kind != "reduction" or graph.types[node.inputs[0]].shape != shape:
+    if lookup(node.op).kind != "reduction" or not always_same(
+        graph.types[node.inputs[0]].shape, shape
+    ):
         return False
     along = node.attrs.get("axes", (node.attrs.get("axis"),))
     made = graph.types[node.outputs[0]].shape
-    return along == (len(shape) - 1,) and made in (shape, (*shape[:-1], 1))
+    return along == (len(shape) - 1,) and _is_of_rows(made, shape)
+
+
+def _is_of_rows(made: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether these are rows of that shape, or one element for each of them."""
+    return always_same(made, shape) or always_same(made, (*shape[:-1], 1))
 
 
 def _behind(
