@@ -980,3 +980,14 @@ def leaf_sums(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]
     combine = {"sum": np.sum, "min": np.min, "max": np.max}[str(attrs["reducer"])]
     made = combine(weights[leaves], axis=2)
     return (made.reshape(len(leaves), -1).astype(weights.dtype),)
+
+
+@meaning("extents")
+def _extents(_: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    return (np.array(attrs["values"], str(attrs["to"])).reshape(ints(attrs, "shape")),)
+
+
+@meaning("positions")
+def _positions(_: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    places = np.moveaxis(np.indices(ints(attrs, "shape")), 0, -1)
+    return ((integer(attrs, "begin") + places @ ints(attrs, "steps")).astype(str(attrs["to"])),)

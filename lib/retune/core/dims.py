@@ -181,6 +181,15 @@ class Dim(_Number):
         """The sizes that it depends on."""
         return frozenset(size for monomial, _ in self.terms for size in _sizes(monomial))
 
+    @property
+    def size(self) -> Size | None:
+        """The size that it is; None where it is more than that."""
+        match self.terms:
+            case (((Size() as size,), 1),):
+                return size
+            case _:
+                return None
+
     def at(self, values: SizeValues) -> int:
         """Its value for these sizes. Raises: KeyError for a size without a value."""
         return sum(c * prod(_atom_at(a, values) for a in m) for m, c in self.terms)
@@ -245,9 +254,18 @@ def is_fixed(extent: int) -> bool:
 
 
 def always_equal(a: int, b: int) -> bool:
-    """Whether both are the same for all sizes, as far as their forms say; nothing is noted."""
-    gap = a - b
-    return is_fixed(gap) and gap == 0
+    """Whether two extents are equal for all sizes, by their normal forms: nothing is noted.
+
+    For choices: what is done for extents that may differ is right for equal ones, too.
+    """
+    if isinstance(a, Dim) or isinstance(b, Dim):
+        return isinstance(a, Dim) and isinstance(b, Dim) and a.terms == b.terms
+    return a == b
+
+
+def always_same(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two shapes are equal for all sizes, see `always_equal`."""
+    return len(a) == len(b) and all(map(always_equal, a, b))
 
 
 def never_above(a: int, b: int) -> bool:

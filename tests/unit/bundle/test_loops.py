@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from retune.bundle.build import build_plan
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
@@ -14,6 +15,10 @@ from retune.bundle.runtime.placement import lay_out
 from retune.bundle.runtime.rows import callees_of, step_rows
 from retune.codegen.network.persistent import most_rounds
 from retune.core.errors import VerifyError
+from retune.core.target import GENERIC_CPU
+from retune.graph.passes.pipeline import optimise
+from retune.search.extract import extract
+from tests.support import loops
 
 
 def looped(plan: NetworkPlan, *loops: tuple[int, int, int]) -> NetworkPlan:
@@ -56,6 +61,20 @@ def test_what_a_loop_reads_from_before_it_stays_for_all_of_it(plan: NetworkPlan)
     assert alone["sum"] == (0, 1)
     assert loops["sum"] == (0, 3)
     assert all(loops[name] == span for name, span in alone.items() if name != "sum")
+
+
+def test_loops_that_do_not_need_each_other_run_side_by_side() -> None:
+    """The data of both are made before; none waits for the other, for its memory neither."""
+    network = extract(optimise(loops.side_by_side(64)))
+    plan = build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
+    verify_plan(plan)
+    assert len(plan.lone_loops) == 2
+    rows = step_rows(plan, lay_out(plan, plan_memory(plan)))
+    first, second = (n for n, step in enumerate(rows.steps) if step.kernel.startswith("chain"))
+    behind = set(rows.steps[second].waits)
+    while more := {b for n in behind for b in rows.steps[n].waits} - behind:
+        behind |= more
+    assert first not in behind
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32, UINT8, UINT32, TensorType
+from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32, INT64, UINT8, UINT32, TensorType
 from retune.frontend.models import load_model
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import group_graph, partition
@@ -426,6 +426,10 @@ CASES += [
     ("pack_blocks", [(1, 3, 4, 8)], {"batch": 1, "block": 4, "layout": "NHWC"}),
     ("unpack_blocks", [(1, 2, 3, 4, 2, 4)], {"channels": 7, "layout": "NCHW"}),
     ("unpack_blocks", [(2, 2, 3, 4, 1, 4)], {"channels": 5, "layout": "NHWC"}),
+    ("extents", [], {"values": (7, 3, -2, 9), "shape": (2, 2), "to": INT64}),
+    ("extents", [], {"values": (5,), "shape": (), "to": INT32}),
+    ("positions", [], {"shape": (3, 4), "steps": (-2, 1), "begin": 5, "to": INT64}),
+    ("positions", [], {"shape": (5,), "steps": (3,), "begin": 0, "to": FLOAT32}),
 ]
 
 
