@@ -120,12 +120,13 @@ def test_small_kernels_of_a_loop_are_chained(plan: NetworkPlan) -> None:
 
 def test_small_kernels_overtake_large_ones_to_be_one_chain(plan: NetworkPlan) -> None:
     first, second, third, last = plan.launches
-    large, apart = replace(second, bytes=1 << 20), replace(third, args=("x", "four"))
+    large = replace(second, args=("flat", "four"), writes=("four",), bytes=1 << 20)
+    apart = replace(third, args=("x", "twice"), writes=("twice",))
     some = looped(replace(plan, launches=(first, large, apart, last)), (0, 4, 9))
     rows = step_rows(some, lay_out(some, plan_memory(some)))
-    assert [step.kernel for step in rows.steps[4:]] == ["chain_0", large.kernel]
-    assert rows.steps[4].args == tuple(a for n in (0, 2, 3) for a in rows.steps[n].args)
-    assert rows.steps[5].waits == (4,)
+    assert [step.kernel for step in rows.steps[4:]] == ["chain_0", large.kernel, last.kernel]
+    assert rows.steps[4].args == (*rows.steps[0].args, *rows.steps[2].args)
+    assert (rows.steps[5].waits, rows.steps[6].waits) == ((4,), (5,))
 
 
 def test_one_worker_runs_a_loop_of_small_kernels(plan: NetworkPlan) -> None:
