@@ -190,7 +190,7 @@ class Module:
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
         """A call that runs the launches from `first` to before `end`, `rounds` times over.
 
-        They work on whatever the buffers hold; for timing. At most 1024 launches, rounds counted.
+        They work on whatever the buffers hold; for timing.
         Host steps between them do not run.
         """
         launches = self._executor.part(first, end, rounds)
