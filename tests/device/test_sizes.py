@@ -11,16 +11,29 @@ from retune.core.target import GENERIC_CPU
 from retune.device.opencl.execute import execute
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.interp import run_dag
+from retune.ir.merge import merge_axes
 from retune.ir.te import Dag
 from retune.targets.cpu.space import cpu_space
 from tests.support.dags import conv2d, dense, depthwise, pool, reduction, softmax, standardised
+from tests.support.dags import elementwise as elements
 from tests.support.oracle import inputs_for
-from tests.support.sizes import assert_right_at, lowered
+from tests.support.sizes import (
+    assert_right_at,
+    context,
+    cut,
+    enlarged,
+    heads,
+    joined_tokens,
+    lowered,
+    mean_of_map,
+    scores,
+    tokens,
+)
 
 BATCH = Size("batch", 1, 32)
-SEVERAL = ["batch > 1"]
-"""A batch of one has programs of its own: their loops over it are gone."""
-
+FEW, SEQUENCE = dim_of(Size("batch", 1, 8)), dim_of(Size("seq", 1, 256))
+LONG = dim_of(Size("seq", 16, 256))
+H, W = dim_of(Size("h", 4, 64)), dim_of(Size("w", 4, 64))
 BATCHES: dict[str, Callable[[int], Dag]] = {
     "dense": lambda n: dense(n, 67, 131),
     "convolution": lambda n: conv2d(n, 9, 8, 3, 17, 3, stride=2, residual=True),
@@ -39,17 +52,56 @@ def device() -> Device:
     return open_device("pocl")
 
 
+TOKENS: dict[str, Callable[[], Dag]] = {
+    "dense": lambda: tokens(FEW, SEQUENCE, 64, 96),
+    "merged dense": lambda: merge_axes(tokens(FEW, SEQUENCE, 64, 96)),
+    "context": lambda: context(FEW * 4, SEQUENCE, 32),
+    "standardised rows": lambda: standardised(FEW * SEQUENCE, 64),
+    "heads": lambda: heads(FEW, SEQUENCE, 4, 32),
+    "merged elements": lambda: merge_axes(elements(FEW * SEQUENCE, 48)),
+    "joined": lambda: joined_tokens(FEW, SEQUENCE, 48),
+    "cut": lambda: cut(FEW, SEQUENCE + 8, 48),
+}
+MAPS: dict[str, Callable[[], Dag]] = {
+    "convolution": lambda: conv2d(FEW, H, W, 3, 16, 3),
+    "strided convolution": lambda: conv2d(FEW, H, W, 16, 16, 3, stride=2),
+    "merged pixelwise convolution": lambda: merge_axes(conv2d(FEW, H, W, 16, 32, 1, pad=0)),
+    "depthwise": lambda: depthwise(FEW, H, W, 32, stride=2),
+    "largest of a window": lambda: pool(FEW, H, W, 16, 3, 2, average=False),
+    "mean of a map": lambda: mean_of_map(FEW, H, W, 32),
+    "enlarged": lambda: enlarged(FEW, H, W, 8),
+}
+
+
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(device: Device, name: str) -> None:
     made = lowered(lambda: BATCHES[name](dim_of(BATCH)), cpu_space, GENERIC_CPU, {"batch": 8})
-    assert set(made.noted) <= {*SEVERAL, "batch != 1"}
-    assert_right_at(device, made, [{"batch": n} for n in (2, 3, 5, 8, 32)])
+    assert made.noted == []
+    assert_right_at(device, made, [{"batch": n} for n in (1, 2, 5, 8, 32)])
 
 
-def test_a_batch_of_one(device: Device) -> None:
-    made = lowered(lambda: dense(dim_of(BATCH), 67, 131), cpu_space, GENERIC_CPU, {"batch": 1})
-    assert set(made.noted) == {"batch <= 1", "batch == 1"}
-    assert_right_at(device, made, [{"batch": 1}])
+@pytest.mark.parametrize("name", TOKENS)
+def test_tokens(device: Device, name: str) -> None:
+    made = lowered(TOKENS[name], cpu_space, GENERIC_CPU, {"batch": 1, "seq": 128})
+    assert made.noted == []
+    every = [(1, 1), (2, 3), (1, 17), (3, 64), (8, 255)]
+    assert_right_at(device, made, [{"batch": b, "seq": s} for b, s in every])
+
+
+@pytest.mark.parametrize("make", [lambda: scores(4, SEQUENCE, 16), lambda: softmax(4, SEQUENCE)])
+def test_rows_of_tokens(device: Device, make: Callable[[], Dag]) -> None:
+    """Vectors along a row are as long as the shortest row, or there are kernels for longer rows."""
+    made = lowered(make, cpu_space, GENERIC_CPU, {"seq": 64})
+    assert made.noted == ["seq >= 16"]
+    assert_right_at(device, made, [{"seq": s} for s in (16, 17, 31, 64, 255)])
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_maps(device: Device, name: str) -> None:
+    made = lowered(MAPS[name], cpu_space, GENERIC_CPU, {"batch": 1, "h": 16, "w": 16})
+    assert made.noted == []
+    every = [(1, 4, 4), (2, 5, 9), (1, 17, 33), (3, 16, 16), (2, 64, 63)]
+    assert_right_at(device, made, [{"batch": b, "h": h, "w": w} for b, h, w in every])
 
 
 def test_execute_takes_sizes_as_arrays() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import reduce
 
-from retune.core.dims import most
+from retune.core.dims import ends_at_hand, most
 from retune.core.dtypes import BOOL, INT32
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
@@ -242,7 +242,7 @@ def bounds(expr: Expr, ranges: Ranges) -> Range | None:
         case Const(value, _):
             return Range(int(value), int(value))
         case SizeVar():
-            return Range(expr.size.least, expr.size.most)
+            return Range(*ends_at_hand(expr.size))
         case Var():
             return ranges.get(expr)
         case Binary(op, a, b):

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from retune.core.config import knob
-from retune.core.dims import example
+from retune.core.dims import example, most
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int, known_extent
 from retune.ir.expr import Const, Expr, Var, const
@@ -48,6 +48,10 @@ class Recorder:
     def extent(self, name: str) -> int:
         """Iterations of a loop whose extent depends on sizes at most."""
         return evaluate_int(self.loop(name).extent)
+
+    def several(self, name: str) -> bool:
+        """Whether a loop may have more than one iteration."""
+        return most(self.extent(name)) > 1
 
     def likely(self, *names: str) -> int:
         """Iterations of nested loops for the sizes at hand: an estimate."""
