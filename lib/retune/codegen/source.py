@@ -51,6 +51,10 @@ class KernelText:
     """Full names of the implementations of intrinsics that a device must offer."""
 
 
+_SMALL_BYTES, _SMALL_FLOPS = 24_576, 32_768
+"""Of a kernel that takes a core about a microsecond."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLaunch:
     """One kernel launch: which kernel, on which buffers, over which range.
@@ -82,6 +86,11 @@ class KernelLaunch:
             flops=at(self.flops, values),
             bytes=at(self.bytes, values),
         )
+
+    @property
+    def small(self) -> bool:
+        """Whether it takes a core no longer than waiting for others to finish it."""
+        return self.bytes <= _SMALL_BYTES and self.flops <= _SMALL_FLOPS
 
     @property
     def read(self) -> tuple[str, ...]:

@@ -17,10 +17,11 @@ MOST_LINKS = 32
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Kernels that run one after the other, all groups of each."""
+    """Kernels that run one after the other, all groups of each, so many times over."""
 
     name: str
     links: tuple[Callee, ...]
+    times: int = 1
 
     @property
     def callee(self) -> Callee:
@@ -39,19 +40,25 @@ class Chain:
         yield f"static void {group_function(self.name)}("
         yield from (f"    {parameter}," for parameter in given)
         yield "    const int3 group) {"
+        if self.times > 1:
+            yield f"  for (int time = 0; time < {self.times}; ++time) {{"
         first = 0
         for link in self.links:
-            yield from _all_groups(link, first)
+            yield from (f"{self._indent}{line}" for line in _all_groups(link, first))
             first += link.parameters
-        yield "}"
+        yield from ["  }", "}"] if self.times > 1 else ["}"]
+
+    @property
+    def _indent(self) -> str:
+        return "    " if self.times > 1 else "  "
 
 
 def _all_groups(link: Callee, first: int) -> Iterator[str]:
     """Calls of one link, whose arguments are parameters from that number on."""
     for axis, extent in zip("zyx", reversed(link.groups), strict=True):
-        yield f"  for (int {axis} = 0; {axis} < {extent}; ++{axis})"
+        yield f"for (int {axis} = 0; {axis} < {extent}; ++{axis})"
     given = ", ".join(f"p{number}" for number in range(first, first + link.parameters))
-    yield f"    {group_function(link.kernel)}({given}, (int3)(x, y, z));"
+    yield f"  {group_function(link.kernel)}({given}, (int3)(x, y, z));"
 
 
 def chained_launch(
