@@ -419,8 +419,8 @@ def _ask(relation: Relation, gap: int | Dim) -> bool:
         low, high = _bounds(gap, ends_at_hand)
         if relation == "lt" and (high < 0 or low >= 0):
             return high < 0
-        if relation == "eq" and (high < 0 or low > 0):
-            return False
+        if relation == "eq" and (high < 0 or low > 0 or low == high):
+            return low == high == 0
         value = gap.at(_at_hand(gap))
         answer = value < 0 if relation == "lt" else value == 0
         if relation == "eq" and gap.terms[0][1] < 0:  # one form of the same question
