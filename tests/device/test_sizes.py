@@ -7,17 +7,19 @@ import pytest
 
 from retune.core.dims import Size, dim_of
 from retune.core.errors import InputError
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, GENERIC_GPU
 from retune.device.opencl.execute import execute
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.te import Dag
 from retune.targets.cpu.space import cpu_space
+from retune.targets.gpu.space import gpu_space
 from tests.support.dags import conv2d, dense, depthwise, pool, reduction, softmax, standardised
 from tests.support.dags import elementwise as elements
 from tests.support.oracle import inputs_for
 from tests.support.sizes import (
+    assert_random_right,
     assert_right_at,
     context,
     cut,
@@ -113,3 +115,40 @@ def test_execute_takes_sizes_as_arrays() -> None:
     np.testing.assert_allclose(found["z"].reshape(3, 131), want, rtol=1e-4, atol=1e-4)
     with pytest.raises(InputError, match="batch"):
         execute(source, inputs, "pocl")
+
+
+PROFILES = {"cpu": (cpu_space, GENERIC_CPU), "gpu": (gpu_space, GENERIC_GPU)}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("number", range(4))
+def test_random_expressions(device: Device, seed: int, profile: str, number: int) -> None:
+    assert_random_right(device, *PROFILES[profile], seed + number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+def test_many_random_expressions(device: Device, profile: str) -> None:
+    for seed in range(250):
+        assert_random_right(device, *PROFILES[profile], seed)
+
+
+SHAPES = [(1, 1, 4, 4), (2, 3, 5, 9), (3, 17, 16, 16), (1, 64, 17, 33), (8, 255, 6, 63)]
+GPU: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
+    "dense": (lambda: dense(dim_of(BATCH), 64, 128), {"batch": 8}),
+    "tokens": (lambda: tokens(FEW, SEQUENCE, 64, 96), {"batch": 1, "seq": 128}),
+    "context": (lambda: context(FEW * 4, SEQUENCE, 32), {"batch": 1, "seq": 128}),
+    "softmax": (lambda: softmax(FEW * SEQUENCE, SEQUENCE), {"batch": 1, "seq": 128}),
+    "convolution": (lambda: conv2d(FEW, H, W, 16, 16, 3), {"batch": 1, "h": 16, "w": 16}),
+    "depthwise": (lambda: depthwise(FEW, H, W, 32), {"batch": 1, "h": 16, "w": 16}),
+    "mean of a map": (lambda: mean_of_map(FEW, H, W, 32), {"batch": 1, "h": 16, "w": 16}),
+}
+
+
+@pytest.mark.parametrize("name", GPU)
+def test_gpu_rules(device: Device, name: str) -> None:
+    make, at = GPU[name]
+    made = lowered(make, gpu_space, GENERIC_GPU, at)
+    assert made.noted == []
+    every = [{"batch": b, "seq": s, "h": h, "w": w} for b, s, h, w in SHAPES]
+    assert_right_at(device, made.sample(2), every)

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
@@ -249,6 +249,16 @@ def sizes_of(extents: Iterable[int]) -> frozenset[Size]:
 
 def _is_extent(value: object) -> TypeGuard[int]:
     return isinstance(value, int | Dim)
+
+
+def is_multiple(extent: int, of: int) -> bool:
+    """Whether the extent is a multiple of a number for all sizes: nothing is asked."""
+    return all(c * prod(map(_divisor, m)) % of == 0 for m, c in _terms(extent).items())
+
+
+def _divisor(atom: Atom) -> int:
+    """What divides all values of a size."""
+    return gcd(atom.least, atom.step) if isinstance(atom, Size) and atom.step > 1 else 1
 
 
 def is_fixed(extent: int) -> bool:

@@ -14,7 +14,8 @@ from retune.core.config import knob
 from retune.core.dims import example, most
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int, known_extent
-from retune.ir.expr import Const, Expr, Var, const
+from retune.ir.expr import Const, Expr, Var, const, size_variables
+from retune.ir.simplify import at_worst, simplify
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
 from retune.schedule import loops, stages
@@ -132,7 +133,15 @@ class Recorder:
     # -- helpers -----------------------------------------------------------------------------
 
     def _unsettled(self, condition: Expr, why: str) -> list[Expr]:
-        """The condition, unless it is known to hold. Raises: ScheduleError if it cannot."""
+        """The condition, unless it is known to hold. Raises: ScheduleError if it cannot.
+
+        One on sizes has to hold for all of them.
+        """
+        if size_variables(condition):
+            try:
+                condition = at_worst(simplify(condition))
+            except ValueError as error:
+                raise ScheduleError(f"{self.program.name}: {why} ({error})") from None
         if not isinstance(condition, Const):
             return [condition]
         if not condition.value:

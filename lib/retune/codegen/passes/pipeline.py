@@ -81,7 +81,7 @@ def _is_filled(term: Expr, ranges: Ranges) -> bool:
     span, extent = bounds(term.a, ranges), known_extent(term.b)
     if span is None or extent is None or example(extent) <= span.high:
         return False
-    return extent > span.high
+    return extent >= span.high + 1
 
 
 def masks_to_guards(program: Program) -> Program:
