@@ -13,13 +13,14 @@ from math import prod
 
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.allocations import Allocations
-from retune.bundle.runtime.hazards import together, waits
-from retune.bundle.runtime.placement import Placement, touched
+from retune.bundle.runtime.hazards import Touched, together, waits
+from retune.bundle.runtime.placement import INTERFACE, Placement, sizes_at, touched
 from retune.codegen.network import inline
 from retune.codegen.network.chains import MOST_LINKS, Chain, chained_launch
 from retune.codegen.network.persistent import Callee, CalleeLaunch, most_rounds
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
 from retune.codegen.source import three
+from retune.core.dims import most
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
@@ -96,8 +97,10 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     if not can_persist(device):
         return _staying(plan, held, device)
     bases, rows = held.bases, step_rows(plan, held.placement)
-    texts = [plan.text, rows.text]
-    kernel = Persistent(device, texts, plan.options, rows.callees, rows.steps, len(bases))
+    texts, sizes = [plan.text, rows.text], sizes_at(plan, held.placement)
+    kernel = Persistent(
+        device, texts, plan.options, rows.callees, rows.steps, len(bases), sizes=sizes
+    )
 
     def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
         begin, last = rows.spans.get((first, end), (first, end))
@@ -109,22 +112,25 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
 def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     """The plan as one launch of groups of items that stay."""
     placement, bases = held.placement, held.bases
-    steps = steps_of(plan, placement, waits(touched(plan, placement)))
-    kernel = Resident(device, [plan.text], plan.options, callees_of(plan), steps, len(bases))
+    steps = steps_of(plan, placement, befores_of(plan, touched(plan, placement)))
+    sizes = sizes_at(plan, placement)
+    kernel = Resident(
+        device, [plan.text], plan.options, callees_of(plan), steps, len(bases), sizes=sizes
+    )
     return lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds
 
 
 def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     """The plan as one launch of one work-item."""
     placement, bases = held.placement, held.bases
-    own = inline.inline_text(
-        callees_of(plan), steps_of(plan, placement, waits(touched(plan, placement))), len(bases)
-    )
+    steps = steps_of(plan, placement, [()] * len(plan.launches))
+    sizes = sizes_at(plan, placement)
+    own = inline.inline_text(callees_of(plan), steps, len(bases), sizes)
     program = device.build(f"{plan.text}\n{own}", options=plan.options)
 
     def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
-        one, steps = (1, 1, 1), (first, end, rounds)
-        return (device.prepare(program, inline.NAME, bases, one, one, steps),)
+        one, numbers = (1, 1, 1), (first, end, rounds)
+        return (device.prepare(program, inline.NAME, bases, one, one, numbers),)
 
     return part
 
@@ -201,7 +207,8 @@ class StepRows:
 def step_rows(plan: NetworkPlan, placement: Placement) -> StepRows:
     """The steps of a persistent kernel that runs the plan."""
     callees, accesses = {c.kernel: c for c in callees_of(plan)}, touched(plan, placement)
-    steps = steps_of(plan, placement, waits(accesses))
+    steps = steps_of(plan, placement, befores_of(plan, accesses))
+    sizes = sizes_at(plan, placement)
     chains: dict[tuple[str, ...], Chain] = {}
     spans: dict[tuple[int, int], tuple[int, int]] = {}
     for first, end in dict.fromkeys((loop.first, loop.end) for loop in plan.innermost):
@@ -211,9 +218,12 @@ def step_rows(plan: NetworkPlan, placement: Placement) -> StepRows:
             own = [steps[i] for i in run]
             names = tuple(step.kernel for step in own)
             if len(run) > 1 and names not in chains:
-                chains[names] = Chain(f"chain_{len(chains)}", tuple(callees[n] for n in names))
-            name = chains[names].name if len(run) > 1 else names[0]
-            steps.append(chained_launch(name, own, tuple(begin + b for b in before)))
+                links = tuple(callees[n] for n in names)
+                chains[names] = Chain(f"chain_{len(chains)}", links, sizes)
+            chain = chains.get(names) if len(run) > 1 else None
+            name = chain.name if chain else names[0]
+            more = [(INTERFACE, 0)] if chain and chain.reads_sizes else []
+            steps.append(chained_launch(name, own, tuple(begin + b for b in before), more))
         spans[first, end] = begin, len(steps)
     return StepRows(
         callees=[*callees.values(), *(chain.callee for chain in chains.values())],
@@ -226,7 +236,7 @@ def step_rows(plan: NetworkPlan, placement: Placement) -> StepRows:
 def _chainable(plan: NetworkPlan, first: int, end: int) -> list[list[int]]:
     """The launches in order, those together that one worker should run."""
     found: list[list[int]] = []
-    small = [n.bytes <= _SMALL_BYTES and n.flops <= _SMALL_FLOPS for n in plan.launches]
+    small = [most(n.bytes) <= _SMALL_BYTES and most(n.flops) <= _SMALL_FLOPS for n in plan.launches]
     for number in range(first, end):
         joins = number > first and small[number] and small[number - 1]
         if joins and len(found[-1]) < MOST_LINKS:
@@ -234,6 +244,15 @@ def _chainable(plan: NetworkPlan, first: int, end: int) -> list[list[int]]:
         else:
             found.append([number])
     return found
+
+
+def befores_of(plan: NetworkPlan, accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
+    """What each launch waits for, among those of its variant."""
+    return [
+        tuple(variant.first + before for before in befores)
+        for variant in plan.alternatives
+        for befores in waits(accesses[variant.first : variant.end])
+    ]
 
 
 def steps_of(
