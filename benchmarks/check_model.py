@@ -30,6 +30,7 @@ from retune.bundle.verify.rounding import RoundingModel
 from retune.cli.options import parse_shapes
 from retune.core.errors import RetuneError
 from retune.device.opencl.runtime import Device, open_device
+from retune.pipeline.request import TuneRequest
 
 STAGES = ("import", "compile", "verify", "times")
 HEAVIEST = 3
@@ -157,7 +158,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of timing")
     options: Namespace = parser.parse_args()
     known: Facts = {"stage": STAGES[0]}
-    shapes = parse_shapes(options.shape)
+    request = TuneRequest(model=options.file, out="", shapes=parse_shapes(options.shape))
+    shapes = request.fixed_shapes
     values = {name: int(text) for name, _, text in (v.rpartition("=") for v in options.value)}
     stages = facts_of(options.file, options.layout, options.device, options.seconds, shapes, values)
     print(json.dumps(known), flush=True)

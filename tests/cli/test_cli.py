@@ -62,9 +62,11 @@ def tune(*arguments: str) -> int:
         (["a=1", "b:0 = 2,3"], {"a": (1,), "b:0": (2, 3)}),
         (["x=y=4"], {"x=y": (4,)}),
         (["scalar="], {"scalar": ()}),
+        (["data=1..8,3,32,32", "n=8..64:8"], {"data": ("1..8", 3, 32, 32), "n": ("8..64:8",)}),
+        (["n=1:8,8:1"], {"n": ("1:8", "8:1")}),
     ],
 )
-def test_shapes_are_read(values: list[str] | None, shapes: dict[str, tuple[int, ...]]):
+def test_shapes_are_read(values: list[str] | None, shapes: dict[str, tuple[int | str, ...]]):
     assert parse_shapes(values) == shapes
 
 
@@ -73,9 +75,9 @@ def test_shapes_are_read(values: list[str] | None, shapes: dict[str, tuple[int, 
     [
         (["data"], "--shape data: expected a name and a shape"),
         (["=1,2"], "expected a name and a shape"),
-        (["a=1,x"], "whole numbers separated by commas"),
+        (["a=1,x"], "whole numbers, or ranges such as 1..32, separated by commas"),
         (["a=1,,2"], "whole numbers"),
-        (["a=-1,2"], "extents of at least 0"),
+        (["a=-1,2"], "whole numbers, or ranges such as 1..32"),
         (["a=1", "a=2"], "'a' has two.*write --shape data=1,3,224,224"),
     ],
 )

@@ -10,6 +10,7 @@ import typer
 from retune.core.config import records_root
 from retune.core.errors import InputError
 from retune.core.names import is_built_in
+from retune.core.ranges import Stated, parse_stated
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
@@ -51,9 +52,12 @@ Records = Annotated[
 ]
 
 
-def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
-    """Input name -> shape. Raises: InputError with an example of what was meant."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[Stated, ...]]:
+    """Input or symbol -> shape, whose extents may be ranges, see `core.ranges`.
+
+    Raises: InputError with an example of what was meant.
+    """
+    shapes: dict[str, tuple[Stated, ...]] = {}
     for value in values or ():
         name, separator, numbers = value.rpartition("=")
         if not separator or not name.strip():
@@ -112,16 +116,13 @@ def record_store(records: Path | None) -> "RecordStore":
     return RecordStore(root)
 
 
-def _parse_dimensions(value: str, numbers: str) -> tuple[int, ...]:
+def _parse_dimensions(value: str, numbers: str) -> tuple[Stated, ...]:
     if not numbers.strip():  # a scalar input
         return ()
     try:
-        shape = tuple(int(number) for number in numbers.split(","))
-    except ValueError:
-        raise _bad_shape(value, "whole numbers separated by commas after '='") from None
-    if any(extent < 0 for extent in shape):
-        raise _bad_shape(value, "extents of at least 0")
-    return shape
+        return tuple(parse_stated(each) for each in numbers.split(","))
+    except ValueError as error:
+        raise _bad_shape(value, f"{error}, separated by commas after '='") from None
 
 
 def _bad_shape(value: str, expected: str) -> InputError:

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from retune.codegen.passes.pipeline import simplify_indices
+from retune.core.dims import is_fixed
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, conjuncts, const, substitute, variables
 from retune.ir.selections import conditions, position_masks
-from retune.ir.simplify import Range, simplify
+from retune.ir.simplify import Range, range_below, simplify
 from retune.ir.stmt import (
     PEEL,
     Block,
@@ -73,7 +74,7 @@ def peel_borders(program: Program) -> Program:
           B(x)  # where g(x)             ->  for x.inside in range(6): B(x.inside + 1)
                                              B(7)  # where g(7)
     """
-    ranges = {n.var: Range(0, evaluate_int(n.extent) - 1) for n in loops(program.body)}
+    ranges = {n.var: range_below(n.extent) for n in loops(program.body)}
     changed = False
 
     def rule(node: Stmt) -> Stmt | None:
@@ -91,6 +92,8 @@ def peel_borders(program: Program) -> Program:
 def _peeled(loop: For, ranges: Mapping[Var, Range]) -> Stmt:
     extent = evaluate_int(loop.extent)
     plain = replace(loop, notes=tuple(n for n in loop.notes if n[0] != PEEL))
+    if not is_fixed(extent):
+        return plain
     guards = {c for b in blocks(loop) for c in _tests(b) if loop.var in variables(c)}
     first, last = 0, extent
     while first < last and not _hold(guards, loop.var, first, last, ranges):

@@ -25,6 +25,8 @@ from retune.codegen.kernel import (
     Declare,
     ForLoop,
     If,
+    Memory,
+    MemoryLoad,
     Name,
     Number,
     Prefetch,
@@ -38,11 +40,13 @@ from retune.codegen.names import Identifiers, identifier
 from retune.codegen.passes import gathers, streams
 from retune.codegen.registers import register_lanes, vectorizable
 from retune.codegen.target import Groups
+from retune.core.dims import is_fixed
+from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, conjuncts, variables
 from retune.ir.flat import FlatIndices, elements
-from retune.ir.simplify import Range
+from retune.ir.simplify import range_below
 from retune.ir.stmt import (
     STRAIGHT,
     Barrier,
@@ -82,6 +86,8 @@ class KernelBody:
         self.streams = False
         """Whether it fetches ahead."""
         self._shares = any(b.buffer.scope == "local" for b in blocks(nest))
+        self.sizes: dict[str, Memory] = {}
+        """Where it reads sizes from, by their names: arguments behind the others."""
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
         names, flat = Identifiers(reserved), FlatIndices()
@@ -110,7 +116,14 @@ class KernelBody:
             self._add(Array(self.frame.memory(buffer), elements(buffer)))
         self._declare(self.nest, first=True)
         self._walk(self.nest, {})
-        return tuple(self._scopes[0].statements)
+        return (*self._read_sizes(), *self._scopes[0].statements)
+
+    def _read_sizes(self) -> Iterator[Statement]:
+        """Declarations of the sizes that the kernel needs, which are arguments."""
+        for size, name in self.frame.sizes.items():
+            memory = Memory(self.frame.names.fresh(f"{name}_size"), INT32, "global")
+            self.sizes[size] = memory
+            yield Declare(name, MemoryLoad(At(memory, None, 0), INT32))
 
     def _add(self, statement: Statement) -> None:
         self._scopes[-1].statements.append(statement)
@@ -141,12 +154,12 @@ class KernelBody:
                 self._walk(stmt, env)
 
     def _loop(self, loop: For, env: dict[str, int]) -> None:
-        extent = evaluate_int(loop.extent)
         if loop.kind in STRAIGHT:
+            extent = evaluate_int(loop.extent)
             for i in range(extent):
                 self._walk(loop.body, {**env, loop.var.name: i})
             return
-        self.frame.ranges[loop.var] = Range(0, extent - 1)
+        self.frame.ranges[loop.var] = range_below(loop.extent)
         if loop.kind == "serial":
             terms = [] if inside(loop).waits else self._invariant_guards(loop)
             if terms:
@@ -158,7 +171,7 @@ class KernelBody:
             return
         kind, dim = loop.kind.split(".")
         sizes = self.global_size if kind == "group" else self.local_size
-        sizes[int(dim)] = extent
+        sizes[int(dim)] = extent = evaluate_int(loop.extent)
         scope = self._scopes[-1]
         if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
             scope.variables.add(loop.var)
@@ -169,7 +182,8 @@ class KernelBody:
 
     def _serial(self, loop: For, env: dict[str, int]) -> None:
         """A loop in time."""
-        extent, name = evaluate_int(loop.extent), self.frame.variable(loop.var)
+        name, extent = self.frame.variable(loop.var), evaluate_int(loop.extent)
+        bound = extent if is_fixed(extent) else Expressions(self.frame).integer(loop.extent)
         scope = Scope({loop.var})
         self._scopes.append(scope)
         self._declare(loop)
@@ -177,9 +191,11 @@ class KernelBody:
         self._walk(loop.body, env)
         self._loops.pop()
         self._scopes.pop()
-        count = 1 if loop.unroll is None else gcd(extent, evaluate_int(loop.unroll))
+        count = 1
+        if loop.unroll is not None and is_fixed(extent):
+            count = gcd(extent, evaluate_int(loop.unroll))
         # PoCL takes a minute over a count that does not divide the extent
-        self._add(ForLoop(name, extent, count, tuple(loop.notes), tuple(scope.statements)))
+        self._add(ForLoop(name, bound, count, tuple(loop.notes), tuple(scope.statements)))
 
     def _usual_guards(self, loop: For, env: dict[str, int]) -> dict[Expr, list[Value]]:
         """Guards of an innermost reduce loop that its iterations do not change, with their tests.

@@ -29,11 +29,11 @@ from retune.codegen.kernel import (
     Value,
     tile_type,
 )
-from retune.codegen.names import Identifiers
+from retune.codegen.names import Identifiers, identifier
 from retune.codegen.target import Groups
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import INT32, INT64, DType
-from retune.ir.expr import Buffer, Expr, Var, loads, variables
+from retune.ir.expr import Buffer, Expr, SizeVar, Var, loads, variables
 from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Monomial, Polynomial, Range
 
@@ -70,6 +70,8 @@ class Frame:
     version of a loop asks for them."""
     scopes: list[Scope] = field(default_factory=lambda: [Scope(set())])
     """Those around the statement at hand, from the outermost."""
+    sizes: dict[str, Name] = field(default_factory=dict[str, Name])
+    """Those that it needs, by their names."""
     _texts: dict[Monomial, str] = field(default_factory=dict[Monomial, str])
     _parts: dict[tuple[str, str, int], Name] = field(
         default_factory=dict[tuple[str, str, int], Name]
@@ -79,8 +81,13 @@ class Frame:
     )
 
     def variable(self, var: Var) -> Name:
-        """The name of a loop variable."""
-        return Name(self.names.of(var.name), INT32)
+        """The name of a loop variable, or of a size, which the kernel then reads."""
+        if not isinstance(var, SizeVar):
+            return Name(self.names.of(var.name), INT32)
+        known = self.sizes.get(var.name)
+        if known is None:
+            known = self.sizes[var.name] = Name(self.names.fresh(identifier(var.name)), INT32)
+        return known
 
     def register(self, buffer: Buffer, part: int) -> Name:
         """One of the registers of a buffer."""

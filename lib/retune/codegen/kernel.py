@@ -277,7 +277,7 @@ class ForLoop(IRNode):
     """A loop in time from 0."""
 
     name: Name
-    extent: int
+    extent: "int | Value"
     unroll: int
     """How many iterations a compiler should write out; 1 where it may choose."""
     notes: tuple[tuple[str, str | int], ...]

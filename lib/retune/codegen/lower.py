@@ -1,6 +1,6 @@
 """From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -38,10 +38,12 @@ from retune.codegen.source import (
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
+from retune.core.dims import example, most
+from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, loads
+from retune.ir.expr import Buffer, Expr, Var, loads, size_variables
 from retune.ir.flat import elements
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import (
@@ -100,7 +102,10 @@ def lower(program: Program, target: Target) -> ProgramSource:
     return ProgramSource(
         kernels=tuple(kernel for kernel, _ in made),
         launches=tuple(launch for _, launch in made),
-        buffers=tuple(b for b in _buffers(program, images) if b.name in used),
+        buffers=(
+            *(b for b in _buffers(program, images) if b.name in used),
+            *_size_buffers(program),
+        ),
         options=target.options,
         packings={name: packing for name, packing in packings.items() if name in used},
     )
@@ -220,7 +225,10 @@ def _kernel(
                 pass
     kernel = Kernel(
         name=name,
-        parameters=tuple(Parameter(body.frame.memory(b), b in written) for b in touched),
+        parameters=(
+            *(Parameter(body.frame.memory(b), b in written) for b in touched),
+            *(Parameter(memory, written=False) for memory in body.sizes.values()),
+        ),
         single_item=groups.single_item,
         based=ONE_BASE in target.offers and len(touched) >= LEAST_BASED,
         local_size=local,
@@ -244,7 +252,7 @@ def _kernel(
 
 def _check_range(name: str, body: KernelBody, groups: Groups) -> None:
     """Devices start so many groups, of so many items. Raises: CodegenError."""
-    if groups.most is not None and max(body.global_size[1:]) > groups.most:
+    if groups.most is not None and max(map(most, body.global_size[1:])) > groups.most:
         raise CodegenError(
             f"{name}: {body.global_size} work-groups, and devices start no more than "
             f"{groups.most} along the second and the third axis; bind the longest loop to group.0"
@@ -261,7 +269,7 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
     sizes, local = body.global_size, body.local_size
     return KernelLaunch(
         kernel=name,
-        args=tuple(b.name for b in nest.touched),
+        args=(*(b.name for b in nest.touched), *body.sizes),
         writes=tuple(b.name for b in nest.touched if b in written),
         global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
         local_size=three(local),
@@ -309,7 +317,9 @@ def _least_traffic(root: Stmt) -> int:
         read = [load.buffer for expr in (*block.indices, block.value) for load in loads(expr)]
         for buffer in (*read, block.buffer):
             accesses[buffer] = accesses.get(buffer, 0) + times
-    return sum(min(elements(b), accesses[b]) * b.dtype.itemsize for b in _touched(root))
+    return sum(
+        min(elements(b), accesses[b], key=example) * b.dtype.itemsize for b in _touched(root)
+    )
 
 
 def _flops(root: Stmt) -> int:
@@ -345,6 +355,19 @@ def _buffers(program: Program, images: Mapping[str, Image]) -> list[ProgramBuffe
     for buffer in program.outputs:
         add(buffer, "output")
     return found
+
+
+def _size_buffers(program: Program) -> Iterator[ProgramBuffer]:
+    """Those of the sizes on which the program depends."""
+    buffers = (*program.inputs, *program.scratch, *program.outputs)
+    names = {v.name for b in buffers for n in b.shape for v in size_variables(n)}
+    names |= {v.name for n in loops(program.body) for v in size_variables(n.extent)}
+    if clash := sorted(names & {b.name for b in buffers}):
+        raise CodegenError(
+            f"{program.name}: size {clash[0]!r} has the name of a tensor; rename one of them"
+        )
+    for name in sorted(names):
+        yield ProgramBuffer(name=name, dtype=INT32, elements=1, role="size")
 
 
 def _packings(

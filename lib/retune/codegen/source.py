@@ -11,12 +11,16 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from retune.core.dims import SizeValues, at
 from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
 Role = Literal["input", "output", "weight", "temp", "size"]
 """What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels. A size
 is the value of a `core.dims.Size` of that name: one int32."""
+
+GIVEN: frozenset[Role] = frozenset({"input", "weight", "size"})
+"""Roles of buffers that a caller fills."""
 
 
 class Pack(Protocol):
@@ -59,6 +63,7 @@ class KernelLaunch:
     args: tuple[str, ...]
     """Names of buffers in the order of the kernel's arguments."""
     global_size: tuple[int, ...]
+    """Work-items along each axis; they may depend on sizes."""
     local_size: tuple[int, ...]
     label: str = ""
     """In a network: name of the fused group that the launch belongs to."""
@@ -68,6 +73,15 @@ class KernelLaunch:
     """Bytes of the distinct elements read and written: the least traffic of one launch."""
     writes: tuple[str, ...]
     """The arguments that the kernel writes."""
+
+    def at(self, values: SizeValues) -> "KernelLaunch":
+        """The launch for these values of sizes."""
+        return replace(
+            self,
+            global_size=tuple(at(n, values) for n in self.global_size),
+            flops=at(self.flops, values),
+            bytes=at(self.bytes, values),
+        )
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -106,6 +120,11 @@ class ProgramBuffer:
     image: int = 0
     """Of a weight that kernels read through an image: texels of a row, of four elements each, which
     its elements fill. It lies in no allocation then. 0: it is an array."""
+
+    def at(self, values: SizeValues) -> "ProgramBuffer":
+        """The buffer for these values of sizes."""
+        shape = tuple(at(n, values) for n in self.shape)
+        return replace(self, elements=at(self.elements, values), shape=shape)
 
     @property
     def bytes(self) -> int:
@@ -146,6 +165,19 @@ class ProgramSource:
             (launch.kernel, launch.global_size, launch.local_size) for launch in self.launches
         ]
         return content_key(self.text, launches, self.options)
+
+    def at(self, values: SizeValues) -> "ProgramSource":
+        """The program for these values of its sizes: its extents and launches are integers."""
+        return replace(
+            self,
+            launches=tuple(launch.at(values) for launch in self.launches),
+            buffers=tuple(buffer.at(values) for buffer in self.buffers),
+        )
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of the sizes whose values kernels read."""
+        return tuple(buffer.name for buffer in self.buffers if buffer.role == "size")
 
     @property
     def runs(self) -> "tuple[Run, ...]":

@@ -7,6 +7,7 @@ on the way to an index may be larger than the index, and is an int64 then: `sum_
 from collections.abc import Iterable
 from math import prod
 
+from retune.core.dims import most
 from retune.core.dtypes import INT32, INT64, DType
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
@@ -26,10 +27,10 @@ def check_sizes(kernel: str, nest: Stmt) -> None:
     Raises: CodegenError naming the buffer, loop or launch that is too large.
     """
     buffers = {buffer for block in blocks(nest) for buffer in touched(block)}
-    sizes = {f"{b.name} has": (elements(b), "elements") for b in sorted(buffers, key=str)}
+    sizes = {f"{b.name} has": (most(elements(b)), "elements") for b in sorted(buffers, key=str)}
     around = loops(nest)
-    sizes |= {f"loop {n.var} has": (evaluate_int(n.extent), "iterations") for n in around}
-    groups = {n.kind: evaluate_int(n.extent) for n in around if n.kind.startswith("group")}
+    sizes |= {f"loop {n.var} has": (most(evaluate_int(n.extent)), "iterations") for n in around}
+    groups = {n.kind: most(evaluate_int(n.extent)) for n in around if n.kind.startswith("group")}
     sizes["its launch has"] = (prod(groups.values()), "work-groups")
     for what, (size, unit) in sizes.items():
         if size > INT_MAX:

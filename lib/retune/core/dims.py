@@ -263,9 +263,9 @@ class Condition:
     holds: bool
 
     def at(self, values: SizeValues) -> bool:
-        """Whether it is met by these sizes."""
+        """Whether it is met by these sizes; of arrays of sizes, by each of them."""
         value = self.dim.at(values)
-        return (value < 0 if self.relation == "lt" else value == 0) is self.holds
+        return (value < 0 if self.relation == "lt" else value == 0) == self.holds
 
     def __str__(self) -> str:
         rest = dict(self.dim.terms).get((), 0)

@@ -3,7 +3,7 @@
 `resolve_model` gives a concrete ONNX file, that other programs read too; `load_model` the graph.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,13 +12,14 @@ import onnx
 from retune.core.config import cache_root
 from retune.core.errors import LookupFailed, ModelError
 from retune.core.keys import content_key
+from retune.core.ranges import Extents, Stated
 from retune.core.replacing import replacing
 from retune.frontend.onnx.importer import Shapes, load_file
 from retune.frontend.onnx.inputs import check_elements
 from retune.frontend.zoo import LIGHT, ZOO
 from retune.frontend.zoo.calibrate import calibrate
 from retune.frontend.zoo.light import randomised
-from retune.frontend.zoo.writer import NetWriter
+from retune.frontend.zoo.writer import NetWriter, open_axes
 from retune.graph.graph import Graph
 
 ZOO_VERSION = 1
@@ -34,10 +35,13 @@ def load_model(spec: str, shapes: Shapes | None = None, cache_dir: Path | None =
     return load_file(path, None if spec.startswith("zoo:") else shapes)
 
 
-def resolve_model(spec: str, cache_dir: Path | None = None, shapes: Shapes | None = None) -> Path:
+def resolve_model(
+    spec: str, cache_dir: Path | None = None, shapes: Mapping[str, Sequence[Stated]] | None = None
+) -> Path:
     """The ONNX file of the model; zoo and light models are written to `cache_dir` once.
 
-    `shapes` may give a zoo model another batch or image size. Raises: LookupFailed for a name
+    `shapes` may give a zoo model another batch or image size, or ranges of them: these axes of the
+    file are symbols then. Raises: LookupFailed for a name
     that is not known, ModelError for a shape that does not fit.
     """
     folder = cache_dir if cache_dir is not None else cache_root() / "models"
@@ -46,7 +50,7 @@ def resolve_model(spec: str, cache_dir: Path | None = None, shapes: Shapes | Non
         case "zoo":
             _known("zoo", name, ZOO)
             shape = _zoo_shape(name, dict(shapes or {}))
-            return _cached(folder, f"zoo-{name}", shape, lambda: _build(name, shape))
+            return _cached(folder, f"zoo-{name}", shape, lambda: _build(name, shape), _open(shape))
         case "light":
             name = _light_name(name)
             return _cached(folder, f"light-{name}", (), lambda: randomised(name, SEED))
@@ -54,7 +58,7 @@ def resolve_model(spec: str, cache_dir: Path | None = None, shapes: Shapes | Non
             return Path(spec)
 
 
-def check_model(spec: str, shapes: Shapes | None = None) -> None:
+def check_model(spec: str, shapes: Mapping[str, Sequence[Stated]] | None = None) -> None:
     """Holds after the call: the file is there, or the name is known and may have these shapes.
 
     Nothing is read or built. Raises: LookupFailed, ModelError.
@@ -73,16 +77,34 @@ def check_model(spec: str, shapes: Shapes | None = None) -> None:
             pass
 
 
-def _build(name: str, shape: tuple[int, ...]) -> onnx.ModelProto:
+def _build(name: str, shape: tuple[Stated, ...]) -> onnx.ModelProto:
     net = NetWriter(name, SEED)
-    ZOO[name][0](net, shape)
+    ZOO[name][0](net, tuple(map(_least, shape)))
     return net.model()
 
 
-def _zoo_shape(name: str, shapes: dict[str, Sequence[int]]) -> tuple[int, ...]:
+def _open(shape: Sequence[Stated]) -> dict[int, str]:
+    """The axes that have ranges, and what they are called."""
+    names = _AXES[len(shape)]
+    return {axis: names[axis] for axis, extent in enumerate(shape) if isinstance(extent, str)}
+
+
+_AXES = {
+    2: ("batch", "features"),
+    3: ("batch", "features", "length"),
+    4: ("batch", "channels", "height", "width"),
+}
+"""Names of the axes of inputs of so many dimensions."""
+
+
+def _least(stated: Stated) -> int:
+    return Extents.of("extent", [stated]).size.least if isinstance(stated, str) else stated
+
+
+def _zoo_shape(name: str, shapes: dict[str, Sequence[Stated]]) -> tuple[Stated, ...]:
     default = ZOO[name][1]
     given = tuple(shapes.pop("data", default))
-    fits = len(given) == len(default) and min(given) > 0 and given[1] == default[1]
+    fits = len(given) == len(default) and min(map(_least, given)) > 0 and given[1] == default[1]
     if shapes or not fits:
         wanted = ",".join(
             ["N", str(default[1]), *("L" if len(default) == 3 else "HW")][: len(default)]
@@ -91,7 +113,7 @@ def _zoo_shape(name: str, shapes: dict[str, Sequence[int]]) -> tuple[int, ...]:
             f"zoo:{name} has one input, data={wanted} (usually {','.join(map(str, default))}); "
             f"got {', '.join([*shapes, 'data=' + ','.join(map(str, given))])}"
         )
-    check_elements(f"zoo:{name}", given)
+    check_elements(f"zoo:{name}", tuple(map(_least, given)))
     return given
 
 
@@ -114,14 +136,21 @@ def _known(kind: str, name: str, names: Collection[str]) -> None:
 
 
 def _cached(
-    folder: Path, stem: str, shape: tuple[int, ...], build: Callable[[], onnx.ModelProto]
+    folder: Path,
+    stem: str,
+    shape: tuple[Stated, ...],
+    build: Callable[[], onnx.ModelProto],
+    symbols: Mapping[int, str] | None = None,
 ) -> Path:
-    """The file of that stem, built and calibrated if it is not there; written in one step."""
+    """The file of that stem, built and calibrated if it is not there; written in one step.
+
+    Axes of its inputs among `symbols` are open.
+    """
     key = content_key(ZOO_VERSION, SEED, shape)[:8]
     path = folder / f"{stem}-{key}.onnx"
     if path.is_file():
         return path
-    model = calibrate(build(), SEED)
+    model = open_axes(calibrate(build(), SEED), symbols or {})
     with replacing(path) as stream:
         stream.write(model.SerializeToString())
     return path

@@ -8,8 +8,22 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from retune.core.dims import dim_of
 from retune.core.dtypes import BOOL, INT32, dtype_of
-from retune.ir.expr import BITCAST, Binary, Call, Cast, Const, Expr, Load, Select, Var, cast
+from retune.ir.expr import (
+    BITCAST,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    SizeVar,
+    Var,
+    cast,
+    variables,
+)
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 from retune.ir.operators import OPERATORS
 
@@ -144,8 +158,33 @@ def _operation(expr: Expr) -> Callable[..., Value]:
 
 
 def evaluate_int(expr: Expr, values: Mapping[Var, Value] | None = None) -> int:
-    """The value of an integer expression as a Python int."""
+    """The value of an integer expression as a Python int, or in terms of sizes without a value."""
     if isinstance(expr, Const):
         return int(expr.value)
+    if any(isinstance(v, SizeVar) and v not in (values or {}) for v in variables(expr)):
+        return _extent(expr, values or {})
     result = evaluate(expr, values or {})
     return int(np.asarray(result))
+
+
+def known_extent(expr: Expr) -> int | None:
+    """The value of an extent, in terms of sizes at most; None where it holds other symbols."""
+    if isinstance(expr, Const):
+        return int(expr.value)
+    own = variables(expr)
+    return evaluate_int(expr) if all(isinstance(v, SizeVar) for v in own) else None
+
+
+def _extent(expr: Expr, values: Mapping[Var, Value]) -> int:
+    """The value of an integer expression over sizes, as an integer that depends on them."""
+    match expr:
+        case Const(value):
+            return int(value)
+        case SizeVar() if expr not in values:
+            return dim_of(expr.size)
+        case Var():
+            return int(np.asarray(values[expr]))
+        case Binary(op, a, b) if (combine := OPERATORS[op].fold) is not None:
+            return combine(_extent(a, values), _extent(b, values))  # pyright: ignore[reportReturnType]
+        case _:
+            raise TypeError(f"evaluate: {expr} is no extent")

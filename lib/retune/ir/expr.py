@@ -7,10 +7,13 @@ are not negative. Expressions know nothing of loops, tensors' producers, or Open
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from functools import lru_cache
+from functools import reduce as fold
 from itertools import chain
 from operator import is_not
 from typing import Literal
 
+from retune.core.dims import Dim, Size, SizeValues
 from retune.core.dtypes import BOOL, FLOAT32, INT32, DType, as_dtype
 from retune.ir.nodes import IRNode, node
 from retune.ir.operators import COMPARISONS, OPERATORS, TIGHT, BinaryOp, folded
@@ -102,6 +105,24 @@ class Var(Expr):
 
     def __str__(self) -> str:
         return self.name
+
+
+@node
+class SizeVar(Var):
+    """A size as a variable: it has one value in each run of a program, and knows its range."""
+
+    size: Size = field(kw_only=True)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __reduce__(self) -> tuple[Callable[[Size], "SizeVar"], tuple[Size]]:
+        return size_variable, (self.size,)
+
+
+def size_variable(size: Size) -> SizeVar:
+    """The variable that stands for a size."""
+    return SizeVar(size.name, size=size)
 
 
 @node
@@ -267,8 +288,33 @@ _SMALL = tuple(Const(value) for value in range(1024))
 
 
 def as_expr(value: Operand, dtype: DType | str = INT32) -> Expr:
-    """The value itself if it is an expression, otherwise a literal of the given type."""
-    return value if isinstance(value, Expr) else const(value, dtype)
+    """The value itself if it is an expression, otherwise a number of the given type.
+
+    An extent that depends on sizes is an expression over variables for them.
+    """
+    if isinstance(value, Expr):
+        return value
+    return cast(of_dim(value), dtype) if isinstance(value, Dim) else const(value, dtype)
+
+
+@lru_cache(maxsize=4096)
+def of_dim(dim: Dim) -> Expr:
+    """An extent that depends on sizes as an expression."""
+    total: Expr | None = None
+    for monomial, coefficient in dim.terms:
+        atoms = [
+            size_variable(atom)
+            if isinstance(atom, Size)
+            else binary("floordiv", as_expr(atom.dividend), as_expr(atom.divisor))
+            for atom in monomial
+        ]
+        term = fold(lambda a, b: a * b, atoms, as_expr(1)) * abs(coefficient)
+        if total is None:
+            total = term if coefficient > 0 else -term
+        else:
+            total = total + term if coefficient > 0 else total - term
+    assert total is not None, "a Dim has terms"
+    return total
 
 
 def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
@@ -278,8 +324,8 @@ def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     differ, or one is neither an expression nor a number.
     """
     try:
-        left = a if isinstance(a, Expr) else const(a, b.dtype if isinstance(b, Expr) else INT32)
-        right = b if isinstance(b, Expr) else const(b, left.dtype)
+        left = a if isinstance(a, Expr) else as_expr(a, b.dtype if isinstance(b, Expr) else INT32)
+        right = b if isinstance(b, Expr) else as_expr(b, left.dtype)
     except TypeError as error:
         raise TypeError(f"{op}: expected expressions or numbers; of an Axis `.var`") from error
     if left.dtype != right.dtype:
@@ -456,6 +502,14 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     return Substitution(values)(expr)
 
 
+def fixed_sizes(expr: Expr, values: SizeValues) -> Expr:
+    """The expression with these values in place of sizes."""
+    known: dict[Var, Expr] = {
+        v: const(values[v.name]) for v in size_variables(expr) if v.name in values
+    }
+    return substitute(expr, known) if known else expr
+
+
 class Redirection(Rewriter):
     """Expressions with each load as `change` gives it, inner ones first; None leaves it alone."""
 
@@ -507,6 +561,11 @@ def variables(expr: Expr) -> frozenset[Var]:
 
 
 _NO_VARIABLES: frozenset[Var] = frozenset()
+
+
+def size_variables(expr: Expr) -> frozenset[SizeVar]:
+    """The sizes that occur."""
+    return frozenset(v for v in variables(expr) if isinstance(v, SizeVar))
 
 
 def loads(expr: Expr) -> tuple[Load, ...]:

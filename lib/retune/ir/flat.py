@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+from retune.core.dims import is_fixed
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr
+from retune.ir.expr import Buffer, Expr, as_expr
 from retune.ir.simplify import (
     Polynomial,
     Ranges,
     add_terms,
     from_polynomial,
+    multiply,
     polynomial,
     rejoined,
     simplify,
@@ -17,7 +19,7 @@ from retune.ir.storage import Storage, row_major
 
 
 def storage_of(buffer: Buffer) -> Storage:
-    """How the elements of a buffer of integer extents lie."""
+    """How the elements of a buffer lie whose extents depend on sizes at most."""
     return buffer.storage or row_major(tuple([evaluate_int(n) for n in buffer.shape]))
 
 
@@ -57,6 +59,10 @@ def flat_terms(buffer: Buffer, indices: Sequence[Expr], ranges: Ranges | None = 
     total: Polynomial = {}
     for part, stride in zip(storage.parts, storage.strides, strict=True):
         digit = storage.digit(part, indices[part.dim])
-        add_terms(total, polynomial(digit, settled), stride)
-    add_terms(total, {(): 1}, storage.offset)
+        terms = polynomial(digit, settled)
+        if is_fixed(stride):
+            add_terms(total, terms, stride)
+        else:
+            add_terms(total, multiply(terms, polynomial(as_expr(stride))), 1)
+    add_terms(total, polynomial(as_expr(storage.offset)), 1)
     return rejoined(total)

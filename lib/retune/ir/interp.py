@@ -12,28 +12,33 @@ from itertools import product
 
 import numpy as np
 
+from retune.core.dims import SizeValues
 from retune.core.errors import VerifyError
 from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Var
 from retune.ir.memory import ArrayMemory, Arrays
 from retune.ir.plan import COMBINE, GRID_LIMIT, Plan
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt
-from retune.ir.te import Dag
+from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, program_at
+from retune.ir.te import Dag, at_sizes
 
 
-def run_dag(dag: Dag, inputs: Mapping[str, np.ndarray]) -> Arrays:
+def run_dag(dag: Dag, inputs: Mapping[str, np.ndarray], sizes: SizeValues | None = None) -> Arrays:
     """Every placeholder's and stage's value by name, each in its own shape and type, by numpy.
 
-    Raises: KeyError for a placeholder without a value, ValueError for one of another shape.
+    Raises: KeyError for a placeholder or a size without a value, ValueError for one of another
+    shape.
     """
-    return Plan(dag)(inputs)
+    return Plan(at_sizes(dag, sizes) if sizes else dag)(inputs)
 
 
 def run_program(
-    program: Program, inputs: Mapping[str, np.ndarray], apart: Collection[Var] = ()
+    program: Program,
+    inputs: Mapping[str, np.ndarray],
+    apart: Collection[Var] = (),
+    sizes: SizeValues | None = None,
 ) -> Arrays:
-    """The outputs of a loop program of integer extents, by name, in their buffers' shapes.
+    """The outputs of a loop program, by name, in their buffers' shapes, at these sizes.
 
     Loops over the variables `apart` run one by one, so that of a selection which they decide only
     the chosen side is evaluated.
@@ -41,6 +46,7 @@ def run_program(
     Scratch buffers start as NaN (or the type's largest value), so reading one before it is
     written shows in the result. Raises: KeyError for an input without a value.
     """
+    program = program_at(program, sizes) if sizes else program
     arrays: Arrays = {b.name: np.asarray(inputs[b.name]) for b in program.inputs}
     for buffer in (*program.outputs, *program.scratch):
         arrays[buffer.name] = poisoned(buffer)

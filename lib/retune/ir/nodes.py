@@ -6,6 +6,7 @@ dataclass sees to it while it runs, and takes three times as long to make: a ten
 lowering.
 """
 
+from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -29,7 +30,7 @@ class IRNode:
             value = self._hash = hash(self._content(self))
             return value
 
-    def __reduce__(self) -> tuple[type["IRNode"], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., "IRNode"], tuple[Any, ...]]:
         """Its fields alone: hashes of other processes are others."""
         return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)
 

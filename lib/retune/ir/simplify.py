@@ -7,9 +7,12 @@ proves that a guard always holds or that a minimum is decided.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from functools import reduce
 
+from retune.core.dims import most
 from retune.core.dtypes import BOOL, INT32
+from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
     Binary,
     Cast,
@@ -17,9 +20,11 @@ from retune.ir.expr import (
     Expr,
     Rewriter,
     Select,
+    SizeVar,
     Var,
     binary,
     const,
+    size_variables,
 )
 from retune.ir.nodes import IRNode, node
 
@@ -34,9 +39,18 @@ class Range(IRNode):
 
     low: int
     high: int
+    last: Expr | None = field(default=None, compare=False)
+    """The greatest one in terms of sizes, where it depends on them; `high` is its bound."""
 
 
 Ranges = Mapping[Var, Range]
+
+
+def range_below(extent: Expr) -> Range:
+    """The values from 0 to below an extent, which depends on sizes at most."""
+    if isinstance(extent, Const):
+        return Range(0, int(extent.value) - 1)
+    return Range(0, most(evaluate_int(extent)) - 1, extent - 1)
 
 
 def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
@@ -80,7 +94,7 @@ def polynomial(expr: Expr, atoms: Callable[[Expr], Expr] | None = None) -> Polyn
             left, right = polynomial(expr.a, atoms), polynomial(expr.b, atoms)
             return add_terms(left, right, 1 if expr.op == "add" else -1)
         if expr.op == "mul":
-            return _multiply(polynomial(expr.a, atoms), polynomial(expr.b, atoms))
+            return multiply(polynomial(expr.a, atoms), polynomial(expr.b, atoms))
     return {(expr,): 1} if atoms is None else polynomial(atoms(expr))
 
 
@@ -104,12 +118,28 @@ def rejoined(terms: Polynomial) -> Polynomial:
                 if terms.get(quotient) == coefficient * int(n):
                     rest = {m: c for m, c in terms.items() if m not in (monomial, quotient)}
                     return rejoined(add_terms(rest, polynomial(x), coefficient))
+            case (*others, Binary("mod", x, d)) if not isinstance(d, Const):
+                whole = _whole(tuple(others), x, d)
+                if whole is not None and terms.get(whole) == coefficient:
+                    rest = {m: c for m, c in terms.items() if m not in (monomial, whole)}
+                    moved = multiply({tuple(others): coefficient}, polynomial(x))
+                    return rejoined(add_terms(rest, moved, 1))
             case _:
                 pass
     return terms
 
 
-def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
+def _whole(others: Monomial, x: Expr, divisor: Expr) -> Monomial | None:
+    """The term `others*n*(x // n)` for a divisor n that is a product of sizes."""
+    terms = polynomial(divisor)
+    if len(terms) != 1 or set(terms.values()) != {1}:
+        return None
+    (factors,) = terms
+    return tuple(sorted((*others, *factors, binary("floordiv", x, divisor)), key=str))
+
+
+def multiply(a: Polynomial, b: Polynomial) -> Polynomial:
+    """`a * b`."""
     result: Polynomial = {}
     for left, p in a.items():
         for right, q in b.items():
@@ -211,6 +241,8 @@ def bounds(expr: Expr, ranges: Ranges) -> Range | None:
     match expr:
         case Const(value, _):
             return Range(int(value), int(value))
+        case SizeVar():
+            return Range(expr.size.least, expr.size.most)
         case Var():
             return ranges.get(expr)
         case Binary(op, a, b):
@@ -242,6 +274,10 @@ def _combine(op: str, a: Range, b: Range) -> Range | None:
             return Range(max(a.low, b.low), max(a.high, b.high))
         case "floordiv" if b.low == b.high and b.low > 0:
             return Range(a.low // b.low, a.high // b.low)
+        case "floordiv" if b.low > 0 <= a.low:
+            return Range(a.low // b.high, a.high // b.low)
+        case "mod" if 0 < b.low < b.high and a.low >= 0:
+            return Range(0, min(a.high, b.high - 1))
         case "mod" if b.low == b.high and b.low > 0:
             if a.low // b.low == a.high // b.low:
                 return Range(a.low % b.low, a.high % b.low)
@@ -253,13 +289,67 @@ def _combine(op: str, a: Range, b: Range) -> Range | None:
 def _decide(node: Binary, ranges: Ranges) -> Expr | None:
     """Minima, comparisons, divisions and remainders that the ranges or the form settle."""
     if node.op in ("min", "max", "lt", "le", "eq", "ne"):
-        gap = bounds(from_polynomial(polynomial(node.a - node.b)), ranges)
-        return None if gap is None else _settle(node, gap)
+        terms = polynomial(node.a - node.b)
+        gap = bounds(from_polynomial(terms), ranges)
+        settled = None if gap is None else _settle(node, gap)
+        if gap is None or settled is not None or not size_variables(node):
+            return settled
+        return _settle(node, _bounds_by_sizes(terms, ranges, gap))
     if node.op in ("floordiv", "mod") and isinstance(node.b, Const):
         return _divide(node, int(node.b.value), ranges)
     if node.op == "floordiv":
         return _cancel(node)
     return None
+
+
+def _bounds_by_sizes(terms: Polynomial, ranges: Ranges, gap: Range) -> Range:
+    """Bounds of a sum, `gap` or better ones: variables end where sizes say, so that these cancel.
+
+    `i - n` for i below n is less than 0, whatever n is.
+    """
+    high = _highest(terms, ranges, _MOST_STEPS)
+    low = _highest({m: -c for m, c in terms.items()}, ranges, _MOST_STEPS)
+    return Range(
+        gap.low if low is None else max(gap.low, -low),
+        gap.high if high is None else min(gap.high, high),
+    )
+
+
+_MOST_STEPS = 8
+"""Atoms of a sum that are replaced by what bounds them, at most."""
+
+
+def _highest(terms: Polynomial, ranges: Ranges, steps: int) -> int | None:
+    """An upper bound of the sum; None where there is none."""
+    for monomial, coefficient in terms.items() if steps else ():
+        for atom in monomial:
+            ends = _ends_of(atom, ranges, up=coefficient > 0)
+            others = [other for other in monomial if other is not atom]
+            if not ends or sign(from_polynomial({tuple(others): 1})) != 1:
+                continue
+            rest = {m: c for m, c in terms.items() if m != monomial}
+            found: list[int | None] = []
+            for end in ends:
+                moved = multiply({tuple(others): coefficient}, polynomial(end))
+                found.append(_highest(add_terms(dict(rest), moved, 1), ranges, steps - 1))
+            known = [bound for bound in found if bound is not None]
+            either = isinstance(atom, Binary) and (atom.op == "min") == (coefficient > 0)
+            if len(known) < len(found) and not (either and known):
+                return None
+            return min(known) if either else max(known)
+    whole = bounds(from_polynomial(terms), ranges)
+    return None if whole is None else whole.high
+
+
+def _ends_of(atom: Expr, ranges: Ranges, *, up: bool) -> tuple[Expr, ...]:
+    """What bounds an atom from above, or from below, in terms of sizes."""
+    match atom:
+        case Var() if (span := ranges.get(atom)) is not None and span.last is not None:
+            return (span.last if up else const(span.low),)
+        case Binary("min" | "max", a, b):
+            return (a, b)
+        case _:
+            return ()
 
 
 def _settle(node: Binary, gap: Range) -> Expr | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Literal
 
+from retune.core.dims import SizeValues
 from retune.core.dtypes import BOOL, DType
 from retune.ir.expr import (
     Buffer,
@@ -20,8 +21,10 @@ from retune.ir.expr import (
     Redirection,
     Substitution,
     Var,
+    as_expr,
     const,
     converted,
+    fixed_sizes,
     loads,
     substitute,
     variables,
@@ -186,9 +189,9 @@ def _nests(stage: Tensor) -> Iterator[Stmt]:
             body = substitute(op.body, dict(renamed))
             block: Stmt = Block(stage.name, stage.buffer, indices, body, op.reducer)
             steps = over(
-                [(renamed[a.var], const(a.extent)) for a in op.reduce_axes], block, reduce=True
+                [(renamed[a.var], as_expr(a.extent)) for a in op.reduce_axes], block, reduce=True
             )
-            yield over([(renamed[a.var], const(a.extent)) for a in op.axes], steps)
+            yield over([(renamed[a.var], as_expr(a.extent)) for a in op.axes], steps)
         case Concat() as op:
             offset = 0
             for position, source in enumerate(op.inputs):
@@ -200,7 +203,7 @@ def _nests(stage: Tensor) -> Iterator[Stmt]:
 
 
 def _copy(name: str, target: Buffer, source: Tensor, dim: int, offset: int) -> Stmt:
-    axes = [(Var(f"{name}.i{d}"), const(n)) for d, n in enumerate(source.shape)]
+    axes = [(Var(f"{name}.i{d}"), as_expr(n)) for d, n in enumerate(source.shape)]
     variables = tuple(var for var, _ in axes)
     indices = tuple(v + offset if d == dim else v for d, v in enumerate(variables))
     return over(axes, Block(name, target, indices, Load(source.buffer, variables)))
@@ -404,6 +407,21 @@ def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]
 def replace_buffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
     """The statement with every read and write of one buffer going to another, same indices."""
     return map_accesses(stmt, lambda buffer, at: (new, at) if buffer == old else None)
+
+
+def program_at(program: Program, values: SizeValues) -> Program:
+    """The program with these values of its sizes, which may be some of them."""
+
+    def fixed(buffer: Buffer) -> Buffer:
+        return replace(buffer, shape=tuple(fixed_sizes(n, values) for n in buffer.shape))
+
+    body = map_exprs(program.body, lambda expr: fixed_sizes(expr, values))
+    return replace(
+        with_body(program, map_accesses(body, lambda buffer, at: (fixed(buffer), at))),
+        inputs=tuple(map(fixed, program.inputs)),
+        scratch=tuple(map(fixed, program.scratch)),
+        outputs=tuple(map(fixed, program.outputs)),
+    )
 
 
 def show(program: Program) -> str:

@@ -22,14 +22,15 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
+from retune.core.dims import SizeValues, at
 from retune.core.dtypes import FLOAT32, DType, as_dtype
 from retune.core.keys import content_key
+from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
     Binary,
     Buffer,
     Call,
     Cast,
-    Const,
     Expr,
     Load,
     Operand,
@@ -38,6 +39,7 @@ from retune.ir.expr import (
     as_expr,
     const,
     converted,
+    fixed_sizes,
     loads,
     substitute,
     walk,
@@ -69,8 +71,8 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents, as integers."""
-        return tuple(_extent(e) for e in self.buffer.shape)
+        """Extents, as integers, which may depend on sizes."""
+        return tuple(evaluate_int(e) for e in self.buffer.shape)
 
     @property
     def dtype(self) -> DType:
@@ -113,7 +115,7 @@ def placeholder(
     A constant one is known at compile time: schedules may pack it, or compute from it beforehand.
     """
     scope = "constant" if constant else "global"
-    return Tensor(Buffer(name, tuple(const(e) for e in shape), as_dtype(dtype), scope))
+    return Tensor(Buffer(name, tuple(as_expr(e) for e in shape), as_dtype(dtype), scope))
 
 
 def stored(tensor: Tensor, dtype: DType) -> Tensor:
@@ -149,7 +151,7 @@ def compute(
     names = tuple(axes) or _parameter_names(body, len(shape))
     if len(names) != len(shape):
         raise ValueError(f"{name}: {len(names)} axis names for {len(shape)} dimensions")
-    own = tuple(Axis(Var(n), int(e)) for n, e in zip(names, shape, strict=True))
+    own = tuple(Axis(Var(n), evaluate_int(as_expr(e))) for n, e in zip(names, shape, strict=True))
     value = body(*(a.var for a in own))
     by_name = {tensor.buffer: tensor for tensor in inputs}
     read = dict.fromkeys(load.buffer for load in loads(value))
@@ -159,7 +161,7 @@ def compute(
     op = Compute(
         own, tuple(reduce), value, reducer if reduce else None, tuple(by_name[b] for b in read)
     )
-    return Tensor(Buffer(name, tuple(const(e) for e in shape), value.dtype), op)
+    return Tensor(Buffer(name, tuple(as_expr(e) for e in shape), value.dtype), op)
 
 
 def concat(name: str, inputs: Sequence[Tensor], dim: int) -> Tensor:
@@ -167,7 +169,7 @@ def concat(name: str, inputs: Sequence[Tensor], dim: int) -> Tensor:
     first = inputs[0]
     shape = list(first.shape)
     shape[dim] = sum(t.shape[dim] for t in inputs)
-    buffer = Buffer(name, tuple(const(e) for e in shape), first.dtype)
+    buffer = Buffer(name, tuple(as_expr(e) for e in shape), first.dtype)
     return Tensor(buffer, Concat(dim, tuple(inputs)))
 
 
@@ -176,11 +178,6 @@ def _parameter_names(body: Callable[..., Expr], rank: int) -> tuple[str, ...]:
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return tuple(f"i{d}" for d in range(rank))
     return tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
-
-
-def _extent(expr: Expr) -> int:
-    assert isinstance(expr, Const)
-    return int(expr.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,6 +217,33 @@ def remade(dag: Dag, change: Callable[[Tensor, Mapping[Buffer, Tensor]], Tensor]
     for tensor in (*dag.placeholders, *dag.stages):
         made[tensor.buffer] = change(tensor, made)
     return Dag(tuple(made[t.buffer] for t in dag.outputs))
+
+
+def at_sizes(dag: Dag, values: SizeValues) -> Dag:
+    """The DAG with these values of all its sizes: its extents are integers."""
+
+    def change(tensor: Tensor, made: Mapping[Buffer, Tensor]) -> Tensor:
+        buffer = Buffer(
+            tensor.name,
+            tuple(const(at(n, values)) for n in tensor.shape),
+            tensor.dtype,
+            tensor.buffer.scope,
+        )
+        match tensor.op:
+            case None:
+                return Tensor(buffer)
+            case Concat(dim, inputs):
+                return Tensor(buffer, Concat(dim, tuple(made[t.buffer] for t in inputs)))
+            case Compute() as op:
+                inputs = tuple(made[t.buffer] for t in op.inputs)
+                axes, steps = (
+                    tuple(Axis(a.var, at(a.extent, values)) for a in some)
+                    for some in (op.axes, op.reduce_axes)
+                )
+                body = _rename(fixed_sizes(op.body, values), {b: t.buffer for b, t in made.items()})
+                return Tensor(buffer, Compute(axes, steps, body, op.reducer, inputs))
+
+    return remade(dag, change)
 
 
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -117,7 +117,7 @@ class ModelConfig:
     """Names of devices; by default all."""
     runs_per_day: Above0 = 1.0
     """How often it runs, on each device: what a microsecond of it is worth."""
-    shapes: dict[str, tuple[Positive, ...] | Positive] = field(default_factory=dict)
+    shapes: dict[str, tuple[Positive | Text, ...] | Positive | Text] = field(default_factory=dict)
     minutes: Above0 | MinuteBounds | None = None
     """A night, on each device; a number is exactly so many."""
 

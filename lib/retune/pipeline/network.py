@@ -174,7 +174,7 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
 def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
     return import_network(
         request.model,
-        dict(request.shapes),
+        request.fixed_shapes,
         request.layout,
         Path(request.work),
         max_error=request.max_error,

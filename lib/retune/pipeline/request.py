@@ -27,6 +27,7 @@ from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
 from retune.core.names import model_name
+from retune.core.ranges import Stated, is_open, parse_stated
 from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.search.defaults import (
@@ -40,9 +41,9 @@ from retune.search.defaults import (
 T = TypeVar("T")
 S = TypeVar("S")
 
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Bindings of input names to shapes, sorted by name."""
-ShapesGiven = Mapping[str, Sequence[int] | int] | Shapes
+Shapes = tuple[tuple[str, tuple[Stated, ...]], ...]
+"""Bindings of inputs and symbols to shapes, sorted by name; see `core.ranges` for open extents."""
+ShapesGiven = Mapping[str, Sequence[Stated] | Stated] | Shapes
 Samples = Positive | str
 """A number of random samples, or the path of files with given ones."""
 PeerName = Literal["onnxruntime", "openvino"]
@@ -103,7 +104,17 @@ def _work(value: str | Path | None) -> str:
 def _shapes(value: ShapesGiven | None) -> Shapes:
     value = value or ()
     pairs = value.items() if isinstance(value, Mapping) else value
-    return tuple(sorted((name, (s,) if isinstance(s, int) else tuple(s)) for name, s in pairs))
+    return tuple(sorted((name, _shape(stated)) for name, stated in pairs))
+
+
+def _shape(stated: Sequence[Stated] | Stated) -> tuple[Stated, ...]:
+    """The extents; a text may list several of them, as the command line writes them."""
+    every = [stated] if isinstance(stated, int) else stated
+    texts = every.split(",") if isinstance(every, str) else every
+    try:
+        return tuple(parse_stated(e) if isinstance(e, str) else e for e in texts)
+    except ValueError as error:
+        raise InputError(f"shapes: expected {error}; got {stated!r}") from None
 
 
 def _samples(value: int | str | Path) -> int | str:
@@ -227,7 +238,8 @@ class TuneRequest:
     )
     seed: Count = option("Random seed: the same one proposes the same candidates", default=0)
     shapes: Shapes = option(
-        "Input shapes that the model leaves open, by input or symbol",
+        "Input shapes that the model leaves open, by input or symbol; the bundle serves all of a "
+        "range such as 1..32",
         converter=_shapes,
         default=None,
     )
@@ -297,6 +309,20 @@ class TuneRequest:
     def name(self) -> str:
         """The network's name: that of its file, or of the built-in model."""
         return model_name(self.model)
+
+    @property
+    def fixed_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes, of a request without ranges. Raises: InputError for one with them."""
+        for name, stated in self.shapes:
+            if is_open(stated):
+                listed = ",".join(map(str, stated))
+                raise InputError(
+                    f"{name}={listed}: expected a single extent here; write one of the range"
+                )
+        return {
+            name: tuple(extent for extent in stated if isinstance(extent, int))
+            for name, stated in self.shapes
+        }
 
     @property
     def module(self) -> Path:

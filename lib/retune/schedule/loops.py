@@ -15,7 +15,9 @@ from retune.ir.expr import (
     all_of,
     ceildiv,
     const,
+    maximum,
     minimum,
+    size_variables,
     substitute,
     variables,
 )
@@ -81,12 +83,15 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     outer_extent = loop.extent // inner if tail == "exact" else ceildiv(loop.extent, inner)
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
     base = parts[0] * inner
+    place = _positional(parts[1:], factors)
+    sized = bool(size_variables(loop.extent))
     if tail == "shift":
-        base = minimum(base, loop.extent - inner)
-    value = simplify(base + _positional(parts[1:], factors))
+        last = loop.extent - inner
+        base = minimum(base, maximum(last, 0) if sized else last)
+    value = simplify(base + place)
     body = substitute_stmt(loop.body, {loop.var: value})
-    if tail == "guard":
-        body = _guard(loop, value, body)
+    if tail == "guard" or (tail == "shift" and sized):
+        body = _guard(loop, (value if tail == "guard" else simplify(place)) < loop.extent, body)
     inside = [
         For(v, n, body, reduce=loop.reduce, shifted=loop.shifted)
         for v, n in zip(parts[1:], factors, strict=True)
@@ -126,7 +131,7 @@ def check_repeatable(who: str, program: Program, loop: For) -> None:
 def _divides(factor: Expr, extent: Expr) -> bool:
     if isinstance(factor, Const) and isinstance(extent, Const):
         return int(extent.value) % int(factor.value) == 0
-    return False
+    return bool(size_variables(extent)) and simplify(extent % factor) == const(0)
 
 
 def _positional(parts: Sequence[Var], factors: Sequence[Expr]) -> Expr:
@@ -136,9 +141,8 @@ def _positional(parts: Sequence[Var], factors: Sequence[Expr]) -> Expr:
     return total
 
 
-def _guard(loop: For, value: Expr, body: Stmt) -> Stmt:
-    """Every block inside `loop` that iterations past the old extent would change keeps to it."""
-    condition = value < loop.extent
+def _guard(loop: For, condition: Expr, body: Stmt) -> Stmt:
+    """Every block inside `loop` that its iterations change keeps to the condition."""
     touched = {
         b.name
         for b in blocks(loop.body)

@@ -6,12 +6,14 @@ symbolic sketches and concrete programs alike.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
 from retune.core.config import knob
+from retune.core.dims import example
 from retune.core.errors import ScheduleError
-from retune.ir.evaluate import evaluate_int
+from retune.ir.evaluate import evaluate_int, known_extent
 from retune.ir.expr import Const, Expr, Var, const
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
@@ -44,8 +46,12 @@ class Recorder:
         return loops.loop_named(self.program, name)
 
     def extent(self, name: str) -> int:
-        """Iterations of a loop whose extent is known."""
+        """Iterations of a loop whose extent depends on sizes at most."""
         return evaluate_int(self.loop(name).extent)
+
+    def likely(self, *names: str) -> int:
+        """Iterations of nested loops for the sizes at hand: an estimate."""
+        return prod(example(self.extent(name)) for name in names)
 
     def reduce_loops(self, block: str) -> list[str]:
         """Names of the reduce loops around a block, outermost first."""
@@ -134,9 +140,10 @@ class Recorder:
         if parts < 2:
             raise ScheduleError(f"{who}({loop}): expected two parts or more, got {parts}")
         extent = self.loop(loop).extent
-        if not isinstance(extent, Const):
+        known = known_extent(extent)
+        if known is None:
             raise ScheduleError(f"{who}({loop}): its extent {extent} is itself sampled")
-        return int(extent.value)
+        return example(known)
 
     def _sample(
         self, primitive: str, name: str, table: np.ndarray, arguments: Mapping[str, Argument]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
+from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const, size_variables
 from retune.ir.stmt import Program
 from retune.schedule import binding, forms, loops, movement, reductions, stages
 from retune.schedule.recorder import Recorder
@@ -32,7 +32,8 @@ class Schedule(Recorder):
 
         `tail` says what happens where the factors do not divide the extent: `exact` requires
         that they do, `shift` moves the last tile back so that it overlaps (never on reduce
-        loops), `guard` skips the iterations past the end.
+        loops), `guard` skips the iterations past the end. A tile may exceed an extent that depends
+        on sizes: `shift` skips its iterations past the end then.
 
         Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
         or are not positive.
@@ -391,6 +392,6 @@ class Schedule(Recorder):
             needed = self._unsettled((extent % inner) <= 0, why)
         elif tail == "shift":
             why = f"split({loop}): a tile of {inner} exceeds the extent {extent}"
-            needed = self._unsettled(inner <= extent, why)
+            needed = [] if size_variables(extent) else self._unsettled(inner <= extent, why)
         made = [f"{loop}.{i}" for i in range(len(sizes) + 1)]
         return loops.split(program, loop, sizes, tail), needed, made

@@ -50,6 +50,8 @@ class Sketch:
     error: float = 0.0
     """The largest error of this strategy that was measured against float64, as a part of the
     output's range; 0: it only sums in another order than the direct form."""
+    roundings: float = 1.0
+    """That error as a multiple of what roundings do to the direct form, at any size of it."""
     blocks: tuple[str, str] | None = None
     """The decisions that are the channels of the blocks that it reads, and makes; None: it does not
     go by how images lie."""

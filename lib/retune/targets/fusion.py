@@ -8,6 +8,7 @@ anchor or stays a stage.
 from collections.abc import Callable, Iterable
 from math import prod
 
+from retune.core.dims import example
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Load, Select, Var, depth, loads, variables, walk
@@ -31,9 +32,9 @@ def accesses(s: Schedule, name: str) -> Accesses:
 
 
 def heaviest_reduction(program: Program) -> Block | None:
-    """The reduction with the most iterations."""
+    """The reduction with the most iterations, for the sizes at hand."""
     sizes = {
-        block: prod(evaluate_int(loop.extent) for loop in path)
+        block: prod(example(evaluate_int(loop.extent)) for loop in path)
         for block, path in paths(program.body)
         if block.reducer is not None
     }

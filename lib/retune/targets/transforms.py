@@ -64,7 +64,7 @@ def winograd_sketches(
     if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
         return ()
     return tuple(
-        replace(sketch, error=found.error(m))
+        replace(sketch, error=found.error(m), roundings=found.roundings(m))
         for m in ERRORS[found.taps]
         for sketch in legal_sketches(program, named(found, m))
     )

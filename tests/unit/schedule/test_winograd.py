@@ -19,7 +19,7 @@ from retune.schedule.cooktoom import Matrix, matrices, products
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
-from retune.schedule.winograd import ERRORS, find_convolution
+from retune.schedule.winograd import DIRECT, ERRORS, find_convolution
 from tests.support.dags import conv2d, strip
 from tests.support.oracle import assert_same_meaning, inputs_for
 from tests.support.winograd import nchw
@@ -199,6 +199,16 @@ def test_the_error_against_float64_is_at_most_what_is_stated(
         error = np.abs(found - exact).max() / np.ptp(exact)
         print(f"{taps} by {m}, {channels} channels: {error:.1e} of {stated:.1e}")
         assert error <= stated
+
+
+@pytest.mark.parametrize("taps", ERRORS)
+def test_the_direct_error_is_what_is_stated(taps: tuple[int, ...]):
+    dag = LAYERS[taps](512)
+    inputs = inputs_for(dag, 0)
+    exact = _convolved(inputs)
+    error = np.abs(run_program(from_dag(dag), inputs)["out"] - exact).max() / np.ptp(exact)
+    print(f"{taps}: {error:.1e} of {DIRECT[taps]:.1e}")
+    assert DIRECT[taps] / 3 < error <= DIRECT[taps]
 
 
 def _convolved(inputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -1,16 +1,21 @@
 """The static estimate: what it prefers, and why."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.core.target import GENERIC_CPU
+from retune.bundle.verify.rounding import FACTOR
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
+from retune.ir.te import Dag
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
-from retune.targets.cost.estimate import estimate
+from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
-from tests.support.dags import conv2d
+from retune.targets.spaces import space_of
+from tests.support.dags import conv2d, strip
 
 SETS = WAY_BYTES // LINE_BYTES
 
@@ -55,6 +60,25 @@ def test_constants_beyond_the_cache_are_read_for_several_tiles():
     once = estimated(2048, 512, pixels=(1, 4), vectors=(1, 4))
     again = estimated(2048, 512, pixels=(7, 4), vectors=(1, 4))
     assert once > 1.2 * again
+
+
+INEXACT: dict[str, tuple[Dag, DeviceSpec, str]] = {
+    "F(6x6, 3x3)": (conv2d(1, 56, 56, 64, 64), GENERIC_GPU, "gpu.winograd6"),
+    "F(4, 7)": (strip(1, 17, 17, 128, 128, (1, 7)), GENERIC_CPU, "cpu.winograd4"),
+    "F(4x4, 5x5)": (conv2d(1, 14, 14, 32, 64, 5, pad=2), GENERIC_CPU, "cpu.winograd4"),
+}
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_a_default_is_no_strategy_that_only_a_comparison_could_accept(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    dag, spec, prefix = INEXACT[name]
+    space = space_of(from_dag(merge_axes(dag), "net"), "", spec, max_error=DEFAULT_MAX_ERROR)
+    chosen = space.sketch(default_candidate(space, spec).sketch)
+    assert chosen.roundings <= MOST_ROUNDINGS <= FACTOR
+    monkeypatch.setattr("retune.targets.cost.estimate.MOST_ROUNDINGS", np.inf)
+    assert default_candidate(space, spec).sketch.startswith(prefix), "it is faster, and allowed"
 
 
 @given(

@@ -30,7 +30,7 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     from retune.search.layout.search import recorded_layouts
 
     spec = spec_of(request.device)
-    network = import_network(model, dict(request.shapes), "NHWC", Path(request.work)).network
+    network = import_network(model, request.fixed_shapes, "NHWC", Path(request.work)).network
     where = network_conditions(spec, network.tasks.values())
     found = recorded_layouts(network, spec, store, where)
     if found is None:

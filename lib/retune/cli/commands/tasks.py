@@ -69,7 +69,7 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
             "types of a quantized network follow from the device"
         )
     check_quantization(request)
-    shapes, work = dict(request.shapes), Path(request.work)
+    shapes, work = request.fixed_shapes, Path(request.work)
     return import_network(request.model, shapes, request.layout, work)
 
 

@@ -462,10 +462,11 @@ def _number(s: Number, _to: Printer) -> list[str]:
 def _loop(s: ForLoop, to: Printer) -> list[str]:
     name = s.name.name
     hint = [f"__attribute__((opencl_unroll_hint({s.unroll})))"] if s.unroll > 1 else []
+    extent = str(s.extent) if isinstance(s.extent, int) else to.text(s.extent)
     return [
         *(f"// {key}: {value}" for key, value in s.notes),
         *hint,
-        f"for (int {name} = 0; {name} < {s.extent}; ++{name}) {{",
+        f"for (int {name} = 0; {name} < {extent}; ++{name}) {{",
         *to.inside(s.body),
         "}",
     ]

@@ -5,9 +5,8 @@ Each pass is Program -> Program, valid in, valid out; `lower.PASSES` is the orde
 
 from dataclasses import replace
 
-from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Cast, Const, Expr, Select, all_of, const, loads
-from retune.ir.simplify import Range, Simplifying
+from retune.ir.simplify import Simplifying, range_below
 from retune.ir.stmt import (
     Block,
     For,
@@ -39,8 +38,7 @@ def drop_unit_loops(program: Program) -> Program:
 
 def simplify_indices(program: Program) -> Program:
     """Every expression in normal form, guards and selections decided where loop ranges can."""
-    extents = {loop.var: evaluate_int(loop.extent) for loop in loops(program.body)}
-    ranges = {var: Range(0, extent - 1) for var, extent in extents.items()}
+    ranges = {loop.var: range_below(loop.extent) for loop in loops(program.body)}
     return with_body(program, map_exprs(program.body, Simplifying(ranges)))
 
 

@@ -12,7 +12,7 @@ from retune.core.dtypes import INT32
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Buffer, Expr, Load, Rewriter, Var, const, loads, variables
-from retune.ir.simplify import Range, bounds, simplify
+from retune.ir.simplify import bounds, range_below, simplify
 from retune.ir.stmt import Block, For, Program, Stmt, blocks, paths, rewrite, with_body
 
 _EXACT = INT32
@@ -56,7 +56,7 @@ class _Sum:
     def start(self) -> Load | None:
         """The addend of the element that `zero` sets; None if that is none of the sum's place."""
         places = [self._place(index) for index in self.addend.indices]
-        ranges = {n.var: Range(0, evaluate_int(n.extent) - 1) for n in self.around}
+        ranges = {n.var: range_below(n.extent) for n in self.around}
         for place, extent in zip(places, self.addend.buffer.shape, strict=True):
             reach = None if place is None else bounds(place, ranges)
             if reach is None or reach.low < 0 or reach.high >= evaluate_int(extent):

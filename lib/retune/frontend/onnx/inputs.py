@@ -1,16 +1,20 @@
 """The inputs and outputs of an ONNX model: their types, open dimensions bound by the user.
 
-Read `input_types`. A symbol such as `batch` has one extent wherever it stands, so that the shape
-of one input may bind dimensions of others. What is left open is asked for once, for all inputs.
+Read `input_types`, and `open_shapes` for extents that stay open. A symbol such as `batch` has one
+extent wherever it stands, so that the shape of one input may bind dimensions of others. Whatever is
+left open is asked for once, for all inputs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import onnx
 
+from retune.core.dims import dim_of
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
+from retune.core.ranges import Extents, Stated, is_open
 from retune.proto.file import element_type
 
 Shapes = Mapping[str, Sequence[int]]
@@ -44,6 +48,72 @@ def input_types(
     for name, shape in found.items():
         check_elements(f"input '{name}'", shape)
     return {name: TensorType(shape, types[name]) for name, shape in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenShapes:
+    """Shapes that a user states, some of whose extents are sizes with several values."""
+
+    shapes: Mapping[str, tuple[int | str, ...]]
+    """Of inputs and symbols; an extent that is open is the name of its size."""
+    extents: tuple[Extents, ...]
+    """The sizes, in the order of their names."""
+
+    def at(self, values: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The shapes for these values of the sizes, numbers or Dims."""
+        return {
+            key: tuple(values[e] if isinstance(e, str) else e for e in shape)
+            for key, shape in self.shapes.items()
+        }
+
+    @property
+    def symbolic(self) -> dict[str, tuple[int, ...]]:
+        """The shapes with the sizes as Dims."""
+        return self.at({each.size.name: dim_of(each.size) for each in self.extents})
+
+
+def open_shapes(
+    graph: onnx.GraphProto, stated: Mapping[str, Sequence[Stated]], stored: Collection[str] = ()
+) -> OpenShapes:
+    """What is stated of the inputs and symbols of a network.
+
+    A size has the name of the symbol that the model has there, or of the input and its axis.
+    Raises: ModelError for extents that state no range, and for a size with two ranges.
+    """
+    entries = [entry for entry in graph.input if entry.name not in stored]
+    inputs = {e.name: _dims(e) if _has_rank(e) else [] for e in entries}
+    symbols = {dim for dims in inputs.values() for dim in dims if isinstance(dim, str)}
+    found: dict[str, Extents] = {}
+    shapes: dict[str, tuple[int | str, ...]] = {}
+
+    def opened(name: str, several: Sequence[Stated]) -> str:
+        try:
+            extents = Extents.of(name, several)
+        except ValueError as error:
+            raise ModelError(f"{name}={_listed(several)}: expected {error}") from None
+        if found.setdefault(name, extents) != extents:
+            raise ModelError(
+                f"'{name}' has the ranges {found[name].size} and {extents.size}; expected one for "
+                f"all inputs; write --shape {extents.size}"
+            )
+        return name
+
+    for key, extents in stated.items():
+        alone = key in symbols - inputs.keys() - {_UNNAMED}
+        if alone and (len(extents) > 1 or is_open(extents)):
+            shapes[key] = (opened(key, extents),)
+            continue
+        dims = [*inputs.get(key, ()), *[_UNNAMED] * len(extents)]
+        names = (
+            dim if isinstance(dim, str) and dim != _UNNAMED else f"{key}.{axis}"
+            for axis, dim in enumerate(dims)
+        )
+        shapes[key] = tuple(
+            opened(name, [extent]) if isinstance(extent, str) else extent
+            for name, extent in zip(names, extents, strict=False)
+        )
+    ordered = tuple(found[name] for name in sorted(found))
+    return OpenShapes(shapes, ordered)
 
 
 def check_elements(what: str, shape: Sequence[int]) -> None:

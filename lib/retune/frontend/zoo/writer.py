@@ -1,6 +1,6 @@
 """Writing networks as ONNX, layer by layer, with weights from a seed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -42,6 +42,16 @@ def make_model(name: str, nodes: Any, inputs: Any, outputs: Any, weights: Any) -
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     model.ir_version = IR_VERSION
     model.producer_name = "retune"
+    return model
+
+
+def open_axes(model: onnx.ModelProto, symbols: Mapping[int, str]) -> onnx.ModelProto:
+    """The model itself, in which these axes of all inputs are open, by these names."""
+    for axis, name in symbols.items():
+        for entry in model.graph.input:
+            entry.type.tensor_type.shape.dim[axis].dim_param = name
+    for entry in model.graph.output if symbols else ():
+        entry.type.tensor_type.ClearField("shape")  # what reads the file infers it
     return model
 
 

@@ -13,6 +13,16 @@ _THROUGH_IMAGES = 0.95
 """Time of a program that reads constants through images, as there is one only where that is faster.
 By how much no source says, and nothing was measured: it orders what is equal otherwise."""
 
+MOST_ROUNDINGS = 4.0
+"""Of what is compiled before anything is measured, see `Sketch.roundings`.
+
+A network amplifies its layers' errors, by how much depends on its weights (inception_v4 makes 2e-3
+of errors of 8e-6, vgg11_bn 3e-6 of 6e-6), and it amplifies direct layers' roundings as well. So
+what is at most so many times less exact than they are moves a network at most so many times as far
+as they do, which is what verification allows (`bundle.verify.rounding`). A tuned selection may go
+further: it is compared with the oracle, and what deviates is replaced.
+"""
+
 
 def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     """Relative time of each row's program, in cycles; smaller is better. float64 [n]
@@ -32,11 +42,14 @@ def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
 def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
     """What to compile with when no record exists: the best by the estimate, always the same.
 
-    A sketch that states an untuned row enters with that row alone.
+    Of those that are exact enough to be used unseen, see MOST_ROUNDINGS. A sketch that states an
+    untuned row enters with that row alone.
     """
     rng = np.random.default_rng(_SEED)
     best: tuple[float, Candidates] | None = None
     for number, sketch in enumerate(space.sketches):
+        if sketch.roundings > MOST_ROUNDINGS:
+            continue
         stated = sketch.untuned
         rows = sketch.sample(_SAMPLES, rng) if stated is None else stated[None]
         if not len(rows):

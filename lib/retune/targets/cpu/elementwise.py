@@ -3,8 +3,6 @@
 They run at memory speed by a fixed schedule; nothing is sampled.
 """
 
-from math import prod
-
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, Var, variables
 from retune.ir.selections import position_masks
@@ -37,7 +35,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     masked = s.loop(last).var in _masking(s.block(name).value)
     wanted = wanted_groups(spec)
     widest = spec.vector_lanes()
-    rows = prod(s.extent(n) for n in leading[:-1])
+    rows = s.likely(*leading[:-1])
     if leading and interweaves(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
     elif leading and rows >= wanted and runs_on(s, name, leading[-1], last, widest):
@@ -47,7 +45,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
     elif lanes > 1:
-        few = prod(s.extent(n) for n in leading) < wanted
+        few = s.likely(*leading) < wanted
         unit = lanes
         if few:
             unit = _chunk(extent, lanes, wanted)
@@ -58,11 +56,11 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
             s.annotate(outer, PEEL, "ends")
     else:
         leading.append(last)
-    group, size = leading[0], s.extent(leading[0])
+    group, size = leading[0], s.likely(leading[0])
     for loop in leading[1:]:
         if size >= wanted:
             break
-        size *= s.extent(loop)
+        size *= s.likely(loop)
         group = s.fuse(group, loop)
     if size >= 2 * wanted:
         group = s.split(group, [share(size, spec)], "shift")[0]

@@ -137,7 +137,7 @@ def _bind_rows(s: Schedule, loops: Sequence[str], groups: int) -> None:
     """Work-groups take rows: about `groups` of them, where there are so many."""
     rows = loops[0]
     for loop in loops[1:]:
-        if s.extent(rows) >= groups:
+        if s.likely(rows) >= groups:
             break
         rows = s.fuse(rows, loop)
     s.bind(rows, "group.0")

@@ -190,7 +190,7 @@ def _outputs(s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec) -> None
 def _shared(s: Schedule, loops: list[str], spec: DeviceSpec) -> str:
     """The loops as one, shared out evenly over work-groups; its part of one group."""
     whole = fuse_all(s, loops)
-    size = share(s.extent(whole), spec)
+    size = share(s.likely(whole), spec)
     group, own = s.split(whole, [size], "shift")
     s.bind(group, "group.0")
     return own

@@ -1,0 +1,164 @@
+"""Requests whose extents are ranges: the sizes to tune for, and which sizes what is made serves.
+
+Read `tuned_requests`, then `covering`. Kernels are searched at a few sizes, by requests of fixed
+shapes. A bundle for a range has programs that were traced at these sizes, each for all sizes that
+meet its conditions (`core.dims`), and further ones where some size meets none.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isqrt, prod
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from retune.core.dims import Condition, Dim, Size, SizeValues, dim_of
+from retune.core.errors import InputError
+from retune.core.ranges import TunedSizes, tuned_sizes
+from retune.frontend.onnx.inputs import OpenShapes, open_shapes
+from retune.pipeline.request import Shapes, TuneRequest, model_file
+from retune.proto.file import read_onnx
+
+T = TypeVar("T")
+
+MOST_PROGRAMS = 16
+"""Programs of a bundle for a range of sizes."""
+
+
+def has_ranges(request: TuneRequest) -> bool:
+    """Whether the request leaves extents open. `batch=1,8` is taken for the shape of an input."""
+    return bool(opened(request).extents)
+
+
+def opened(request: TuneRequest) -> OpenShapes:
+    """The request's shapes, with a size for each extent that has a range.
+
+    Raises: ModelError for a model that cannot be read, and for what is no range.
+    """
+    path = model_file(request)
+    facts = path.stat()
+    return _opened(path, (facts.st_ino, facts.st_size, facts.st_mtime_ns), request.shapes)
+
+
+@lru_cache(maxsize=8)
+def _opened(path: Path, version: tuple[int, ...], shapes: Shapes) -> OpenShapes:
+    del version
+    graph = read_onnx(path).graph
+    return open_shapes(graph, dict(shapes), {entry.name for entry in graph.initializer})
+
+
+def sizes(request: TuneRequest) -> tuple[Size, ...]:
+    """The sizes that the request leaves open, by name."""
+    return tuple(each.size for each in opened(request).extents)
+
+
+def fixed_request(request: TuneRequest, values: SizeValues, share: float = 1.0) -> TuneRequest:
+    """The request for these sizes alone, with that share of the budget."""
+    shapes = opened(request).at(values)
+    trials = None if request.trials is None else round(request.trials * share)
+    minutes = None if request.minutes is None else request.minutes * share
+    return replace(request, shapes=tuple(sorted(shapes.items())), trials=trials, minutes=minutes)
+
+
+def tuned_requests(request: TuneRequest) -> list[tuple[TunedSizes, TuneRequest]]:
+    """The sizes to tune for, the least first, each with the request that does it.
+
+    The budget is shared out by how often sizes occur.
+    """
+    return [
+        (each, fixed_request(request, dict(each.values), each.weight))
+        for each in tuned_sizes(opened(request).extents)
+    ]
+
+
+def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Condition, ...]]:
+    """For each of them the sizes that it is for: those that meet its conditions, and none before.
+
+    Between two sizes that are tuned, the border is their geometric mean.
+    """
+    reach, dims = [dict(each.values) for each in tuned], {s.name: dim_of(s) for s in every}
+    found: list[tuple[Condition, ...]] = []
+    for own in reach:
+        conditions: list[Condition] = []
+        for name, value in own.items():
+            higher = sorted({other[name] for other in reach if other[name] > value})
+            beyond = dims[name] - isqrt(value * higher[0]) - 1 if higher else 0
+            if isinstance(beyond, Dim):
+                conditions.append(Condition("lt", beyond, holds=True))
+        found.append(tuple(conditions))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(Generic[T]):
+    """A program, and the sizes that it is for."""
+
+    program: T
+    conditions: tuple[Condition, ...]
+    """Those that it needs, and those of its region."""
+    at: Mapping[str, int]
+    """Where it was traced."""
+
+
+def covering(
+    every: Sequence[Size],
+    tuned: Sequence[TunedSizes],
+    trace: Callable[[SizeValues, int], tuple[T, Sequence[Condition]]],
+) -> list[Traced[T]]:
+    """Programs in the order in which they are asked: each size meets the conditions of some.
+
+    `trace` makes the program for sizes, by the choices of the tuned sizes of that number, and says
+    on what conditions it holds. Raises: InputError if too many would be needed.
+    """
+    grid = _Grid(every)
+    found: list[Traced[T]] = []
+    left = np.ones(grid.count, bool)
+    for number, region in enumerate(regions(every, tuned)):
+        own = left & grid.meets(region)
+        left &= ~own
+        start: SizeValues | None = dict(tuned[number].values)
+        while start is not None:
+            program, needed = trace(start, number)
+            conditions = (*region, *needed)
+            found.append(Traced(program, conditions, start))
+            own &= ~grid.meets(conditions)
+            start = grid.greatest(own)
+            if len(found) > MOST_PROGRAMS:
+                raise InputError(_too_many(every, needed))
+    return found
+
+
+def _too_many(every: Sequence[Size], needed: Sequence[Condition]) -> str:
+    named = ", ".join(map(str, every))
+    why = "; ".join(str(c) for c in needed if c.relation == "eq" and c.holds) or "its conditions"
+    return (
+        f"{named}: expected a network whose kernels serve many sizes; more than {MOST_PROGRAMS} "
+        f"programs would be needed ({why}); give narrower ranges, or single extents"
+    )
+
+
+class _Grid:
+    """All values of some sizes, as arrays of a common length."""
+
+    def __init__(self, every: Sequence[Size]) -> None:
+        axes = np.meshgrid(*(np.asarray(size.values) for size in every), indexing="ij")
+        self._values: Mapping[str, Any] = {
+            size.name: axis.reshape(-1) for size, axis in zip(every, axes, strict=True)
+        }
+        self.count = prod(len(size.values) for size in every)
+
+    def meets(self, conditions: Sequence[Condition]) -> np.ndarray:
+        """Which of them meet all the conditions. bool [count]"""
+        result = np.ones(self.count, bool)
+        for condition in conditions:
+            result &= condition.at(self._values)
+        return result
+
+    def greatest(self, among: np.ndarray) -> dict[str, int] | None:
+        """The last one among them; None if there is none."""
+        places = np.flatnonzero(among)
+        if not len(places):
+            return None
+        return {name: int(values[places[-1]]) for name, values in self._values.items()}

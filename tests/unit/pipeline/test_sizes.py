@@ -1,0 +1,81 @@
+"""Requests with ranges: what is tuned, and the programs that cover every size."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from retune.core.dims import Condition, Dim, Size, SizeValues, dim_of, holding
+from retune.core.errors import InputError, ModelError
+from retune.core.ranges import Extents, tuned_sizes
+from retune.pipeline.request import TuneRequest
+from retune.pipeline.sizes import covering, has_ranges, opened, sizes, tuned_requests
+
+BATCH, LENGTH = Size("batch", 1, 32), Size("length", 1, 100)
+
+
+def _request(work: Path, **shapes: str) -> TuneRequest:
+    return TuneRequest(model="zoo:mlp", out=str(work / "out"), work=work, shapes=shapes, minutes=9)
+
+
+def _dim(size: Size) -> Dim:
+    dim = dim_of(size)
+    assert isinstance(dim, Dim)
+    return dim
+
+
+def test_a_range_is_tuned_at_some_sizes(tmp_path: Path) -> None:
+    """By requests of fixed shapes, which share the budget."""
+    request = _request(tmp_path, data="1:2,8:1")
+    assert has_ranges(_request(tmp_path, data="1..32,784"))
+    assert not has_ranges(_request(tmp_path, data="4,784"))
+    request = _request(tmp_path, data="1..32,784")
+    assert sizes(request) == (Size("batch", 1, 32),)
+    found = tuned_requests(request)
+    assert [str(each) for each, _ in found] == ["batch=1", "batch=5", "batch=32"]
+    assert [dict(fixed.shapes)["data"] for _, fixed in found] == [(1, 784), (5, 784), (32, 784)]
+    assert [fixed.minutes for _, fixed in found] == [3.0, 3.0, 3.0]
+
+
+def test_contradictory_ranges_are_refused(tmp_path: Path) -> None:
+    """With the one to write."""
+    with pytest.raises(InputError, match=r"shapes: expected .* such as 1\.\.32"):
+        _request(tmp_path, data="8..1,784")
+    with pytest.raises(ModelError, match="zoo:mlp has one input"):
+        opened(_request(tmp_path, data="1..2,784", batch="1..4,9"))
+
+
+def _traced(condition: Condition) -> tuple[str, Sequence[Condition]]:
+    return str(condition), [condition]
+
+
+def test_every_size_has_a_program() -> None:
+    """The first one whose conditions it meets; it was traced for sizes of the same region."""
+    extents = [Extents.of("batch", ["1..32"]), Extents.of("length", ["1..100"])]
+    every, tuned = (BATCH, LENGTH), tuned_sizes(extents)
+    asked: list[tuple[SizeValues, int]] = []
+
+    def trace(at: SizeValues, number: int) -> tuple[int, Sequence[Condition]]:
+        asked.append((at, number))
+        alone = Condition("eq", _dim(BATCH) - 1, holds=at["batch"] == 1)  # type: ignore[arg-type]
+        return number, [alone]
+
+    found = covering(every, tuned, trace)
+    for values in holding((), every):
+        first = next(t for t in found if all(c.at(values) for c in t.conditions))
+        assert (values["batch"] == 1) == (first.at["batch"] == 1)
+    assert {t.program for t in found} == {0, 1, 2}
+    assert len(asked) == len(found) <= 6
+
+
+def test_programs_for_single_sizes_are_refused() -> None:
+    """Where nearly every size would need its own."""
+    tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
+
+    def trace(at: SizeValues, number: int) -> tuple[int, Sequence[Condition]]:
+        same = _dim(BATCH) - at["batch"]
+        assert isinstance(same, Dim)
+        return number, [Condition("eq", same, holds=True)]
+
+    with pytest.raises(InputError, match=r"batch=1\.\.32: expected .* more than 16 programs"):
+        covering((BATCH,), tuned, trace)
