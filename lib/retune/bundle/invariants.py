@@ -8,7 +8,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from math import prod
 
 from retune.bundle.plan import (
-    READ_ONLY,
     NetworkPlan,
     PlanHost,
     PlanLoop,
@@ -19,7 +18,7 @@ from retune.bundle.plan import (
 from retune.bundle.runtime.hazards import are_apart
 from retune.bundle.runtime.inputs import InputCheck
 from retune.codegen.passes.images import fits_image
-from retune.codegen.source import KernelLaunch, ProgramBuffer
+from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
 from retune.core.dims import always_equal, dim_of, sizes_of
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
@@ -265,7 +264,7 @@ def check_aliases(plan: NetworkPlan) -> None:
         if alias.value in seen:
             raise broken_plan(plan, where, "one alias for each value", "a second one")
         seen.add(alias.value)
-        if value.role in READ_ONLY:
+        if value.role in GIVEN:
             raise broken_plan(plan, where, "a temp or output as the value", value.role)
         if alias.storage is not None:
             _check_storage(plan, where, value, of, alias.storage)
@@ -352,7 +351,7 @@ def check_writable(plan: NetworkPlan) -> None:
     for launch in plan.launches:
         for name in launch.writes:
             role = roles[roots[name]]
-            if role in READ_ONLY:
+            if role in GIVEN:
                 raise broken_plan(
                     plan, _where(launch), "writes to temps or outputs", f"{role} {name}"
                 )
@@ -405,7 +404,7 @@ def check_host_writes(plan: NetworkPlan) -> None:
     for host in plan.hosts:
         for name in host.writes:
             role = plan.buffer(name).role
-            if role in READ_ONLY or roots[name] != name:
+            if role in GIVEN or roots[name] != name:
                 expected = "writes to temps or outputs of their own memory"
                 raise broken_plan(plan, _where(host), expected, f"{role} {name} in {roots[name]}")
             if name in written:
@@ -449,7 +448,7 @@ def check_loops(plan: NetworkPlan) -> None:
 def check_written_before_read(plan: NetworkPlan) -> None:
     """What a step reads, and every output, was written before (or is an input or a weight)."""
     roots, roles = storage_roots(plan), storage_roles(plan)
-    full = {root for root, role in roles.items() if role in READ_ONLY}
+    full = {root for root, role in roles.items() if role in GIVEN}
     for step in plan.steps:
         for name in step.read:
             if roots[name] not in full:

@@ -383,7 +383,10 @@ def _alias(entry: _AliasEntry, shape: tuple[int, ...], sizes: Mapping[str, Size]
                 f"columns: expected some of a row that holds {shape}; {error}"
             ) from error
     elif entry.parts is not None:
-        storage = Storage(shape, tuple(_read(AddressDigit, e, sizes) for e in entry.parts))
+        try:
+            storage = Storage(shape, tuple(_read(AddressDigit, e, sizes) for e in entry.parts))
+        except ValueError as error:
+            raise Malformed(f"parts: {error}") from error
         if not storage.covers:
             raise Malformed(f"parts: expected the digits of each index of {shape}; got {storage}")
     return Alias(value=entry.value, of=entry.of, storage=storage)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from retune.bundle.sizes import PlanSize, PlanVariant, choose, corner
-from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role, Run
+from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.dims import SizeValues, at
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import DeviceSpec
@@ -35,9 +35,6 @@ LARGEST_ERROR_NOTE = "largest_error"
 
 Engine = Literal["onnx", "vta"]
 """What runs a step aside from the kernels."""
-
-READ_ONLY: tuple[Role, ...] = ("input", "weight", "size")
-"""What no step writes."""
 
 Form = Literal["persistent", "inline", "queued"]
 """How the launches get onto the device: as one launch of workers that stay for all of them, in a
@@ -356,7 +353,7 @@ def _segments(first: int, end: int, loops: Sequence[PlanLoop]) -> Iterator[Segme
 def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
     variant = plan.variant_at(values)
     first, end = variant.first, variant.end
-    launches = tuple(_launch_at(launch, values) for launch in plan.launches[first:end])
+    launches = tuple(launch.at(values) for launch in plan.launches[first:end])
     hosts = plan.hosts[variant.first_host : variant.end_host]
     used = {*plan.inputs, *plan.outputs, *(each.buffer for each in plan.sizes)}
     used |= {name for step in (*launches, *hosts) for name in (*step.read, *step.writes)}
@@ -368,7 +365,7 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
     return replace(
         plan,
         kernels=tuple(kernel for kernel in plan.kernels if kernel.name in called),
-        buffers=tuple(_buffer_at(b, values) for b in plan.buffers if b.name in used),
+        buffers=tuple(b.at(values) for b in plan.buffers if b.name in used),
         launches=launches,
         weights={name: array for name, array in plan.weights.items() if name in used},
         aliases=tuple(_alias_at(a, values) for a in plan.aliases if a.value in used),
@@ -390,20 +387,6 @@ def _samples_at(plan: NetworkPlan, values: SizeValues) -> dict[str, np.ndarray]:
         if array.shape[1:] != tuple(at(extent, values) for extent in plan.buffer(name).shape):
             return {}
     return dict(plan.samples)
-
-
-def _launch_at(launch: KernelLaunch, values: SizeValues) -> KernelLaunch:
-    return replace(
-        launch,
-        global_size=tuple(at(size, values) for size in launch.global_size),
-        flops=at(launch.flops, values),
-        bytes=at(launch.bytes, values),
-    )
-
-
-def _buffer_at(buffer: ProgramBuffer, values: SizeValues) -> ProgramBuffer:
-    shape = tuple(at(extent, values) for extent in buffer.shape)
-    return replace(buffer, elements=at(buffer.elements, values), shape=shape)
 
 
 def _alias_at(alias: Alias, values: SizeValues) -> Alias:
@@ -439,7 +422,7 @@ def storage_roles(plan: NetworkPlan) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for entry in plan.buffers:
         root = roots[entry.name]
-        if root == entry.name and entry.role in READ_ONLY:
+        if root == entry.name and entry.role in GIVEN:
             roles[root] = entry.role
         elif entry.role == "output":
             roles.setdefault(root, "output")

@@ -5,7 +5,7 @@ Read PlanSize and PlanVariant, then `choose`. This file knows no device and no f
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import chain, islice, product
 
 from retune.core.dims import Condition, Size, SizeValues
 
@@ -56,11 +56,17 @@ def choose(variants: Iterable[PlanVariant], values: SizeValues) -> int | None:
 
 
 def size_values(sizes: Sequence[Size], *, largest: bool) -> Iterator[dict[str, int]]:
-    """Values of the sizes, from the largest or the least ones on: all ends of their ranges first,
-    then others, as far as it is worthwhile to look."""
+    """Values of the sizes, from the largest or the least ones on, as far as it is worthwhile to
+    look; then all values of each size with ends of the ranges of the others."""
     ranges = [size.values[::-1] if largest else size.values for size in sizes]
-    ends = product(*([values[0], values[-1]] for values in ranges))
-    for row in (*ends, *islice(product(*ranges), _MOST_TRIES)):
+    ends = [(values[0], values[-1]) for values in ranges]
+    single = (
+        product(
+            *(values if other is values else own for other, own in zip(ranges, ends, strict=True))
+        )
+        for values in ranges
+    )
+    for row in chain(islice(product(*ranges), _MOST_TRIES), chain.from_iterable(single)):
         yield dict(zip((size.name for size in sizes), row, strict=True))
 
 

@@ -6,7 +6,7 @@ enqueues a part's launches and then calls its host steps, whose reads wait for t
 """
 
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +96,16 @@ class RunPart:
     hosts: tuple[HostCall, ...]
 
 
+def launches_at(
+    launches: Sequence[PreparedKernel], values: SizeValues
+) -> tuple[PreparedKernel, ...]:
+    """The launches for these sizes, without those that have nothing to do."""
+    if not values:
+        return tuple(launches)
+    made = (launch.at(values) for launch in launches)
+    return tuple(launch for launch in made if all(launch.global_size))
+
+
 def prepare_parts(
     plan: NetworkPlan,
     values: SizeValues,
@@ -107,8 +117,7 @@ def prepare_parts(
     """The parts in order of the variant for these sizes, with launches of the executor's form."""
     found: list[RunPart] = []
     for part in plan.parts_of(plan.variant_at(values)):
-        every = (launch.at(values) for launch in executor.segments(part.first, part.end))
-        launches = tuple(launch for launch in every if all(launch.global_size))
+        launches = launches_at(executor.segments(part.first, part.end), values)
         hosts = tuple(HostCall(step, plan, types, held, device) for step in part.hosts)
         found.append(RunPart(launches=launches, hosts=hosts))
     return tuple(found)

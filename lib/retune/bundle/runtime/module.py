@@ -35,7 +35,7 @@ from retune.bundle.plan import (
 )
 from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_executor, settle
-from retune.bundle.runtime.hosting import HostRun, RunPart, prepare_parts
+from retune.bundle.runtime.hosting import HostRun, RunPart, launches_at, prepare_parts
 from retune.bundle.runtime.inputs import InputCheck, Shapes
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import SizeValues, at
@@ -267,7 +267,7 @@ class Module:
         They work on whatever the buffers hold, for the sizes of the last run; for timing. At most
         1024 launches, rounds counted. Host steps between them do not run.
         """
-        launches = [part.at(self._now.values) for part in self._executor.part(first, end, rounds)]
+        launches = launches_at(self._executor.part(first, end, rounds), self._now.values)
 
         def run() -> None:
             self._host.enqueue(launches)
@@ -326,9 +326,9 @@ class Module:
         values = self._now.values
         variant, plan = self.plan.variant_at(values), self.plan.at(values)
         steps = [
-            launch.at(values)
+            launch
             for i in range(variant.first, variant.end)
-            for launch in self._executor.part(i, i + 1, 1)
+            for launch in launches_at(self._executor.part(i, i + 1, 1), values)
         ]
         alone = _medians([self._host.profile(steps) for _ in range(count)])
         launched = map(operator.mul, alone, plan.repeats)
