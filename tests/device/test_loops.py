@@ -44,6 +44,26 @@ def test_every_number_of_steps(steps, backward):
     assert_runs(plan_of(graph), graph)
 
 
+def with_large_products(plan: NetworkPlan) -> NetworkPlan:
+    """The plan, whose products of matrices are said to be too large for one worker."""
+    sizes = [1 << 20 if "dense" in n.kernel else n.bytes for n in plan.launches]
+    pairs = zip(plan.launches, sizes, strict=True)
+    return replace(plan, launches=tuple(replace(n, bytes=size) for n, size in pairs))
+
+
+@pytest.mark.parametrize("steps", [3, 4, 2001])
+def test_workers_share_the_steps_of_large_loops(steps):
+    graph = loops.network(steps)
+    plan = with_large_products(plan_of(graph))
+    assert not plan.lone_loops
+    assert_runs(plan, graph)
+
+
+def test_loops_run_side_by_side():
+    graph = loops.side_by_side(64)
+    assert_runs(plan_of(graph), graph)
+
+
 @pytest.mark.parametrize("form", ["inline", "queued"])
 def test_every_form(form: Form):
     graph = loops.network(9)
@@ -100,10 +120,10 @@ def test_loops_in_loops():
     assert_runs(plan_of(graph), graph)
 
 
-@pytest.mark.parametrize("form", ["persistent", "queued"])
-def test_a_c_program_runs_them(form: Form, tmp_path: Path):
-    graph = loops.network(1201)
-    plan = replace(plan_of(graph), form=form)
+@pytest.mark.parametrize(("form", "large"), [("persistent", 0), ("persistent", 1), ("queued", 0)])
+def test_a_c_program_runs_them(form: Form, large: int, tmp_path: Path):
+    plan = plan_of(loops.network(1201))
+    plan = replace(with_large_products(plan) if large else plan, form=form)
     folder = export_c(plan, tmp_path / "c")
     c_programs.build(folder)
     c_programs.agrees(Module(plan, pocl()), folder)

@@ -38,6 +38,21 @@ def network(steps: int, backward: tuple[int, int] = (0, 0)) -> Graph:
     return build.finish(["shown", "before", "all"]).verify()
 
 
+def side_by_side(steps: int) -> Graph:
+    """Two loops that do not need each other, of data that kernels make, in the order in which a
+    file has them: the data of the second one are made behind the first loop."""
+    build = GraphBuilder("loops")
+    start, factor = build.input("start", ROW), build.input("factor", ROW)
+    given = build.input("given", TensorType((steps, *ROW.shape), FLOAT32))
+    scan = Scan(body=body(), steps=steps, states=2, backward_inputs=(0,), backward_outputs=(0,))
+    for name, op in (("a", "tanh"), ("b", "exp")):
+        data = build.add(op, [given])
+        outputs = [f"{name}.last", f"{name}.before", f"{name}.all"]
+        build.add("scan", [start, start, data, factor], scan.attrs, outputs=outputs)
+    build.add("add", ["a.all", "b.all"], outputs=["sum"])
+    return build.finish(["sum"]).verify()
+
+
 def expected(inputs: dict[str, Array], backward: tuple[int, int] = (0, 0)) -> dict[str, Array]:
     """What the network makes."""
     state, other, made = inputs["start"], inputs["start"], list[Array]()

@@ -938,10 +938,56 @@ def tree_leaves(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ..
     return (found,)
 
 
+@meaning("tree_keys")
+def tree_keys(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Integers in the order of the data, as words of 32 bits."""
+    data = present(arrays)
+    kind = np.int32 if data.dtype == np.float32 else np.int64
+    bits, limits = (data + 0.0).view(kind).astype(object), np.iinfo(kind)
+    keys = np.where(bits < 0, -(bits & limits.max) - 1, bits)
+    sides = [limits.max, limits.min][: 1 + integer(attrs, "missing")]
+    keys = np.concatenate([np.where(np.isnan(data), side, keys) for side in sides], 1)
+    words = [keys] if kind == np.int32 else [keys >> 32, (keys & 0xFFFFFFFF) - 2**31]
+    found = np.stack(words).astype(np.int32)
+    return (found.swapaxes(1, 2) if integer(attrs, "columns") else found,)
+
+
+@meaning("tree_exits")
+def tree_exits(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """The first leaf of each tree that no node rules out, by rows, trees and nodes."""
+    keys, features, limits, masks = (present(arrays, index) for index in range(4))
+    keys = keys.swapaxes(1, 2) if integer(attrs, "columns") else keys
+    parts = integer(attrs, "parts")
+    found = np.empty((keys.shape[1], features.shape[1] // parts), np.int32)
+    for row, tree in np.ndindex(*found.shape):
+        bits = ""
+        for part in range(tree * parts, tree * parts + parts):
+            left = 0xFFFFFFFF
+            for node, feature in enumerate(features[:, part]):
+                if tuple(keys[:, row, feature]) > tuple(limits[:, node, part]):
+                    left &= int(masks[node, part])
+            bits += f"{left:032b}"
+        first = bits.find("1")
+        found[row, tree] = np.iinfo(np.int32).max if first < 0 else 32 * tree * parts + first
+    return (found.T if integer(attrs, "columns") else found,)
+
+
 @meaning("leaf_sums")
 def leaf_sums(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """The weights of each row's leaves, combined in each group."""
     leaves, weights = present(arrays), present(arrays, 1)
+    leaves = leaves.transpose(2, 0, 1) if attrs.get("columns") else leaves
     combine = {"sum": np.sum, "min": np.min, "max": np.max}[str(attrs["reducer"])]
     made = combine(weights[leaves], axis=2)
     return (made.reshape(len(leaves), -1).astype(weights.dtype),)
+
+
+@meaning("extents")
+def _extents(_: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    return (np.array(attrs["values"], str(attrs["to"])).reshape(ints(attrs, "shape")),)
+
+
+@meaning("positions")
+def _positions(_: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    places = np.moveaxis(np.indices(ints(attrs, "shape")), 0, -1)
+    return ((integer(attrs, "begin") + places @ ints(attrs, "steps")).astype(str(attrs["to"])),)

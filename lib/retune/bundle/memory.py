@@ -91,8 +91,9 @@ def temp_blocks(
                 spans[root] = (spans.get(root, (position, 0))[0], position)
     sizes = {entry.name: aligned(most(entry.bytes), align_bytes) for entry in plan.buffers}
     loops = sorted(plan.loops, key=lambda loop: loop.end - loop.first)
+    beside = _side_by_side(plan, roots)
     return tuple(
-        MemoryBlock(name=root, bytes=sizes[root], first=first, last=last)
+        MemoryBlock(name=root, bytes=sizes[root], first=first, last=_to_end(first, last, beside))
         for root, span in spans.items()
         for first, last in [_through_loops(*span, loops)]
     )
@@ -106,6 +107,35 @@ def _through_loops(first: int, last: int, loops: Sequence[PlanLoop]) -> tuple[in
         if meets and not (loop.first <= first and last < loop.end):
             first, last = min(first, loop.first), max(last, loop.end - 1)
     return first, last
+
+
+def _side_by_side(plan: NetworkPlan, roots: Mapping[str, str]) -> list[range]:
+    """Launches of lone loops that do not need each other, with what stands between these."""
+    found: list[range] = []
+    needing = set[str]()  # the loops of the last range made it, or it was made of that
+    for loop in plan.lone_loops:
+        since = range(found[-1].stop if found else loop.first, loop.end)
+        for launch in plan.launches[since.start : loop.first]:
+            if not needing.isdisjoint(roots[name] for name in launch.args):
+                needing |= {roots[name] for name in launch.writes}
+        own = {roots[n] for launch in plan.launches[loop.first : loop.end] for n in launch.args}
+        if found and needing.isdisjoint(own):
+            found[-1] = range(found[-1].start, loop.end)
+        else:
+            found.append(range(loop.first, loop.end))
+            needing = set()
+        for launch in plan.launches[loop.first : loop.end]:
+            needing |= {roots[name] for name in launch.writes}
+    return found
+
+
+def _to_end(first: int, last: int, ranges: Sequence[range]) -> int:
+    """The last launch at which a temporary is alive whose memory nobody else takes while loops run
+    side by side: who took it would have to wait for the loop that used it."""
+    for each in ranges:
+        if first < each.stop and each.start <= last < each.stop:
+            last = each.stop - 1
+    return last
 
 
 def place(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:

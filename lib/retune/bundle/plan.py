@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from retune.bundle.sizes import PlanSize, PlanVariant, choose, corner
+from retune.codegen.network.chains import MOST_LINKS
 from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.dims import SizeValues, at
 from retune.core.errors import InputError, VerifyError
@@ -263,6 +264,20 @@ class NetworkPlan:
         after = [*(loop.first for loop in self.loops[1:]), len(self.launches)]
         pairs = zip(self.loops, after, strict=False)
         return tuple(loop for loop, following in pairs if following >= loop.end)
+
+    @property
+    def lone_loops(self) -> tuple[PlanLoop, ...]:
+        """The loops of a few small launches, apart from others: one worker runs all of such a loop
+        sooner than several do that wait for each other in every step."""
+        inner = self.innermost
+        around = [loop for loop in self.loops if loop not in inner]
+        return tuple(
+            loop
+            for loop in inner
+            if loop.end - loop.first <= MOST_LINKS
+            and all(launch.small for launch in self.launches[loop.first : loop.end])
+            and not any(o.first <= loop.first and loop.end <= o.end for o in around)
+        )
 
     @property
     def repeats(self) -> tuple[int, ...]:

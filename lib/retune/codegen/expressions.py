@@ -435,7 +435,7 @@ class Expressions:
         return self._sum(polynomial(expr))
 
 
-_REDUCER = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_REDUCER = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "bitand": "bitand"}
 """Reducer -> the operation that combines two of its values."""
 _TRUNCATING = {"floordiv": "div", "mod": "rem", "truncdiv": "div", "truncmod": "rem"}
 """What rounds toward zero, which is the same for all of them where nothing is negative."""

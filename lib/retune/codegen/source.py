@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from retune.core.dims import SizeValues, at
+from retune.core.dims import SizeValues, at, most
 from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
@@ -51,6 +51,10 @@ class KernelText:
     """Full names of the implementations of intrinsics that a device must offer."""
 
 
+_SMALL_BYTES, _SMALL_FLOPS = 24_576, 32_768
+"""Of a kernel that takes a core about a microsecond."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLaunch:
     """One kernel launch: which kernel, on which buffers, over which range.
@@ -82,6 +86,11 @@ class KernelLaunch:
             flops=at(self.flops, values),
             bytes=at(self.bytes, values),
         )
+
+    @property
+    def small(self) -> bool:
+        """Whether it takes a core no longer than waiting for others to finish it, for any sizes."""
+        return most(self.bytes) <= _SMALL_BYTES and most(self.flops) <= _SMALL_FLOPS
 
     @property
     def read(self) -> tuple[str, ...]:

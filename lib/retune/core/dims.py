@@ -12,13 +12,17 @@ Learning Through Dynamic Python Bytecode Transformation and Graph Compilation", 
 """
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache, wraps
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SizeValues: TypeAlias = Mapping[str, int]
 """Name of a size -> its value."""
@@ -177,6 +181,15 @@ class Dim(_Number):
         """The sizes that it depends on."""
         return frozenset(size for monomial, _ in self.terms for size in _sizes(monomial))
 
+    @property
+    def size(self) -> Size | None:
+        """The size that it is; None where it is more than that."""
+        match self.terms:
+            case (((Size() as size,), 1),):
+                return size
+            case _:
+                return None
+
     def at(self, values: SizeValues) -> int:
         """Its value for these sizes. Raises: KeyError for a size without a value."""
         return sum(c * prod(_atom_at(a, values) for a in m) for m, c in self.terms)
@@ -241,9 +254,18 @@ def is_fixed(extent: int) -> bool:
 
 
 def always_equal(a: int, b: int) -> bool:
-    """Whether both are the same for all sizes, as far as their forms say; nothing is noted."""
-    gap = a - b
-    return is_fixed(gap) and gap == 0
+    """Whether two extents are equal for all sizes, by their normal forms: nothing is noted.
+
+    For choices: what is done for extents that may differ is right for equal ones, too.
+    """
+    if isinstance(a, Dim) or isinstance(b, Dim):
+        return isinstance(a, Dim) and isinstance(b, Dim) and a.terms == b.terms
+    return a == b
+
+
+def always_same(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two shapes are equal for all sizes, see `always_equal`."""
+    return len(a) == len(b) and all(map(always_equal, a, b))
 
 
 def never_above(a: int, b: int) -> bool:
@@ -309,6 +331,37 @@ def assuming(values: SizeValues) -> Generator[Assumptions]:
         yield own
     finally:
         _CURRENT.reset(token)
+
+
+def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An `lru_cache` of what is made of extents, for each of the sizes at hand.
+
+    The conditions of a result are noted again where it is used again.
+    """
+
+    def decorate(made: Callable[P, R]) -> Callable[P, R]:
+        make = cast("Callable[..., R]", made)
+
+        @lru_cache(maxsize=maxsize)
+        def cached(values: tuple[tuple[str, int], ...] | None, *args: Any) -> Any:
+            if values is None:
+                return make(*args), ()
+            with assuming(dict(values)) as assumed:
+                result = make(*args)
+            return result, assumed.conditions
+
+        @wraps(made)
+        def found(*args: P.args, **kwargs: P.kwargs) -> R:
+            assert not kwargs, f"{made.__name__}: expected positional arguments"
+            current = _CURRENT.get()
+            result, conditions = cached(current and tuple(sorted(current.values.items())), *args)
+            for condition in conditions:
+                _note(condition)
+            return result
+
+        return found
+
+    return decorate
 
 
 def holding(conditions: Sequence[Condition], sizes: Iterable[Size]) -> Iterator[dict[str, int]]:

@@ -10,6 +10,8 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+from retune.core.dims import SizeValues, always_same, at, is_fixed
+
 # numpy is loaded where arrays are met: the command line's help describes types without it.
 if TYPE_CHECKING:
     import numpy as np
@@ -272,11 +274,12 @@ UNKNOWN = -1
 """An extent that depends on the data: known when the value is made, not before."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TensorType:
     """Shape and element type of a value; an empty shape is a scalar.
 
-    Extents may be UNKNOWN for what a host step leaves to the caller; such a type has no size.
+    Types are equal if they are for all sizes. Extents may be UNKNOWN for what a host step leaves to
+    the caller; such a type has no size.
     """
 
     shape: tuple[int, ...]
@@ -285,10 +288,18 @@ class TensorType:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", as_dtype(self.dtype))  # of files and of users: a name
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorType):
+            return NotImplemented
+        return self.dtype == other.dtype and always_same(self.shape, other.shape)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
     @property
     def known(self) -> bool:
         """True if every extent is known before the network runs."""
-        return UNKNOWN not in self.shape
+        return not any(is_fixed(extent) and extent == UNKNOWN for extent in self.shape)
 
     @property
     def elements(self) -> int:
@@ -302,5 +313,14 @@ class TensorType:
         return self.elements * self.dtype.itemsize
 
     def __str__(self) -> str:
-        extents = ("?" if extent == UNKNOWN else str(extent) for extent in self.shape)
+        extents = ("?" if is_fixed(e) and e == UNKNOWN else str(e) for e in self.shape)
         return f"{self.dtype}[{', '.join(extents)}]"
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is the same for all sizes."""
+        return all(is_fixed(extent) for extent in self.shape)
+
+    def at(self, values: SizeValues) -> "TensorType":
+        """The type for these sizes."""
+        return TensorType(tuple([at(extent, values) for extent in self.shape]), self.dtype)

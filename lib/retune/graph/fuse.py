@@ -20,10 +20,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from retune.core.dims import always_same
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
 from retune.graph.rewrite import node_renamed
+from retune.graph.scan import SCAN
 from retune.ops import lookup
 from retune.ops.blocked import OFFLOADED
 from retune.ops.registry import HOST
@@ -167,15 +169,19 @@ def runs_aside(node: Node) -> bool:
 
 
 def _in_parts(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """In turns all that the device can do and all that others can then do; else their order."""
-    turns: dict[str, int] = {}  # of each value: even ones are the device's
-    found: list[tuple[int, Group]] = []
+    """In turns all that the device can do and all that others can then do, and in each of them in
+    turns what needs no more loops and the loops, which so lie side by side; else their order."""
+    turns: dict[str, tuple[int, int]] = {}  # of each value: odd ones are others', or loops'
+    found: list[tuple[tuple[int, int], Group]] = []
     for group in groups:
-        turn = max((turns.get(value, 0) for value in group.inputs), default=0)
+        turn, loops = max((turns.get(value, (0, 0)) for value in group.inputs), default=(0, 0))
         if group.kind != ALIAS and turn % 2 != group.aside:
-            turn += 1
-        turns.update(dict.fromkeys((v for node in group.nodes for v in node.outputs), turn))
-        found.append((turn, group))
+            turn, loops = turn + 1, 0
+        if group.kind != ALIAS and loops % 2 != (group.kind == SCAN):
+            loops += 1
+        made = (value for node in group.nodes for value in node.outputs)
+        turns.update(dict.fromkeys(made, (turn, loops)))
+        found.append(((turn, loops), group))
     return tuple(group for _, group in sorted(found, key=lambda entry: entry[0]))
 
 
@@ -213,7 +219,7 @@ def _epilogue(around: _Surroundings, first: Node) -> list[Node]:
     shape = graph.types[first.outputs[0]].shape
 
     def fits(node: Node) -> bool:
-        return _is_elementwise(node) and graph.types[node.outputs[0]].shape == shape
+        return _is_elementwise(node) and always_same(graph.types[node.outputs[0]].shape, shape)
 
     return _behind(around, first, fits, fits)
 
@@ -230,11 +236,11 @@ def _over_rows(around: _Surroundings, first: Node) -> list[Node]:
 
     def fits(node: Node) -> bool:
         made = graph.types[node.outputs[0]].shape
-        own = _is_elementwise(node) and made in (shape, (*shape[:-1], 1))
+        own = _is_elementwise(node) and _is_of_rows(made, shape)
         return own or _goes_along_rows(graph, node, shape)
 
     def ends(node: Node) -> bool:
-        return graph.types[node.outputs[0]].shape == shape
+        return always_same(graph.types[node.outputs[0]].shape, shape)
 
     found = _behind(around, first, fits, ends)
     return found if any(not _is_elementwise(node) for node in (first, *found)) else []
@@ -280,11 +286,18 @@ def _computes(around: _Surroundings, nodes: Sequence[Node]) -> Node | None:
 
 def _goes_along_rows(graph: Graph, node: Node, shape: tuple[int, ...]) -> bool:
     """Whether the node is a reduction over the last axis of data of that shape."""
-    if lookup(node.op).kind != "reduction" or graph.types[node.inputs[0]].shape != shape:
+    if lookup(node.op).kind != "reduction" or not always_same(
+        graph.types[node.inputs[0]].shape, shape
+    ):
         return False
     along = node.attrs.get("axes", (node.attrs.get("axis"),))
     made = graph.types[node.outputs[0]].shape
-    return along == (len(shape) - 1,) and made in (shape, (*shape[:-1], 1))
+    return along == (len(shape) - 1,) and _is_of_rows(made, shape)
+
+
+def _is_of_rows(made: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether these are rows of that shape, or one element for each of them."""
+    return always_same(made, shape) or always_same(made, (*shape[:-1], 1))
 
 
 def _behind(

@@ -5,14 +5,22 @@ live in `graph.ops`. Nobody changes an `attrs`, `types` or `constants` mapping a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from retune.core.dtypes import NUMPY_DTYPES, DType, TensorType, dtype_of
+from retune.core.dims import Dim, Size, SizeValues, sizes_of
+from retune.core.dtypes import INT64, NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
+from retune.ops.extents import (
+    EXTENTS,
+    array_of_extents,
+    depends_on_sizes,
+    extents_attrs,
+    over_extents,
+)
 from retune.ops.registry import Array, Attrs, AttrValue, Subgraph, lookup
 
 Types: TypeAlias = Mapping[str, TensorType]
@@ -29,10 +37,25 @@ class Node:
     outputs: tuple[str, ...]
     attrs: Attrs = field(default_factory=dict)
 
+    def at(self, values: SizeValues) -> "Node":
+        """The node for these sizes."""
+        attrs = {key: _attribute_at(value, values) for key, value in self.attrs.items()}
+        return replace(self, attrs=attrs)
+
     def __str__(self) -> str:
         attrs = "".join(f", {key}={_shown(self.attrs[key])}" for key in sorted(self.attrs))
         arguments = ", ".join(self.inputs)
         return f"{', '.join(self.outputs)} = {self.op}({arguments}{attrs})"
+
+
+def _attribute_at(value: AttrValue, values: SizeValues) -> AttrValue:
+    match value:
+        case Dim() | Graph():
+            return value.at(values)
+        case tuple():
+            return tuple([e.at(values) if isinstance(e, Dim) else e for e in value])
+        case _:
+            return value
 
 
 def _shown(value: AttrValue) -> str:
@@ -67,6 +90,37 @@ class Graph(Subgraph):
             self.nodes,
             {name: str(entry) for name, entry in self.types.items()},
             dict(self.constants),
+        )
+
+    @property
+    def sizes(self) -> dict[Size, tuple[str, int]]:
+        """Where each size is found when the network runs: an input, and its dimension.
+
+        In the order of the inputs. Raises: ModelError for a size that no extent of an input is.
+        """
+        found: dict[Size, tuple[str, int]] = {}
+        for name in self.inputs:
+            for axis, extent in enumerate(self.types[name].shape):
+                if isinstance(extent, Dim) and (size := extent.size) is not None:
+                    found.setdefault(size, (name, axis))
+        read = (extent for entry in self.types.values() for extent in entry.shape)
+        if lost := sizes_of(read) - found.keys():
+            names = ", ".join(sorted(size.name for size in lost))
+            raise ModelError(
+                f"graph {self.name}: no input has an extent that is {names}; expected one that is "
+                "that size alone, for it to be read when the network runs"
+            )
+        return found
+
+    def at(self, values: SizeValues) -> "Graph":
+        """The graph for these sizes: the same nodes, with all extents fixed.
+
+        Raises: KeyError for a size without a value.
+        """
+        return replace(
+            self,
+            nodes=tuple(node.at(values) for node in self.nodes),
+            types={name: entry.at(values) for name, entry in self.types.items()},
         )
 
     def uses(self) -> dict[str, tuple[Node, ...]]:
@@ -210,6 +264,10 @@ class GraphBuilder:
         self.name = name
         self.types: dict[str, TensorType] = {}
         self.constants: dict[str, Array] = {}
+        self.extents: dict[str, Array] = {}
+        """Numbers in terms of sizes, as arrays of objects: a node makes them if one reads them."""
+        self._unmade: dict[str, Node] = {}
+        """Those that no node has read: what they are computed by."""
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
         self._fold = fold
@@ -230,6 +288,14 @@ class GraphBuilder:
         name = self.fresh(name) if name in self.types else name
         self.constants[name] = array
         return self._claim(name, array_type(array, dtype))
+
+    def define_extents(self, name: str, array: Array, dtype: DType = INT64) -> str:
+        """The name, now of integers some of which depend on sizes; a constant if none does."""
+        if not sizes_of(array.reshape(-1).tolist()):
+            return self.constant(name, array.astype(dtype.numpy))
+        self.extents[name] = array_of_extents(array)
+        self._unmade[name] = Node(op=EXTENTS, name=name, inputs=(), outputs=(name,))
+        return self._claim(name, TensorType(tuple(array.shape), dtype))
 
     def contents(self, name: str) -> Array | None:
         """The value's contents where it is constant, asked for by what has to know them."""
@@ -284,18 +350,56 @@ class GraphBuilder:
             read = [type_of(self.types, value) for value in sources]
             types = tuple(definition.infer(read, attributes))
         made = tuple(outputs) if outputs is not None else self._names(name or op, len(types))
-        if self._fold and all(not v or v in self.constants for v in sources):
-            arrays = [self.constants[v] if v else None for v in sources]
-            results = definition.reference(arrays, attributes)
-            for value, result, entry in zip(made, results, types, strict=True):
-                self.constants[value] = np.asarray(result)
-                self._claim(value, array_type(self.constants[value], entry.dtype))
+        node = Node(op=op, name=name or made[0], inputs=sources, outputs=made, attrs=attributes)
+        if self._fold and self._folded(node, types):
             return made[0]
         for value, entry in zip(made, types, strict=True):
             self._claim(value, entry)
-        node = Node(op=op, name=name or made[0], inputs=sources, outputs=made, attrs=attributes)
-        self._nodes.append(node)
+        self._append(node)
         return made[0]
+
+    def _folded(self, node: Node, types: Sequence[TensorType]) -> bool:
+        """Whether what the node makes is known, now as constants or in terms of sizes."""
+        definition, inputs, made = lookup(node.op), node.inputs, node.outputs
+        if all(not v or v in self.constants for v in inputs):
+            if depends_on_sizes(node.attrs, types):
+                return False
+            arrays = [self.constants[v] if v else None for v in inputs]
+            results = definition.reference(arrays, node.attrs)
+            for value, result, entry in zip(made, results, types, strict=True):
+                self.constants[value] = np.asarray(result)
+                self._claim(value, array_type(self.constants[value], entry.dtype))
+            return True
+        if not self.extents or len(made) != 1:
+            return False
+        (output,), (entry,) = made, types
+        arrays = [self.extents.get(v, self.constants.get(v)) for v in inputs]
+        if any(array is None for array in arrays):
+            return False
+        found = over_extents(definition, arrays, node.attrs, entry)
+        if found is not None and found.dtype == object:
+            self.extents[output] = found
+            self._unmade[output] = node
+            self._claim(output, entry)
+        elif found is not None:
+            self.constant(output, found, entry.dtype)
+        return found is not None
+
+    def _append(self, node: Node) -> None:
+        """The node is the last one, after those that make extents that it reads."""
+        for value in node.inputs:
+            self._make(value)
+        self._nodes.append(node)
+
+    def _make(self, value: str) -> None:
+        """If the value is known in terms of sizes, a node makes it."""
+        if value in self._unmade:
+            array, entry = self.extents[value], self.types[value]
+            node = self._unmade.pop(value)
+            if not entry.dtype.is_float:
+                attrs = extents_attrs(array, entry.dtype)
+                node = replace(node, op=EXTENTS, inputs=(), attrs=attrs)
+            self._append(node)
 
     def uses(self, op: str) -> bool:
         """Whether one of its nodes is of that op."""
@@ -303,10 +407,13 @@ class GraphBuilder:
 
     def finish(self, outputs: Iterable[str]) -> Graph:
         """The graph with these outputs, without nodes and constants that no output needs."""
+        named = tuple(outputs)
+        for value in named:
+            self._make(value)
         graph = Graph(
             name=self.name,
             inputs=tuple(self._inputs),
-            outputs=tuple(outputs),
+            outputs=named,
             nodes=tuple(self._nodes),
             types=self.types,
             constants=self.constants,

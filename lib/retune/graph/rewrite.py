@@ -115,6 +115,9 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
         if lookup(node.op).kind in SEVERAL_OUTPUTS:
             rewriter.keep(node)
             continue
+        if not node.inputs:  # positions and sizes: there is nothing to be rewritten
+            rewriter.repeat(node, old)
+            continue
         answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
         if answer is None:
             rewriter.repeat(node, old)

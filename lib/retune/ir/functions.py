@@ -167,6 +167,17 @@ function(
     predicate=True,
     operator="is_inf",
 )
+
+
+def _leading_zeros(x: np.ndarray) -> np.ndarray:
+    width = 8 * x.dtype.itemsize
+    bits = np.asarray(x).astype(f"int{width}").view(f"uint{width}").astype(np.uint64)
+    high, low = (np.frexp((half).astype(np.float64))[1] for half in (bits >> 32, bits & 0xFFFFFFFF))
+    return (width - np.where(bits >> 32, high + 32, low)).astype(x.dtype)
+
+
+function("leading_zeros", numpy=_leading_zeros, opencl="clz", operator="")
+"""Of an integer of 32 or 64 bits: how many of its highest bits are 0."""
 function(
     "fma",
     numpy=lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype),

@@ -34,6 +34,7 @@ COMBINE: Mapping[str, np.ufunc] = {
     "prod": np.multiply,
     "max": np.maximum,
     "min": np.minimum,
+    "bitand": np.bitwise_and,
 }
 """Reducer -> what combines two values."""
 GRID_LIMIT = 1 << 22

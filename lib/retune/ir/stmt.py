@@ -70,6 +70,7 @@ IDENTITY: Mapping[Reducer, float] = {
     "prod": 1.0,
     "max": float("-inf"),
     "min": float("inf"),
+    "bitand": -1,
 }
 """The value that changes nothing when combined; what a reduction starts from."""
 
@@ -79,6 +80,8 @@ def identity(reducer: Reducer, dtype: DType) -> Const:
     value = IDENTITY[reducer]
     if not dtype.is_float and reducer in ("max", "min"):
         value = dtype.limits[0 if reducer == "max" else 1]
+    if dtype.is_unsigned and reducer == "bitand":
+        value = dtype.limits[1]
     return const(value, dtype)
 
 
@@ -459,7 +462,9 @@ def show_stmt(stmt: Stmt, depth: int = 0) -> list[str]:
             head = f"{pad}for {stmt.var} in range({stmt.extent}):{tail}"
             return [head, *show_stmt(stmt.body, depth + 1)]
         case Block():
-            sign = {None: "=", "sum": "+=", "prod": "*="}.get(stmt.reducer, f"{stmt.reducer}=")
+            sign = {None: "=", "sum": "+=", "prod": "*=", "bitand": "&="}.get(
+                stmt.reducer, f"{stmt.reducer}="
+            )
             target = f"{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}]"
             guard = f"  # where {stmt.guard}" if stmt.guard is not None else ""
             return [f"{pad}{target} {sign} {converted(stmt.value, stmt.buffer)}{guard}"]

@@ -8,7 +8,6 @@ elements ever share an address. Read `AddressDigit`, then `row_major`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from operator import mul
@@ -16,7 +15,7 @@ from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
-from retune.core.dims import SizeValues, always_equal, at
+from retune.core.dims import SizeValues, always_equal, at, remembered
 
 
 class Index(Protocol):
@@ -318,7 +317,7 @@ def _matches(
         yield a, b
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def row_major(shape: tuple[int, ...]) -> Storage:
     """Rows one after the other, as numpy and C have them."""
     return Storage(shape, tuple(AddressDigit(dim, 1, n, 0, n) for dim, n in enumerate(shape)))

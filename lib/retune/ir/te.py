@@ -45,7 +45,7 @@ from retune.ir.expr import (
     walk,
 )
 
-Reducer = Literal["sum", "prod", "max", "min"]
+Reducer = Literal["sum", "prod", "max", "min", "bitand"]
 """How the values over the reduce axes combine."""
 
 

@@ -13,7 +13,7 @@ from retune.core.dtypes import INT32, TensorType
 from retune.ir.expr import Expr, Load, const, maximum, minimum, select
 from retune.ir.te import Tensor, reduce_axis
 from retune.ops.convolution import data_axes, data_index, split_axes
-from retune.ops.registry import Attrs, OpCall, integer, ints, op, present
+from retune.ops.registry import Attrs, OpCall, integer, ints, is_single, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial
 
 _WRITTEN_TAPS = 16
@@ -145,7 +145,7 @@ def _infer_sample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
     axis = integer(attrs, "axis")
     _check_tables(data, places, weights)
     require(
-        len(data.shape) == 3 and len(places.shape) == 3 and places.shape[0] in (1, data.shape[0]),
+        len(data.shape) == 3 and len(places.shape) == 3 and places.shape[0] in (data.shape[0], 1),
         lambda: (
             f"sample of {data}: expected three dimensions, and places [batch or 1, points, taps]; "
             f"got {places}"
@@ -162,7 +162,7 @@ def sample(c: OpCall) -> Tensor:
     axis, taps = integer(c.attrs, "axis"), places.shape[2]
 
     def tap(i: Sequence[Expr], k: Expr) -> Expr:
-        row = const(0) if places.shape[0] == 1 else i[0]
+        row = const(0) if is_single(places.shape[0], x.shape[0]) else i[0]
         place = _place(places[row, i[axis], k], x.shape[axis], taps)
         at = (*i[:axis], place, *i[axis + 1 :])
         return x[at] * weights[row, i[axis], k]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from retune.core.dtypes import INT7, INT8, INT32, UINT8, DType, TensorType
 from retune.ir.expr import Expr, Load, cast, const
 from retune.ir.te import Tensor, reduce_axis
-from retune.ops.registry import Attrs, OpCall, op, present
+from retune.ops.registry import Attrs, OpCall, is_single, op, present
 from retune.ops.shapes import common_shape, require
 
 BYTES = (UINT8, INT8, INT7)
@@ -65,8 +65,9 @@ def matmul(c: OpCall) -> Tensor:
 
     def batch(tensor: Tensor, axes: Sequence[Expr]) -> list[Expr]:
         own = tensor.shape[:-2]
-        outer = axes[rank - 2 - len(own) : rank - 2]
-        return [const(0) if e == 1 else a for a, e in zip(outer, own, strict=True)]
+        first = rank - 2 - len(own)
+        rows = zip(axes[first : rank - 2], own, c.output.shape[first:], strict=False)
+        return [const(0) if is_single(e, whole) else a for a, e, whole in rows]
 
     def body(*axes: Expr) -> Expr:
         a = left[(*batch(left, axes), axes[-2], k.var)]

@@ -5,13 +5,14 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dims import always_equal
 from retune.core.dtypes import INT32, INT64, Array, TensorType
 from retune.ir import te
 from retune.ir.expr import Expr, cast, const, select
 from retune.ir.te import Tensor
 from retune.ops.convolution import padded
 from retune.ops.registry import Attrs, OpCall, integer, ints, literal, op, present
-from retune.ops.shapes import require
+from retune.ops.shapes import require, same_but_ones
 
 
 def _infer_transpose(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -59,10 +60,9 @@ def reshape(c: OpCall) -> Tensor:
     made = c.output.shape
 
     def body(*i: Expr) -> Expr:
-        axes = [axis for axis, n in zip(i, made, strict=True) if n != 1]
-        if [n for n in x.shape if n != 1] == [n for n in made if n != 1]:
-            own = iter(axes)
-            return x[tuple(const(0) if n == 1 else next(own) for n in x.shape)]
+        if same_but_ones(x.shape, made):
+            own = iter([a for a, n in zip(i, made, strict=True) if not always_equal(n, 1)])
+            return x[tuple(const(0) if always_equal(n, 1) else next(own) for n in x.shape)]
         return x[_unflatten(_flatten(i, made), x.shape)]
 
     return c.stage(body)
@@ -71,7 +71,7 @@ def reshape(c: OpCall) -> Tensor:
 def _flatten(axes: Sequence[Expr], shape: Sequence[int]) -> Expr:
     flat: Expr = const(0)
     for axis, extent in zip(axes, shape, strict=True):
-        flat = flat * extent + (const(0) if extent == 1 else axis)
+        flat = flat * extent + (const(0) if always_equal(extent, 1) else axis)
     return flat
 
 
@@ -81,8 +81,9 @@ def _unflatten(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
     for position in reversed(range(len(shape))):
         extent = shape[position]
         whole = flat // stride
-        outermost = all(e == 1 for e in shape[:position])
-        index.append(const(0) if extent == 1 else whole if outermost else whole % extent)
+        outermost = all(always_equal(e, 1) for e in shape[:position])
+        own = whole if outermost else whole % extent
+        index.append(const(0) if always_equal(extent, 1) else own)
         stride *= extent
     return tuple(reversed(index))
 
@@ -211,7 +212,7 @@ def gather(c: OpCall) -> Tensor:
 def _infer_broadcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, shape = present(types), ints(attrs, "shape")
     fits = len(data.shape) <= len(shape) and all(
-        extent in (1, wanted) for extent, wanted in zip(data.shape[::-1], shape[::-1], strict=False)
+        extent in (wanted, 1) for extent, wanted in zip(data.shape[::-1], shape[::-1], strict=False)
     )
     require(fits, lambda: f"broadcast of {data} to {list(shape)}: the extents do not fit")
     return (TensorType(shape, data.dtype),)

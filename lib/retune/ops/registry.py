@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
+from retune.core.dims import always_equal, always_same, is_fixed
 from retune.core.dtypes import Array, DType, TensorType
 from retune.core.errors import LookupFailed, ModelError
 from retune.ir.evaluate import evaluate
@@ -281,10 +282,16 @@ def forms_of(onnx_name: str) -> list[OpDef]:
 
 def read(tensor: Tensor, axes: Sequence[Expr], shape: Sequence[int]) -> Load:
     """The element that broadcasting pairs with element `axes` of an output of that shape."""
-    if tensor.shape == tuple(shape):
+    if always_same(tensor.shape, shape):
         return tensor[tuple(axes)]
-    own = axes[len(axes) - len(tensor.shape) :]
-    return tensor[tuple(const(0) if e == 1 else a for a, e in zip(own, tensor.shape, strict=True))]
+    first = len(axes) - len(tensor.shape)
+    rows = zip(axes[first:], tensor.shape, shape[first:], strict=True)
+    return tensor[tuple([const(0) if is_single(e, whole) else a for a, e, whole in rows])]
+
+
+def is_single(extent: int, whole: int) -> bool:
+    """Whether a dimension has one element, which broadcasting repeats where `whole` is more."""
+    return extent == 1 if is_fixed(extent) else not always_equal(extent, whole) and extent == 1
 
 
 def ints(attrs: Attrs, key: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, helper, numpy_helper
 
+from retune.core.dims import is_fixed
 from retune.core.dtypes import DTYPES, INT8, NUMPY_DTYPES, UINT8, UNKNOWN, Array, DType, TensorType
 from retune.core.errors import ModelError
 from retune.proto.scope import bodies_of, standard
@@ -348,9 +349,10 @@ def stated_tensor(entry: onnx.ValueInfoProto, where: str) -> TensorType | None:
 
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
-    """A value of that type as a file states it; UNKNOWN dimensions are left open."""
+    """A value of that type as a file states it; UNKNOWN dimensions are left open, and what depends
+    on sizes has its text as its symbol."""
     element = helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
-    shape = [None if extent == UNKNOWN else extent for extent in kind.shape]
+    shape = [(None if e == UNKNOWN else e) if is_fixed(e) else str(e) for e in kind.shape]
     return helper.make_tensor_value_info(name, element, shape)
 
 

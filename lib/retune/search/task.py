@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
+from retune.core.dims import remembered
 from retune.core.dtypes import DType, TensorType, dtype_of
 from retune.core.errors import InputError
 from retune.core.keys import content_key
@@ -203,7 +203,7 @@ class Task:
         }
 
 
-@lru_cache(maxsize=1024)
+@remembered(maxsize=1024)
 def _known_space(task: Task, spec: DeviceSpec) -> Space:
     """Made once: every stage of a run asks, and that of a 3x3 convolution takes half a second."""
     if task.packed is not None:

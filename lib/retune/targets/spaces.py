@@ -4,9 +4,9 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain
 
+from retune.core.dims import remembered
 from retune.core.errors import ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -30,7 +30,7 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -
     return _made(program, spec, rules, tuple(templates(op, spec.device_class)), max_error)
 
 
-@lru_cache(maxsize=1024)
+@remembered(maxsize=1024)
 def _made(
     program: Program,
     spec: DeviceSpec,

@@ -12,13 +12,15 @@ from retune.bundle.export.program import export_c
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.placement import WEIGHTS, lay_out
+from retune.bundle.runtime.rows import step_rows
 from retune.core.errors import InputError
 from tests.support.tests_fixtures import Golden
 
 
 def _header(plan: NetworkPlan) -> str:
     memory = plan_memory(plan)
-    return header_text(plan, lay_out(plan, memory), memory.peak_bytes, 100)
+    placement = lay_out(plan, memory)
+    return header_text(plan, placement, step_rows(plan, placement), memory.peak_bytes, 100)
 
 
 def test_the_header(plan: NetworkPlan, golden: Golden) -> None:

@@ -5,14 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from retune.bundle.build import build_plan
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
-from retune.bundle.plan import NetworkPlan, PlanLoop
-from retune.bundle.runtime.executor import launchable_segments, step_rows
+from retune.bundle.plan import NetworkPlan, PlanLoop, Segment
+from retune.bundle.runtime.executor import launchable_segments
 from retune.bundle.runtime.placement import lay_out
-from retune.codegen.network.persistent import MAX_STEPS
+from retune.bundle.runtime.rows import callees_of, step_rows
+from retune.codegen.network.persistent import most_rounds
 from retune.core.errors import VerifyError
+from retune.core.target import GENERIC_CPU
+from retune.graph.passes.pipeline import optimise
+from retune.search.extract import extract
+from tests.support import loops
 
 
 def looped(plan: NetworkPlan, *loops: tuple[int, int, int]) -> NetworkPlan:
@@ -42,8 +48,9 @@ def test_loops_may_lie_in_loops(plan: NetworkPlan) -> None:
 
 
 def test_one_launch_runs_no_more_than_it_can_count(plan: NetworkPlan) -> None:
-    most = MAX_STEPS // 2
-    found = launchable_segments(looped(plan, (1, 3, 2 * most + 3)).segments(0, 4))
+    most = most_rounds(max(callee.count for callee in callees_of(plan)))
+    some = looped(plan, (1, 3, 2 * most + 3))
+    found = launchable_segments(some, some.segments(0, 4))
     assert [s.times for s in found] == [1, most, most, 3, 1]
 
 
@@ -54,6 +61,20 @@ def test_what_a_loop_reads_from_before_it_stays_for_all_of_it(plan: NetworkPlan)
     assert alone["sum"] == (0, 1)
     assert loops["sum"] == (0, 3)
     assert all(loops[name] == span for name, span in alone.items() if name != "sum")
+
+
+def test_loops_that_do_not_need_each_other_run_side_by_side() -> None:
+    """The data of both are made before; none waits for the other, for its memory neither."""
+    network = extract(optimise(loops.side_by_side(64)))
+    plan = build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
+    verify_plan(plan)
+    assert len(plan.lone_loops) == 2
+    rows = step_rows(plan, lay_out(plan, plan_memory(plan)))
+    first, second = (n for n, step in enumerate(rows.steps) if step.kernel.startswith("chain"))
+    behind = set(rows.steps[second].waits)
+    while more := {b for n in behind for b in rows.steps[n].waits} - behind:
+        behind |= more
+    assert first not in behind
 
 
 @pytest.mark.parametrize(
@@ -87,10 +108,26 @@ def test_small_kernels_of_a_loop_are_chained(plan: NetworkPlan) -> None:
     rows = step_rows(some, lay_out(some, plan_memory(some)))
     names = [launch.kernel for launch in some.launches]
     assert [step.kernel for step in rows.steps] == [*names, names[0], names[1], "chain_0"]
-    assert rows.spans == {(0, 4): (4, 7)}
+    assert rows.segments_of(0, 4) == (Segment(first=4, end=7, times=9),)
     chain, links = rows.callees[-1], rows.steps[2:4]
     assert (chain.kernel, chain.groups) == ("chain_0", (1, 1, 1))
     assert rows.steps[-1].args == (*links[0].args, *links[1].args)
     assert rows.steps[-1].waits and min(rows.steps[-1].waits) >= 4
     plain = step_rows(plan, lay_out(plan, plan_memory(plan)))
-    assert (len(plain.steps), plain.spans, plain.text) == (4, {}, "")
+    assert (len(plain.steps), plain.segments, plain.text) == (4, {}, "")
+    assert plain.segments_of(0, 4) == (Segment(first=0, end=4),)
+
+
+def test_one_worker_runs_a_loop_of_small_kernels(plan: NetworkPlan) -> None:
+    """It is one row of all times, among those of what stands before and after it."""
+    some = looped(plan, (1, 3, 9))
+    rows = step_rows(some, lay_out(some, plan_memory(some)))
+    first, *_, last = (launch.kernel for launch in some.launches)
+    assert [step.kernel for step in rows.steps[4:]] == [first, "chain_0", last]
+    assert rows.segments_of(0, 4) == (Segment(first=4, end=7),)
+    assert "for (int time = 0; time < 9; ++time) {" in rows.text
+    assert (rows.steps[5].waits, rows.steps[6].waits) == ((4,), (5,))
+    large = replace(plan.launches[1], bytes=1 << 20)
+    other = replace(some, launches=(plan.launches[0], large, *plan.launches[2:]))
+    assert (len(some.lone_loops), other.lone_loops) == (1, ())
+    assert looped(plan, (0, 3, 2), (1, 2, 7)).lone_loops == ()

@@ -23,6 +23,7 @@ from retune.core.dims import (
     never_above,
     parse_condition,
     parse_dim,
+    remembered,
 )
 from retune.core.keys import content_key
 
@@ -171,3 +172,21 @@ def test_comparisons_for_all_sizes_note_nothing() -> None:
     assert not always_equal(n, 4)
     assert never_above(n, h + 3)
     assert not never_above(n, h)
+
+
+def test_results_are_remembered_with_their_conditions() -> None:
+    """For each of the sizes at hand; what holds there is noted each time."""
+    calls: list[int] = []
+
+    @remembered(maxsize=8)
+    def doubled(extent: int) -> int:
+        calls.append(example(extent))
+        return 2 if extent == 1 else 2 * extent
+
+    for number, condition in [(1, "n == 1"), (3, "n != 1"), (1, "n == 1"), (3, "n != 1")]:
+        with assuming({"n": number}) as assumed:
+            found = doubled(n)
+        assert at(found, {"n": number}) == 2 * number
+        assert [str(c) for c in assumed.conditions] == [condition]
+    assert doubled(4) == 8
+    assert calls == [1, 3, 4]

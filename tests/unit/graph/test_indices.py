@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import INT32, DType, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.indices import index_counts
@@ -107,6 +107,16 @@ def test_trees_of_a_task_stay_inside_of_their_arrays():
     graph = build.finish([build.add("leaf_sums", [groups, "weights"], {"reducer": "sum"})])
     assert index_counts(graph) == {"splits": 28, "children": 9, "roots": 9}
     assert run_graph(graph, random_inputs(graph))
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_features_that_a_task_reads_are_there(columns: bool):
+    build = GraphBuilder("net")
+    shapes = {"keys": (1, 7, 5) if columns else (1, 5, 7), "features": (3, 8)}
+    shapes |= {"limits": (1, 3, 8), "masks": (3, 8)}
+    inputs = [build.input(name, TensorType(shape, INT32)) for name, shape in shapes.items()]
+    made = build.add("tree_exits", inputs, {"parts": 2, "columns": columns})
+    assert index_counts(build.finish([made])) == {"features": 7}
 
 
 def test_leaves_that_a_task_reads_are_nodes():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32, UINT8, UINT32, TensorType
+from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32, INT64, UINT8, UINT32, TensorType
 from retune.frontend.models import load_model
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import group_graph, partition
@@ -34,6 +34,15 @@ TREES: list[Any] = [
     np.array([0, 2, 5, 1], np.int32),
 ]
 """Data with NaN, splits of all kinds, limits that data meet, children, roots."""
+EXTREMES = np.array([[0.0, -0.0, np.nan], [np.inf, -np.inf, 1e-310], [-1.5, 3e38, -1e-42]])
+KEYS = np.arange(36, dtype=np.int32).reshape(2, 6, 3) * 7 % 5 - 2
+COLUMNS = [KEYS.swapaxes(1, 2)]
+SMALL_TREES = [
+    np.arange(12, dtype=np.int32).reshape(3, 4) % 3,
+    np.arange(24, dtype=np.int32).reshape(2, 3, 4) % 5 - 2,
+    ~np.left_shift(np.int32(0x11111), np.arange(12, dtype=np.int32).reshape(3, 4)),
+]
+"""Features, limits of two words, masks."""
 LEAVES = np.array([[[0, 8], [3, 3]], [[1, 2], [7, 0]], [[4, 5], [6, 6]]], np.int32)
 PLACES = np.array([[1, 3, 1, 4, 0], [2, -1, 2, 2, 9]])
 """Two updates of one place, and places that are none."""
@@ -216,6 +225,17 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("last_writers", [PLACES], {"places": 4}),
     *(("tree_leaves", TREES, {"depth": 3, "flags": flags}) for flags in (0, 1, 2, 3)),
     *(("leaf_sums", [LEAVES, (9, 2)], {"reducer": reducer}) for reducer in ("sum", "min", "max")),
+    ("leaf_sums", [LEAVES, (9, 2)], {"reducer": "sum", "columns": True}),
+    *(
+        ("tree_keys", [EXTREMES.astype(dtype)], {"missing": columns, "columns": columns})
+        for dtype in ("float32", "float64")
+        for columns in (False, True)
+    ),
+    *(
+        ("tree_exits", [*keys, *SMALL_TREES], {"parts": parts, "columns": keys is COLUMNS})
+        for parts in (1, 2)
+        for keys in ([KEYS], COLUMNS)
+    ),
     *(
         ("write_rows", [(2, 3, 2), (2, 4, 2), WRITERS], {"reduction": reduction})
         for reduction in ("none", "add", "mul", "max", "min")
@@ -406,6 +426,10 @@ CASES += [
     ("pack_blocks", [(1, 3, 4, 8)], {"batch": 1, "block": 4, "layout": "NHWC"}),
     ("unpack_blocks", [(1, 2, 3, 4, 2, 4)], {"channels": 7, "layout": "NCHW"}),
     ("unpack_blocks", [(2, 2, 3, 4, 1, 4)], {"channels": 5, "layout": "NHWC"}),
+    ("extents", [], {"values": (7, 3, -2, 9), "shape": (2, 2), "to": INT64}),
+    ("extents", [], {"values": (5,), "shape": (), "to": INT32}),
+    ("positions", [], {"shape": (3, 4), "steps": (-2, 1), "begin": 5, "to": INT64}),
+    ("positions", [], {"shape": (5,), "steps": (3,), "begin": 0, "to": FLOAT32}),
 ]
 
 

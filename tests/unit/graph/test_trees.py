@@ -167,6 +167,23 @@ def test_trees_of_opset_5(aggregate: int, dtype: str) -> None:
     assert_as_peer(ml_model("TreeEnsemble", inputs, version=5, **attrs), inputs)
 
 
+@pytest.mark.parametrize("depth", [7, 10])
+@pytest.mark.parametrize("rows", [3, 20])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_trees_of_many_leaves(depth: int, rows: int, dtype: str) -> None:
+    """Up to 1,024 leaves, of which some are compared with all nodes and some are walked."""
+    rng = np.random.default_rng(depth)
+    attrs, leaves = trees(rng, 5, 6, depth=depth, modes=MODES[:4], missing=True)
+    attrs |= weights(rng, leaves, [[0]], "target")
+    if dtype == "float64":
+        attrs["nodes_values_as_tensor"] = onnx_tensor(np.asarray(attrs.pop("nodes_values")))
+        wide = onnx_tensor(np.asarray(attrs.pop("target_weights"), np.float64))
+        attrs["target_weights_as_tensor"] = wide
+    inputs = {"x": rows_of(rng, rows, 6, nan=True).astype(dtype)}
+    inputs["x"][0] = [0.0, -0.0, np.inf, -np.inf, 1e-42, -1e-42]
+    assert_as_peer(ml_model("TreeEnsembleRegressor", inputs, n_targets=1, **attrs), inputs)
+
+
 def test_a_row_alone() -> None:
     """onnxruntime wants two dimensions."""
     rng = np.random.default_rng(11)

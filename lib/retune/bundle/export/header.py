@@ -8,8 +8,9 @@ from math import prod
 
 from retune import __version__
 from retune.bundle.plan import Form, NetworkPlan, Segment
-from retune.bundle.runtime.executor import launchable_segments, step_rows
+from retune.bundle.runtime.executor import launchable_segments
 from retune.bundle.runtime.placement import Placement
+from retune.bundle.runtime.rows import StepRows
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
 from retune.codegen.source import KernelLaunch, ProgramBuffer
@@ -29,13 +30,29 @@ _FORMS: dict[Form, str] = {
 }
 
 
-def header_text(plan: NetworkPlan, placement: Placement, peak_bytes: int, kernel_bytes: int) -> str:
-    """The text of network.h for the plan, whose values lie as the placement says."""
+def header_text(
+    plan: NetworkPlan,
+    placement: Placement,
+    rows: StepRows | None,
+    peak_bytes: int,
+    kernel_bytes: int,
+) -> str:
+    """The text of network.h for the plan, whose values lie as the placement says.
+
+    Its persistent kernel has these rows, if it has one.
+    """
+    every = 0, len(plan.launches)
+    segments = launchable_segments(plan, plan.segments(*every))
+    resident = launchable_segments(plan, rows.segments_of(*every)) if rows else []
     lines = [
         *_interface(plan),
         "#ifdef NETWORK_TABLES /* what network.c is told of it */",
         "",
         *_constants(plan, peak_bytes, kernel_bytes),
+        f"#define SEGMENTS {len(segments)}",
+        f"#define RESIDENT_SEGMENTS {len(resident)}",
+        f"#define ROWS {len(rows.steps) if rows else 0}",
+        "",
         *_types(),
         *_bases(placement),
         *_values("network_inputs", plan.inputs, plan, placement),
@@ -43,7 +60,8 @@ def header_text(plan: NetworkPlan, placement: Placement, peak_bytes: int, kernel
         *_images(plan),
         *_arguments(plan, placement),
         *_steps(plan),
-        *_segments(plan, placement),
+        *_segments("segments", segments),
+        *_segments("resident_segments", resident),
         "#endif",
         "#endif",
         "",
@@ -99,7 +117,6 @@ def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterato
         "INPUTS": len(plan.inputs),
         "OUTPUTS": len(plan.outputs),
         "STEPS": len(plan.launches),
-        "SEGMENTS": len(_launchable(plan)),
         "IMAGES": len(images_of(plan)),
         "ARGUMENTS": sum(len(step.args) for step in plan.launches),
         "MOST_ARGUMENTS": max((len(step.args) for step in plan.launches), default=1),
@@ -149,10 +166,10 @@ struct step {
   size_t global[3], local[3];
 };
 
-/* Steps from `first` to before `last`, so many times over. Workers that stay run those of a loop
-   in chains: from `chained` on. */
+/* Steps from `first` to before `last`, so many times over. Workers that stay have segments of their
+   own, of the rows in their kernel. */
 struct segment {
-  int first, last, times, chained, chained_last;
+  int first, last, times;
 };
 """.splitlines()
     yield ""
@@ -207,18 +224,9 @@ def _steps(plan: NetworkPlan) -> Iterator[str]:
     yield from _table("struct step steps", rows, empty, notes)
 
 
-def _launchable(plan: NetworkPlan) -> list[Segment]:
-    return launchable_segments(plan.segments(0, len(plan.launches)))
-
-
-def _segments(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
-    spans = step_rows(plan, placement).spans if plan.single_item else {}
-    rows = list[str]()
-    for segment in _launchable(plan):
-        first, last = segment.first, segment.end
-        numbers = (first, last, segment.times, *spans.get((first, last), (first, last)))
-        rows.append(f"{{{', '.join(map(str, numbers))}}}")
-    yield from _table("struct segment segments", rows, "{0, 0, 0, 0, 0}")
+def _segments(table: str, segments: Sequence[Segment]) -> Iterator[str]:
+    rows = [f"{{{segment.first}, {segment.end}, {segment.times}}}" for segment in segments]
+    yield from _table(f"struct segment {table}", rows, "{0, 0, 0}")
 
 
 def _work(step: KernelLaunch) -> str:

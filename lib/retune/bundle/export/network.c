@@ -337,7 +337,7 @@ struct network {
     struct place place;
     cl_mem object;
   } windows[ARGUMENTS + 1];
-  struct launch launches[STEPS + SEGMENTS + 1];
+  struct launch launches[STEPS + SEGMENTS + RESIDENT_SEGMENTS + 1];
   int window_count, launch_count;
 };
 
@@ -567,8 +567,7 @@ static int prepare_step(struct network *n, const struct step *step) {
 /* A segment as one launch: of workers that stay for all of it, or of a single thread. */
 static int prepare_segment(struct network *n, const struct segment *segment) {
   const int workers = n->form == PERSISTENT;
-  const int numbers[3] = {workers ? segment->chained : segment->first,
-                          workers ? segment->chained_last : segment->last, segment->times};
+  const int numbers[3] = {segment->first, segment->last, segment->times};
   struct launch *launch = add_launch(n, workers ? "persistent" : "in_one_thread");
   cl_uint at = 0;
   if (!launch) return -1;
@@ -585,11 +584,12 @@ static int prepare_segment(struct network *n, const struct segment *segment) {
 }
 
 static int prepare_segments(struct network *n) {
-  const size_t counted = STEPS > 1024 ? STEPS : 1024;
-  if (n->form == PERSISTENT) /* counters, a cache line each: see kernels.cl */
-    if (allocate(n, &n->state, 64 * (2 + counted * (n->threads + 1)), 0)) return -1;
-  for (int i = 0; i < SEGMENTS; ++i)
-    if (prepare_segment(n, &segments[i])) return -1;
+  const int workers = n->form == PERSISTENT;
+  const struct segment *first = workers ? resident_segments : segments;
+  if (workers) /* counters, a cache line each: see kernels.cl */
+    if (allocate(n, &n->state, 64 * (2 + (size_t)ROWS * (n->threads + 1)), 0)) return -1;
+  for (int i = 0; i < (workers ? RESIDENT_SEGMENTS : SEGMENTS); ++i)
+    if (prepare_segment(n, &first[i])) return -1;
   return 0;
 }
 
@@ -713,15 +713,14 @@ static int enqueue(struct network *n, const struct launch *launch) {
 }
 
 static int run_launches(struct network *n) {
-  for (int i = 0; i < SEGMENTS; ++i) {
-    const struct segment *segment = &segments[i];
-    if (n->form != QUEUED) {
+  if (n->form != QUEUED) {
+    for (int i = 0; i < n->launch_count; ++i)
       if (enqueue(n, &n->launches[i])) return -1;
-      continue;
-    }
-    for (int time = 0; time < segment->times; ++time)
-      for (int step = segment->first; step < segment->last; ++step)
-        if (enqueue(n, &n->launches[step])) return -1;
+  } else {
+    for (int i = 0; i < SEGMENTS; ++i)
+      for (int time = 0; time < segments[i].times; ++time)
+        for (int step = segments[i].first; step < segments[i].last; ++step)
+          if (enqueue(n, &n->launches[step])) return -1;
   }
   return check(clFinish(n->queue), "wait for the device");
 }

@@ -14,8 +14,8 @@ import numpy as np
 from retune.bundle.export.header import MARK, header_text, images_of
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.runtime.executor import callees_of, step_rows
 from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out
+from retune.bundle.runtime.rows import StepRows, callees_of, step_rows
 from retune.codegen.network.inline import inline_text
 from retune.codegen.network.persistent import persistent_text
 from retune.core.errors import InputError
@@ -42,10 +42,11 @@ def export_c(plan: NetworkPlan, folder: Path) -> Path:
     _check_replaceable(folder)
     memory = plan_memory(plan)
     placement = lay_out(plan, memory)
-    kernels = "\n".join(_kernel_parts(plan, placement)).encode()
+    rows = step_rows(plan, placement) if plan.launches and plan.single_item else None
+    kernels = "\n".join(_kernel_parts(plan, placement, rows)).encode()
     texts = {
         SOURCE: _packaged(SOURCE),
-        HEADER: header_text(plan, placement, memory.peak_bytes, len(kernels)),
+        HEADER: header_text(plan, placement, rows, memory.peak_bytes, len(kernels)),
         "Makefile": _packaged("network.mk"),
     }
     with whole_folder(folder) as fresh:
@@ -74,15 +75,14 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _kernel_parts(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
+def _kernel_parts(plan: NetworkPlan, placement: Placement, rows: StepRows | None) -> Iterator[str]:
     """The kernels, each in a function of its own, and one that runs them all for each form."""
     text = plan.text
     yield from _vector_lines(text)
     yield text
-    if not plan.launches or not plan.single_item:
+    if rows is None:
         return
     callees, bases = callees_of(plan), len(placement.base_bytes)
-    rows = step_rows(plan, placement)
     steps = rows.steps[: len(plan.launches)]
     yield "\n#ifdef RETUNE_PERSISTENT"
     yield rows.text

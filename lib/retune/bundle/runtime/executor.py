@@ -6,20 +6,17 @@ device allows it; single steps of it can be run as well, so a profile shows the 
 same workers as a run. Other devices get the launches in order on one queue.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
 
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.allocations import Allocations
-from retune.bundle.runtime.hazards import Touched, together, waits
-from retune.bundle.runtime.placement import INTERFACE, Placement, sizes_at, touched
+from retune.bundle.runtime.placement import sizes_at, touched
+from retune.bundle.runtime.rows import befores_of, callees_of, step_rows, steps_of
 from retune.codegen.network import inline
-from retune.codegen.network.chains import MOST_LINKS, Chain, chained_launch
-from retune.codegen.network.persistent import Callee, CalleeLaunch, most_rounds
+from retune.codegen.network.persistent import most_rounds
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
-from retune.codegen.source import three
 from retune.core.dims import most
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
@@ -28,10 +25,6 @@ from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 Part = Callable[[int, int, int], tuple[PreparedKernel, ...]]
 """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that many
 times over, in one launch where the device allows it."""
-
-
-_SMALL_BYTES, _SMALL_FLOPS = 49_152, 32_768
-"""Of a kernel that takes a core no longer than waiting for others to finish it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,30 +63,32 @@ def make_executor(form: Form, plan: NetworkPlan, held: Allocations, device: Devi
     """
     if not plan.launches:
         return Executor(segments=lambda first, end: (), part=lambda first, end, rounds: ())
-    part = _FORMS[form](plan, held, device)
+    return _FORMS[form](plan, held, device)
 
+
+def launchable_segments(plan: NetworkPlan, segments: Iterable[Segment]) -> list[Segment]:
+    """The segments, each of no more times than one launch can run it."""
+    rounds = most_rounds(max((most(callee.count) for callee in callees_of(plan)), default=1))
+    found: list[Segment] = []
+    for segment in segments:
+        for done in range(0, segment.times, rounds):
+            found.append(replace(segment, times=min(segment.times - done, rounds)))
+    return found
+
+
+def _looping(plan: NetworkPlan, part: Part) -> Executor:
+    """Loops as parts that run several times over."""
     prepared = cache(part)
 
     def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
-        every = launchable_segments(plan.segments(first, end))
+        every = launchable_segments(plan, plan.segments(first, end))
         return tuple(launch for s in every for launch in prepared(s.first, s.end, s.times))
 
     return Executor(segments=segments, part=part)
 
 
-def launchable_segments(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments, each of no more times than one launch can run it."""
-    found: list[Segment] = []
-    for segment in segments:
-        left, most = segment.times, most_rounds(segment.end - segment.first)
-        while left > 0:
-            found.append(replace(segment, times=min(left, most)))
-            left -= most
-    return found
-
-
-def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
-    """The plan as one launch of persistent workers."""
+def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+    """The plan as one launch of persistent workers, or as one for each loop that all work at."""
     if not can_persist(device):
         return _staying(plan, held, device)
     bases, rows = held.bases, step_rows(plan, held.placement)
@@ -102,14 +97,20 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
         device, texts, plan.options, rows.callees, rows.steps, len(bases), sizes=sizes
     )
 
-    def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
-        begin, last = rows.spans.get((first, end), (first, end))
-        return (kernel.launch(bases, first=begin, last=last, rounds=rounds),)
+    @cache
+    def launch(first: int, end: int, rounds: int) -> PreparedKernel:
+        return kernel.launch(bases, first=first, last=end, rounds=rounds)
 
-    return part
+    def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
+        every = launchable_segments(plan, rows.segments_of(first, end))
+        return tuple(launch(s.first, s.end, s.times) for s in every)
+
+    return Executor(
+        segments=segments, part=lambda first, end, rounds: (launch(first, end, rounds),)
+    )
 
 
-def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
+def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of groups of items that stay."""
     placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, befores_of(plan, touched(plan, placement)))
@@ -117,10 +118,12 @@ def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
     kernel = Resident(
         device, [plan.text], plan.options, callees_of(plan), steps, len(bases), sizes=sizes
     )
-    return lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds
+    return _looping(
+        plan, lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds
+    )
 
 
-def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
+def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of one work-item."""
     placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, [()] * len(plan.launches))
@@ -132,16 +135,16 @@ def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
         one, numbers = (1, 1, 1), (first, end, rounds)
         return (device.prepare(program, inline.NAME, bases, one, one, numbers),)
 
-    return part
+    return _looping(plan, part)
 
 
-def _queued(plan: NetworkPlan, held: Allocations, device: Device) -> Part:
+def _queued(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """Launches on the in-order queue, without events: 2 to 3 us each for the host."""
     launches = queued_launches(plan, held, device)
-    return lambda first, end, rounds: launches[first:end] * rounds
+    return _looping(plan, lambda first, end, rounds: launches[first:end] * rounds)
 
 
-_FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Part]] = {
+_FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = {
     "persistent": _resident,
     "inline": _inline,
     "queued": _queued,
@@ -173,99 +176,3 @@ def can_stay(plan: NetworkPlan) -> bool:
     ):
         return False
     return table_bytes(callees_of(plan), len(plan.launches)) <= MOST_BYTES
-
-
-def callees_of(plan: NetworkPlan) -> list[Callee]:
-    """The plan's kernels, each once, by the functions of their groups."""
-    found: dict[str, Callee] = {}
-    for kernel, launch in plan.runs:
-        pairs = zip(launch.global_size, launch.local_size, strict=True)
-        found[launch.kernel] = Callee(
-            kernel=launch.kernel,
-            parameters=len(launch.args),
-            groups=three([size // local for size, local in pairs]),
-            items=prod(launch.local_size),
-            arena=None if kernel.single_item else kernel.arena_bytes,
-        )
-    return list(found.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRows:
-    """What a persistent kernel can run: the plan's launches, then those of its loops once more, in
-    which small ones are chained."""
-
-    callees: Sequence[Callee]
-    text: str
-    """Of the chains."""
-    steps: Sequence[CalleeLaunch]
-    spans: Mapping[tuple[int, int], tuple[int, int]]
-    """The launches of a loop -> the steps that run them in chains: from the first to before the
-    second of the numbers."""
-
-
-def step_rows(plan: NetworkPlan, placement: Placement) -> StepRows:
-    """The steps of a persistent kernel that runs the plan."""
-    callees, accesses = {c.kernel: c for c in callees_of(plan)}, touched(plan, placement)
-    steps = steps_of(plan, placement, befores_of(plan, accesses))
-    sizes = sizes_at(plan, placement)
-    chains: dict[tuple[str, ...], Chain] = {}
-    spans: dict[tuple[int, int], tuple[int, int]] = {}
-    for first, end in dict.fromkeys((loop.first, loop.end) for loop in plan.innermost):
-        runs, begin = _chainable(plan, first, end), len(steps)
-        befores = waits([together([accesses[i] for i in run]) for run in runs])
-        for run, before in zip(runs, befores, strict=True):
-            own = [steps[i] for i in run]
-            names = tuple(step.kernel for step in own)
-            if len(run) > 1 and names not in chains:
-                links = tuple(callees[n] for n in names)
-                chains[names] = Chain(f"chain_{len(chains)}", links, sizes)
-            chain = chains.get(names) if len(run) > 1 else None
-            name = chain.name if chain else names[0]
-            more = [(INTERFACE, 0)] if chain and chain.reads_sizes else []
-            steps.append(chained_launch(name, own, tuple(begin + b for b in before), more))
-        spans[first, end] = begin, len(steps)
-    return StepRows(
-        callees=[*callees.values(), *(chain.callee for chain in chains.values())],
-        text="\n".join(chain.text for chain in chains.values()),
-        steps=steps,
-        spans=spans,
-    )
-
-
-def _chainable(plan: NetworkPlan, first: int, end: int) -> list[list[int]]:
-    """The launches in order, those together that one worker should run."""
-    found: list[list[int]] = []
-    small = [most(n.bytes) <= _SMALL_BYTES and most(n.flops) <= _SMALL_FLOPS for n in plan.launches]
-    for number in range(first, end):
-        joins = number > first and small[number] and small[number - 1]
-        if joins and len(found[-1]) < MOST_LINKS:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return found
-
-
-def befores_of(plan: NetworkPlan, accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
-    """What each launch waits for, among those of its variant."""
-    return [
-        tuple(variant.first + before for before in befores)
-        for variant in plan.alternatives
-        for befores in waits(accesses[variant.first : variant.end])
-    ]
-
-
-def steps_of(
-    plan: NetworkPlan, placement: Placement, befores: Sequence[tuple[int, ...]]
-) -> list[CalleeLaunch]:
-    """The plan's launches as steps, each of which waits for those before it."""
-    places = placement.places
-    return [
-        CalleeLaunch(
-            kernel=launch.kernel,
-            args=tuple((places[name].base, places[name].offset) for name in launch.args),
-            waits=before,
-            label=launch.label,
-        )
-        for launch, before in zip(plan.launches, befores, strict=True)
-    ]

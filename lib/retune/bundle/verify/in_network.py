@@ -14,14 +14,11 @@ import numpy as np
 from retune.bundle.build import FinalistsPlan
 from retune.bundle.plan import NetworkPlan, made_by_hosts, storage_roots
 from retune.bundle.runtime.allocations import Allocations, allocate
-from retune.bundle.runtime.executor import (
-    callees_of,
-    queued_launches,
-    steps_of,
-)
+from retune.bundle.runtime.executor import queued_launches
 from retune.bundle.runtime.hazards import together, waits
 from retune.bundle.runtime.module import sample_inputs
 from retune.bundle.runtime.placement import touched
+from retune.bundle.runtime.rows import callees_of, steps_of
 from retune.codegen.network import in_network, persistent
 from retune.codegen.network.in_network import in_network_text
 from retune.codegen.source import Role

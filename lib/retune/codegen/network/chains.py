@@ -18,11 +18,13 @@ MOST_LINKS = 32
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Kernels that run one after the other, all groups of each."""
+    """Kernels that run one after the other, all groups of each, so many times over."""
 
     name: str
     links: tuple[Callee, ...]
-    sizes: SizesAt
+    times: int = 1
+    sizes: SizesAt | None = None
+    """Needed where groups of links depend on sizes."""
 
     @property
     def reads_sizes(self) -> bool:
@@ -48,20 +50,26 @@ class Chain:
         yield "    const int3 group) {"
         extents = [extent for link in self.links for extent in link.groups]
         pointer = f"(__global const char*)p{count - 1}"
-        yield from (f"  {line}" for line in self.sizes.lines(extents, pointer))
+        yield from (f"  {line}" for line in (self.sizes or SizesAt()).lines(extents, pointer))
+        if self.times > 1:
+            yield f"  for (int time = 0; time < {self.times}; ++time) {{"
         first = 0
         for link in self.links:
-            yield from _all_groups(link, first)
+            yield from (f"{self._indent}{line}" for line in _all_groups(link, first))
             first += link.parameters
-        yield "}"
+        yield from ["  }", "}"] if self.times > 1 else ["}"]
+
+    @property
+    def _indent(self) -> str:
+        return "    " if self.times > 1 else "  "
 
 
 def _all_groups(link: Callee, first: int) -> Iterator[str]:
     """Calls of one link, whose arguments are parameters from that number on."""
     for axis, extent in zip("zyx", reversed(link.groups), strict=True):
-        yield f"  for (int {axis} = 0; {axis} < {extent_text(extent)}; ++{axis})"
+        yield f"for (int {axis} = 0; {axis} < {extent_text(extent)}; ++{axis})"
     given = ", ".join(f"p{number}" for number in range(first, first + link.parameters))
-    yield f"    {group_function(link.kernel)}({given}, (int3)(x, y, z));"
+    yield f"  {group_function(link.kernel)}({given}, (int3)(x, y, z));"
 
 
 def chained_launch(

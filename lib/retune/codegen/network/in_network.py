@@ -93,7 +93,7 @@ for (int slot = 0; slot < {slots}; ++slot) {{
     }}
     int done = 0;
     int t;
-    while ((t = retune_take(counters, me, step[1])) >= 0) {{
+    while ((t = retune_take(counters, me, step[1], 0)) >= 0) {{
       ++done;
       switch (step[0]) {{
 {indent(case_lines(callees, 0), "  ")}

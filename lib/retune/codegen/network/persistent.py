@@ -21,18 +21,19 @@ GPGPU Workloads", InPar 2012. The atomics are those of OpenCL 3.0 (acquire, rele
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from textwrap import indent
 
 from retune.codegen.network.extents import Counts, SizesAt, extent_text
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function
-from retune.core.dims import is_fixed
+from retune.core.dims import is_fixed, most
 
 NAME = "persistent"
 """Entry point of the kernel."""
 BUILD_OPTION = "-cl-std=CL3.0"
 ALIGN_BYTES = 64
 """Offsets of arguments are multiples of this; a counter has as many bytes of its own."""
-MAX_STEPS = 1024
-"""Steps of one launch, rounds counted: what the counters are made for."""
+_MOST_COUNTED = 2**31 - 1
+"""Groups of one step in all rounds of a launch: what its counters can hold."""
 
 LINE_INTS = 16
 """Integers of a cache line."""
@@ -47,13 +48,18 @@ class Callee:
     parameters: int
     """How many pointers it takes."""
     groups: tuple[int, int, int]
-    """Along each axis; they may be Dims."""
+    """Along each axis; they may depend on sizes."""
     items: int = 1
     """Of a group."""
     arena: int | None = None
     """Bytes of local memory that `tile_name` is given, a function of each item of a group; None
     where groups are single items, each by itself, and the function is `group_function`. A group
     that waits or has local memory is a tile, also of one item."""
+
+    @property
+    def count(self) -> int:
+        """How many groups it has."""
+        return prod(self.groups)
 
     @property
     def group(self) -> str:
@@ -104,14 +110,14 @@ def workers(compute_units: int) -> int:
     return 2 * compute_units
 
 
-def most_rounds(steps: int) -> int:
-    """How many times over one launch can run that many steps."""
-    return max(1, MAX_STEPS // max(1, steps))
+def most_rounds(groups: int) -> int:
+    """How many times over one launch can run steps of at most that many groups."""
+    return max(1, _MOST_COUNTED // max(1, most(groups)))
 
 
 def state_bytes(steps: int, threads: int) -> int:
     """Size of the counters, zeros before the first launch; a launch leaves zeros behind."""
-    return 4 * LINE_INTS * (2 + max(steps, MAX_STEPS) * (threads + 1))
+    return 4 * LINE_INTS * (2 + steps * (threads + 1))
 
 
 def persistent_text(
@@ -129,7 +135,7 @@ def persistent_text(
     depend on sizes are counted by what lies where `sizes` says, when their step begins.
 
     Arguments: `bases` pointers, the counters, then the first step to run, the step to stop before,
-    and how many times over: (last - first) * rounds <= MAX_STEPS, or one round. If `moving`, two
+    and how many times over, at most `most_rounds` of their groups. If `moving`, two
     more: in each round the first base lies so many times ALIGN_BYTES after where it lay in the
     round before, and is back at its start after so many rounds. A launch goes on where the last one
     of the kernel ended.
@@ -163,18 +169,18 @@ def _width(steps: Sequence[CalleeLaunch]) -> int:
 
 def counts_of(callees: Sequence[Callee], sizes: SizesAt | None = None) -> Counts:
     """Groups of each kernel."""
-    return Counts({callee.kernel: prod(callee.groups) for callee in callees}, sizes)
+    return Counts({callee.kernel: callee.count for callee in callees}, sizes)
 
 
 def table(callees: Sequence[Callee], steps: Sequence[CalleeLaunch], counts: Counts) -> list[str]:
     """The constant `steps`: a row for each step."""
     numbers = {callee.kernel: i for i, callee in enumerate(callees)}
     width = _width(steps)
-    most = max(callee.parameters for callee in callees)
+    places = max(callee.parameters for callee in callees)
     lines = [
         "// Of each step: its kernel, its work-groups, the steps to wait for (-1: no more), and",
         f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
-        f"__constant int steps[{len(steps)}][{_WAITS_AT + width + 2 * most}] = {{",
+        f"__constant int steps[{len(steps)}][{_WAITS_AT + width + 2 * places}] = {{",
     ]
     for number, step in enumerate(steps):
         waits = (*step.waits, *(-1,) * (width - len(step.waits)))
@@ -191,7 +197,8 @@ def support_lines(threads: int | str) -> list[str]:
     """How workers take groups and wait: COUNTERS, retune_read, _add, _wait and _take."""
     counters = threads + 1 if isinstance(threads, int) else f"({threads} + 1)"
     return f"""\
-// Counters have a cache line each: of a step, the groups done, then those taken of each share.
+// Counters have a cache line each: of a step, the groups done, then those taken of each share, in
+// this round and in all before it. Who is late in one finds that nothing of it is left.
 #define COUNTERS(step) (state + {LINE_INTS} * (2 + (step) * {counters}))
 
 static int retune_read(__global atomic_int* counter) {{
@@ -203,21 +210,29 @@ static int retune_add(__global atomic_int* counter, const int more) {{
 }}
 
 static void retune_wait(__global atomic_int* counter, const int value) {{
-  while (atomic_load_explicit(counter, memory_order_acquire, memory_scope_device) != value) {{
+  while (atomic_load_explicit(counter, memory_order_acquire, memory_scope_device) < value) {{
   }}
 }}
 
-// A group that nobody has taken yet, from this worker's share if it has one left; otherwise -1.
-static int retune_take(__global atomic_int* counters, const int me, const int groups) {{
+static bool retune_advance(__global atomic_int* counter, int* value) {{
+  return atomic_compare_exchange_strong_explicit(
+      counter, value, *value + 1, memory_order_acq_rel, memory_order_relaxed,
+      memory_scope_device);
+}}
+
+// A group that nobody has taken in this round, from this worker's share if it has one left;
+// otherwise -1.
+static int retune_take(__global atomic_int* counters, const int me, const int groups,
+                       const int round) {{
   for (int i = 0; i < {threads}; ++i) {{
     const int owner = (me + i) % {threads};
     const int start = (int)((long)groups * owner / {threads});
     const int size = (int)((long)groups * (owner + 1) / {threads}) - start;
-    __global atomic_int* taken = counters + {LINE_INTS} * (1 + owner);
-    if (retune_read(taken) < size) {{
-      const int next = retune_add(taken, 1);
-      if (next < size) {{
-        return start + next;
+    __global atomic_int* counter = counters + {LINE_INTS} * (1 + owner);
+    int taken = retune_read(counter);
+    while (taken < (round + 1) * size) {{
+      if (retune_advance(counter, &taken)) {{
+        return start + taken - round * size;
       }}
     }}
   }}
@@ -229,51 +244,51 @@ static int retune_take(__global atomic_int* counters, const int me, const int gr
 def _body(callees: Sequence[Callee], width: int, counts: Counts, *, moving: bool) -> list[str]:
     opened = "".join(f"{line}\n" for line in counts.pointer())
     extents = [extent for callee in callees for extent in callee.groups]
-    read = [*counts.variables(extents)]
+    read = counts.variables(extents)
     read += [] if counts.is_fixed else [f"const int groups = {counts.of('step[1]')};"]
     counted = "step[1]" if counts.is_fixed else "groups"
-    at_step = "".join(f"  {line}\n" for line in read)
-    now = "(window + s / count) % windows"
-    move = f"    bases[0] = base_0 + {ALIGN_BYTES}L * stride * ({now});\n"
+    at_step = "".join(f"    {line}\n" for line in read)
+    now = "(window + round) % windows"
+    move = f"  bases[0] = base_0 + {ALIGN_BYTES}L * stride * ({now});\n"
     keep = (
         "  atomic_store_explicit(state + 1, (window + rounds) % windows, memory_order_relaxed,\n"
         "                        memory_scope_device);\n"
     )
     return f"""\
 {opened}const int me = retune_add(state, 1);
-const int count = last - first;
-for (int s = 0; s < rounds * count; ++s) {{
-  const int number = first + s % count;
-  __constant const int* step = steps[number];
-  __global atomic_int* counters = COUNTERS(s);
-  if (number == first) {{
-    for (int before = max(0, s - count); before < s; ++before) {{
-      retune_wait(COUNTERS(before), {counts.of("steps[first + before % count][1]")});
-    }}
-{move if moving else ""}  }}
-  for (int i = 0; i < {width}; ++i) {{
-    const int before = step[{_WAITS_AT} + i];
-    if (before >= first) {{
-      retune_wait(COUNTERS(s - number + before), {counts.of("steps[before][1]")});
-    }}
+for (int round = 0; round < rounds; ++round) {{
+  for (int before = first; round && before < last; ++before) {{
+    retune_wait(COUNTERS(before), round * {counts.of("steps[before][1]")});
   }}
-{at_step}  int done = 0;
-  int t;
-  while ((t = retune_take(counters, me, {counted})) >= 0) {{
-    ++done;
-    switch (step[0]) {{
-{case_lines(callees, width)}
+{move if moving else ""}  for (int number = first; number < last; ++number) {{
+    __constant const int* step = steps[number];
+    __global atomic_int* counters = COUNTERS(number);
+    for (int i = 0; i < {width}; ++i) {{
+      const int before = step[{_WAITS_AT} + i];
+      if (before >= first) {{
+        retune_wait(COUNTERS(before), (round + 1) * {counts.of("steps[before][1]")});
+      }}
     }}
-  }}
-  if (done) {{
-    retune_add(counters, done);
+{at_step}    int done = 0;
+    int t;
+    while ((t = retune_take(counters, me, {counted}, round)) >= 0) {{
+      ++done;
+      switch (step[0]) {{
+{indent(case_lines(callees, width), "  ")}
+      }}
+    }}
+    if (done) {{
+      retune_add(counters, done);
+    }}
   }}
 }}
 // The last one to leave clears the counters for the next launch.
 if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
-  for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {LINE_INTS}) {{
+  for (__global atomic_int* c = COUNTERS(first); c < COUNTERS(last); c += {LINE_INTS}) {{
     atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
   }}
+  atomic_store_explicit(state, 0, memory_order_relaxed, memory_scope_device);
+  atomic_store_explicit(state + {LINE_INTS}, 0, memory_order_relaxed, memory_scope_device);
 {keep if moving else ""}}}""".splitlines()
 
 

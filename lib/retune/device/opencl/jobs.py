@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retune.codegen.network.persistent import Callee, CalleeLaunch, most_rounds
+from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.source import ProgramSource, three
 from retune.device.opencl.joining import join_kernels
 from retune.device.opencl.persistent import Persistent, can_persist
@@ -227,7 +227,7 @@ class _BoundResident:
         return self._time(number, self.windows)
 
     def _time(self, number: int, windows: int) -> float:
-        most = most_rounds(len(self.steps))
+        most = self.kernel.most_rounds
         full, rest = divmod(number, most)
         launches = [self.launch(most, windows)] * full if full else []
         if rest:

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 from retune.codegen.network import persistent
 from retune.codegen.network.extents import SizesAt
-from retune.codegen.network.persistent import Callee, CalleeLaunch, persistent_text
+from retune.codegen.network.persistent import (
+    Callee,
+    CalleeLaunch,
+    most_rounds,
+    persistent_text,
+)
+from retune.core.dims import most
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 
@@ -37,6 +43,7 @@ class Persistent:
         self._device = device
         self._threads = max(1, device.spec.compute_units)
         self._steps = len(steps)
+        self.most_rounds = most_rounds(max((most(callee.count) for callee in callees), default=1))
         self._moving = moving
         own = persistent_text(callees, steps, bases, self._threads, moving=moving, sizes=sizes)
         self._program = device.build(

@@ -11,14 +11,15 @@ from math import prod
 
 import onnx
 
-from retune.core.dims import dim_of
+from retune.core.dims import dim_of, most
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
 from retune.core.ranges import Extents, Stated, is_open
 from retune.proto.file import element_type
 
 Shapes = Mapping[str, Sequence[int]]
-"""Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent."""
+"""Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent. These
+may be Dims: the network is imported for all of their values."""
 
 MOST_ELEMENTS = 2**31 - 1
 """Of an input: kernels number elements by 32 bits (`codegen.widths`)."""
@@ -118,7 +119,7 @@ def open_shapes(
 
 def check_elements(what: str, shape: Sequence[int]) -> None:
     """Raises: ModelError for a shape with more elements than a kernel can number."""
-    if prod(shape) > MOST_ELEMENTS:
+    if most(prod(shape)) > MOST_ELEMENTS:
         raise ModelError(
             f"{what}: expected a shape of at most {MOST_ELEMENTS} elements, got {_listed(shape)}"
         )
@@ -176,7 +177,7 @@ def _symbols_apart(
     symbols = {dim for entry in entries for dim in _dims(entry) if isinstance(dim, str)}
     vectors = {e.name for e in entries if not _has_rank(e) or len(_dims(e)) == 1}
     bound = {
-        key: int(extents[0])
+        key: extents[0]
         for key, extents in shapes.items()
         if key in symbols - vectors - {_UNNAMED} and len(extents) == 1 and extents[0] >= 0
     }
@@ -205,9 +206,9 @@ def _extents(
 def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, int]) -> None:
     """Adds what the given shape says of the input's symbols. Raises: ModelError."""
     dims = _dims(entry) if _has_rank(entry) else [_UNNAMED] * len(given)
-    fits = len(dims) == len(given) and min(given, default=1) >= 0
+    fits = len(dims) == len(given) and all(extent >= 0 for extent in given)
     for dim, extent in zip(dims, given, strict=False):
-        if isinstance(dim, int):
+        if not isinstance(dim, str):
             fits = fits and dim == extent
         elif dim != _UNNAMED:
             fits = fits and bound.setdefault(dim, extent) == extent
@@ -221,13 +222,15 @@ def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, i
 
 
 def _is_bound(entry: onnx.ValueInfoProto, bound: Mapping[str, int]) -> bool:
-    return _has_rank(entry) and all(isinstance(dim, int) or dim in bound for dim in _dims(entry))
+    return _has_rank(entry) and all(
+        not isinstance(dim, str) or dim in bound for dim in _dims(entry)
+    )
 
 
 def _shape(entry: onnx.ValueInfoProto, shapes: Shapes, bound: Mapping[str, int]) -> tuple[int, ...]:
     if entry.name in shapes:
         return tuple(shapes[entry.name])
-    return tuple(dim if isinstance(dim, int) else bound[dim] for dim in _dims(entry))
+    return tuple(bound[dim] if isinstance(dim, str) else dim for dim in _dims(entry))
 
 
 def _missing(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -> ShapesMissing:
@@ -254,7 +257,7 @@ def _example(entry: onnx.ValueInfoProto, assumed: dict[str, int]) -> list[int]:
     usual = _IMAGE_EXTENT if len(dims) == 4 else _OTHER_EXTENT
     example: list[int] = []
     for position, dim in enumerate(dims):
-        extent = dim if isinstance(dim, int) else assumed.get(dim, usual if position else 1)
+        extent = dim if not isinstance(dim, str) else assumed.get(dim, usual if position else 1)
         example.append(extent)
         if isinstance(dim, str) and dim != _UNNAMED:
             assumed[dim] = extent

@@ -46,10 +46,20 @@ def make_model(name: str, nodes: Any, inputs: Any, outputs: Any, weights: Any) -
 
 
 def open_axes(model: onnx.ModelProto, symbols: Mapping[int, str]) -> onnx.ModelProto:
-    """The model itself, in which these axes of all inputs are open, by these names."""
+    """The model itself, in which these axes of all inputs are open, by these names.
+
+    Reshapes that state such an extent where they keep it, as for the batch, state that they do.
+    """
+    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
     for axis, name in symbols.items():
         for entry in model.graph.input:
-            entry.type.tensor_type.shape.dim[axis].dim_param = name
+            dim = entry.type.tensor_type.shape.dim[axis]
+            for tensor in model.graph.initializer:
+                if tensor.name in shapes and tensor.dims[0] > axis:
+                    stated = numpy_helper.to_array(tensor).copy()
+                    stated[axis] = 0 if stated[axis] == dim.dim_value else stated[axis]
+                    tensor.CopyFrom(numpy_helper.from_array(stated, tensor.name))
+            dim.dim_param = name
     for entry in model.graph.output if symbols else ():
         entry.type.tensor_type.ClearField("shape")  # what reads the file infers it
     return model

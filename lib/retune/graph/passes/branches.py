@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from retune.core.dims import always_same
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.fold import (
     merge_constants,
@@ -100,7 +101,7 @@ def _branch(r: GraphRewriter, value: str) -> _Branch:
         first = str(node.attrs["layout"]).startswith("NC") and not border(node.attrs)
         return _Branch(source, node, constant) if first else itself
     by_channel = per_channel(constant, shape)
-    if by_channel is None or r.shape(source) != shape:
+    if by_channel is None or not always_same(r.shape(source), shape):
         return itself
     if node.op == "multiply":
         return _Branch(source, None, by_channel)

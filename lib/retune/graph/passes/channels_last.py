@@ -7,9 +7,9 @@ cannot say what they mean in another order read the old one, through a transpose
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
-import numpy as np
-
+from retune.core.dims import always_equal, always_same
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import moves_only_ones
 from retune.graph.rewrite import GraphRewriter
@@ -117,7 +117,7 @@ def _operand(c: _Converter, value: str, rank: int, moved: int) -> str:
     shape = c.old_shape(value)
     if not moved or len(shape) == rank:
         return c.want(value, moved)
-    if int(np.prod(shape)) == 1:
+    if always_equal(prod(shape), 1):
         return c.want(value, 0)
     full = (1,) * (rank - len(shape)) + shape
     lifted = c.r.emit("reshape", (c.want(value, 0),), {"shape": full})
@@ -176,7 +176,7 @@ def _renumbered(c: _Converter, node: Node, count: int) -> None:
             attrs[key] = tuple(axes if rest else sorted(axes))  # tables come in their order
         elif isinstance(item, tuple):
             halves = [item[start : start + rank] for start in range(0, len(item), rank)]
-            attrs[key] = tuple(int(half[d]) for half in halves for d in perm)
+            attrs[key] = tuple(half[d] for half in halves for d in perm)
     inputs = (*(c.want(value, moved) for value in data), *(c.want(table, 0) for table in rest))
     c.put(node, node.op, inputs, attrs, moved)
 
@@ -240,12 +240,11 @@ def _reshape(c: _Converter, node: Node) -> None:
 
 
 def _channel_parts(old: Perm, new: Perm, moved: int) -> int | None:
-    if not moved or old[:1] != new[:1]:
+    if not moved or not always_same(old[:1], new[:1]):
         return None
-    channels = int(np.prod(old[1 : moved + 1]))
-    rest = int(np.prod(old[moved + 1 :]))
+    wanted = prod(old[1 : moved + 1]), prod(old[moved + 1 :])
     for parts in range(1, len(new)):
-        if np.prod(new[1 : parts + 1]) == channels and np.prod(new[parts + 1 :]) == rest:
+        if always_same((prod(new[1 : parts + 1]), prod(new[parts + 1 :])), wanted):
             return parts
     return None
 

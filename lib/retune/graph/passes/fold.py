@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from retune.core.dims import always_equal
 from retune.core.dtypes import dtype_of
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import drop_identity, merge_reshapes
@@ -131,7 +132,7 @@ def _transpose_into_dense(r: GraphRewriter, node: Node) -> str | None:
         return None
     perm, shape = moved.attrs["perm"], r.shape(flat.inputs[0])
     assert isinstance(perm, tuple)
-    if perm[0] != 0 or r.shape(node.inputs[0])[0] != shape[0]:
+    if perm[0] != 0 or not always_equal(r.shape(node.inputs[0])[0], shape[0]):
         return None
     back = tuple(int(d) for d in np.argsort(perm))
     columns = weight.reshape(weight.shape[0], *shape[1:]).transpose(back)

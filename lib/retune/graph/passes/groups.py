@@ -7,6 +7,7 @@ nothing is transposed for the norm.
 
 from math import prod
 
+from retune.core.dims import always_equal
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import merge_reshapes
 from retune.graph.rewrite import GraphRewriter, rebuild
@@ -29,7 +30,9 @@ def _standardise(r: GraphRewriter, node: Node) -> str | None:
     if rows is None or rows.op != "reshape" or ints(node.attrs, "axes") != _ROWS:
         return None
     image, made = r.shape(rows.inputs[0]), r.shape(node.inputs[0])
-    if len(image) < 3 or len(made) != 3 or image[0] != made[0] or image[1] % made[1]:
+    if len(image) < 3 or len(made) != 3 or not always_equal(image[0], made[0]):
+        return None
+    if image[1] % made[1]:
         return None
     parts = (*made[:2], image[1] // made[1], *image[2:])
     apart = r.emit("reshape", rows.inputs, {"shape": parts})

@@ -86,6 +86,9 @@ def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[
             found.append((node.inputs[0], graph.types[node.inputs[1]].shape[0]))
         case "tree_leaves":
             return _of_trees(graph, node)
+        case "tree_exits":
+            axis = 1 if node.attrs["columns"] else 2
+            return [(node.inputs[1], graph.types[node.inputs[0]].shape[axis])]
         case "lookup_codes":
             return [(node.inputs[0], graph.types[node.inputs[1]].shape[0])]
         case _:

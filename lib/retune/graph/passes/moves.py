@@ -8,8 +8,10 @@ takes in, those that follow each other are one. Read `find_moves`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from retune.core.dims import always_same
 from retune.graph.graph import Graph, Node
 from retune.ops.registry import ints
+from retune.ops.shapes import same_but_ones
 
 _PRODUCTS = ("matmul", "dense")
 _MOVES = ("slice", "transpose")
@@ -96,7 +98,7 @@ def _moves(graph: Graph, node: Node) -> bool:
     """Whether the node only says where elements lie."""
     if node.op == "reshape":
         before, after = (graph.types[v].shape for v in (node.inputs[0], node.outputs[0]))
-        return [n for n in before if n != 1] == [n for n in after if n != 1]
+        return same_but_ones(before, after)
     return node.op in _MOVES
 
 
@@ -106,7 +108,11 @@ def cut_at(node: Node, graph: Graph) -> int | None:
         return None
     shape = graph.types[node.inputs[0]].shape
     begins, extents, steps = (ints(node.attrs, key) for key in ("begins", "extents", "steps"))
-    if not shape or extents[:-1] != shape[:-1] or any(steps[d] != 1 for d in range(len(shape))):
+    if (
+        not shape
+        or not always_same(extents[:-1], shape[:-1])
+        or any(steps[d] != 1 for d in range(len(shape)))
+    ):
         return None
     return begins[-1]
 

@@ -6,6 +6,7 @@ before transposes: what is left between the array and the product only says wher
 Transposes of what a product makes come before dimensions of one element are added to it.
 """
 
+from retune.core.dims import always_equal
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import (
     drop_identity,
@@ -15,7 +16,7 @@ from retune.graph.passes.simplify import (
 )
 from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
 from retune.ops.registry import AttrValue, ints
-from retune.ops.shapes import same_blocks
+from retune.ops.shapes import same_blocks, same_but_ones
 
 _MOVES = ("transpose", "slice", "reshape")
 
@@ -85,13 +86,13 @@ def _slice_before_ones(r: GraphRewriter, node: Node) -> str | None:
     if node.op != "slice" or reshape is None or reshape.op != "reshape":
         return None
     source, made = r.shape(reshape.inputs[0]), r.shape(node.inputs[0])
-    real = [d for d, n in enumerate(made) if n != 1]
-    if [n for n in source if n != 1] != [made[d] for d in real]:
+    real = [d for d, n in enumerate(made) if not always_equal(n, 1)]
+    if not same_but_ones(source, made):
         return None
     attrs: dict[str, AttrValue] = {}
     for key, whole in (("begins", 0), ("extents", 1), ("steps", 1)):
         stated = iter(ints(node.attrs, key)[d] for d in real)
-        attrs[key] = tuple(whole if n == 1 else next(stated) for n in source)
+        attrs[key] = tuple(whole if always_equal(n, 1) else next(stated) for n in source)
     cut = r.emit("slice", reshape.inputs, attrs)
     shape = r.old.types[node.outputs[0]].shape
     return r.emit("reshape", (cut,), {"shape": shape}, node.outputs[0])
@@ -104,16 +105,15 @@ def _split_before_slice(r: GraphRewriter, node: Node) -> str | None:
         return None
     source, part = r.shape(cut.inputs[0]), r.shape(node.inputs[0])
     made = r.old.types[node.outputs[0]].shape
-    chosen = {d for d, n in enumerate(source) if part[d] != n}
-    turned = {d for d, step in enumerate(ints(cut.attrs, "steps")) if step != 1 and part[d] != 1}
-    if turned or not all(part) or any(part[d] != 1 for d in chosen):
-        return None
-    if [n for n in part if n != 1] == [n for n in made if n != 1]:
+    chosen = {d for d, n in enumerate(source) if not always_equal(part[d], n)}
+    many = {d for d, n in enumerate(part) if not always_equal(n, 1)}
+    turned = {d for d, step in enumerate(ints(cut.attrs, "steps")) if step != 1} & many
+    if turned or not all(part) or chosen & many or same_but_ones(part, made):
         return None
     places: list[tuple[int, int, int]] = []  # of each dimension: its extent, and what is cut of it
     for there, here in same_blocks(part, made):
         own = [d for d in there if d in chosen]
-        if any(part[d] != 1 for d in range(there.start, max(own, default=there.start))):
+        if many.intersection(range(there.start, max(own, default=there.start))):
             return None
         places += [(source[d], ints(cut.attrs, "begins")[d], 1) for d in own]
         places += [(made[d], 0, made[d]) for d in here]
@@ -129,11 +129,11 @@ def _ones_last(r: GraphRewriter, node: Node) -> str | None:
     if node.op != "transpose" or reshape is None or reshape.op != "reshape":
         return None
     source, made = r.shape(reshape.inputs[0]), r.shape(node.inputs[0])
-    real = [d for d, n in enumerate(source) if n != 1]
-    if [source[d] for d in real] != [n for n in made if n != 1]:
+    if not same_but_ones(source, made):
         return None
-    places = dict(zip((d for d, n in enumerate(made) if n != 1), real, strict=True))
-    ones = [d for d, n in enumerate(source) if n == 1]
+    real = [d for d, n in enumerate(source) if not always_equal(n, 1)]
+    places = dict(zip((d for d, n in enumerate(made) if not always_equal(n, 1)), real, strict=True))
+    ones = [d for d in range(len(source)) if d not in real]
     perm = (*ones, *(places[d] for d in ints(node.attrs, "perm") if d in places))
     moved = r.emit("transpose", reshape.inputs, {"perm": perm})
     shape = r.old.types[node.outputs[0]].shape

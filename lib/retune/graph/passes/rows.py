@@ -5,6 +5,7 @@ the reshapes move past what stands between two layers, until they meet and cance
 finds its convolution, and element-wise ops are fused with it.
 """
 
+from retune.core.dims import always_same
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import drop_identity, merge_reshapes
 from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
@@ -26,7 +27,9 @@ def _elementwise_on_images(r: GraphRewriter, node: Node) -> str | None:
     plain = lookup(node.op).kind in ("elementwise", "broadcast") and "axis" not in node.attrs
     if not plain or len(made) != 3:
         return None
-    if not any(_image(r, value) for value in node.inputs if value and r.shape(value) == made):
+    if not any(
+        _image(r, value) for value in node.inputs if value and always_same(r.shape(value), made)
+    ):
         return None
     inputs = tuple(value and _as_image(r, value) for value in node.inputs)
     return _row(r, r.emit(node.op, inputs, node.attrs), node)
@@ -48,7 +51,7 @@ def _image(r: GraphRewriter, value: str) -> str | None:
     if reshape is None or reshape.op != "reshape":
         return None
     source, shape = reshape.inputs[0], r.shape(value)
-    is_row = len(shape) == 3 and r.shape(source) == (*shape[:2], 1, shape[2])
+    is_row = len(shape) == 3 and always_same(r.shape(source), (*shape[:2], 1, shape[2]))
     return source if is_row else None
 
 

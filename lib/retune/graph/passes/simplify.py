@@ -5,11 +5,12 @@ from math import inf
 
 import numpy as np
 
+from retune.core.dims import always_equal, always_same
 from retune.graph.graph import Graph, Node, without_dead
 from retune.graph.rewrite import GraphRewriter, rebuild, renamed, until_stable
 from retune.ops.convolution import border
 from retune.ops.registry import AttrValue, integer, ints, lookup, number
-from retune.ops.shapes import same_blocks, spatial
+from retune.ops.shapes import broadcast_shapes, same_blocks, spatial
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -66,7 +67,7 @@ def drop_broadcast(r: GraphRewriter, node: Node) -> str | None:
         for value, maker in zip(node.inputs, made, strict=True)
     )
     shapes = [r.shape(value) for value in inputs]
-    same = np.broadcast_shapes(*shapes) == r.old.types[_out(node)].shape
+    same = always_same(broadcast_shapes(*shapes), r.old.types[_out(node)].shape)
     return (
         r.emit(node.op, inputs, node.attrs, _out(node)) if same and inputs != node.inputs else None
     )
@@ -77,7 +78,7 @@ def merge_reshapes(r: GraphRewriter, node: Node) -> str | None:
     inner = r.producer(node.inputs[0])
     if node.op != "reshape" or inner is None or inner.op != "reshape":
         return None
-    if r.shape(inner.inputs[0]) == ints(node.attrs, "shape"):
+    if always_same(r.shape(inner.inputs[0]), ints(node.attrs, "shape")):
         return inner.inputs[0]
     return r.emit("reshape", inner.inputs, node.attrs, node.outputs[0])
 
@@ -178,7 +179,7 @@ def _cut_axes(r: GraphRewriter, cut: Node) -> set[int]:
     """The axes of which a slice does not take all, in order."""
     shape = r.shape(cut.inputs[0])
     extents, steps = ints(cut.attrs, "extents"), ints(cut.attrs, "steps")
-    return {d for d, n in enumerate(shape) if extents[d] != n or steps[d] != 1}
+    return {d for d, n in enumerate(shape) if not always_equal(extents[d], n) or steps[d] != 1}
 
 
 def transpose_to_reshape(r: GraphRewriter, node: Node) -> str | None:
@@ -191,14 +192,14 @@ def transpose_to_reshape(r: GraphRewriter, node: Node) -> str | None:
     made = tuple(shape[d] for d in perm)
     inner = r.producer(node.inputs[0])
     source = inner.inputs if inner is not None and inner.op == "reshape" else node.inputs
-    if r.shape(source[0]) == made:
+    if always_same(r.shape(source[0]), made):
         return source[0]
     return r.emit("reshape", source, {"shape": made}, node.outputs[0])
 
 
 def moves_only_ones(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
     """True if the permutation keeps the order of all extents other than 1."""
-    moved = [d for d in perm if shape[d] != 1]
+    moved = [d for d in perm if not always_equal(shape[d], 1)]
     return moved == sorted(moved)
 
 
@@ -233,7 +234,7 @@ def divide_to_multiply(r: GraphRewriter, node: Node) -> str | None:
     divisor = r.constant(node.inputs[1]) if node.op == "divide" else None
     if divisor is None or not _floats(r, node) or not np.all(divisor):
         return None
-    if r.old.types[_out(node)].elements == 1:
+    if always_equal(r.old.types[_out(node)].elements, 1):
         return None
     share = r.emit("reciprocal", node.inputs[1:], {})
     return r.emit("multiply", (node.inputs[0], share), {}, _out(node))
@@ -245,7 +246,7 @@ def power_to_products(r: GraphRewriter, node: Node) -> str | None:
     if exponent is None or not _floats(r, node):
         return None
     base, found = node.inputs[0], set(exponent.reshape(-1).tolist())
-    if r.shape(base) != r.old.types[_out(node)].shape or found not in ({2}, {3}):
+    if not always_same(r.shape(base), r.old.types[_out(node)].shape) or found not in ({2}, {3}):
         return None
     if found == {2}:
         return r.emit("multiply", (base, base), {}, _out(node))
@@ -270,7 +271,7 @@ def _global_pool(r: GraphRewriter, node: Node) -> str | None:
     if node.op not in names or any(ints(node.attrs, "pads")):
         return None
     shape, layout = r.shape(node.inputs[0]), str(node.attrs["layout"])
-    if ints(node.attrs, "kernel") != spatial(shape, layout):
+    if not always_same(ints(node.attrs, "kernel"), spatial(shape, layout)):
         return None
     return r.emit(names[node.op], node.inputs, {"layout": layout}, _out(node))
 

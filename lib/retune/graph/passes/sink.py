@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 
+from retune.core.dims import always_equal, always_same
 from retune.graph.graph import Graph, Node
 from retune.graph.rewrite import GraphRewriter, rebuild
 from retune.ops.registry import lookup
@@ -47,7 +48,7 @@ def _plain(node: Node) -> bool:
 def _movable(r: GraphRewriter, value: str, shape: Shape, uses: Mapping[str, Sequence[Node]]) -> str:
     """x, if the value is reshape(x) of that shape, only such nodes read it, and x's op fuses."""
     reshape = r.producer(value) if value else None
-    if reshape is None or reshape.op != "reshape" or r.shape(value) != shape:
+    if reshape is None or reshape.op != "reshape" or not always_same(r.shape(value), shape):
         return ""
     source = reshape.inputs[0]
     maker = r.producer(source)
@@ -56,18 +57,19 @@ def _movable(r: GraphRewriter, value: str, shape: Shape, uses: Mapping[str, Sequ
     if maker is None or lookup(maker.op).kind not in _FUSING or not r.only_use(source):
         return ""
     readers = uses.get(value, ())
-    alike = all(_plain(n) and r.old.types[n.outputs[0]].shape == shape for n in readers)
+    alike = all(_plain(n) and always_same(r.old.types[n.outputs[0]].shape, shape) for n in readers)
     return source if value not in r.old.ends and (alike or r.only_use(value)) else ""
 
 
 def _under(r: GraphRewriter, value: str, shape: Shape) -> str:
     """The value under that shape; what a reshape made of it, if that has the shape."""
-    if r.shape(value) == shape:
+    if always_same(r.shape(value), shape):
         return value
     made = r.producer(value)
     if made is not None and made.op == "reshape":
         value = made.inputs[0]
-    return value if r.shape(value) == shape else r.emit("reshape", (value,), {"shape": shape})
+    same = always_same(r.shape(value), shape)
+    return value if same else r.emit("reshape", (value,), {"shape": shape})
 
 
 def operand_shape(operand: Shape, made: Shape, source: Shape) -> Shape | None:
@@ -76,15 +78,15 @@ def operand_shape(operand: Shape, made: Shape, source: Shape) -> Shape | None:
     Within dimensions that the reshape joins or parts the operand must have all of the extents, or
     be 1 along each: None if it does not.
     """
-    if prod(operand) == 1:
+    if always_equal(prod(operand), 1):
         return operand if len(operand) <= len(source) else ()
     stated = (1,) * (len(made) - len(operand)) + operand
     found: list[int] = []
     for there, here in same_blocks(made, source):
-        extents = [(stated[d], made[d]) for d in there if made[d] != 1]
-        if all(own == whole for own, whole in extents):
+        extents = [(stated[d], made[d]) for d in there if not always_equal(made[d], 1)]
+        if all(always_equal(own, whole) for own, whole in extents):
             found += [source[d] for d in here]
-        elif all(own == 1 for own, _ in extents):
+        elif all(always_equal(own, 1) for own, _ in extents):
             found += [1] * len(here)
         else:
             return None

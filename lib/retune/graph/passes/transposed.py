@@ -18,6 +18,7 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dims import always_same
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.fold import per_channel
 from retune.graph.rewrite import GraphRewriter, rebuild
@@ -228,7 +229,8 @@ def _apart(r: GraphRewriter, weight: str, phases: Sequence[_Phases]) -> str:
 
 
 def _reshaped(r: GraphRewriter, value: str, shape: tuple[int, ...]) -> str:
-    return value if r.shape(value) == shape else r.emit("reshape", (value,), {"shape": shape})
+    same = always_same(r.shape(value), shape)
+    return value if same else r.emit("reshape", (value,), {"shape": shape})
 
 
 def _codes_before_moving(r: GraphRewriter, node: Node) -> str | None:

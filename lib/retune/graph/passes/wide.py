@@ -9,6 +9,7 @@ at each level.
 from collections.abc import Sequence
 from typing import TypeVar
 
+from retune.core.dims import always_equal
 from retune.graph.graph import Graph, Node
 from retune.graph.rewrite import GraphRewriter, rebuild
 from retune.ops.registry import ints
@@ -86,7 +87,7 @@ def _cut(graph: Graph, node: Node) -> tuple[int, Range] | None:
         return None
     begins, extents, steps = (ints(node.attrs, key) for key in ("begins", "extents", "steps"))
     shape = graph.types[node.inputs[0]].shape
-    axes = [axis for axis, extent in enumerate(shape) if extents[axis] != extent]
+    axes = [axis for axis, extent in enumerate(shape) if not always_equal(extents[axis], extent)]
     if len(axes) != 1 or any(step != 1 for step in steps):
         return None
     begin = begins[axes[0]]

@@ -3,6 +3,9 @@
 They run at memory speed by a fixed schedule; nothing is sampled.
 """
 
+from math import prod
+
+from retune.core.dims import most
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, Var, variables
 from retune.ir.selections import position_masks
@@ -12,6 +15,8 @@ from retune.targets.cpu.interweave import interweaves, runs_on, schedule_interwo
 
 _GROUPS_PER_UNIT = 8
 """Work-groups for each core that element-wise stages aim at, so that no core idles at the end."""
+_LEAST_ELEMENTS = 512
+"""Of a work-group: to take one costs a core as long as some hundred elements (0.1 us)."""
 _LEAST_VECTOR = 4
 """A last axis shorter than this (the colours of an image) is not worth vectors."""
 _INTERLEAVED = 8
@@ -33,12 +38,13 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     lanes = spec.vector_lanes(extent)
     leading = list(loops[:-1])
     masked = s.loop(last).var in _masking(s.block(name).value)
-    wanted = wanted_groups(spec)
+    most_elements = prod(most(s.extent(loop)) for loop in loops)
+    wanted = min(wanted_groups(spec), max(1, most_elements // _LEAST_ELEMENTS))
     widest = spec.vector_lanes()
     rows = s.likely(*leading[:-1])
     if leading and interweaves(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
-    elif leading and rows >= wanted and runs_on(s, name, leading[-1], last, widest):
+    elif leading and rows >= wanted_groups(spec) and runs_on(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
         s.annotate(leading[-1], PEEL, "ends")
     elif extent < _LEAST_VECTOR and leading:
@@ -56,6 +62,8 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
             s.annotate(outer, PEEL, "ends")
     else:
         leading.append(last)
+    if wanted == 1:
+        return
     group, size = leading[0], s.likely(leading[0])
     for loop in leading[1:]:
         if size >= wanted:
@@ -63,7 +71,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         size *= s.likely(loop)
         group = s.fuse(group, loop)
     if size >= 2 * wanted:
-        group = s.split(group, [share(size, spec)], "shift")[0]
+        group = s.split(group, [_divisor_near(size, wanted)], "shift")[0]
     s.bind(group, "group.0")
 
 
@@ -75,9 +83,14 @@ def _masking(value: Expr) -> frozenset[Var]:
 def share(size: int, spec: DeviceSpec) -> int:
     """Steps of one of as many work-groups as a stage at memory speed wants: a divisor of `size`
     if one is near."""
-    most = -(-size // wanted_groups(spec))
-    divisors = [n for n in range(max(1, most // 2), most + 1) if size % n == 0]
-    return divisors[-1] if divisors else most
+    return _divisor_near(size, wanted_groups(spec))
+
+
+def _divisor_near(size: int, parts: int) -> int:
+    """Steps of each of so many parts of `size`: a divisor if one is near."""
+    longest = -(-size // parts)
+    divisors = [n for n in range(max(1, longest // 2), longest + 1) if size % n == 0]
+    return divisors[-1] if divisors else longest
 
 
 def _interleaved(s: Schedule, before: str, last: str) -> None:

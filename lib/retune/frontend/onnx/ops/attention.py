@@ -10,6 +10,7 @@ from math import sqrt
 
 import numpy as np
 
+from retune.core.dims import is_fixed
 from retune.core.dtypes import INT64, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
@@ -191,9 +192,8 @@ def _bias(node: OnnxNode, emit: Emitter, heads: Heads, held: int) -> str:
         found.append(bias)
     if node.has_input(6):
         found.append(_by_lengths(node, emit, heads))
-    elif (seen := _seen(node, emit.shape(heads.query)[2], keys, held)) is not None:
-        dtype = emit.type(heads.query).dtype
-        found.append(emit.stored("seen", np.where(seen, 0, -np.inf).astype(dtype)))
+    elif any(limit is not None for limit in _limits(node)):
+        found.append(hiding(emit, "seen", heads, held, _limits(node), -np.inf))
     if len(found) < 2:
         return found[0] if found else ""
     return emit.temp("add", *found, label="masks")
@@ -207,28 +207,48 @@ def _limits(node: OnnxNode) -> tuple[int | None, int | None]:
     return (left if left >= 0 else None), (after if after >= 0 else None)
 
 
-def _seen(node: OnnxNode, queries: int, keys: int, held: int) -> np.ndarray | None:
-    """Which keys [queries, keys] are near enough to their query; None: all."""
-    before, after = _limits(node)
-    if before is None and after is None:
-        return None
-    distance = np.arange(keys) - np.arange(queries)[:, None] - held
-    return (distance >= -(keys + held if before is None else before)) & (
-        distance <= (keys + held if after is None else after)
-    )
+def hiding(
+    emit: Emitter,
+    label: str,
+    heads: Heads,
+    held: int,
+    limits: tuple[int | None, int | None],
+    hidden: float,
+) -> str:
+    """The bias [queries, keys] that is `hidden` for keys too far before, or after, their query.
+
+    `held` keys are those of a cache; the limits say how far, None: any.
+    """
+    queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
+    before, after = limits
+    if all(map(is_fixed, (queries, keys, held))):
+        distance = np.arange(keys) - np.arange(queries)[:, None] - held
+        seen = (distance >= -(keys + held if before is None else before)) & (
+            distance <= (keys + held if after is None else after)
+        )
+        return emit.stored(label, np.where(seen, 0, hidden).astype(emit.type(heads.query).dtype))
+    away = emit.counted("distance", (queries, keys), (-1, 1), -held)
+    sides = (("greater_equal", before and -before), ("less_equal", after))
+    tests = [
+        emit.temp(test, away, emit.stored("limit", np.asarray(limit, np.int64)))
+        for test, limit in sides
+        if limit is not None
+    ]
+    both = tests[0] if len(tests) == 1 else emit.temp("logical_and", *tests)
+    return where_bias(emit, both, heads.query, hidden)
 
 
 def _by_lengths(node: OnnxNode, emit: Emitter, heads: Heads) -> str:
     """The bias of caches that are written outside: each batch has its number of tokens."""
     (batch, _, queries, _), keys = emit.shape(heads.query), emit.shape(heads.key)[2]
 
-    def numbers(array: np.ndarray | int, label: str) -> str:
-        return emit.stored(label, np.asarray(array, np.int64))
+    def numbers(value: int, label: str) -> str:
+        return emit.stored(label, np.asarray(value, np.int64))
 
     counts = emit.reshaped(emit.cast(node.inputs[6], INT64), (batch, 1, 1, 1))
-    column = numbers(np.arange(keys), "keys")
+    column = emit.counted("keys", (keys,), (1,))
     seen = emit.temp("less", column, counts, label="filled")
-    rows = numbers(np.arange(queries)[:, None] - queries, "rows")
+    rows = emit.counted("rows", (queries, 1), (1, 0), -queries)
     distance = emit.temp("subtract", column, emit.temp("add", counts, rows), label="distance")
     before, after = _limits(node)
     if after is not None:

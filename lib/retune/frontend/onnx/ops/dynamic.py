@@ -128,9 +128,10 @@ def dynamic_lstm(node: OnnxNode, emit: Emitter) -> None:
 def _inside(node: OnnxNode, emit: Emitter) -> str:
     """The data, with zeros after the end of the longest sequence."""
     data, lengths = node.inputs[0], node.inputs[_LENGTHS]
-    steps = np.arange(emit.shape(data)[0], dtype=emit.type(lengths).dtype).reshape(-1, 1, 1)
+    shape, dtype = (emit.shape(data)[0], 1, 1), emit.type(lengths).dtype
+    steps = emit.counted("steps", shape, (1, 0, 0), dtype=dtype)
     longest = emit.temp("reduce_max", lengths, axes=(0,), keepdims=False)
-    inside = emit.temp("less", emit.stored("steps", steps), longest, label="inside")
+    inside = emit.temp("less", steps, longest, label="inside")
     return emit.temp("where", inside, data, emit.scalar(0.0, data, "nothing"))
 
 

@@ -96,7 +96,7 @@ def dropout(node: OnnxNode, emit: Emitter) -> None:
             raise emit.refuse("Dropout in training mode", "export the model for inference")
     if node.has_output(1):
         dtype = BOOL if node.opset >= 10 else emit.type(node.inputs[0]).dtype
-        emit.build.constant(node.outputs[1], np.ones(emit.shape(node.inputs[0]), dtype))
+        emit.out_filled(emit.shape(node.inputs[0]), np.ones((), dtype), index=1)
     emit.out("identity", node.inputs[0])
 
 
@@ -108,8 +108,7 @@ def is_inf(node: OnnxNode, emit: Emitter) -> None:
     if negative and positive:
         return emit.out("is_inf", data)
     if not negative and not positive:
-        emit.build.constant(node.outputs[0], np.zeros(emit.shape(data), np.bool_))
-        return None
+        return emit.out_filled(emit.shape(data), np.zeros((), np.bool_))
     side = emit.temp("greater" if positive else "less", data, emit.scalar(0, data, "zero"))
     return emit.out("logical_and", emit.temp("is_inf", data), side)
 

@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dims import is_fixed, least
 from retune.core.dtypes import INT64
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.elementwise import stated_type
@@ -16,8 +17,9 @@ def from_the_front(emit: Emitter, indices: str, extents: Sequence[int]) -> str:
 
     Raises: ModelError for a constant index that is outside.
     """
-    sizes = np.asarray(extents, np.int64)
     known = emit.known(indices)
+    fixed = all(map(is_fixed, extents))
+    sizes = np.asarray(extents if fixed else list(map(least, extents)), np.int64)
     if known is not None and known.size and np.any((known < -sizes) | (known >= sizes)):
         raise ModelError(
             f"the indices reach from {known.min()} to {known.max()}; expected them inside the "
@@ -25,7 +27,7 @@ def from_the_front(emit: Emitter, indices: str, extents: Sequence[int]) -> str:
         )
     places = emit.cast(indices, INT64)
     below = emit.temp("less", places, emit.stored("zero", np.zeros((), np.int64)))
-    lifted = emit.temp("add", places, emit.stored("extents", sizes))
+    lifted = emit.temp("add", places, emit.numbers("extents", extents))
     return emit.temp("where", below, lifted, places)
 
 
@@ -38,7 +40,7 @@ def positions(emit: Emitter, tuples: str, extents: Sequence[int]) -> str:
     if depth == 1:
         return emit.reshaped(found, tuple(outer))
     strides = [prod(extents[d + 1 :]) for d in range(depth)]
-    steps = emit.temp("multiply", found, emit.stored("strides", np.asarray(strides, np.int64)))
+    steps = emit.temp("multiply", found, emit.numbers("strides", strides))
     return emit.temp("reduce_sum", steps, axes=(len(outer),), keepdims=False)
 
 
@@ -60,10 +62,10 @@ def gather_nd(node: OnnxNode, emit: Emitter) -> None:
         return emit.out("gather", data, emit.reshaped(tuples, tuple(outer)), axis=0)
     found = positions(emit, tuples, places)
     if batches:
-        count = prod(shape[:batches])
-        sides = (*shape[:batches], *(1,) * (len(outer) - batches))
-        starts = np.arange(count, dtype=np.int64).reshape(sides) * prod(places)
-        found = emit.temp("add", found, emit.stored("starts", starts))
+        ones = (1,) * (len(outer) - batches)
+        steps = tuple(prod(shape[d + 1 : batches + depth]) for d in range(batches))
+        starts = emit.counted("starts", (*shape[:batches], *ones), (*steps, *(0 for _ in ones)))
+        found = emit.temp("add", found, starts)
     rows = emit.reshaped(data, (prod(shape[: batches + depth]), *rest))
     return emit.out("gather", rows, found, axis=0)
 
@@ -91,13 +93,13 @@ def trilu(node: OnnxNode, emit: Emitter) -> None:
     """What lies on and above (or below) the diagonal k, zero elsewhere."""
     data = node.inputs[0]
     rows, columns = emit.shape(data)[-2:]
-    diagonals = np.arange(columns, dtype=np.int64) - np.arange(rows, dtype=np.int64)[:, None]
     if node.has_input(1):
         k = emit.reshaped(node.inputs[1], ())
     else:
         k = emit.stored("k", np.zeros((), np.int64))
+    diagonals = emit.counted("diagonals", (rows, columns), (-1, 1))
     order = "greater_equal" if node.integer("upper", 1) else "less_equal"
-    kept = emit.temp(order, emit.stored("diagonals", diagonals), k, label="kept")
+    kept = emit.temp(order, diagonals, k, label="kept")
     emit.out("where", kept, data, emit.scalar(0, data, "zero"))
 
 
@@ -139,12 +141,12 @@ def reverse_sequence(node: OnnxNode, emit: Emitter) -> None:
     moved = axes == (1, 0)
     source = emit.temp("transpose", data, perm=swap) if moved else data
     batch, steps, *rest = emit.shape(source)
-    step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
+    step = emit.counted("step", (1, steps), (0, 1))
     length = emit.reshaped(emit.cast(lengths, INT64), (batch, 1))
     last = emit.temp("subtract", length, emit.stored("one", np.ones((), np.int64)), label="last")
     mirrored = emit.temp("subtract", last, step, label="mirrored")
     places = emit.temp("where", emit.temp("less", step, length), mirrored, step)
-    starts = emit.stored("starts", np.arange(batch, dtype=np.int64)[:, None] * steps)
+    starts = emit.counted("starts", (batch, 1), (steps, 0))
     rows = emit.reshaped(source, (batch * steps, *rest))
     found = emit.temp("gather", rows, emit.temp("add", places, starts), axis=0)
     if moved:

@@ -6,8 +6,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from retune.core.dims import is_fixed
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.ops.extents import POSITIONS, array_of_extents
 
 
 @onnx_op("Gemm")
@@ -96,7 +98,7 @@ def constant_of_shape(node: OnnxNode, emit: Emitter) -> None:
     """An array filled with one value, 0.0 by default."""
     shape = emit.index_list(0, "the shape")
     value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32))).reshape(-1)[0]
-    emit.build.constant(node.outputs[0], np.full(shape, value))
+    emit.out_filled(shape, np.asarray(value))
 
 
 @onnx_op("Shape", folded=True)
@@ -104,19 +106,37 @@ def shape_of(node: OnnxNode, emit: Emitter) -> None:
     """The extents of the input, or those between start and end."""
     shape = emit.shape(node.inputs[0])
     start, end = node.integer("start", 0), node.integer("end", len(shape))
-    emit.build.constant(node.outputs[0], np.asarray(shape[start:end], np.int64))
+    emit.build.define_extents(node.outputs[0], array_of_extents(shape[start:end]))
 
 
 @onnx_op("Size", folded=True)
 def size_of(node: OnnxNode, emit: Emitter) -> None:
     """The number of elements of the input."""
     count = emit.type(node.inputs[0]).elements
-    emit.build.constant(node.outputs[0], np.asarray(count, np.int64))
+    emit.build.define_extents(node.outputs[0], array_of_extents(count))
 
 
 @onnx_op("Range", folded=True, limits="bounds known while importing")
 def numbers(node: OnnxNode, emit: Emitter) -> None:
-    """start, start + delta, ... below limit; all three must be known."""
+    """start, start + delta, ... below limit; all three must be known, but for what is a size."""
+    dtype = emit.type(node.inputs[0]).dtype
+    if not dtype.is_float and any(value in emit.build.extents for value in node.inputs):
+        return _sized_range(node, emit)
     bounds = [emit.contents(i, "a bound").reshape(-1) for i in range(3)]
     start, limit, delta = (bound.tolist()[0] for bound in bounds)
-    emit.build.constant(node.outputs[0], np.arange(start, limit, delta, dtype=bounds[0].dtype))
+    made = np.arange(start, limit, delta, dtype=bounds[0].dtype)
+    emit.build.constant(node.outputs[0], made)
+    return None
+
+
+def _sized_range(node: OnnxNode, emit: Emitter) -> None:
+    """The numbers between bounds that depend on sizes."""
+    (start,), (limit,), (delta,) = (emit.index_list(i, "a bound") for i in range(3))
+    count = (limit - start + delta - 1) // delta if delta > 0 else (start - limit - 1) // -delta + 1
+    dtype = emit.type(node.inputs[0]).dtype
+    extent = count if count > 0 else 0
+    if is_fixed(extent):
+        values = array_of_extents([start + delta * i for i in range(extent)])
+        emit.build.define_extents(node.outputs[0], values, dtype)
+    else:
+        emit.out(POSITIONS, shape=(extent,), steps=(delta,), begin=start, to=dtype)

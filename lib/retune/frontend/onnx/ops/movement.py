@@ -2,8 +2,10 @@
 
 from math import prod
 
+from retune.core.dims import always_equal, is_fixed
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
+from retune.ops.shapes import broadcast_shapes
 
 
 @onnx_op("Reshape", limits="shape known while importing")
@@ -13,14 +15,17 @@ def reshape(node: OnnxNode, emit: Emitter) -> None:
     shape = list(emit.index_list(1, "the shape"))
     if not node.integer("allowzero", 0):
         for position, extent in enumerate(shape):
+            if not is_fixed(extent):
+                continue
             if extent == 0 and position >= len(old):
                 raise ModelError(f"reshape of {list(old)} to {shape}: no extent to keep for the 0")
             shape[position] = old[position] if extent == 0 else extent
-    if shape.count(-1) > 1:
+    open_ends = [d for d, extent in enumerate(shape) if always_equal(extent, -1)]
+    if len(open_ends) > 1:
         raise ModelError(f"reshape of {list(old)} to {shape}: expected at most one -1")
-    if -1 in shape:
-        rest = prod(extent for extent in shape if extent != -1)
-        shape[shape.index(-1)] = prod(old) // rest if rest else 0
+    if open_ends:
+        rest = prod(extent for d, extent in enumerate(shape) if d not in open_ends)
+        shape[open_ends[0]] = prod(old) // rest if rest else 0
     emit.out("reshape", data, shape=tuple(shape))
 
 
@@ -39,7 +44,7 @@ def squeeze(node: OnnxNode, emit: Emitter) -> None:
     """Without these axes of extent 1, or all such; they are an input from opset 13 on."""
     shape = emit.shape(node.inputs[0])
     gone = {positive_axis(axis, len(shape)) for axis in emit.listed("axes", 1, "the axes")}
-    gone = gone or {axis for axis, extent in enumerate(shape) if extent == 1}
+    gone = gone or {axis for axis, extent in enumerate(shape) if always_equal(extent, 1)}
     if any(shape[axis] != 1 for axis in gone):
         raise ModelError(f"squeeze of {list(shape)} along {sorted(gone)}: expected extents of 1")
     kept = tuple(extent for axis, extent in enumerate(shape) if axis not in gone)
@@ -84,8 +89,8 @@ def strided_slice(node: OnnxNode, emit: Emitter) -> None:
         axis = positive_axis(axis, len(shape))  # noqa: PLW2901
         if step == 0:
             raise ModelError(f"slice along axis {axis}: a step of 0")
-        picked = range(shape[axis])[slice(start, end, step)]
-        begins[axis], strides[axis], extents[axis] = picked.start, step, len(picked)
+        begins[axis], extents[axis] = sliced(shape[axis], start, end, step)
+        strides[axis] = step
     emit.out(
         "slice",
         node.inputs[0],
@@ -95,6 +100,19 @@ def strided_slice(node: OnnxNode, emit: Emitter) -> None:
     )
 
 
+def sliced(extent: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """The first place and the number of places of a slice, by the rules of Python's slices."""
+    if all(map(is_fixed, (extent, start, end, step))):
+        picked = range(extent)[slice(start, end, step)]
+        return picked.start, len(picked)
+    least, last = (0, extent) if step > 0 else (-1, extent - 1)
+    begin, behind = (
+        max(least, min(place + extent if place < 0 else place, last)) for place in (start, end)
+    )
+    count = -((begin - behind) // step) if step > 0 else -((behind - begin) // -step)
+    return begin, max(0, count)
+
+
 @onnx_op("Split")
 @onnx_op("Split", since=13, limits="parts known while importing")
 def split(node: OnnxNode, emit: Emitter) -> None:
@@ -102,7 +120,7 @@ def split(node: OnnxNode, emit: Emitter) -> None:
     shape, parts = emit.shape(node.inputs[0]), emit.listed("split", 1, "the parts")
     axis, count = positive_axis(node.integer("axis", 0), len(shape)), len(node.outputs)
     if not parts:
-        size = -(-shape[axis] // count)
+        size = _share(shape[axis], count)
         parts = tuple(min(size, shape[axis] - size * part) for part in range(count))
     if sum(parts) != shape[axis] or len(parts) != count or min(parts) < 0:
         raise ModelError(
@@ -119,6 +137,12 @@ def split(node: OnnxNode, emit: Emitter) -> None:
         begin += part
 
 
+def _share(extent: int, count: int) -> int:
+    """Elements of each of so many parts, the last one of which may have fewer."""
+    whole = extent // count
+    return whole if always_equal(whole * count, extent) else -(-extent // count)
+
+
 @onnx_op("Gather", by_rank=True)
 def gather(node: OnnxNode, emit: Emitter) -> None:
     """Slices along an axis by index."""
@@ -132,9 +156,12 @@ def expand(node: OnnxNode, emit: Emitter) -> None:
     old, wanted = emit.shape(node.inputs[0]), emit.index_list(1, "the shape")
     rank = max(len(old), len(wanted))
     left, right = (1,) * (rank - len(old)) + old, (1,) * (rank - len(wanted)) + wanted
-    shape = tuple(b if a == 1 else a for a, b in zip(left, right, strict=True))
-    if any(b not in (1, a) and a != 1 for a, b in zip(left, right, strict=True)):
-        raise ModelError(f"expand of {list(old)} to {list(wanted)}: the extents do not fit")
+    try:
+        shape = broadcast_shapes(left, right)
+    except ValueError:
+        raise ModelError(
+            f"expand of {list(old)} to {list(wanted)}: the extents do not fit"
+        ) from None
     emit.out("broadcast_to", node.inputs[0], shape=shape)
 
 

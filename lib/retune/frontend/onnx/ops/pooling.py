@@ -67,9 +67,9 @@ def _indices(node: OnnxNode, emit: Emitter, window: WindowAttributes) -> None:
     if node.integer("storage_order", 0):
         places = _column_major(emit, places, extents)
     shape = emit.shape(places)
-    first = np.arange(prod(shape[:2]), dtype=np.int64) * prod(extents)
-    sides = (*shape[:2], *[1] * len(extents))
-    emit.out("add", places, emit.stored("first", first.reshape(sides)), index=1)
+    each, ones = prod(extents), (1,) * len(extents)
+    steps = (shape[1] * each, each, *(0 for _ in ones))
+    emit.out("add", places, emit.counted("first", (*shape[:2], *ones), steps), index=1)
 
 
 def _column_major(emit: Emitter, places: str, extents: tuple[int, ...]) -> str:
@@ -159,7 +159,7 @@ def max_unpool(node: OnnxNode, emit: Emitter) -> None:
     dtype = emit.type(data).dtype
     made = scattered(
         emit,
-        emit.stored("zeros", np.zeros((1, extent, 1), dtype.numpy), dtype),
+        emit.filled("zeros", (1, extent, 1), np.zeros((), dtype.numpy)),
         emit.reshaped(places, (1, count)),
         emit.reshaped(data, (1, count, 1)),
         "none",

@@ -3,8 +3,6 @@
 from math import ceil, prod, sqrt
 from typing import Any
 
-import numpy as np
-
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
@@ -53,8 +51,7 @@ def _hardmax(emit: Emitter, data: str, axis: int) -> str:
     """1 at the first of the largest elements along the axis, 0 elsewhere."""
     shape = emit.shape(data)
     sides = tuple(extent if d == axis else 1 for d, extent in enumerate(shape))
-    own = np.arange(shape[axis], dtype=np.int64).reshape(sides)
-    places = emit.stored("places", own)
+    places = emit.counted("places", sides, tuple(int(d == axis) for d in range(len(shape))))
     best = emit.temp("argmax", data, axis=axis, keepdims=True, last=False)
     return emit.temp("cast", emit.temp("equal", places, best), to=emit.type(data).dtype)
 

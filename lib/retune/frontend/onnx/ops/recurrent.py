@@ -221,10 +221,9 @@ def _valid(node: OnnxNode, emit: Emitter, steps: int, batch: int) -> str:
     known = emit.known(lengths)
     if known is not None and np.all(known >= steps):
         return ""
-    numbers = np.arange(steps, dtype=emit.type(lengths).dtype).reshape(steps, 1, 1)
     return emit.temp(
         "less",
-        emit.stored("steps", numbers),
+        emit.counted("steps", (steps, 1, 1), (1, 0, 0), dtype=emit.type(lengths).dtype),
         emit.reshaped(lengths, (1, batch, 1)),
         label="valid",
     )
@@ -264,8 +263,8 @@ def _initial(layer: RecurrentLayer, index: int, direction: int) -> str:
     """The state before the first step, [batch, hidden]."""
     emit = layer.emit
     if not layer.node.has_input(index):
-        zeros = np.zeros((layer.batch, layer.hidden), layer.dtype.numpy)
-        return emit.stored("zeros", zeros)
+        shape = (layer.batch, layer.hidden)
+        return emit.filled("zeros", shape, np.zeros((), layer.dtype.numpy))
     value = layer.node.inputs[index]
     if layer.batch_first:
         value = emit.temp("transpose", value, perm=(1, 0, 2))

@@ -13,11 +13,13 @@ import numpy as np
 import onnx
 from onnx import GraphProto, helper
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dims import always_equal, always_same, is_fixed
+from retune.core.dtypes import INT64, DType, TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import GraphBuilder
 from retune.ops import OPS, Array, OpDef
+from retune.ops.extents import POSITIONS, array_of_extents, counted
 from retune.ops.registry import forms_of
 from retune.proto.file import attribute_value
 
@@ -160,7 +162,10 @@ class Emitter:
         return array
 
     def index_list(self, index: int, what: str) -> tuple[int, ...]:
-        """The contents of an input as integers. Raises: NotConstant."""
+        """The contents of an input as integers, which may depend on sizes. Raises: NotConstant."""
+        known = self.build.extents.get(self.node.inputs[index])
+        if known is not None and not self.type(self.node.inputs[index]).dtype.is_float:
+            return tuple(known.reshape(-1).tolist())
         return tuple(int(item) for item in self.contents(index, what).reshape(-1))
 
     def listed(self, key: str, index: int, what: str) -> tuple[int, ...]:
@@ -180,6 +185,42 @@ class Emitter:
         """A constant of the node's own, `<output>.<label>`, of `dtype` if its elements have it."""
         return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array, dtype)
 
+    def counted(
+        self,
+        label: str,
+        shape: tuple[int, ...],
+        steps: tuple[int, ...],
+        begin: int = 0,
+        dtype: DType = INT64,
+    ) -> str:
+        """begin + the sum of steps times indices, in each element of that shape.
+
+        A constant where it is the same for all sizes.
+        """
+        if all(map(is_fixed, (*shape, *steps, begin))):
+            return self.stored(label, counted(shape, steps, begin, dtype))
+        attrs: dict[str, Any] = {"shape": shape, "steps": steps, "begin": begin, "to": dtype}
+        return self.temp(POSITIONS, label=label, **attrs)
+
+    def numbers(self, label: str, values: Sequence[int], dtype: DType = INT64) -> str:
+        """These integers, which may depend on sizes."""
+        name = self.build.fresh(f"{self._stem}.{label}")
+        return self.build.define_extents(name, array_of_extents(values), dtype)
+
+    def filled(self, label: str, shape: tuple[int, ...], value: Array) -> str:
+        """That number in every element, a constant where the shape is the same for all sizes."""
+        if all(map(is_fixed, shape)):
+            return self.stored(label, np.full(shape, value))
+        return self.temp("broadcast_to", self.stored(label, value), label=label, shape=shape)
+
+    def out_filled(self, shape: tuple[int, ...], value: Array, index: int = 0) -> None:
+        """The node's output `index`: that number in every element, a constant where the shape is
+        the same for all sizes."""
+        if all(map(is_fixed, shape)):
+            self.build.constant(self.node.outputs[index], np.full(shape, value))
+        else:
+            self.out("broadcast_to", self.stored("value", value), index=index, shape=shape)
+
     def temp(self, op: str, *inputs: str, label: str = "", **attrs: Any) -> str:
         """An intermediate value `<output>.<label>` made by a graph op."""
         name = self.build.fresh(f"{self._stem}.{label or op}")
@@ -193,7 +234,7 @@ class Emitter:
 
     def reshaped(self, value: str, shape: tuple[int, ...]) -> str:
         """The value under another shape; itself if it has that shape."""
-        if self.shape(value) == shape:
+        if always_same(self.shape(value), shape):
             return value
         return self.temp("reshape", value, shape=shape)
 
@@ -243,7 +284,7 @@ class Emitter:
     def part(self, value: str, axis: int, begin: int, extent: int, label: str = "") -> str:
         """A range of the value along an axis; itself if that is all of it."""
         shape = self.shape(value)
-        if extent == shape[axis]:
+        if always_equal(extent, shape[axis]):
             return value
         return self.temp(
             "slice",

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from retune.core.dims import always_equal, is_fixed
 from retune.core.dtypes import FLOAT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 from retune.frontend.onnx.ops.resizing import BY_SCALE, CROP, Method, ResizedAxis, Taps, taps
 from retune.frontend.onnx.ops.windows import from_image, to_image
 from retune.ops import Array
+from retune.ops.extents import array_of_extents
 
 _SHARED_TAPS = 4
 """Elements that axes which are resized together may mix: as many as in bilinear images."""
@@ -78,6 +80,8 @@ def _given(node: OnnxNode, emit: Emitter, index: int, what: str) -> Array | None
     """The contents of an optional input; None if it is left out, or has no elements."""
     if not node.has_input(index) or not prod(emit.shape(node.inputs[index])):
         return None
+    if node.inputs[index] in emit.build.extents:
+        return array_of_extents(emit.index_list(index, what))
     return emit.contents(index, what).reshape(-1)
 
 
@@ -93,6 +97,8 @@ def _by_scales(shape: Sequence[int], axes: Sequence[int], scales: Array) -> dict
         if not scale > 0:
             raise ModelError(f"the scale of axis {axis} is {scale}; expected a positive number")
         extent = shape[axis]
+        if scale == 1 and not is_fixed(extent):
+            continue
         whole = np.float32(scale) * np.float32(extent)
         found[axis] = ResizedAxis(
             extent=extent, made=int(np.floor(whole)), scale=float(scale), whole=float(whole)
@@ -104,7 +110,11 @@ def _by_sizes(
     shape: Sequence[int], axes: Sequence[int], sizes: Array, policy: str
 ) -> dict[int, ResizedAxis]:
     _check_count("sizes", sizes, axes, 1)
-    wanted = {axis: int(size) for axis, size in zip(axes, sizes, strict=True)}
+    wanted = {
+        axis: size
+        for axis, size in zip(axes, sizes.tolist(), strict=True)
+        if is_fixed(size) or not always_equal(size, shape[axis])
+    }
     shares = {axis: size / shape[axis] for axis, size in wanted.items()}
     match policy:
         case "stretch":

@@ -155,8 +155,8 @@ def tensor_scatter(node: OnnxNode, emit: Emitter) -> None:
     batch, steps, length = shape[0], shape[axis], count[axis]
     if not axis:
         raise ModelError("axis 0 is that of the batch; expected another one")
-    step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
-    start = emit.stored("start", np.zeros((batch, 1), np.int64))
+    step = emit.counted("step", (1, steps), (0, 1))
+    start = emit.filled("start", (batch, 1), np.zeros((), np.int64))
     if node.has_input(2):
         start = emit.reshaped(emit.cast(node.inputs[2], INT64), (batch, 1))
     since = emit.temp("subtract", step, start, label="since")

@@ -18,6 +18,7 @@ from retune.frontend.onnx.ops.attention import (
     appended,
     attend,
     heads_of,
+    hiding,
     joined,
     where_bias,
 )
@@ -31,10 +32,7 @@ _BY_HEADS = 4
 
 def future(emit: Emitter, heads: Heads, held: int) -> str:
     """The bias that hides keys after each query, of which `held` are those of a cache."""
-    queries, keys = emit.shape(heads.query)[2], emit.shape(heads.key)[2]
-    after = np.arange(keys) > np.arange(queries)[:, None] + held
-    hidden = np.where(after, least(heads.query, emit), 0)
-    return emit.stored("future", hidden.astype(emit.type(heads.query).dtype))
+    return hiding(emit, "future", heads, held, (None, 0), least(heads.query, emit))
 
 
 def least(like: str, emit: Emitter) -> float:
@@ -71,7 +69,7 @@ def _between(emit: Emitter, bounds: str, like: str, keys: int) -> str:
     batch, count = emit.shape(like)[0], emit.shape(bounds)[0]
     if count not in (batch, 2 * batch):
         raise emit.refuse(f"a mask of {count} elements", f"expected {batch} or {2 * batch}")
-    position = emit.stored("position", np.arange(keys, dtype=np.int32))
+    position = emit.counted("position", (keys,), (1,), dtype=INT32)
     column = (batch, 1, 1, 1)
     ends = emit.reshaped(emit.part(bounds, 0, 0, batch), column)
     seen = emit.temp("less", position, ends, label="before")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retune.core.dtypes import INT32
 from retune.frontend.onnx.ops.registry import Emitter
 
 
@@ -23,7 +24,7 @@ class Cache:
 
     def positions(self, emit: Emitter) -> str:
         """int32 [batch, length] or [1, length]: the position of each new token."""
-        steps = emit.stored("steps", np.arange(self.length, dtype=np.int32)[None])
+        steps = emit.counted("steps", (1, self.length), (0, 1), dtype=INT32)
         return emit.temp("add", self.before, steps, label="positions") if self.before else steps
 
     def stored(self, emit: Emitter, past: str, new: str) -> str:
@@ -40,7 +41,7 @@ class Cache:
     def _put(self, emit: Emitter, past: str, new: str) -> str:
         """The cache of full length with the new tokens in place of others."""
         batch, heads, length, width = emit.shape(new)
-        slots = emit.stored("slots", np.arange(self.capacity, dtype=np.int32)[None])
+        slots = emit.counted("slots", (1, self.capacity), (0, 1), dtype=INT32)
         since = emit.temp("subtract", slots, self.before, label="since")
         zero, last = (emit.stored("n", np.asarray(n, np.int32)) for n in (0, length - 1))
         if length == 1:
@@ -49,7 +50,7 @@ class Cache:
             not_before = emit.temp("greater_equal", since, zero)
             inside = emit.temp("logical_and", not_before, emit.temp("less_equal", since, last))
             near = emit.temp("minimum", emit.temp("maximum", since, zero), last, label="near")
-            starts = emit.stored("starts", np.arange(batch, dtype=np.int32)[:, None] * length)
+            starts = emit.counted("starts", (batch, 1), (length, 0), dtype=INT32)
             tokens = emit.temp("transpose", new, label="tokens", perm=(0, 2, 1, 3))
             rows = emit.reshaped(tokens, (batch * length, heads, width))
             found = emit.temp("gather", rows, emit.temp("add", near, starts), axis=0)
@@ -63,7 +64,7 @@ class Cache:
 
         They are filled, not after the token if `causal`, and among the `window` (0: all) last ones.
         """
-        keys = emit.stored("keys", np.arange(self.capacity, dtype=np.int32))
+        keys = emit.counted("keys", (self.capacity,), (1,), dtype=INT32)
         positions = self.positions(emit)
         if not causal:
             positions = emit.part(positions, 1, self.length - 1, 1, "last")

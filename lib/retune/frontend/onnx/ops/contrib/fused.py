@@ -200,4 +200,4 @@ def bias_dropout(node: OnnxNode, emit: Emitter) -> None:
         made = emit.temp("add", made, node.inputs[2], label="sum")
     emit.same(made)
     if node.has_output(1):
-        emit.build.constant(node.outputs[1], np.ones(emit.shape(node.inputs[0]), BOOL))
+        emit.out_filled(emit.shape(node.inputs[0]), np.ones((), BOOL), index=1)

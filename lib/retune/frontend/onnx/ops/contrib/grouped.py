@@ -26,7 +26,7 @@ def rotary_embedding(node: OnnxNode, emit: Emitter) -> None:
         heads = heads or shape[2] // (2 * emit.shape(cos)[1])
     if emit.shape(positions) == (1,):
         length = shape[1] if len(shape) == 3 else shape[2]
-        steps = emit.stored("steps", np.arange(length, dtype=np.int64)[None])
+        steps = emit.counted("steps", (1, length), (0, 1))
         row = emit.temp("add", emit.reshaped(positions, (1, 1)), steps, label="positions")
         positions = emit.temp("broadcast_to", row, shape=(shape[0], length))
     attrs = {"interleaved": node.integer("interleaved", 0), "rotary_embedding_dim": width}

@@ -4,14 +4,14 @@ Read `Ensemble` and `packed`. Every comparison of ONNX becomes `less or equal` o
 others swap the children, and tests for equality are two nodes. Trees may share nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from retune.core.dtypes import Array
 from retune.core.errors import ModelError
-from retune.ops.trees import FEATURE, MISSING, STRICT
+from retune.ops.trees import FEATURE, MISSING, STRICT, ordered, words_of
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")
 """Comparisons as ONNX numbers them from opset 5 on; before, with BRANCH_ in front."""
@@ -179,3 +179,86 @@ def _walked(children: Array, roots: Array) -> tuple[int, Array]:
         reached, trees = np.unique(pairs, axis=0).T
     owner[shared] = -1
     return depth, owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masked:
+    """Trees with few leaves, as `tree_exits` reads them."""
+
+    features: Array
+    limits: Array
+    masks: Array
+    parts: int
+    """Of each tree, 32 leaves each."""
+    leaves: Array
+    """The node of each bit of each part of each tree."""
+
+
+def masked(trees: Ensemble, order: Array, most: int) -> Masked | None:
+    """The trees in that order by masks; None where one has more leaves than `most`.
+
+    Features are those of `tree_keys`, with `missing` where the trees have that flag.
+    """
+    walks = [_walk(trees.children, int(root), most) for root in trees.roots[order]]
+    found = [walk for walk in walks if walk is not None]
+    if len(found) < len(walks):
+        return None
+    parts = max(-(-len(walk.leaves) // 32) for walk in found)
+    rows = [list(walk.within(32 * part)) for walk in found for part in range(parts)]
+    nodes = np.full((max(1, *map(len, rows)), len(rows)), -1)
+    masks = np.full(nodes.shape, 0xFFFFFFFF, np.uint32)
+    for column, row in enumerate(rows):
+        for i, (node, first, end) in enumerate(row):
+            nodes[i, column] = node
+            masks[i, column] ^= np.uint32(((1 << (end - first)) - 1) << (32 - end))
+    leaves = np.zeros((len(found), parts * 32), np.int64)
+    for tree, walk in enumerate(found):
+        leaves[tree, : len(walk.leaves)] = walk.leaves
+    splits = np.where(nodes < 0, 0, trees.splits[nodes])
+    missing = (splits & MISSING > 0) * trees.features
+    keys = ordered(trees.limits)[nodes]
+    strict = (splits & STRICT > 0) & (keys > np.iinfo(keys.dtype).min)
+    return Masked(
+        features=(splits // FEATURE + missing).astype(np.int32),
+        limits=words_of((keys - strict).astype(keys.dtype)),
+        masks=masks.view(np.int32),
+        parts=parts,
+        leaves=leaves.ravel(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The leaves of a tree from the left on, and which of them are below each node's left child."""
+
+    leaves: list[int]
+    less: list[tuple[int, int, int]]
+    """Node, first leaf, end."""
+
+    def within(self, start: int) -> Iterator[tuple[int, int, int]]:
+        """Nodes that rule out some of the 32 leaves from `start` on, and which of those."""
+        for node, first, end in self.less:
+            if first < start + 32 and end > start:
+                yield node, max(first - start, 0), min(end - start, 32)
+
+
+def _walk(children: Array, root: int, most: int) -> _Walk | None:
+    """None where the tree has more leaves; those of shared nodes count several times."""
+    leaves: list[int] = []
+    less: list[tuple[int, int, int]] = []
+    left: list[tuple[int, int]] = [(root, -1)]
+    while left:
+        node, first = left.pop()
+        if first >= 0:
+            less.append((node, first, len(leaves)))
+        elif children[node, 0] == node:
+            leaves.append(node)
+        else:
+            left += [
+                (int(children[node, 1]), -1),
+                (node, len(leaves)),
+                (int(children[node, 0]), -1),
+            ]
+        if max(len(leaves), len(left) // 2) > most:
+            return None
+    return _Walk(leaves, less)

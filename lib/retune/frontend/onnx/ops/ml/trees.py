@@ -11,7 +11,7 @@ import numpy as np
 
 from retune.core.dtypes import FLOAT16, FLOAT32, INT64, Array
 from retune.core.errors import ModelError
-from retune.frontend.onnx.ops.ml.ensemble import LEAF, MODES, Ensemble, Nodes, packed
+from retune.frontend.onnx.ops.ml.ensemble import LEAF, MODES, Ensemble, Nodes, masked, packed
 from retune.frontend.onnx.ops.ml.scores import (
     TRANSFORMS,
     as_rows,
@@ -23,7 +23,13 @@ from retune.frontend.onnx.ops.ml.scores import (
     transformed,
 )
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.ops.trees import MISSING
 
+ROWS = 8
+"""So many rows of data fill the lanes of a vector: they lie side by side."""
+_FEW, _MANY = 64, 512
+"""Leaves of a tree that is compared with all its nodes, where lanes are trees and rows. Larger ones
+are walked, which took as long for about 100 and 600 leaves (AMD EPYC, `benchmarks.trees`)."""
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """As TreeEnsemble numbers them."""
 _REDUCERS = {"AVERAGE": "sum", "SUM": "sum", "MIN": "min", "MAX": "max"}
@@ -128,17 +134,10 @@ def _scores(emit: Emitter, data: str, trees: Ensemble, votes: Votes, aggregate: 
         )
     groups, order = _grouped(trees, votes)
     rows, count = emit.shape(data)[0], len(trees.roots)
-    leaves = emit.temp(
-        "tree_leaves",
-        data,
-        emit.stored("splits", trees.splits),
-        emit.stored("limits", trees.limits),
-        emit.stored("children", trees.children),
-        emit.stored("roots", trees.roots[order]),
-        depth=trees.depth,
-        flags=trees.flags,
-    )
-    leaves = emit.reshaped(leaves, (rows, groups, count // groups))
+    columns = rows >= ROWS
+    reached, nodes = _reached(emit, data, trees, order, columns)
+    shape = (groups, count // groups)
+    leaves = emit.reshaped(reached, (*shape, rows) if columns else (rows, *shape))
 
     def added(weight: Array, reducer: str, dtype: np.dtype[Any]) -> str:
         table = np.full((len(trees.splits), votes.targets), _NEUTRAL[reducer], dtype)
@@ -148,7 +147,8 @@ def _scores(emit: Emitter, data: str, trees: Ensemble, votes: Votes, aggregate: 
             table[votes.node, votes.target] = weight
         if groups > 1:
             table = _of_own_target(table, votes)
-        return emit.temp("leaf_sums", leaves, emit.stored("weights", table), reducer=reducer)
+        weights = emit.stored("weights", table[nodes])
+        return emit.temp("leaf_sums", leaves, weights, reducer=reducer, columns=columns)
 
     total = added(votes.weight, _REDUCERS[aggregate], trees.limits.dtype)
     counted = _counted(trees, votes)
@@ -163,6 +163,31 @@ def _scores(emit: Emitter, data: str, trees: Ensemble, votes: Votes, aggregate: 
             for target, item in enumerate(counted)
         ),
     )
+
+
+def _reached(
+    emit: Emitter, data: str, trees: Ensemble, order: Array, columns: bool
+) -> tuple[str, Array]:
+    """Numbers of the leaves that trees in that order reach, and the node of each number.
+
+    The numbers are [trees, rows] with `columns`, else [rows, trees].
+    """
+    small = masked(trees, order, _MANY if columns else _FEW)
+    if small is not None:
+        missing = bool(trees.flags & MISSING)
+        keys = emit.temp(
+            "tree_keys", emit.part(data, 1, 0, trees.features), missing=missing, columns=columns
+        )
+        stored = [small.features, small.limits, small.masks]
+        operands = [emit.stored("trees", array) for array in stored]
+        made = emit.temp("tree_exits", keys, *operands, parts=small.parts, columns=columns)
+        return made, small.leaves
+    stored = [trees.splits, trees.limits, trees.children, trees.roots[order]]
+    operands = [emit.stored("trees", array) for array in stored]
+    leaves = emit.temp("tree_leaves", data, *operands, depth=trees.depth, flags=trees.flags)
+    if columns:
+        leaves = emit.temp("transpose", leaves, perm=(1, 0))
+    return leaves, np.arange(len(trees.splits))
 
 
 def _grouped(trees: Ensemble, votes: Votes) -> tuple[int, Array]:
