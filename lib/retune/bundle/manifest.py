@@ -273,16 +273,17 @@ def _plan(
             PlanSize(size=sizes[each.name], buffer=each.buffer, input=each.input, axis=each.axis)
             for each in manifest.sizes
         ),
-        variants=tuple(
-            PlanVariant(
-                conditions=tuple(parse_condition(text, sizes) for text in each.conditions),
-                first=each.first,
-                end=each.end,
-                first_host=each.first_host,
-                end_host=each.end_host,
-            )
-            for each in manifest.variants
-        ),
+        variants=tuple(_variant(each, sizes) for each in manifest.variants),
+    )
+
+
+def _variant(entry: _VariantEntry, sizes: Mapping[str, Size]) -> PlanVariant:
+    return PlanVariant(
+        conditions=tuple(parse_condition(text, sizes) for text in entry.conditions),
+        first=entry.first,
+        end=entry.end,
+        first_host=entry.first_host,
+        end_host=entry.end_host,
     )
 
 
