@@ -15,7 +15,7 @@ from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.spaces import space_of
-from tests.support.dags import conv2d, strip
+from tests.support.dags import conv2d, packed_product, strip
 
 SETS = WAY_BYTES // LINE_BYTES
 
@@ -60,6 +60,17 @@ def test_constants_beyond_the_cache_are_read_for_several_tiles():
     once = estimated(2048, 512, pixels=(1, 4), vectors=(1, 4))
     again = estimated(2048, 512, pixels=(7, 4), vectors=(1, 4))
     assert once > 1.2 * again
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_are_unpacked_for_many_rows(bits: int):
+    """Tall tiles unpack less than wide ones of as many accumulators."""
+    dag = packed_product(128, 32, 4 * bits, 1024, bits)
+    sketch = cpu_space(from_dag(dag, "net"), GENERIC_CPU).sketch("cpu.v16.loops.pixels_slow")
+    tiles = [{"tile.out.i": (1, rows), "tile.out.j": (2, 24 // rows)} for rows in (12, 4)]
+    rows = [sketch.row({**tile, "unroll.T_dense_blocks": (1,)}) for tile in tiles]
+    tall, wide = estimate(sketch, np.stack(rows), GENERIC_CPU)
+    assert wide > 1.3 * tall
 
 
 INEXACT: dict[str, tuple[Dag, DeviceSpec, str]] = {

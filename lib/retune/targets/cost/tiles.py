@@ -1,9 +1,12 @@
 """What a register tile costs: reductions in which an operand serves several results."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.schedule.access import AffineAccess
+from retune.ir.expr import Binary, Expr, Load, loads
+from retune.schedule.access import Accesses, AffineAccess
 from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, BlockNest, off, on
@@ -24,11 +27,14 @@ def tile_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
 def _step_cycles(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one step of a register tile of `rows` vectors for each of its pixels.
 
-    The slowest of: multiply-adds, their latency, loads from the nearest cache (a broadcast
-    for each pixel, `rows` vectors), and the way of both from the caches beyond.
+    The slowest of: multiply-adds with what unpacks the vectors of constants, their latency, loads
+    from the nearest cache (a broadcast for each pixel, `rows` vectors), and the way of both from
+    the caches beyond.
     """
     pixels, slots, vectors = tile / rows, tile, 1.0
-    if (chosen := nest.implementation(spec)) is not None:
+    if (chosen := nest.implementation(spec)) is None:
+        slots = slots + rows * _unpacking(nest.accesses)
+    else:
         slots = tile * chosen.slots + pixels * chosen.first_slots + rows * chosen.second_slots
         vectors = chosen.vectors
     arithmetic = np.maximum(slots, core.latency_chains) / core.pipes
@@ -37,6 +43,24 @@ def _step_cycles(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec, co
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
     far = far + pixels * _conflict_cycles(nest, spec, core)
     return np.maximum(np.maximum(arithmetic, near), far)
+
+
+@lru_cache(maxsize=1024)
+def _unpacking(stage: Accesses) -> int:
+    """Operators that make a factor of a product from constants: once for all pixels of a tile."""
+    value = stage.block.value
+    if not isinstance(value, Binary) or value.op != "mul":
+        return 0
+    constants = {operand.load for operand in stage.operands if operand.constant}
+    factors = [factor for factor in (value.a, value.b) if set(loads(factor)) <= constants]
+    return sum(map(_operators, factors))
+
+
+def _operators(value: Expr) -> int:
+    """Those on elements; not those of their indices."""
+    if isinstance(value, Load) or not value.children:
+        return 0
+    return 1 + sum(map(_operators, value.children))
 
 
 def _conflict_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
