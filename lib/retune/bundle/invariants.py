@@ -21,7 +21,7 @@ from retune.codegen.passes.images import fits_image
 from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
 from retune.core.dims import always_equal, dim_of, sizes_of
-from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
+from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, numpy_dtype
 from retune.core.errors import InputError, ModelError
 from retune.device.remote.names import is_farm
 from retune.frontend.host.step import HostModel
@@ -82,7 +82,7 @@ def check_sizes(plan: NetworkPlan) -> None:
         where = f"size {each.size.name}"
         _check_known(plan, where, (each.buffer, each.input), buffers)
         held, read = buffers[each.buffer], buffers[each.input]
-        if (held.role, held.dtype, held.elements) != ("size", "int32", 1):
+        if (held.role, DType(held.dtype), held.elements) != ("size", INT32, 1):
             got = f"{held.role} of {held.elements} {held.dtype}"
             raise broken_plan(plan, where, "a buffer of role size, of one int32", got)
         own = dict(enumerate(read.shape)).get(each.axis, -1)
