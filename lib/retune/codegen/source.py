@@ -51,7 +51,7 @@ class KernelText:
     """Full names of the implementations of intrinsics that a device must offer."""
 
 
-_SMALL_BYTES, _SMALL_FLOPS = 24_576, 32_768
+_SMALL_BYTES, _SMALL_FLOPS = 24_576, 65_536
 """Of a kernel that takes a core about a microsecond."""
 
 
