@@ -1,6 +1,7 @@
 """Deviations are measured against the reference's range, and nothing odd passes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -129,6 +130,18 @@ def test_parts_take_the_place_of_outputs_that_do_not_agree(right: bool) -> None:
     outcome = verify(jumps, _double, feeds, samples=2, parts=parts)
     assert (outcome.passed, outcome.by_parts, len(asked)) == (right, True, 2)
     assert [entry.name for entry in outcome.outputs] == ["inside"]
+
+
+@pytest.mark.parametrize(("farthest", "right"), [(0.5e-4, True), (2e-4, False)])
+def test_a_part_may_decide_a_comparison_of_what_is_as_near_as_floats_deviate(
+    farthest: float, right: bool
+) -> None:
+    margin = _f32(-0.4, -farthest, farthest, 0.6, np.inf)
+    kept = PartValue(name="kept", got=margin > -3e-4, expected=margin > 3e-4, margin=margin)
+    exact = replace(kept, margin=None)
+    outcome = verify(lambda _: {}, _double, feeds, samples=1, parts=lambda _: [kept])
+    assert outcome.by_parts and outcome.passed == right
+    assert not verify(lambda _: {}, _double, feeds, samples=1, parts=lambda _: [exact]).passed
 
 
 def test_parts_are_not_asked_where_the_outputs_agree() -> None:

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from retune.core.dtypes import TensorType
-from retune.frontend.onnx.cut import cut_out, with_types
+from retune.frontend.onnx.cut import cut_out, margin_of, with_types
 from tests.support.device_networks import Net
 
 X = TensorType((1, 3, 4, 4))
@@ -55,6 +55,21 @@ def test_what_the_file_does_not_name_cannot_be_cut_out(chain: tuple[Path, list[s
     path, (_, _, last) = chain
     assert cut_out(path, {"x0": X}, ["inside a function"]) is None
     assert cut_out(path, {}, [last]) is None
+
+
+def test_comparisons_give_what_they_compare(tmp_path: Path, rng: np.random.Generator):
+    net = Net("threshold")
+    x = net("Relu", net.input(4, 4))
+    y = net("Greater", x, net.stored(np.array(0.5, np.float32)))
+    onnx.save(net.model(y), str(tmp_path / "threshold.onnx"))
+    part = cut_out(tmp_path / "threshold.onnx", {"x0": TensorType((4, 4))}, [x, y], [x, y])
+    assert part is not None
+    kind = onnx.ModelProto.FromString(part).graph.output
+    assert [entry.name for entry in kind] == [x, y, margin_of(y)]
+    data = rng.random((4, 4), np.float32)
+    relu, greater, margin = run(part, x0=data)
+    np.testing.assert_array_equal(margin > 0, greater)
+    np.testing.assert_array_equal(margin, relu - np.float32(0.5))
 
 
 def test_inputs_get_types(chain: tuple[Path, list[str]]):

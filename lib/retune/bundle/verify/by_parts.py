@@ -4,8 +4,10 @@ Read `parts_of`. What a host step makes may jump where its inputs hardly change:
 scores are nearly equal, NonMaxSuppression keeps one or the other, whatever the tolerance. So if the
 outputs as a whole do not agree, each part is compared on the bundle's own values: what the device
 makes (from the inputs, and from what host steps made) by its range, as ever; what a host step makes
-of what it really read, exactly where that is integers. If all parts agree, so does the network up
-to such jumps: it is nothing but its parts, and these are the values that went from one to the next.
+of what it really read, exactly where that is integers. A truth value that the device makes of
+floats is compared by their range as well: of millions of scores a few lie at the threshold. If all
+parts agree, so does the network up to such jumps: it is nothing but its parts, and these are the
+values that went from one to the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +20,12 @@ from retune.bundle.runtime.hosting import HostRun
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.peers import Predict, has_onnxruntime, predict_with_onnxruntime
 from retune.core.errors import ModelError
-from retune.frontend.onnx.cut import cut_out, with_types
+from retune.frontend.onnx.cut import cut_out, margin_of, with_types
 from retune.graph.graph import Graph, Node, array_type
 from retune.ops import lookup
 from retune.ops.registry import HOST
+
+_COMPARISONS = ("greater", "greater_equal", "less", "less_equal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,6 +35,9 @@ class PartValue:
     name: str
     got: np.ndarray
     expected: np.ndarray
+    margin: np.ndarray | None = None
+    """Of truth values that comparing floats makes: the reference's difference of both, whose sign
+    they are. None for other values."""
 
 
 Parts = Callable[[Mapping[str, np.ndarray]], Sequence[PartValue]]
@@ -54,6 +61,12 @@ class _ReferenceSessions:
         self._module = module
         self._model = model
         self._graph = graph
+        self._compared = {
+            node.outputs[0]: node.inputs
+            for node in graph.nodes
+            if node.op in _COMPARISONS and graph.types[node.inputs[0]].dtype.is_float
+        }
+        """Truth values of the graph, and the floats that are compared."""
         self._device: tuple[Predict, ...] | None = None
         self._steps: dict[int, Predict] = {}
 
@@ -79,17 +92,20 @@ class _ReferenceSessions:
         if self._device is None:
             cut = self._cut(given, list(got))
             self._device = (cut,) if cut else ()
-        if self._device:
-            expected = self._device[0](given)
-        else:
-            got, expected = self._by_numpy(inputs, outputs, runs)
-        made_there = [PartValue(name=n, got=a, expected=expected[n]) for n, a in got.items()]
+        if not self._device:
+            return [*passed, *self._by_numpy(inputs, outputs, runs)]
+        expected = self._device[0](given)
+        made_there = (
+            PartValue(name=n, got=a, expected=expected[n], margin=expected.get(margin_of(n)))
+            for n, a in got.items()
+        )
         return [*passed, *made_there]
 
     def _cut(self, given: Mapping[str, np.ndarray], names: Sequence[str]) -> Predict | None:
         if not has_onnxruntime():
             return None
-        part = cut_out(self._model, {n: array_type(a) for n, a in given.items()}, names)
+        margins = self._compared.keys() & {*names}
+        part = cut_out(self._model, {n: array_type(a) for n, a in given.items()}, names, margins)
         try:
             return predict_with_onnxruntime(part) if part else None
         except ModelError:  # it takes the network, but not all of its parts
@@ -100,11 +116,10 @@ class _ReferenceSessions:
         inputs: Mapping[str, np.ndarray],
         outputs: Mapping[str, np.ndarray],
         runs: Sequence[HostRun],
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    ) -> list[PartValue]:
         """The graph's values at the same places, each host step's outputs being the module's."""
         values: dict[str, np.ndarray] = {**self._graph.constants, **inputs}
-        got: dict[str, np.ndarray] = {}
-        expected: dict[str, np.ndarray] = {}
+        found: list[PartValue] = []
         for node in self._graph.nodes:
             arrays = [values[value] if value else None for value in node.inputs]
             if node.op != HOST:
@@ -112,14 +127,21 @@ class _ReferenceSessions:
                 values.update(zip(node.outputs, made, strict=True))
                 continue
             run = _run_of(node, runs)
-            for place, (array, given) in enumerate(zip(run.inputs, arrays, strict=True)):
-                assert given is not None
-                got[f"{run.step.label}, input {place}"] = array
-                expected[f"{run.step.label}, input {place}"] = given
+            for place, (value, array) in enumerate(zip(node.inputs, run.inputs, strict=True)):
+                label = f"{run.step.label}, input {place}"
+                found.append(self._from(values, value, label, array))
             values.update(zip(node.outputs, run.outputs, strict=True))
-        for name in self._graph.outputs:
-            got[name], expected[name] = outputs[name], values[name]
-        return got, expected
+        return [*found, *(self._from(values, n, n, outputs[n]) for n in self._graph.outputs)]
+
+    def _from(
+        self, values: Mapping[str, np.ndarray], value: str, name: str, got: np.ndarray
+    ) -> PartValue:
+        """What is compared with that one of the graph's values."""
+        margin = None
+        if value in self._compared:
+            a, b = (values[operand].astype(np.float64) for operand in self._compared[value])
+            margin = a - b
+        return PartValue(name=name, got=got, expected=values[value], margin=margin)
 
     def _of_hosts(self, runs: Sequence[HostRun]) -> list[PartValue]:
         """What host steps make; nothing without onnxruntime: they are numpy's meaning."""

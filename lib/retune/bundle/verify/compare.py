@@ -23,7 +23,7 @@ from retune.core.errors import InputError
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
-    from retune.bundle.verify.by_parts import Parts
+    from retune.bundle.verify.by_parts import Parts, PartValue
     from retune.bundle.verify.peers import Predict
 
 Feeds = Callable[[int], Mapping[str, np.ndarray]]
@@ -184,7 +184,7 @@ def verify(
         if rounding and _used(rows) > 1:
             rows = _compared(expected, got, tolerance, rounding(inputs))
         if parts and _used(rows) > 1:
-            rows = [compare(p.name, p.got, p.expected, tolerance) for p in parts(inputs)]
+            rows = [_compare_part(part, tolerance) for part in parts(inputs)]
             by_parts = True
         for row in rows:
             if row.name not in found or _order(row) > _order(found[row.name]):
@@ -228,6 +228,17 @@ def _compared(
         compare(name, got.get(name), np.asarray(array), tolerance, rounding.get(name))
         for name, array in expected.items()
     ]
+
+
+def _compare_part(part: "PartValue", tolerance: float) -> OutputDeviation:
+    """The deviation of a value that a part made. A truth value is right either way where what the
+    reference compares is no farther apart than such floats may deviate."""
+    expected, margin = part.expected, part.margin
+    if margin is not None and margin.shape == expected.shape == part.got.shape and margin.size:
+        finite = margin[np.isfinite(margin)].astype(np.float64)
+        share = tolerance * float(np.ptp(finite)) if finite.size else 0.0
+        expected = np.where(np.abs(margin) <= share, part.got, expected)
+    return compare(part.name, part.got, expected, tolerance)
 
 
 def _used(rows: Sequence[OutputDeviation]) -> float:

@@ -3,7 +3,7 @@
 Read `cut_out`. The part is found by the names of values in the file; nothing in it is changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -17,11 +17,26 @@ _IR_VERSION = 10
 """What every program of today reads, whatever this installation of onnx would write."""
 
 
-def cut_out(path: Path, inputs: Mapping[str, TensorType], outputs: Sequence[str]) -> bytes | None:
+_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+
+
+def margin_of(value: str) -> str:
+    """The name of the difference whose sign is the truth value."""
+    return f"{value}.margin"
+
+
+def cut_out(
+    path: Path,
+    inputs: Mapping[str, TensorType],
+    outputs: Sequence[str],
+    margins: Collection[str] = (),
+) -> bytes | None:
     """The part of the file's network between these values, as a model of its own.
 
-    None if the file has no such values outside of its subgraphs and functions, if it needs more
-    than `inputs` to make them, or if it is too large for a model in memory.
+    For those of `margins`, outputs as well, that a comparison makes it also gives the difference of
+    what is compared, as `margin_of` names it. None if the file has no such values outside of its
+    subgraphs and functions, if it needs more than `inputs` to make them, or if it is too large for
+    a model in memory.
     """
     model = onnx.load(str(path))
     graph = model.graph
@@ -38,12 +53,14 @@ def cut_out(path: Path, inputs: Mapping[str, TensorType], outputs: Sequence[str]
         needed.update(filter(None, makers[value].output))
         left += read_by(makers[value])
     kept = [node for node in graph.node if needed.intersection(node.output)]
+    made = [v for v in margins if v in makers and makers[v].op_type in _COMPARISONS]
+    kept += [helper.make_node("Sub", makers[v].input, [margin_of(v)]) for v in made]
     read = {name for node in kept for name in read_by(node)}
     part = helper.make_graph(
         kept,
         graph.name,
         [value_info(name, kind) for name, kind in inputs.items() if name in read],
-        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [onnx.ValueInfoProto(name=name) for name in (*outputs, *map(margin_of, made))],
         [tensor for tensor in graph.initializer if tensor.name in read],
         sparse_initializer=[t for t in graph.sparse_initializer if t.values.name in read],
     )
