@@ -22,11 +22,10 @@ from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
-from retune.bundle.verify.by_parts import parts_of
-from retune.bundle.verify.compare import verify
+from retune.bundle.verify.examination import Original
+from retune.bundle.verify.examiner_child import verdict_on
 from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import open_peer
-from retune.bundle.verify.rounding import RoundingModel
 from retune.cli.options import parse_shapes
 from retune.core.errors import RetuneError
 from retune.device.opencl.runtime import Device, open_device
@@ -35,6 +34,8 @@ from retune.pipeline.request import TuneRequest
 STAGES = ("import", "compile", "verify", "times")
 HEAVIEST = 3
 """Kernels that are named."""
+_SAMPLES = 3
+"""As `retune tune` takes."""
 _PASSES = 20
 """Of the network, to time its steps."""
 
@@ -65,17 +66,14 @@ def facts_of(
         "compile_s": time.perf_counter() - start,
         "host": [step.opened.title for step in plan.hosts],
     }
-    peer, graph = open_peer("onnxruntime", path, shapes=shapes), network.network.graph
-
-    def sample(seed: int) -> dict[str, np.ndarray]:
-        return with_values(module.random_inputs(seed), values)
-
-    feeds, parts = sample(0), parts_of(module, path, graph)
-    rounding = RoundingModel(
-        lambda: graph, peer, lambda: open_peer("onnxruntime", path, shapes=shapes, optimised=False)
-    )
-    outcome = verify(module, peer, sample, samples=1, parts=parts, rounding=rounding)
+    peer = open_peer("onnxruntime", path, shapes=shapes)
+    samples = [with_values(module.random_inputs(seed), values) for seed in range(_SAMPLES)]
+    feeds, original = samples[0], Original(onnx=path, shapes=shapes)
+    given = {name: np.stack([sample[name] for sample in samples]) for name in values and feeds}
+    verdict = verdict_on(module, original, opened.spec, samples=_SAMPLES, given=given)
+    outcome = verdict.found
     yield {
+        "oracle": verdict.oracle,
         "deviation": outcome.max_rel_range,
         "passed": outcome.passed,
         "rounding": outcome.rounding,

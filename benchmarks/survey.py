@@ -69,6 +69,7 @@ def show(row: Facts) -> str:
         text += f" {len(hosted)} on the host ({'; '.join(hosted)})"[:_SHOWN]
     if "deviation" in row:
         text += f" deviation {row['deviation']:.1e}" + ("" if right(row) else " WRONG")
+        text += " from numpy" if row.get("oracle") == "numpy" else ""
         text += " of empty or constant outputs" if row.get("constant") else ""
     if "error" in row:
         text += f" {row['stage']}: {str(row['error'])[:_SHOWN]}"
@@ -94,7 +95,8 @@ def summary(rows: Sequence[Facts]) -> list[str]:
     compared = [row for row in rows if "deviation" in row]
     if compared:
         lines[0] += (
-            f", {sum(map(right, rows))} of {there} agree within {TOLERANCE:.0e} or roundings"
+            f", {sum(map(right, rows))} of {there} agree with their oracle within {TOLERANCE:.0e} "
+            "or roundings"
         )
     hosted = sum(bool(row.get("host")) for row in rows)
     if hosted:

@@ -627,6 +627,9 @@ def resample(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     data = present(arrays)
     for position, axis in enumerate(ints(attrs, "axes")):
         places, weights = present(arrays, 1 + 2 * position), present(arrays, 2 + 2 * position)
+        if "results" in attrs:
+            made = ints(attrs, "results")[position]
+            places, weights = places[:made], weights[:made]
         sides = [-1 if d == axis else 1 for d in range(data.ndim)]
         shape = (*data.shape[:axis], len(places), *data.shape[axis + 1 :])
         total = np.zeros(shape, data.dtype)

@@ -114,8 +114,8 @@ def _side_by_side(plan: NetworkPlan, roots: Mapping[str, str]) -> list[range]:
     found: list[range] = []
     needing = set[str]()  # the loops of the last range made it, or it was made of that
     for loop in plan.lone_loops:
-        since = range(found[-1].stop if found else loop.first, loop.end)
-        for launch in plan.launches[since.start : loop.first]:
+        between = plan.launches[found[-1].stop : loop.first] if found else ()
+        for launch in between:
             if not needing.isdisjoint(roots[name] for name in launch.args):
                 needing |= {roots[name] for name in launch.writes}
         own = {roots[n] for launch in plan.launches[loop.first : loop.end] for n in launch.args}

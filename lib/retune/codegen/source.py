@@ -63,7 +63,7 @@ class KernelText:
         return replace(self, name=name, text=text, called=called)
 
 
-_SMALL_BYTES, _SMALL_FLOPS = 24_576, 32_768
+_SMALL_BYTES, _SMALL_FLOPS = 24_576, 65_536
 """Of a kernel that takes a core about a microsecond."""
 
 

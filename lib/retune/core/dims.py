@@ -149,7 +149,7 @@ class Dim(_Number):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Dim) and self.terms == other.terms:
+        if isinstance(other, Dim) and _same_terms(self, other):
             return True
         return _ask("eq", self - other) if _is_extent(other) else NotImplemented
 
@@ -187,6 +187,9 @@ class Dim(_Number):
         match self.terms:
             case (((Size() as size,), 1),):
                 return size
+            case (((Quotient(Dim() as whole, divisor),), factor),) if divisor == factor:
+                size = whole.size
+                return size if size is not None and size.step == divisor else None
             case _:
                 return None
 
@@ -214,8 +217,16 @@ class Dim(_Number):
 
 
 def dim_of(size: Size) -> "int | Dim":
-    """The extent that the size is."""
-    return size.least if size.least == size.most else Dim((((size,), 1),))
+    """The extent that the size is.
+
+    One that has whole steps only is so many times the number of these: strides then divide it.
+    """
+    if size.least == size.most:
+        return size.least
+    whole = Dim((((size,), 1),))
+    if size.step == 1 or size.least % size.step:
+        return whole
+    return Dim((((Quotient(whole, size.step),), size.step),))
 
 
 def at(extent: int, values: SizeValues) -> int:
@@ -253,13 +264,18 @@ def is_fixed(extent: int) -> bool:
     return not isinstance(extent, Dim)
 
 
+def _same_terms(a: Dim, b: Dim) -> bool:
+    """Whether they are of one form; those of different ones are not compared, which would ask."""
+    return hash(a) == hash(b) and a.terms == b.terms
+
+
 def always_equal(a: int, b: int) -> bool:
     """Whether two extents are equal for all sizes, by their normal forms: nothing is noted.
 
     For choices: what is done for extents that may differ is right for equal ones, too.
     """
     if isinstance(a, Dim) or isinstance(b, Dim):
-        return isinstance(a, Dim) and isinstance(b, Dim) and a.terms == b.terms
+        return isinstance(a, Dim) and isinstance(b, Dim) and _same_terms(a, b)
     return a == b
 
 
@@ -465,9 +481,21 @@ def _quotient(a: int | Dim, b: int | Dim) -> int | Dim:
     left = _normal(rest)
     if least(left) >= 0 and most(left - b) < 0:
         return _normal(whole)
+    if (nested := _nested(left, b)) is not None:
+        return _normal(whole) + nested
     atom = Quotient(left, b)
     whole[(atom,)] = whole.get((atom,), 0) + 1
     return _normal(whole)
+
+
+def _nested(left: int | Dim, b: int | Dim) -> int | Dim | None:
+    """`(x // d + c) // b` as `(x + c*d) // (d*b)`, which it is for all integers."""
+    rest = dict(_terms(left)).get((), 0)
+    match left - rest:
+        case Dim(terms=(((Quotient(dividend, divisor),), 1),)) if is_fixed(b) and is_fixed(divisor):
+            return _quotient(dividend + rest * divisor, divisor * b)
+        case _:
+            return None
 
 
 def _divided(

@@ -396,7 +396,7 @@ class GraphBuilder:
         if value in self._unmade:
             array, entry = self.extents[value], self.types[value]
             node = self._unmade.pop(value)
-            if not entry.dtype.is_float:
+            if node.op == EXTENTS or not entry.dtype.is_float:
                 attrs = extents_attrs(array, entry.dtype)
                 node = replace(node, op=EXTENTS, inputs=(), attrs=attrs)
             self._append(node)

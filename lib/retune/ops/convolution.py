@@ -242,7 +242,7 @@ def _infer_transposed(types: Sequence[TensorType | None], attrs: Attrs) -> tuple
     )
     extents = transposed_extents(data.shape[2:], kernel.shape[2:], attrs)
     require(
-        min(extents) > 0,
+        all(extent > 0 for extent in extents),
         lambda: (
             f"conv_transpose of {data} with kernel {kernel}: pads {attrs['pads']} leave {extents}"
         ),

@@ -43,11 +43,10 @@ def _infer_extend(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
     data, pads, mode = present(types), ints(attrs, "pads"), str(attrs["mode"])
     rank = len(data.shape)
     for d, extent in enumerate(data.shape):
-        reach = extent_reach(extent, mode)
+        widths = (pads[d], pads[d + rank])
+        reach = extent_reach(extent, mode) if any(widths) else 0
         require(
-            all(
-                pads[side] >= 0 and (reach is None or pads[side] <= reach) for side in (d, d + rank)
-            ),
+            all(width >= 0 and (reach is None or width <= reach) for width in widths),
             lambda d=d, reach=reach: (
                 f"extend ({mode}) of {data} by {pads}: expected at most {reach} elements on each "
                 f"side of dimension {d}, and none cropped"
@@ -104,7 +103,7 @@ def _infer_resample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[T
             len(places.shape) == 2,
             lambda places=places: f"resample of {data}: expected places [n, taps], got {places}",
         )
-        shape[axis] = places.shape[0]
+        shape[axis] = ints(attrs, "results")[position] if "results" in attrs else places.shape[0]
     return (TensorType(tuple(shape), data.dtype),)
 
 
@@ -121,7 +120,11 @@ def _check_tables(data: TensorType, places: TensorType, weights: TensorType) -> 
 
 @op("resample", kind="reduction", infer=_infer_resample)
 def resample(c: OpCall) -> Tensor:
-    """T_resample(.., i, ..) = sum over k of x[.., places[i, k], ..] * weights[i, k], each axis."""
+    """T_resample(.., i, ..) = sum over k of x[.., places[i, k], ..] * weights[i, k], each axis.
+
+    With `results`, so many along each axis: the tables are those of more, and places behind the
+    last element are that one.
+    """
     value = c.inputs[0]
     for position, axis in enumerate(ints(c.attrs, "axes")):
         places, weights = c.inputs[1 + 2 * position], c.inputs[2 + 2 * position]
@@ -130,11 +133,13 @@ def resample(c: OpCall) -> Tensor:
 
 
 def _along(c: OpCall, x: Tensor, axis: int, places: Tensor, weights: Tensor) -> Tensor:
-    made, taps = places.shape
+    made, taps = c.output.shape[axis], places.shape[1]
     shape = (*x.shape[:axis], made, *x.shape[axis + 1 :])
 
     def tap(i: Sequence[Expr], k: Expr) -> Expr:
         place = _place(places[i[axis], k], x.shape[axis], taps)
+        if "results" in c.attrs:
+            place = minimum(place, x.shape[axis] - 1)
         return x[(*i[:axis], place, *i[axis + 1 :])] * weights[i[axis], k]
 
     return _summed(c, shape, taps, tap, [x, places, weights])

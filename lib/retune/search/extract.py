@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from retune.core.dims import example
 from retune.frontend.host.step import step_of
 from retune.graph.fuse import ALIAS, Group, group_graph, group_renamed, partition
 from retune.graph.graph import Graph, GraphBuilder
@@ -109,7 +110,7 @@ def extract(
         if group.kind == SCAN:
             loops[group.name] = loop = _loop(graph, group, max_error)
             _count(tasks, loop.start.tasks, 1)
-            _count(tasks, loop.each.tasks, loop.scan.steps)
+            _count(tasks, loop.each.tasks, example(loop.scan.steps))
         if group.kind in (ALIAS, HOST, SCAN):
             placed.append(PlacedGroup(group, None))
             continue

@@ -8,7 +8,7 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
-from retune.core.dims import remembered
+from retune.core.dims import SizeValues, at, remembered, sizes_of
 from retune.core.dtypes import DType, TensorType, dtype_of
 from retune.core.errors import InputError
 from retune.core.keys import content_key
@@ -23,7 +23,7 @@ from retune.ir.functions import FUNCTIONS
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
-from retune.ir.te import Compute, Dag, stage_flops
+from retune.ir.te import Compute, Dag, at_sizes, stage_flops
 from retune.schedule.space import Candidate, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.targets.spaces import space_of
@@ -99,6 +99,24 @@ class Task:
     def reduces(self) -> bool:
         """Whether one of its stages is a reduction."""
         return any(isinstance(s.op, Compute) and s.op.reducer for s in self.dag.stages)
+
+    def at(self, values: SizeValues) -> "Task":
+        """The task for these sizes, whose key is that of what is made for fixed shapes alike.
+
+        Itself if it depends on none. Raises: KeyError for a size without a value.
+        """
+        every = (self.output_shape, *self.input_shapes)
+        if not sizes_of(extent for shape in every for extent in shape):
+            return self
+        fixed = at_sizes(self.dag, values)
+        return replace(
+            self,
+            key=fixed.key,
+            graph=self.graph and self.graph.at(values),
+            dag=fixed,
+            input_shapes=tuple(_shape_at(shape, values) for shape in self.input_shapes),
+            output_shape=_shape_at(self.output_shape, values),
+        )
 
     @property
     def program(self) -> Program:
@@ -209,6 +227,10 @@ def _known_space(task: Task, spec: DeviceSpec) -> Space:
     if task.packed is not None:
         return packed_space(task.packed.work, task.packed.config)
     return space_of(task.program, task.op, spec, max_error=task.max_error)
+
+
+def _shape_at(shape: tuple[int, ...], values: SizeValues) -> tuple[int, ...]:
+    return tuple(at(extent, values) for extent in shape)
 
 
 def _random(kind: TensorType, low: float, seed: int, count: int | None) -> np.ndarray:

@@ -118,6 +118,17 @@ def test_small_kernels_of_a_loop_are_chained(plan: NetworkPlan) -> None:
     assert plain.segments_of(0, 4) == (Segment(first=0, end=4),)
 
 
+def test_small_kernels_overtake_large_ones_to_be_one_chain(plan: NetworkPlan) -> None:
+    first, second, third, last = plan.launches
+    large = replace(second, args=("flat", "four"), writes=("four",), bytes=1 << 20)
+    apart = replace(third, args=("x", "twice"), writes=("twice",))
+    some = looped(replace(plan, launches=(first, large, apart, last)), (0, 4, 9))
+    rows = step_rows(some, lay_out(some, plan_memory(some)))
+    assert [step.kernel for step in rows.steps[4:]] == ["chain_0", large.kernel, last.kernel]
+    assert rows.steps[4].args == (*rows.steps[0].args, *rows.steps[2].args)
+    assert (rows.steps[5].waits, rows.steps[6].waits) == ((4,), (5,))
+
+
 def test_one_worker_runs_a_loop_of_small_kernels(plan: NetworkPlan) -> None:
     """It is one row of all times, among those of what stands before and after it."""
     some = looped(plan, (1, 3, 9))

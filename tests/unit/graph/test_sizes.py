@@ -102,6 +102,173 @@ OPERATORS = {
 }
 
 
+H, W, T, S = Size("h", 16, 96, 16), Size("w", 7, 40), Size("t", 1, 24), Size("s", 2, 20)
+SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
+    "convolutions": (
+        "(float[n, 3, h, w] x, float[4, 3, 3, 3] a, float[4, 4, 5, 5] b) => (float[n, 4, p, q] y)"
+        "{ c = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, a)"
+        ' y = Conv <strides = [2, 2], auto_pad = "SAME_UPPER"> (c, b) }',
+        (N, H, W),
+        2,
+    ),
+    "pools": (
+        "(float[n, 2, h, w] x) => (float[n, 2, p, q] y, float[n, 2, r, s] z, float[n, 2, 1, 1] g) {"
+        " y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (x)"
+        " z = AveragePool <kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 1, 1]> (x)"
+        " g = GlobalAveragePool(x) }",
+        (N, H, W),
+        1,
+    ),
+    "scales": (
+        "(float[n, 2, h, w] x) => (float[n, 2, p, q] y, float[n, 2, p, q] z, float[n, 2, r, t] u) {"
+        " s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()"
+        ' y = Resize <mode = "linear"> (x, , s)'
+        ' z = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric",'
+        ' nearest_mode = "floor"> (x, , s)'
+        " t = Constant <value_floats = [1.0, 1.0, 0.5, 1.5]> ()"
+        ' u = Resize <mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel">'
+        " (x, , t) }",
+        (N, H, W),
+        0,
+    ),
+    "picks": (
+        "(float[n, 2, h, w] x) => (float[n, 2, p, q] y) {"
+        " s = Constant <value_floats = [1.0, 1.0, 0.5, 1.4]> ()"
+        ' y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric",'
+        ' nearest_mode = "floor"> (x, , s) }',
+        (N, H, W),
+        0,
+    ),
+    "corners": (
+        "(float[n, 2, h, w] x, float[n, 2, s, t] like) => (float[n, 2, p, q] y) {"
+        " a = Shape <start = 0, end = 2> (x) b = Shape <start = 2> (like)"
+        " c = Concat <axis = 0> (a, b)"
+        ' y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners">'
+        " (x, , , c) }",
+        (N, H, W, S, Size("t", 2, 24)),
+        0,
+    ),
+    "unet": (
+        "(float[n, 2, h, w] x, float[4, 2, 3, 3] a, float[4, 4, 3, 3] b, float[2, 6, 1, 1] c)"
+        " => (float[n, 2, p, q] y) { d = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, a)"
+        " e = Relu(d) f = Conv <pads = [1, 1, 1, 1]> (e, b)"
+        " s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () "
+        ' u = Resize <mode = "nearest"> (f, , s) j = Concat <axis = 1> (u, x) y = Conv(j, c) }',
+        (N, H, Size("w", 8, 40, 8)),
+        0,
+    ),
+    "borders": (
+        "(float[n, 2, h, w] x) => (float[n, 2, p, q] y, float[n, 2, p, q] z) {"
+        " p = Constant <value_ints = [0, 0, 2, 3, 0, 0, 1, 0]> ()"
+        ' y = Pad <mode = "reflect"> (x, p) z = Pad <mode = "edge"> (x, p) }',
+        (N, H, W),
+        0,
+    ),
+    "transposed": (
+        "(float[n, 2, h, w] x, float[2, 4, 3, 3] k) => (float[n, 4, p, q] y)"
+        "{ y = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]>"
+        " (x, k) }",
+        (N, H, W),
+        0,
+    ),
+    "rows": (
+        "(float[n, 4, h, w] x, float[12, 8] k) => (float[p, n, 8] y) {"
+        " m = MaxPool <kernel_shape = [16, 1], strides = [16, 1]> (x)"
+        " a = Constant <value_ints = [0, 0, -1]> () s = Shape(m) i = Constant <value_int = 3> ()"
+        " w = Gather(s, i) f = ReduceMean <keepdims = 0> (m, d) d = Constant <value_ints = [2]> ()"
+        " t = Transpose <perm = [2, 0, 1]> (f) e = Concat <axis = 2> (t, t, t) y = MatMul(e, k) }",
+        (N, H, W),
+        1,
+    ),
+    "attention": (
+        "(float[n, t, 8] x, float[8, 24] w, float[8, 8] o, int64[n, t] mask) => (float[n, t, 8] y)"
+        "{ q = MatMul(x, w) s = Shape(x) zero = Constant <value_int = 0> ()"
+        " one = Constant <value_int = 1> () b = Gather(s, zero) l = Gather(s, one)"
+        " first = Constant <value_ints = [0]> () bu = Unsqueeze(b, first) lu = Unsqueeze(l, first)"
+        " heads = Constant <value_ints = [2]> () parts = Constant <value_ints = [12]> ()"
+        " sh = Concat <axis = 0> (bu, lu, heads, parts) r = Reshape(q, sh)"
+        " p = Transpose <perm = [0, 2, 1, 3]> (r) a, k, v = Split <axis = 3, num_outputs = 3> (p)"
+        " kt = Transpose <perm = [0, 1, 3, 2]> (k) z = MatMul(a, kt) f = Cast <to = 1> (mask)"
+        " onef = Constant <value_float = 1.0> () g = Sub(onef, f)"
+        " big = Constant <value_float = -10000.0> () m = Mul(g, big)"
+        " two = Constant <value_ints = [1, 2]> () mu = Unsqueeze(m, two) zm = Add(z, mu)"
+        " soft = Softmax <axis = -1> (zm) u = MatMul(soft, v)"
+        " back = Transpose <perm = [0, 2, 1, 3]> (u) rest = Constant <value_ints = [-1]> ()"
+        " so = Concat <axis = 0> (bu, lu, rest) flat = Reshape(back, so) y = MatMul(flat, o) }",
+        (N, T),
+        0,
+    ),
+    "embedding": (
+        "(int64[n, t] x, float[50, 8] e, float[32, 8] p, float[32, 32] c) => (float[n, t, 8] y,"
+        " float[1, 1, t, t] z) { a = Gather(e, x) s = Shape <start = 1, end = 2> (x)"
+        " first = Constant <value_ints = [0]> () l = Squeeze(s) zero = Constant <value_int = 0> ()"
+        " one = Constant <value_int = 1> () r = Range(zero, l, one) b = Gather(p, r) y = Add(a, b)"
+        " both = Concat <axis = 0> (s, s) axes = Constant <value_ints = [0, 1]> ()"
+        " start = Constant <value_ints = [0, 0]> () m = Slice(c, start, both, axes)"
+        " z = Unsqueeze(m, axes) }",
+        (N, T),
+        0,
+    ),
+    "causal": (
+        "(float[n, 2, t, t] x) => (float[n, 2, t, t] y, bool[n, 1, t, t] z) { s = Shape(x)"
+        " i = Constant <value_int = 2> () l = Gather(s, i) zero = Constant <value_int = 0> ()"
+        " one = Constant <value_int = 1> () r = Range(zero, l, one)"
+        " first = Constant <value_ints = [0]> () last = Constant <value_ints = [1]> ()"
+        " a = Unsqueeze(r, first) b = Unsqueeze(r, last) seen = LessOrEqual(a, b)"
+        " low = Constant <value_float = -1.0> () y = Where(seen, x, low)"
+        " b0 = Gather(s, zero) bu = Unsqueeze(b0, first) lu = Unsqueeze(l, first)"
+        " f = Concat <axis = 0> (bu, last, lu, lu) z = Expand(seen, f) }",
+        (N, T),
+        0,
+    ),
+    "lengths": (
+        "(float[t, n, 3] x, float[1, 20, 3] w, float[1, 20, 5] r) => (float[t, 1, n, 5] y)"
+        "{ y = LSTM <hidden_size = 5> (x, w, r) }",
+        (N, T),
+        0,
+    ),
+    "windows": (
+        "(float[n, t] x) => (float[n, k] y, float[n, l] z, float[n, m] u) {"
+        " s = Shape <start = 1, end = 2> (x) two = Constant <value_ints = [2]> () h = Div(s, two)"
+        " first = Constant <value_ints = [0]> () a = Constant <value_ints = [1]> ()"
+        " y = Slice(x, first, h, a) z = Slice(x, h, s, a) neg = Constant <value_ints = [-1]> ()"
+        " min = Constant <value_ints = [-9223372036854775807]> () u = Slice(x, neg, min, a, neg) }",
+        (N, Size("t", 2, 24)),
+        4,
+    ),
+    "scaled": (
+        "(float[n, 1, h, w] x) => (float[n, 1, p, q] y) { s = Shape(x) f = Cast <to = 1> (s)"
+        " k = Constant <value_floats = [1.0, 1.0, 0.5, 2.0]> () m = Mul(f, k) g = Floor(m)"
+        " i = Cast <to = 7> (g)"
+        ' y = Resize <mode = "linear"> (x, , , i) }',
+        (N, H, W),
+        0,
+    ),
+}
+
+
+def _values(sizes: tuple[Size, ...]) -> list[dict[str, int]]:
+    """The sizes at hand, all of the least, all of the greatest, and two between."""
+    middle = [size.values[len(size.values) // 2] for size in sizes]
+    rows = [[size.values[i] for size in sizes] for i in (0, -1, 1, -2)]
+    names = [size.name for size in sizes]
+    return [dict(zip(names, row, strict=True)) for row in (middle, *rows)]
+
+
+@pytest.mark.parametrize("name", SPATIAL)
+def test_lengths_heights_and_widths_stay_open(name: str) -> None:
+    text, sizes, most = SPATIAL[name]
+    model = model_of(text)
+    at_hand, *others = _values(sizes)
+    graphs, conditions = imported(model, sizes, at_hand)
+    assert not fixing(conditions), list(map(str, conditions))
+    assert len(conditions) <= most, list(map(str, conditions))
+    fitting = [values for values in others if all(c.at(values) for c in conditions)]
+    assert len(fitting) >= 2 + 2 * (not conditions), list(map(str, conditions))
+    for values in (at_hand, *fitting):
+        check(model, graphs, values, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_operator_is_imported_once_for_every_batch(name: str) -> None:
     model = model_of(OPERATORS[name])

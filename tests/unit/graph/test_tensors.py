@@ -255,6 +255,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
         {"axes": (2, 0)},
     ),
     ("resample", [(1, 30, 3), MANY[0], MANY[0].shape], {"axes": (1,)}),
+    ("resample", [(2, 4, 3), SPREAD + 1, (4, 2)], {"axes": (1,), "results": (3,)}),
     ("sample", [(2, 3, 7), np.array([[[0, 6], [3, 5]]], np.int32), (1, 2, 2)], {"axis": 2}),
     ("sample", [(2, 30, 3), MANY, MANY.shape], {"axis": 1}),
     (

@@ -27,6 +27,7 @@ from tests.support.dags import (
     conv2d,
     dense,
     depthwise,
+    elementwise,
     integers,
     interwoven,
     neighbours,
@@ -172,6 +173,19 @@ def test_rows_of_matrix_tiles_are_one_block(channels: int):
     text = lower(sketch.instantiate(row), target_of(AMX)).text
     (hint, extent) = re.findall(r"unroll_hint\((\d+)\)\)\)\n *for \(.* < (\d+);", text)[-1]
     assert hint == extent == "8"
+
+
+@pytest.mark.parametrize(
+    ("dag", "groups"),
+    [(elementwise(1, 256), 1), (elementwise(4, 256), 2), (elementwise(512, 256), 16),
+     (softmax(8192, 256), 16)],
+)  # fmt: skip
+def test_groups_have_enough_to_do(dag: Dag, groups: int):
+    """More than taking one costs, and no more groups than keep two cores busy."""
+    cores = replace(GENERIC_CPU, compute_units=2)
+    space = cpu_space(from_dag(dag), cores)
+    program = space.instantiate(default_candidate(space, cores))
+    assert {launch.global_size for launch in lower(program, CPU).launches} == {(groups, 1, 1)}
 
 
 @pytest.mark.parametrize(

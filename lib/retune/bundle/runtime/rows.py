@@ -167,15 +167,31 @@ def _rows(segment: Segment) -> list[Row]:
 
 
 def _chained(plan: NetworkPlan, table: _Table, segment: Segment) -> Segment:
-    """The steps of a loop, of which one worker runs small kernels that follow each other."""
+    """The steps of a loop, of which one worker runs small kernels that may follow each other."""
     runs: list[tuple[int, ...]] = []
-    for number in range(segment.first, segment.end):
-        joins = number > segment.first and all(
-            n.small for n in plan.launches[number - 1 : number + 1]
-        )
+    for number in _small_together(plan, table, segment):
+        joins = runs and plan.launches[number].small and plan.launches[runs[-1][-1]].small
         if joins and len(runs[-1]) < MOST_LINKS:
             runs[-1] = (*runs[-1], number)
         else:
             runs.append((number,))
     made = table.add(tuple((run, 1) for run in runs))
     return Segment(first=made.first, end=made.end, times=segment.times)
+
+
+def _small_together(plan: NetworkPlan, table: _Table, segment: Segment) -> list[int]:
+    """The launches of a loop in an order that hazards allow: as many small ones together as can
+    be, then what else can start."""
+    left = list(range(segment.first, segment.end))
+    befores = waits(table.accesses[segment.first : segment.end])
+    needed = {n: {segment.first + b for b in own} for n, own in zip(left, befores, strict=True)}
+    found: list[int] = []
+    small = True
+    while left:
+        ready = [n for n in left if plan.launches[n].small == small and needed[n].isdisjoint(left)]
+        if ready:
+            found.append(ready[0])
+            left.remove(ready[0])
+        else:
+            small = not small
+    return found

@@ -4,10 +4,12 @@
 run `bundle_worker` alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import Module
@@ -57,34 +59,58 @@ class OracleWorker(BundleWorker):
         return lambda: peer(feeds)
 
     def _verify(self, request: Verify) -> Verdict:
-        module = self._module(request.bundle)
-        oracle, parts = self._oracle(module, request.network)
-        allowed, reach = request.tolerance, Reach(module)
-        taken = sampling(module.plan, request.samples, request.given)
-        found = verify(
-            reach,
-            oracle,
-            taken.feeds,
-            samples=taken.count,
+        return verdict_on(
+            self._module(request.bundle),
+            request.network,
+            self._device.spec,
+            samples=request.samples,
+            given=request.given,
             seed=request.seed,
-            tolerance=tolerance_of(module.plan) if allowed is None else allowed,
-            parts=parts,
-            unseen=None if taken.given else reach.unseen,
-            rounding=rounding_of(module.plan, request.network, self._device.spec, oracle),
+            tolerance=request.tolerance,
         )
-        found = replace(found, unseen=tuple(reach.unseen()))
-        return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
-    def _oracle(self, module: Module, network: Original) -> tuple[Peer, Parts | None]:
-        """The oracle, and the comparison by parts where the network has some."""
-        oracle, graph = oracle_of(module.plan, network, self._device.spec)
-        if _is_coded(module.plan, network):
-            if graph is None or not module.plan.simulated_s:
-                return oracle, None
-            return oracle, _packed_parts(module, graph)
-        if not module.plan.hosts or graph is None:
+
+def verdict_on(
+    module: Module,
+    network: Original,
+    spec: DeviceSpec,
+    *,
+    samples: int | None = None,
+    given: Mapping[str, np.ndarray] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+) -> Verdict:
+    """How far the module is from its oracle, by the criterion that decides on publishing it.
+
+    Samples, seed and tolerance are those of `examination.Verify`.
+    """
+    oracle, parts = _oracle(module, network, spec)
+    taken, reach = sampling(module.plan, samples, given or {}), Reach(module)
+    found = verify(
+        reach,
+        oracle,
+        taken.feeds,
+        samples=taken.count,
+        seed=seed,
+        tolerance=tolerance_of(module.plan) if tolerance is None else tolerance,
+        parts=parts,
+        unseen=None if taken.given else reach.unseen,
+        rounding=rounding_of(module.plan, network, spec, oracle),
+    )
+    found = replace(found, unseen=tuple(reach.unseen()))
+    return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
+
+
+def _oracle(module: Module, network: Original, spec: DeviceSpec) -> tuple[Peer, Parts | None]:
+    """The oracle, and the comparison by parts where the network has some."""
+    oracle, graph = oracle_of(module.plan, network, spec)
+    if _is_coded(module.plan, network):
+        if graph is None or not module.plan.simulated_s:
             return oracle, None
-        return oracle, parts_of(module, network.onnx, graph)
+        return oracle, _packed_parts(module, graph)
+    if not module.plan.hosts or graph is None:
+        return oracle, None
+    return oracle, parts_of(module, network.onnx, graph)
 
 
 def _packed_parts(module: Module, graph: Graph) -> Parts | None:

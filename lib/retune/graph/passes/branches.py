@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from retune.core.dims import always_same
+from retune.core.dims import always_same, is_fixed
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.fold import (
     merge_constants,
@@ -58,6 +58,8 @@ def _merged_sum(r: GraphRewriter, node: Node) -> str | None:
         return None
     types = [r.types[value] for value in node.inputs]
     if types[0] != types[1] or not types[0].dtype.is_float or len(types[0].shape) < 3:
+        return None
+    if not is_fixed(types[0].shape[1]):
         return None
     left, right = (_branch(r, value) for value in node.inputs)
     if left.source != right.source:

@@ -174,7 +174,7 @@ def _renumbered(c: _Converter, node: Node, count: int) -> None:
         elif key == "axes":
             axes = [perm.index(axis) for axis in ints(node.attrs, key)]
             attrs[key] = tuple(axes if rest else sorted(axes))  # tables come in their order
-        elif isinstance(item, tuple):
+        elif isinstance(item, tuple) and key != "results":
             halves = [item[start : start + rank] for start in range(0, len(item), rank)]
             attrs[key] = tuple(half[d] for half in halves for d in perm)
     inputs = (*(c.want(value, moved) for value in data), *(c.want(table, 0) for table in rest))

@@ -2,20 +2,23 @@
 
 import numpy as np
 
+from retune.core.dims import is_fixed
 from retune.graph.graph import Graph, Node
 from retune.graph.rewrite import GraphRewriter, rebuild
 
 
 def fold_empty(graph: Graph) -> Graph:
     """x without elements -> constant, inputs of the network too; concat(x, y) -> concat(y)."""
-    if not any(0 in entry.shape for entry in graph.types.values()):
+    if not any(is_fixed(e) and e == 0 for entry in graph.types.values() for e in entry.shape):
         return graph
     return rebuild(graph, _empty_result, _empty_operand)
 
 
 def _empty_result(r: GraphRewriter, node: Node) -> str | None:
     entry = r.old.types[node.outputs[0]]
-    return None if entry.elements else r.store(node.name, np.empty(entry.shape, entry.dtype.numpy))
+    if entry.elements or not entry.fixed:
+        return None
+    return r.store(node.name, np.empty(entry.shape, entry.dtype.numpy))
 
 
 def _empty_operand(r: GraphRewriter, node: Node) -> str | None:
@@ -33,4 +36,6 @@ def _stored(r: GraphRewriter, value: str) -> str:
     if r.constant(value) is not None:
         return value
     entry = r.types[value]
+    if not entry.fixed:
+        return value
     return r.store(value, np.empty(entry.shape, entry.dtype.numpy))

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from retune.core.dims import always_equal, always_same
+from retune.core.dims import always_equal, always_same, is_fixed
 from retune.graph.graph import Graph, Node, without_dead
 from retune.graph.rewrite import GraphRewriter, rebuild, renamed, until_stable
 from retune.ops.convolution import border
@@ -23,6 +23,7 @@ def remove_identities(graph: Graph) -> Graph:
     rules = (
         drop_identity,
         drop_broadcast,
+        spread_last,
         gather_to_slice,
         merge_reshapes,
         merge_transposes,
@@ -71,6 +72,24 @@ def drop_broadcast(r: GraphRewriter, node: Node) -> str | None:
     return (
         r.emit(node.op, inputs, node.attrs, _out(node)) if same and inputs != node.inputs else None
     )
+
+
+def spread_last(r: GraphRewriter, node: Node) -> str | None:
+    """move(broadcast_to(c)) -> broadcast_to(c), for a constant of one element."""
+    spread = r.producer(node.inputs[0])
+    if spread is None or spread.op != "broadcast_to" or node.op not in _MOVES:
+        return None
+    known = r.constant(spread.inputs[0])
+    if known is None or known.size != 1:
+        return None
+    number = spread.inputs[0]
+    if known.ndim:
+        number = r.emit("reshape", spread.inputs, {"shape": ()})
+    return r.emit("broadcast_to", (number,), {"shape": r.old.types[_out(node)].shape}, _out(node))
+
+
+_MOVES = ("reshape", "transpose", "slice", "broadcast_to")
+"""What only says where elements lie."""
 
 
 def merge_reshapes(r: GraphRewriter, node: Node) -> str | None:
@@ -131,7 +150,9 @@ def gather_to_slice(r: GraphRewriter, node: Node) -> str | None:
     places = [place + shape[axis] * (place < 0) for place in known.reshape(-1).tolist()]
     step = places[1] - places[0] if len(places) > 1 else 1
     inside = places[0] >= 0 and places[-1] < shape[axis]
-    if step < 1 or not inside or places != list(range(places[0], places[-1] + 1, step)):
+    if not inside or not is_fixed(step) or step < 1:
+        return None
+    if not always_same(places, [places[0] + step * turn for turn in range(len(places))]):
         return None
     ends = [(places[0], len(places), step) if d == axis else (0, n, 1) for d, n in enumerate(shape)]
     begins, extents, steps = zip(*ends, strict=True)

@@ -119,8 +119,7 @@ def size_of(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("Range", folded=True, limits="bounds known while importing")
 def numbers(node: OnnxNode, emit: Emitter) -> None:
     """start, start + delta, ... below limit; all three must be known, but for what is a size."""
-    dtype = emit.type(node.inputs[0]).dtype
-    if not dtype.is_float and any(value in emit.build.extents for value in node.inputs):
+    if any(value in emit.build.extents for value in node.inputs):
         return _sized_range(node, emit)
     bounds = [emit.contents(i, "a bound").reshape(-1) for i in range(3)]
     start, limit, delta = (bound.tolist()[0] for bound in bounds)
@@ -130,12 +129,12 @@ def numbers(node: OnnxNode, emit: Emitter) -> None:
 
 
 def _sized_range(node: OnnxNode, emit: Emitter) -> None:
-    """The numbers between bounds that depend on sizes."""
-    (start,), (limit,), (delta,) = (emit.index_list(i, "a bound") for i in range(3))
+    """The numbers between bounds that depend on sizes, whole ones, whatever their type."""
+    start, limit, delta = (emit.whole_number(i, "a bound") for i in range(3))
     count = (limit - start + delta - 1) // delta if delta > 0 else (start - limit - 1) // -delta + 1
     dtype = emit.type(node.inputs[0]).dtype
     extent = count if count > 0 else 0
-    if is_fixed(extent):
+    if is_fixed(extent) and not dtype.is_float:
         values = array_of_extents([start + delta * i for i in range(extent)])
         emit.build.define_extents(node.outputs[0], values, dtype)
     else:

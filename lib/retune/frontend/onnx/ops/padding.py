@@ -57,12 +57,15 @@ def _extended(emit: Emitter, data: str, pads: Sequence[int], mode: Mode) -> str:
     shape = emit.shape(data)
     rank = len(shape)
     for d, extent in enumerate(shape):
-        reach, widths = extent_reach(extent, mode), (left[d], left[d + rank])
+        widths = (left[d], left[d + rank])
+        if not any(widths):
+            continue
+        reach = extent_reach(extent, mode)
         if reach is None or max(widths) <= reach:
             continue
         if not extent:
             raise ModelError(f"mode '{mode}' of {list(shape)}: dimension {d} has no elements")
-        places = np.pad(np.arange(extent, dtype=np.int32), widths, mode=mode)
+        places = np.pad(np.arange(int(extent), dtype=np.int32), widths, mode=mode)
         data = emit.temp("gather", data, emit.stored("places", places), axis=d)
         left[d] = left[d + rank] = 0
     return emit.temp("extend", data, pads=tuple(left), mode=mode)

@@ -19,7 +19,7 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import GraphBuilder
 from retune.ops import OPS, Array, OpDef
-from retune.ops.extents import POSITIONS, array_of_extents, counted
+from retune.ops.extents import POSITIONS, Ratio, array_of_extents, counted
 from retune.ops.registry import forms_of
 from retune.proto.file import attribute_value
 
@@ -167,6 +167,19 @@ class Emitter:
         if known is not None and not self.type(self.node.inputs[index]).dtype.is_float:
             return tuple(known.reshape(-1).tolist())
         return tuple(int(item) for item in self.contents(index, what).reshape(-1))
+
+    def whole_number(self, index: int, what: str) -> int:
+        """The number that an input is, if that is a whole one, whatever its type.
+
+        It may depend on sizes. Raises: NotConstant; ModelError for a fraction.
+        """
+        known = self.build.extents.get(self.node.inputs[index])
+        array = self.contents(index, what) if known is None else known
+        (value,) = array.reshape(-1).tolist()
+        ratio = Ratio.of(value)
+        if ratio.bottom != 1:
+            raise ModelError(f"{what} is {value}; expected a whole number where sizes are open")
+        return ratio.top
 
     def listed(self, key: str, index: int, what: str) -> tuple[int, ...]:
         """The integers of an input, or those of the attribute that came before it; () for neither.

@@ -13,14 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from retune.core.dims import always_equal, is_fixed
+from retune.core.dims import always_same, example, is_fixed
 from retune.core.dtypes import FLOAT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 from retune.frontend.onnx.ops.resizing import BY_SCALE, CROP, Method, ResizedAxis, Taps, taps
+from retune.frontend.onnx.ops.resizing_open import (
+    by_coordinates,
+    first_places,
+    resized_by_coordinates,
+)
 from retune.frontend.onnx.ops.windows import from_image, to_image
 from retune.ops import Array
-from retune.ops.extents import array_of_extents
+from retune.ops.extents import Ratio, array_of_extents
 
 _SHARED_TAPS = 4
 """Elements that axes which are resized together may mix: as many as in bilinear images."""
@@ -97,7 +102,12 @@ def _by_scales(shape: Sequence[int], axes: Sequence[int], scales: Array) -> dict
         if not scale > 0:
             raise ModelError(f"the scale of axis {axis} is {scale}; expected a positive number")
         extent = shape[axis]
-        if scale == 1 and not is_fixed(extent):
+        if not is_fixed(extent):
+            share = Ratio.of(float(scale))
+            made = extent * share.top // share.bottom
+            found[axis] = ResizedAxis(
+                extent=extent, made=made, scale=float(scale), whole=float(example(made))
+            )
             continue
         whole = np.float32(scale) * np.float32(extent)
         found[axis] = ResizedAxis(
@@ -110,17 +120,15 @@ def _by_sizes(
     shape: Sequence[int], axes: Sequence[int], sizes: Array, policy: str
 ) -> dict[int, ResizedAxis]:
     _check_count("sizes", sizes, axes, 1)
-    wanted = {
-        axis: size
-        for axis, size in zip(axes, sizes.tolist(), strict=True)
-        if is_fixed(size) or not always_equal(size, shape[axis])
-    }
-    shares = {axis: size / shape[axis] for axis, size in wanted.items()}
+    wanted = dict(zip(axes, sizes.tolist(), strict=True))
+    if policy != "stretch" and not all(map(is_fixed, (*shape, *wanted.values()))):
+        shape, wanted = [int(e) for e in shape], {axis: int(e) for axis, e in wanted.items()}
+    shares = {axis: example(size) / example(shape[axis]) for axis, size in wanted.items()}
     match policy:
         case "stretch":
             return {
                 axis: ResizedAxis(
-                    extent=shape[axis], made=size, scale=shares[axis], whole=float(size)
+                    extent=shape[axis], made=size, scale=shares[axis], whole=float(example(size))
                 )
                 for axis, size in wanted.items()
             }
@@ -162,6 +170,8 @@ class _Step:
     op: str
     attrs: Mapping[str, Any]
     constants: Sequence[Array] = ()
+    axis: ResizedAxis | None = None
+    """The one whose elements are picked by a table."""
 
 
 def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, ResizedAxis], method: Method) -> None:
@@ -177,15 +187,21 @@ def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, ResizedAxis], meth
                 f"axis {axis} of {plan.extent} elements would have {plan.made}; expected one at "
                 "least, before and after"
             )
+    axes = {axis: plan for axis, plan in axes.items() if not plan.keeps}
+    moving = {axis for axis, plan in axes.items() if by_coordinates(plan, method, dtype)}
+    for axis in moving:
+        value = resized_by_coordinates(emit, value, axis, axes[axis], method)
+    axes = {axis: plan for axis, plan in axes.items() if axis not in moving}
+    shape = emit.shape(value)
     found = {axis: taps(plan, method) for axis, plan in axes.items()}
     picked = {axis: t.picks for axis, t in found.items() if t.picks is not None}
     mixed = {axis: t for axis, t in found.items() if axis not in picked}
-    steps = _picking(shape, picked)
+    steps = _picking(shape, picked, axes)
     if mixed and dtype.is_float:
-        steps += _mixing(shape, mixed, dtype)
+        steps += _mixing(shape, mixed, dtype, axes)
     elif mixed:
         limits = np.iinfo(dtype)
-        steps += [_Step("cast", {"to": FLOAT32}), *_mixing(shape, mixed, FLOAT32)]
+        steps += [_Step("cast", {"to": FLOAT32}), *_mixing(shape, mixed, FLOAT32, axes)]
         steps += [_Step("round", {})]
         steps += [_Step("clip", {"min": float(limits.min), "max": float(limits.max)})]
         steps += [_Step("cast", {"to": dtype})]
@@ -201,38 +217,47 @@ def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, ResizedAxis], meth
 
 def _applied(emit: Emitter, value: str, step: _Step) -> str:
     tables = [emit.stored("table", array) for array in step.constants]
+    if step.op == "gather":
+        plan = step.axis
+        tables = [first_places(emit, tables[0], plan)] if plan and not plan.fixed else tables
     return emit.temp(step.op, value, *tables, **step.attrs)
 
 
-def _picking(shape: Sequence[int], picked: Mapping[int, Array]) -> list[_Step]:
+def _picking(
+    shape: Sequence[int], picked: Mapping[int, Array], axes: Mapping[int, ResizedAxis]
+) -> list[_Step]:
     """Axes of which each result is one element: repeated, cut at even steps, or by a table."""
     repeats, begins = [1] * len(shape), [0] * len(shape)
     strides, extents = [1] * len(shape), list(shape)
     gathers: list[_Step] = []
     for axis, places in picked.items():
-        made, extent = len(places), shape[axis]
-        step = int(places[1] - places[0]) if made > 1 else 1
-        factor = made // extent
-        if made == factor * extent and np.array_equal(places, np.arange(made) // factor):
+        rows, made = np.arange(len(places)), axes[axis].made
+        step = int(places[1] - places[0]) if len(places) > 1 else 1
+        factor = axes[axis].factor
+        if factor and np.array_equal(places, rows // factor):
             repeats[axis] = factor
-        elif step and np.array_equal(places, places[0] + step * np.arange(made)):
+        elif step and np.array_equal(places, places[0] + step * rows):
             begins[axis], strides[axis], extents[axis] = int(places[0]), step, made
         else:
-            gathers.append(_Step("gather", {"axis": axis}, [places]))
+            gathers.append(_Step("gather", {"axis": axis}, [places], axes[axis]))
     steps: list[_Step] = []
-    if extents != list(shape) or any(begins):
+    if not always_same(extents, shape) or any(begins):
         cut = {"begins": tuple(begins), "steps": tuple(strides), "extents": tuple(extents)}
         steps.append(_Step("slice", cut))
-    steps += sorted(gathers, key=lambda s: len(s.constants[0]) / shape[int(s.attrs["axis"])])
+    steps += sorted(
+        gathers, key=lambda s: len(s.constants[0]) / example(shape[int(s.attrs["axis"])])
+    )
     if any(factor > 1 for factor in repeats):
         steps.append(_Step("repeat", {"repeats": tuple(repeats)}))
     return steps
 
 
-def _mixing(shape: Sequence[int], mixed: Mapping[int, Taps], dtype: DType) -> list[_Step]:
+def _mixing(
+    shape: Sequence[int], mixed: Mapping[int, Taps], dtype: DType, axes: Mapping[int, ResizedAxis]
+) -> list[_Step]:
     """Axes of which each result is a weighted sum, in as few ops as pay."""
     runs: list[list[int]] = []
-    for axis in sorted(mixed, key=lambda axis: len(mixed[axis].places) / shape[axis]):
+    for axis in sorted(mixed, key=lambda axis: len(mixed[axis].places) / example(shape[axis])):
         if runs and prod(mixed[d].count for d in (*runs[-1], axis)) <= _SHARED_TAPS:
             runs[-1].append(axis)
         else:
@@ -240,7 +265,7 @@ def _mixing(shape: Sequence[int], mixed: Mapping[int, Taps], dtype: DType) -> li
     return [
         _Step(
             "resample",
-            {"axes": tuple(run)},
+            {"axes": tuple(run), **_results(run, axes)},
             [
                 table
                 for axis in run
@@ -249,6 +274,13 @@ def _mixing(shape: Sequence[int], mixed: Mapping[int, Taps], dtype: DType) -> li
         )
         for run in runs
     ]
+
+
+def _results(run: Sequence[int], axes: Mapping[int, ResizedAxis]) -> dict[str, Any]:
+    """The attribute that says how many results there are, where that depends on sizes."""
+    if all(axes[axis].fixed for axis in run):
+        return {}
+    return {"results": tuple(axes[axis].made for axis in run)}
 
 
 def _shown(found: Mapping[int, Taps], rank: int) -> Array | None:

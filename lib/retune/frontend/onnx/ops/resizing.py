@@ -5,12 +5,14 @@ coordinate decides which element is meant (the nearest one, or whether it lies o
 is computed in float32, the type of the scales in the file: 1 / float32(1 / 3) is then 3 again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from retune.core.dims import always_equal, is_fixed, most
 from retune.core.errors import ModelError
 from retune.ops import Array
+from retune.ops.extents import Ratio
 
 CROP = "tf_crop_and_resize"
 """The coordinates that depend on a region of interest, and may lie outside of the data."""
@@ -22,6 +24,8 @@ COORDINATES = (
 BY_SCALE = "by_scale"
 """The rounding of the first versions: down where an axis grows, up where it shrinks."""
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", BY_SCALE)
+_BEHIND = 8
+"""Elements behind the last one, more than a filter reaches there."""
 _RADIUS = {"linear": 1, "cubic": 2}
 """Mode -> how many elements on each side of a coordinate make up its value."""
 
@@ -52,7 +56,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizedAxis:
-    """A dimension to be resized."""
+    """A dimension to be resized; its extents may depend on sizes."""
 
     extent: int
     made: int
@@ -63,6 +67,39 @@ class ResizedAxis:
     start: float = 0.0
     end: float = 1.0
     """The region of interest, as parts of the extent; used by crops alone."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is the same for all sizes."""
+        return is_fixed(self.extent) and is_fixed(self.made)
+
+    @property
+    def factor(self) -> int:
+        """How many results there are for each element; 0 if that is no whole number for all
+        sizes."""
+        found = self.made // self.extent
+        return found if is_fixed(found) and always_equal(found * self.extent, self.made) else 0
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its extent, which depends on sizes, stays what it is."""
+        return not self.fixed and always_equal(self.extent, self.made)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the scale is the same for all sizes."""
+        share = Ratio.of(self.scale)
+        return always_equal(self.extent * share.top // share.bottom, self.made)
+
+    @property
+    def longest(self) -> "ResizedAxis":
+        """The same for the largest sizes, with more elements than are read.
+
+        Where coordinates depend on the scale alone, it has the coordinates of all of them.
+        """
+        made, read = most(self.made), int(np.ceil(most(self.made) / self.scale))
+        extent = max(most(self.extent), read) + _BEHIND
+        return replace(self, extent=extent, made=made, whole=float(made))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +126,12 @@ class Taps:
 
 
 def taps(axis: ResizedAxis, method: Method) -> Taps:
-    """How the axis is resized by the method."""
+    """How the axis is resized by the method.
+
+    If its extents depend on sizes: for the largest ones, and as if there were elements behind the
+    last one.
+    """
+    axis = axis if axis.fixed else axis.longest
     crop = method.coordinates == CROP
     exact = np.float32 if crop or method.mode == "nearest" else np.float64
     x = coordinates(axis, method.coordinates, exact)

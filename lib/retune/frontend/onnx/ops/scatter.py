@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dims import most
 from retune.core.dtypes import INT32, INT64
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.indexing import from_the_front, positions
@@ -122,7 +123,7 @@ def _scatter_along(node: OnnxNode, emit: Emitter, places: str, axis: int) -> Non
     shape, own = emit.shape(data), emit.shape(places)
     rank = len(shape)
     missing = tuple(0 if d == axis else shape[d] - own[d] for d in range(rank))
-    pads, outside = (*(0,) * rank, *missing), float(shape[axis])
+    pads, outside = (*(0,) * rank, *missing), float(most(shape[axis]))
     if any(missing):
         places = emit.temp("pad", places, label="places", pads=pads, value=outside)
         updates = emit.temp("pad", updates, label="updates", pads=pads, value=0.0)
