@@ -122,8 +122,10 @@ class Formulas:
         """
         known = list(self._start)
         for var, place in self._inputs:
-            at_hand = isinstance(var, SizeVar) and var not in values
-            known[place] = example(dim_of(var.size)) if at_hand else values[var]
+            if isinstance(var, SizeVar) and var not in values:
+                known[place] = example(dim_of(var.size))
+            else:
+                known[place] = values[var]
         for operation, operands, place in self._steps:
             known[place] = operation(*[known[i] for i in operands])
         table = np.empty((len(self._rows), count))
