@@ -5,15 +5,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from retune.core.dims import Size, dim_of
+from retune.codegen.lower import lower
+from retune.codegen.target import CPU
+from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.device.opencl.execute import execute
 from retune.device.opencl.runtime import Device, open_device
+from retune.ir.expr import maximum
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program
-from retune.ir.te import Dag
+from retune.ir.stmt import Program, from_dag
+from retune.ir.storage import row_major
+from retune.ir.te import Dag, compute, placeholder
+from retune.ir.views import view
 from retune.schedule.space import Space
 from retune.targets.cpu.space import cpu_space
 from retune.targets.cpu.winograd import cpu_winograd_sketches
@@ -129,6 +134,26 @@ def test_maps(device: Device, name: str) -> None:
     assert made.noted == []
     every = [(1, 4, 4), (2, 5, 9), (1, 17, 33), (3, 16, 16), (2, 64, 63)]
     assert_right_at(device, made.sample(2), [{"batch": b, "h": h, "w": w} for b, h, w in every])
+
+
+def test_blocks_of_channels_and_columns_of_a_wider_buffer(device: Device) -> None:
+    """Where elements lie may depend on sizes."""
+    blocks = row_major((FEW, 32, H, W)).tiled(1, 16)
+    columns = row_major((FEW, H, W, 32)).columns(16, 64)
+    x = placeholder("x", (FEW, 32, H, W))
+    z = compute("z", (FEW, H, W, 32), lambda n, i, j, c: maximum(x[n, c, i, j], 0.0), [x])
+    with assuming({"batch": 2, "h": 8, "w": 9}) as assumed:
+        program = from_dag(Dag((z,)))
+        (sketch,) = cpu_space(program, GENERIC_CPU).sketches
+        (row,) = sketch.all_rows()
+        source = lower(view(sketch.instantiate(row), {"x": blocks, "z": columns}), CPU)
+    assert assumed.conditions == ()
+    for sizes in ({"batch": 1, "h": 4, "w": 5}, {"batch": 3, "h": 17, "w": 16}):
+        data = np.random.default_rng(0).uniform(-1, 1, blocks.at(sizes).shape).astype(np.float32)
+        given = {"x": blocks.at(sizes).pack(data)}
+        given |= {name: np.array([value]) for name, value in sizes.items()}
+        found = columns.at(sizes).unpack(execute(source, given, device)["z"])
+        np.testing.assert_array_equal(found, np.maximum(data, 0).transpose(0, 2, 3, 1))
 
 
 def test_execute_takes_sizes_as_arrays() -> None:
