@@ -1,12 +1,13 @@
 """Kernels with sizes, lowered once, are right at all sizes that meet their conditions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
-from retune.codegen.target import CPU
+from retune.codegen.target import CPU, GPU, Target
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
@@ -36,6 +37,7 @@ from tests.support.dags import (
 from tests.support.dags import elementwise as elements
 from tests.support.oracle import inputs_for
 from tests.support.sizes import (
+    Rules,
     assert_random_right,
     assert_right_at,
     context,
@@ -100,6 +102,25 @@ def test_batches(device: Device, name: str) -> None:
     made = lowered(lambda: BATCHES[name](dim_of(BATCH)), cpu_space, GENERIC_CPU, {"batch": 8})
     assert made.noted == []
     assert_right_at(device, made.sample(2), [{"batch": n} for n in (1, 2, 5, 8, 32)])
+
+
+TILES: dict[str, tuple[Rules, DeviceSpec, Target, str]] = {
+    "tile registers": (cpu_space, replace(GENERIC_CPU, instructions=("tile8.amx",)), CPU, "matrix"),
+    "warps": (gpu_space, replace(GENERIC_GPU, instructions=("warp8.mma",)), GPU, "warp"),
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_tiles_of_instructions(device: Device, name: str) -> None:
+    """By plain arithmetic here: a tile of sixteen rows fits any batch of as many."""
+    rules, spec, target, mark = TILES[name]
+    make = lambda: byte_product(dim_of(BATCH) * 16, 128, 64)  # noqa: E731
+    made = lowered(make, rules, spec, {"batch": 4}, target=target)
+    assert made.noted == []
+    found = {n: source for n, source in made.sources.items() if mark in n}
+    assert found
+    made = replace(made, sources=dict([next(iter(found.items()))]))
+    assert_right_at(device, made, [{"batch": n} for n in (1, 3, 8)])
 
 
 def test_winograd(device: Device) -> None:
@@ -167,7 +188,10 @@ def test_execute_takes_sizes_as_arrays() -> None:
         execute(source, inputs, "pocl")
 
 
-PROFILES = {"cpu": (cpu_space, GENERIC_CPU), "gpu": (gpu_space, GENERIC_GPU)}
+PROFILES: dict[str, tuple[Rules, DeviceSpec]] = {
+    "cpu": (cpu_space, GENERIC_CPU),
+    "gpu": (gpu_space, GENERIC_GPU),
+}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -184,7 +208,7 @@ def test_many_random_expressions(device: Device, profile: str) -> None:
 
 
 SHAPES = [(1, 1, 4, 4), (2, 3, 5, 9), (3, 17, 16, 16), (1, 64, 17, 33), (8, 255, 6, 63)]
-GPU: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
+OF_GPUS: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
     "dense": (lambda: dense(dim_of(BATCH), 64, 128), {"batch": 8}),
     "tokens": (lambda: tokens(FEW, SEQUENCE, 64, 96), {"batch": 1, "seq": 128}),
     "context": (lambda: context(FEW * 4, SEQUENCE, 32), {"batch": 1, "seq": 128}),
@@ -195,9 +219,9 @@ GPU: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GPU)
+@pytest.mark.parametrize("name", OF_GPUS)
 def test_gpu_rules(device: Device, name: str) -> None:
-    make, at = GPU[name]
+    make, at = OF_GPUS[name]
     made = lowered(make, gpu_space, GENERIC_GPU, at)
     assert made.noted == []
     every = [{"batch": b, "seq": s, "h": h, "w": w} for b, s, h, w in SHAPES]
