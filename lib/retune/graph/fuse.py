@@ -145,6 +145,7 @@ def group_graph(graph: Graph, group: Group) -> Graph:
         outputs=group.outputs,
         nodes=group.nodes,
         types={value: graph.types[value] for value in values},
+        values={value: graph.values[value] for value in group.inputs if value in graph.values},
     )
 
 
