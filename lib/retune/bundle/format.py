@@ -40,7 +40,7 @@ from retune.core.keys import content_key
 from retune.core.replacing import link_or_copy, replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
@@ -225,8 +225,10 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
-    if plan.loops:
+    if plan.sizes:
         return FORMAT_VERSION
+    if plan.loops:
+        return 6
     if any(host.engine != "onnx" for host in plan.hosts):
         return 5
     storages = [alias.storage for alias in plan.aliases if alias.storage is not None]

@@ -4,7 +4,7 @@ Each raises VerifyError: where, what is expected, what is there.
 """
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from math import prod
 
 from retune.bundle.plan import (
@@ -16,11 +16,13 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.bundle.runtime.hazards import are_apart
+from retune.bundle.runtime.inputs import InputCheck
 from retune.codegen.passes.images import fits_image
-from retune.codegen.source import KernelLaunch, ProgramBuffer
+from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
-from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
-from retune.core.errors import ModelError
+from retune.core.dims import always_equal, dim_of, sizes_of
+from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, numpy_dtype
+from retune.core.errors import InputError, ModelError
 from retune.device.remote.names import is_farm
 from retune.frontend.host.step import HostModel
 from retune.ir.storage import Storage
@@ -33,9 +35,20 @@ _MOST_TIMES = 1 << 31
 
 
 def verify_plan(plan: NetworkPlan) -> None:
-    """Holds after the call: the plan keeps every invariant of CHECKS. Raises: VerifyError."""
-    for check in CHECKS:
+    """Holds after the call: the plan keeps every invariant of CHECKS. Raises: VerifyError.
+
+    One whose extents depend on sizes also those of WHOLE_CHECKS, and those of CHECKS at the ends of
+    the sizes' ranges, for each variant.
+    """
+    if not plan.sizes:
+        for check in (check_names_unique, check_sizes, *CHECKS):
+            check(plan)
+        return
+    for check in WHOLE_CHECKS:
         check(plan)
+    for values in plan.corners:
+        for check in CHECKS:
+            check(plan.at(values))
 
 
 def check_options(plan: NetworkPlan) -> None:
@@ -59,6 +72,96 @@ def check_names_unique(plan: NetworkPlan) -> None:
         seen.add(entry.name)
 
 
+def check_sizes(plan: NetworkPlan) -> None:
+    """Each size is the extent of an input along an axis, and has a buffer of its own."""
+    buffers = {entry.name: entry for entry in plan.buffers}
+    names = [each.size.name for each in plan.sizes]
+    if len({*names}) < len(names) or (plan.variants and not names):
+        raise broken_plan(plan, "sizes", "one of each name, at least one for variants", str(names))
+    for each in plan.sizes:
+        where = f"size {each.size.name}"
+        _check_known(plan, where, (each.buffer, each.input), buffers)
+        held, read = buffers[each.buffer], buffers[each.input]
+        if (held.role, DType(held.dtype), held.elements) != ("size", INT32, 1):
+            got = f"{held.role} of {held.elements} {held.dtype}"
+            raise broken_plan(plan, where, "a buffer of role size, of one int32", got)
+        own = dict(enumerate(read.shape)).get(each.axis, -1)
+        if each.input not in plan.inputs or not always_equal(own, dim_of(each.size)):
+            got = f"axis {each.axis} of {each.input}, {read.shape}"
+            raise broken_plan(plan, where, "an axis of an input of this extent", got)
+    held_by = sorted(each.buffer for each in plan.sizes)
+    having = sorted(entry.name for entry in plan.buffers if entry.role == "size")
+    if held_by != having:
+        raise broken_plan(plan, "sizes", f"the buffers of role size: {having}", str(held_by))
+
+
+def check_extents(plan: NetworkPlan) -> None:
+    """Extents depend on sizes of the plan, and fit each other for all of them."""
+    for where, extents in _extents(plan):
+        strange = sizes_of(extents) - {each.size for each in plan.sizes}
+        if strange:
+            raise broken_plan(plan, where, "sizes of the plan", ", ".join(map(str, strange)))
+    for entry in plan.buffers:
+        if entry.role != "weight" and not always_equal(prod(entry.shape), entry.elements):
+            expected = f"{prod(entry.shape)} elements of shape {entry.shape}"
+            raise broken_plan(plan, f"buffer {entry.name}", expected, str(entry.elements))
+    for launch in plan.launches:
+        pairs = zip(launch.global_size, launch.local_size, strict=False)
+        if not all(n > 0 and always_equal(g % n, 0) for g, n in pairs):
+            got = str((launch.global_size, launch.local_size))
+            raise broken_plan(
+                plan, _where(launch), "a global size that the local size divides", got
+            )
+
+
+def _extents(plan: NetworkPlan) -> Iterator[tuple[str, Iterable[int]]]:
+    for entry in plan.buffers:
+        yield f"buffer {entry.name}", (entry.elements, *entry.shape)
+    for launch in plan.launches:
+        yield _where(launch), (*launch.global_size, launch.flops, launch.bytes)
+    for alias in plan.aliases:
+        parts = alias.storage.parts if alias.storage else ()
+        numbers = [n for p in parts for n in (p.divisor, p.extent, p.first, p.room)]
+        yield f"alias {alias.value} of {alias.of}", numbers
+    for variant in plan.variants:
+        yield f"variant {variant}", [condition.dim for condition in variant.conditions]
+
+
+def check_variants(plan: NetworkPlan) -> None:
+    """Variants are the launches and host steps in order; loops lie within one; each one runs for
+    some sizes, and each buffer is there for one."""
+    launch, host = 0, 0
+    for variant in plan.alternatives:
+        where = f"variant {variant}"
+        first, end = (variant.first, variant.first_host), (variant.end, variant.end_host)
+        if first != (launch, host) or not (first[0] <= end[0] and first[1] <= end[1]):
+            expected = f"launches from {launch} on and host steps from {host} on"
+            raise broken_plan(plan, where, expected, f"{first} to {end}")
+        launch, host = end
+        hosts = plan.hosts[variant.first_host : variant.end_host]
+        if any(not variant.first <= step.after <= variant.end for step in hosts):
+            raise broken_plan(plan, where, "host steps among its launches", "others")
+        if any(loop.first < variant.end < loop.end for loop in plan.loops):
+            raise broken_plan(plan, where, "no loop with launches of others", "one")
+    if (launch, host) != (len(plan.launches), len(plan.hosts)):
+        raise broken_plan(plan, "variants", "all launches and host steps", "some")
+    used = {entry.name for values in plan.corners for entry in plan.at(values).buffers}
+    if strays := [entry.name for entry in plan.buffers if entry.name not in used]:
+        raise broken_plan(plan, "buffers", "those that a variant uses", str(strays)[:80])
+
+
+def check_sized_samples(plan: NetworkPlan) -> None:
+    """Samples are for sizes of the plan."""
+    if not plan.samples:
+        return
+    if sorted(plan.samples) != sorted(plan.inputs):
+        raise broken_plan(plan, "samples", "some of each input", str([*plan.samples]))
+    try:
+        InputCheck(plan).sizes(tuple(plan.samples[name].shape[1:] for name in plan.inputs))
+    except InputError as error:
+        raise broken_plan(plan, "samples", "some of each input", str(error)) from error
+
+
 def check_buffer_types(plan: NetworkPlan) -> None:
     """Each buffer has a known type, a positive size, and the elements of its shape.
 
@@ -77,7 +180,7 @@ def check_buffer_types(plan: NetworkPlan) -> None:
             raise broken_plan(plan, where, "extents of at least 0", str(entry.shape)[:80])
         if entry.bytes >= _MOST:
             raise broken_plan(plan, where, f"less than {_MOST} bytes", str(entry.bytes)[:80])
-        needed = entry.role in ("weight", "temp") and entry.name not in made
+        needed = entry.role in ("weight", "temp") and entry.name not in made and not plan.sizes
         if entry.elements < (1 if needed else 0):
             raise broken_plan(plan, where, "at least one element", str(entry.elements))
         if entry.role != "weight" and prod(entry.shape) != entry.elements:
@@ -161,7 +264,7 @@ def check_aliases(plan: NetworkPlan) -> None:
         if alias.value in seen:
             raise broken_plan(plan, where, "one alias for each value", "a second one")
         seen.add(alias.value)
-        if value.role in ("input", "weight"):
+        if value.role in GIVEN:
             raise broken_plan(plan, where, "a temp or output as the value", value.role)
         if alias.storage is not None:
             _check_storage(plan, where, value, of, alias.storage)
@@ -204,14 +307,16 @@ def check_launch_arguments(plan: NetworkPlan) -> None:
 
 
 def check_launch_ranges(plan: NetworkPlan) -> None:
-    """Each range is positive, has one to three axes, and is divided by its work-group."""
+    """Each range is positive, or empty for some sizes, has one to three axes, and is divided by its
+    work-group."""
     for launch in plan.launches:
         where, sizes = _where(launch), (launch.global_size, launch.local_size)
         if not 1 <= len(launch.global_size) <= 3 or len(launch.local_size) != len(
             launch.global_size
         ):
             raise broken_plan(plan, where, "1 to 3 axes, as many local as global", str(sizes))
-        if min(*launch.global_size, *launch.local_size) < 1:
+        least = 0 if plan.sizes else 1  # there may be nothing to do for the least sizes
+        if min(launch.global_size) < least or min(launch.local_size) < 1:
             raise broken_plan(plan, where, "positive ranges", str(sizes))
         if prod(launch.global_size) >= _MOST:
             raise broken_plan(plan, where, f"less than {_MOST} work-items", str(sizes))
@@ -240,13 +345,13 @@ def check_kernel_texts(plan: NetworkPlan) -> None:
 
 
 def check_writable(plan: NetworkPlan) -> None:
-    """No launch writes an input or a weight, nor memory that it also reads."""
+    """No launch writes an input, a weight or a size, nor memory that it also reads."""
     roots, roles = storage_roots(plan), storage_roles(plan)
     spans = {a.value: a.storage.spans() for a in plan.aliases if a.storage is not None}
     for launch in plan.launches:
         for name in launch.writes:
             role = roles[roots[name]]
-            if role in ("input", "weight"):
+            if role in GIVEN:
                 raise broken_plan(
                     plan, _where(launch), "writes to temps or outputs", f"{role} {name}"
                 )
@@ -299,7 +404,7 @@ def check_host_writes(plan: NetworkPlan) -> None:
     for host in plan.hosts:
         for name in host.writes:
             role = plan.buffer(name).role
-            if role in ("input", "weight") or roots[name] != name:
+            if role in GIVEN or roots[name] != name:
                 expected = "writes to temps or outputs of their own memory"
                 raise broken_plan(plan, _where(host), expected, f"{role} {name} in {roots[name]}")
             if name in written:
@@ -343,7 +448,7 @@ def check_loops(plan: NetworkPlan) -> None:
 def check_written_before_read(plan: NetworkPlan) -> None:
     """What a step reads, and every output, was written before (or is an input or a weight)."""
     roots, roles = storage_roots(plan), storage_roles(plan)
-    full = {root for root, role in roles.items() if role in ("input", "weight")}
+    full = {root for root, role in roles.items() if role in GIVEN}
     for step in plan.steps:
         for name in step.read:
             if roots[name] not in full:
@@ -358,7 +463,6 @@ def check_written_before_read(plan: NetworkPlan) -> None:
 CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_options,
     check_device,
-    check_names_unique,
     check_buffer_types,
     check_interface,
     check_samples,
@@ -375,6 +479,17 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_written_before_read,
 )
 """One invariant each, in an order where a check may rely on those before it."""
+
+WHOLE_CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
+    check_names_unique,
+    check_sizes,
+    check_extents,
+    check_variants,
+    check_weights,
+    check_kernel_texts,
+    check_sized_samples,
+)
+"""Those of a plan with sizes, of all of it."""
 
 
 def _check_known(

@@ -7,20 +7,31 @@ older program reads what a newer one of the same format version wrote. This file
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, TypeAlias, cast, get_args
+from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 
 from retune.bundle.plan import Alias, Engine, Form, NetworkPlan, PlanHost, PlanLoop
+from retune.bundle.sizes import PlanSize, PlanVariant
 from retune.codegen.opencl.intrinsics import implementations_in
-from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer
+from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role
+from retune.core.dims import Dim, Size, assuming, is_fixed, parse_condition, parse_dim
 from retune.core.errors import RecordError
-from retune.core.schema import Count, Meta, from_plain, plain
+from retune.core.schema import Count, Meta, Positive, from_plain, plain
 from retune.core.target import DeviceSpec
 from retune.ir.storage import AddressDigit, Storage, row_major
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What a JSON document holds."""
+
+T = TypeVar("T")
+
+Extent: TypeAlias = int | str
+"""An extent, or the text of a Dim."""
+_EXTENTS = frozenset(
+    {"elements", "shape", "global_size", "flops", "bytes"} | {"divisor", "extent", "first", "room"}
+)
+"""Fields that hold extents."""
 
 _TEXT_FIELDS = ("text", "called", "name")
 _PROPERTIES = [f.name for f in fields(KernelText) if f.name not in _TEXT_FIELDS]
@@ -32,8 +43,59 @@ class Malformed(RecordError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    offset: int
-    width: int
+    offset: Extent
+    width: Extent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Digit:
+    dim: int
+    divisor: Extent
+    extent: Extent
+    first: Extent
+    room: Extent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BufferEntry:
+    name: str
+    dtype: str
+    elements: Extent
+    role: Role
+    shape: tuple[Extent, ...] = ()
+    image: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LaunchEntry:
+    kernel: str
+    args: tuple[str, ...]
+    global_size: tuple[Extent, ...]
+    local_size: tuple[int, ...]
+    label: str = ""
+    flops: Extent
+    bytes: Extent
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SizeEntry:
+    name: str
+    least: Count
+    most: Count
+    step: Positive = 1
+    buffer: str
+    input: str
+    axis: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _VariantEntry:
+    conditions: tuple[str, ...]
+    first: Count
+    end: Count
+    first_host: Count
+    end_host: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +104,7 @@ class _AliasEntry:
     of: str
     columns: _Columns | None = None
     """Of an alias that lies in columns of rows."""
-    parts: tuple[AddressDigit, ...] | None = None
+    parts: tuple[_Digit, ...] | None = None
     """Of one that lies in another way."""
 
 
@@ -94,9 +156,9 @@ class BundleManifest:
     options: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    buffers: tuple[ProgramBuffer, ...]
+    buffers: tuple[_BufferEntry, ...]
     aliases: tuple[_AliasEntry, ...]
-    launches: tuple[KernelLaunch, ...]
+    launches: tuple[_LaunchEntry, ...]
     notes: Mapping[str, str]
     kernels: tuple[Piece, ...] = ()
     files: Mapping[str, FileFacts] = field(default_factory=dict[str, FileFacts])
@@ -109,11 +171,18 @@ class BundleManifest:
     least: Mapping[str, int] = field(default_factory=dict[str, int])
     properties: Mapping[str, _Properties] = field(default_factory=dict[str, _Properties])
     """By kernel; bundles from before they were stated have none."""
+    sizes: tuple[_SizeEntry, ...] = ()
+    variants: tuple[_VariantEntry, ...] = ()
 
 
 def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
     """The plan's structure as JSON values; texts, weights and models lie in files of their own."""
-    stated = {
+    with assuming(plan.largest):
+        return cast("dict[str, Json]", plain(_stated(plan)))
+
+
+def _stated(plan: NetworkPlan) -> dict[str, object]:
+    return {
         "name": plan.name,
         "model_key": plan.model_key,
         "target": plan.device,
@@ -121,9 +190,9 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "options": plan.options,
         "inputs": plan.inputs,
         "outputs": plan.outputs,
-        "buffers": [_without(entry, image=0) for entry in plan.buffers],
+        "buffers": [_without(_as(_BufferEntry, b), image=0) for b in plan.buffers],
         "aliases": [_without(_alias_entry(a), columns=None, parts=None) for a in plan.aliases],
-        "launches": plan.launches,
+        "launches": [_as(_LaunchEntry, launch) for launch in plan.launches],
         "hosts": [_without(_host_entry(host), engine="onnx") for host in plan.hosts],
         **({"loops": plan.loops} if plan.loops else {}),
         "notes": dict(plan.notes),
@@ -134,8 +203,9 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
             kernel.name: {name: getattr(kernel, name) for name in _PROPERTIES}
             for kernel in plan.kernels
         },
+        **({"sizes": [_size_entry(each) for each in plan.sizes]} if plan.sizes else {}),
+        **({"variants": [_variant_entry(v) for v in plan.variants]} if plan.variants else {}),
     }
-    return cast("dict[str, Json]", plain(stated))
 
 
 def read_manifest(values: Mapping[str, Json]) -> BundleManifest:
@@ -153,21 +223,37 @@ def from_manifest(
 
     Raises: Malformed.
     """
-    shapes = {entry.name: entry.shape for entry in manifest.buffers}
+    sizes = _sizes(manifest)
+    with assuming({name: size.most for name, size in sizes.items()}):
+        try:
+            return _plan(manifest, texts, weights, models, sizes)
+        except ValueError as error:
+            raise Malformed(f"extents: {error}") from error
+
+
+def _plan(
+    manifest: BundleManifest,
+    texts: Mapping[str, str],
+    weights: Mapping[str, np.ndarray],
+    models: Sequence[bytes],
+    sizes: Mapping[str, Size],
+) -> NetworkPlan:
     known = manifest.form in get_args(Form)
+    buffers = tuple(_read(ProgramBuffer, entry, sizes) for entry in manifest.buffers)
+    shapes = {entry.name: entry.shape for entry in buffers}
     return NetworkPlan(
         name=manifest.name,
         model_key=manifest.model_key,
         kernels=tuple(_kernel(name, text, manifest) for name, text in texts.items()),
         options=manifest.options,
-        buffers=manifest.buffers,
-        launches=manifest.launches,
+        buffers=buffers,
+        launches=tuple(_read(KernelLaunch, entry, sizes) for entry in manifest.launches),
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         weights=weights,
         device=manifest.target,
         notes=manifest.notes,
-        aliases=tuple(_alias(entry, shapes.get(entry.value, ())) for entry in manifest.aliases),
+        aliases=tuple(_alias(a, shapes.get(a.value, ()), sizes) for a in manifest.aliases),
         form=cast("Form", manifest.form) if known else "persistent",
         hosts=tuple(
             PlanHost(
@@ -183,6 +269,81 @@ def from_manifest(
         loops=manifest.loops,
         counts=manifest.counts,
         least=manifest.least,
+        sizes=tuple(
+            PlanSize(size=sizes[each.name], buffer=each.buffer, input=each.input, axis=each.axis)
+            for each in manifest.sizes
+        ),
+        variants=tuple(_variant(each, sizes) for each in manifest.variants),
+    )
+
+
+def _variant(entry: _VariantEntry, sizes: Mapping[str, Size]) -> PlanVariant:
+    return PlanVariant(
+        conditions=tuple(parse_condition(text, sizes) for text in entry.conditions),
+        first=entry.first,
+        end=entry.end,
+        first_host=entry.first_host,
+        end_host=entry.end_host,
+    )
+
+
+def _sizes(manifest: BundleManifest) -> dict[str, Size]:
+    try:
+        return {e.name: Size(e.name, e.least, e.most, e.step) for e in manifest.sizes}
+    except ValueError as error:
+        raise Malformed(f"sizes: {error}") from error
+
+
+def _as(kind: type[T], value: object) -> T:
+    """The entry with the fields of a value, Dims as their texts."""
+    return kind(**{f.name: _written(getattr(value, f.name)) for f in fields(cast("Any", kind))})
+
+
+def _written(value: object) -> object:
+    match value:
+        case Dim():
+            return str(value)
+        case tuple():
+            return tuple(map(_written, cast("tuple[object, ...]", value)))
+        case _:
+            return value
+
+
+def _read(kind: type[T], entry: object, sizes: Mapping[str, Size]) -> T:
+    """The value with the fields of an entry, whose extents may be texts."""
+    own = {name: getattr(entry, name) for name in (f.name for f in fields(cast("Any", entry)))}
+    for name in _EXTENTS & own.keys():
+        stated = own[name]
+        is_shape = isinstance(stated, tuple)
+        own[name] = tuple(_extent(e, sizes) for e in stated) if is_shape else _extent(stated, sizes)
+    return kind(**own)
+
+
+def _extent(stated: Extent, sizes: Mapping[str, Size]) -> int:
+    return parse_dim(stated, sizes) if isinstance(stated, str) else stated
+
+
+def _size_entry(each: PlanSize) -> dict[str, object]:
+    size = each.size
+    entry = _SizeEntry(
+        name=size.name,
+        least=size.least,
+        most=size.most,
+        step=size.step,
+        buffer=each.buffer,
+        input=each.input,
+        axis=each.axis,
+    )
+    return _without(entry, step=1)
+
+
+def _variant_entry(variant: PlanVariant) -> _VariantEntry:
+    return _VariantEntry(
+        conditions=tuple(map(str, variant.conditions)),
+        first=variant.first,
+        end=variant.end,
+        first_host=variant.first_host,
+        end_host=variant.end_host,
     )
 
 
@@ -202,22 +363,31 @@ def _alias_entry(alias: Alias) -> _AliasEntry:
         return _AliasEntry(value=alias.value, of=alias.of)
     if storage.is_columns:
         row = storage.parts[-1]
-        columns = _Columns(offset=row.first, width=row.room)
+        columns = _Columns(offset=_stated_extent(row.first), width=_stated_extent(row.room))
         return _AliasEntry(value=alias.value, of=alias.of, columns=columns)
-    return _AliasEntry(value=alias.value, of=alias.of, parts=storage.parts)
+    parts = tuple(_as(_Digit, part) for part in storage.parts)
+    return _AliasEntry(value=alias.value, of=alias.of, parts=parts)
 
 
-def _alias(entry: _AliasEntry, shape: tuple[int, ...]) -> Alias:
+def _stated_extent(extent: int) -> Extent:
+    return extent if is_fixed(extent) else str(extent)
+
+
+def _alias(entry: _AliasEntry, shape: tuple[int, ...], sizes: Mapping[str, Size]) -> Alias:
     storage = None
     if entry.columns is not None:
         try:
-            storage = row_major(shape).columns(entry.columns.offset, entry.columns.width)
+            offset, width = (_extent(e, sizes) for e in (entry.columns.offset, entry.columns.width))
+            storage = row_major(shape).columns(offset, width)
         except (ValueError, IndexError) as error:
             raise Malformed(
                 f"columns: expected some of a row that holds {shape}; {error}"
             ) from error
     elif entry.parts is not None:
-        storage = Storage(shape, entry.parts)
+        try:
+            storage = Storage(shape, tuple(_read(AddressDigit, e, sizes) for e in entry.parts))
+        except ValueError as error:
+            raise Malformed(f"parts: {error}") from error
         if not storage.covers:
             raise Malformed(f"parts: expected the digits of each index of {shape}; got {storage}")
     return Alias(value=entry.value, of=entry.of, storage=storage)

@@ -4,7 +4,8 @@ Read `plan_memory`. A temporary is alive from the first launch that names it (or
 the last one, and throughout a loop unless each time of it makes it anew; two that are alive at once
 never overlap, all others may. Placement is greedy best-fit, tried in two orders; the better one is
 kept and stands beside the lower bound. Values that cross between device and host steps lie beside
-inputs and outputs, for the whole run.
+inputs and outputs, for the whole run. Where extents depend on sizes, all is for the largest ones;
+variants are launches behind each other, so that their temporaries share memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.codegen.source import Role
+from retune.core.dims import most
 from retune.device.opencl.runtime import PART_ALIGN_BYTES, aligned
 
 
@@ -61,7 +63,7 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
     """Every temporary that a launch uses has an offset, a multiple of `align_bytes`."""
     blocks = temp_blocks(plan, align_bytes=align_bytes)
     offsets, arena = place(blocks)
-    sizes = {entry.name: entry.bytes for entry in plan.buffers}
+    sizes = {entry.name: most(entry.bytes) for entry in plan.buffers}
     held = dict.fromkeys(get_args(Role), 0)
     off_device, crossing = roots_off_device(plan), host_roots(plan)
     for root, role in storage_roles(plan).items():
@@ -87,7 +89,7 @@ def temp_blocks(
         for root in (roots[name] for name in launch.args):
             if roles[root] == "temp" and root not in crossing:
                 spans[root] = (spans.get(root, (position, 0))[0], position)
-    sizes = {entry.name: aligned(entry.bytes, align_bytes) for entry in plan.buffers}
+    sizes = {entry.name: aligned(most(entry.bytes), align_bytes) for entry in plan.buffers}
     loops = sorted(plan.loops, key=lambda loop: loop.end - loop.first)
     beside = _side_by_side(plan, roots)
     return tuple(
@@ -152,11 +154,11 @@ def most_alive(blocks: Sequence[MemoryBlock]) -> int:
     for block in blocks:
         changes[block.first] = changes.get(block.first, 0) + block.bytes
         changes[block.last + 1] = changes.get(block.last + 1, 0) - block.bytes
-    alive = most = 0
+    alive = peak = 0
     for position in sorted(changes):
         alive += changes[position]
-        most = max(most, alive)
-    return most
+        peak = max(peak, alive)
+    return peak
 
 
 def _place_in_order(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:

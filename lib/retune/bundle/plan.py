@@ -11,9 +11,11 @@ from typing import Literal
 
 import numpy as np
 
+from retune.bundle.sizes import PlanSize, PlanVariant, choose, corner
 from retune.codegen.network.chains import MOST_LINKS
-from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role, Run
-from retune.core.errors import VerifyError
+from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
+from retune.core.dims import SizeValues, at
+from retune.core.errors import InputError, VerifyError
 from retune.core.target import DeviceSpec
 from retune.frontend.host.step import HostModel, open_host
 from retune.ir.storage import Storage
@@ -168,14 +170,88 @@ class NetworkPlan:
     """Input of integers -> the least value that it may have, where that is not 0."""
     samples: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """Input -> the samples that the user gave, along a first axis; without any, they are random."""
+    sizes: tuple[PlanSize, ...] = ()
+    """What extents and counts of work depend on; without any, the plan is for fixed shapes."""
+    variants: tuple[PlanVariant, ...] = ()
+    """A decision list: the first one whose conditions hold runs. Their launches and host steps are
+    those of the plan, in order. Without any, all of the plan runs."""
+
+    @property
+    def alternatives(self) -> tuple[PlanVariant, ...]:
+        """The variants, or the one that is all of the plan."""
+        whole = PlanVariant(first=0, end=len(self.launches), end_host=len(self.hosts))
+        return self.variants or (whole,)
+
+    def variant_at(self, values: SizeValues) -> PlanVariant:
+        """The variant that runs for these sizes. Raises: InputError if there is none."""
+        number = choose(self.alternatives, values)
+        if number is None:
+            given = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise InputError(
+                f"bundle {self.name}: expected sizes for which it was compiled: "
+                f"{'; or '.join(map(str, self.alternatives))}; got {given}; compile the model for "
+                "these sizes, too"
+            )
+        return self.alternatives[number]
+
+    def corner(self, *, largest: bool, variant: int | None = None) -> dict[str, int]:
+        """About the largest or the least sizes that choose the variant of that number, or any.
+
+        Raises: VerifyError if none do.
+        """
+
+        def accepts(values: SizeValues) -> bool:
+            number = choose(self.alternatives, values)
+            return number is not None and variant in (None, number)
+
+        found = corner([each.size for each in self.sizes], accepts, largest=largest)
+        if found is None:
+            ranges = ", ".join(str(each.size) for each in self.sizes)
+            where = "variants" if variant is None else f"variant {self.variants[variant]}"
+            raise broken_plan(self, where, f"some of {ranges}", "none for which it runs")
+        return found
+
+    @property
+    def corners(self) -> tuple[dict[str, int], ...]:
+        """About the least and the largest sizes of each variant; one of none if it has no sizes.
+
+        The last ones are the largest ones of all. Raises: VerifyError if a variant is for none.
+        """
+        if not self.sizes:
+            return ({},)
+        numbers = [*range(len(self.alternatives))] if self.variants else []
+        found = [
+            self.corner(largest=largest, variant=number)
+            for number in (*numbers, None)
+            for largest in (False, True)
+        ]
+        unique = {tuple(values.values()): values for values in reversed(found)}
+        return tuple(reversed(unique.values()))
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """About the largest sizes. Raises: VerifyError if no variant is for any sizes."""
+        return self.corner(largest=True)
+
+    def at(self, values: SizeValues) -> "NetworkPlan":
+        """The plan for these sizes alone: the steps of one variant, with fixed extents.
+
+        Raises: InputError if no variant is for them.
+        """
+        return _plan_at(self, values) if self.sizes else self
 
     @property
     def parts(self) -> tuple[PlanPart, ...]:
+        """What runs in turns on the device and on the host, in order, of all variants."""
+        return tuple(part for variant in self.alternatives for part in self.parts_of(variant))
+
+    def parts_of(self, variant: PlanVariant) -> tuple[PlanPart, ...]:
         """What runs in turns on the device and on the host, in order."""
-        ends = sorted({*(host.after for host in self.hosts), len(self.launches)})
+        hosts = self.hosts[variant.first_host : variant.end_host]
+        ends = sorted({*(host.after for host in hosts), variant.end})
         return tuple(
-            PlanPart(first=first, end=end, hosts=tuple(h for h in self.hosts if h.after == end))
-            for first, end in zip([0, *ends], ends, strict=False)
+            PlanPart(first=first, end=end, hosts=tuple(h for h in hosts if h.after == end))
+            for first, end in zip([variant.first, *ends], ends, strict=False)
         )
 
     def segments(self, first: int, end: int) -> tuple[Segment, ...]:
@@ -294,6 +370,49 @@ def _segments(first: int, end: int, loops: Sequence[PlanLoop]) -> Iterator[Segme
         yield Segment(first=first, end=end)
 
 
+def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
+    variant = plan.variant_at(values)
+    first, end = variant.first, variant.end
+    launches = tuple(launch.at(values) for launch in plan.launches[first:end])
+    hosts = plan.hosts[variant.first_host : variant.end_host]
+    used = {*plan.inputs, *plan.outputs, *(each.buffer for each in plan.sizes)}
+    used |= {name for step in (*launches, *hosts) for name in (*step.read, *step.writes)}
+    parents = {alias.value: alias.of for alias in plan.aliases}
+    for name in [*used]:
+        while (name := parents.get(name, "")) and name not in used:
+            used.add(name)
+    called = {launch.kernel for launch in launches}
+    return replace(
+        plan,
+        kernels=tuple(kernel for kernel in plan.kernels if kernel.name in called),
+        buffers=tuple(b.at(values) for b in plan.buffers if b.name in used),
+        launches=launches,
+        weights={name: array for name, array in plan.weights.items() if name in used},
+        aliases=tuple(_alias_at(a, values) for a in plan.aliases if a.value in used),
+        hosts=tuple(replace(host, after=host.after - first) for host in hosts),
+        loops=tuple(
+            replace(loop, first=loop.first - first, end=loop.end - first)
+            for loop in plan.loops
+            if first <= loop.first and loop.end <= end
+        ),
+        samples=_samples_at(plan, values),
+        sizes=tuple(each.at(values) for each in plan.sizes),
+        variants=(),
+    )
+
+
+def _samples_at(plan: NetworkPlan, values: SizeValues) -> dict[str, np.ndarray]:
+    """The samples, if they are for these sizes."""
+    for name, array in plan.samples.items():
+        if array.shape[1:] != tuple(at(extent, values) for extent in plan.buffer(name).shape):
+            return {}
+    return dict(plan.samples)
+
+
+def _alias_at(alias: Alias, values: SizeValues) -> Alias:
+    return replace(alias, storage=alias.storage and alias.storage.at(values))
+
+
 def storage_roots(plan: NetworkPlan) -> dict[str, str]:
     """Maps every buffer to the buffer at the end of its alias chain, whose memory it shares.
 
@@ -317,13 +436,13 @@ def storage_roots(plan: NetworkPlan) -> dict[str, str]:
 def storage_roles(plan: NetworkPlan) -> dict[str, Role]:
     """Maps every storage root to what its memory is for.
 
-    An input or weight keeps its role. Memory of which any alias is an output is an output.
+    An input, weight or size keeps its role. Memory of which any alias is an output is an output.
     """
     roots = storage_roots(plan)
     roles: dict[str, Role] = {}
     for entry in plan.buffers:
         root = roots[entry.name]
-        if root == entry.name and entry.role in ("input", "weight"):
+        if root == entry.name and entry.role in GIVEN:
             roles[root] = entry.role
         elif entry.role == "output":
             roles.setdefault(root, "output")

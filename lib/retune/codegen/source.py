@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from retune.core.dims import SizeValues, at
+from retune.core.dims import SizeValues, at, most
 from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
@@ -89,8 +89,8 @@ class KernelLaunch:
 
     @property
     def small(self) -> bool:
-        """Whether it takes a core no longer than waiting for others to finish it."""
-        return self.bytes <= _SMALL_BYTES and self.flops <= _SMALL_FLOPS
+        """Whether it takes a core no longer than waiting for others to finish it, for any sizes."""
+        return most(self.bytes) <= _SMALL_BYTES and most(self.flops) <= _SMALL_FLOPS
 
     @property
     def read(self) -> tuple[str, ...]:

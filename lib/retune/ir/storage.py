@@ -15,7 +15,7 @@ from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
-from retune.core.dims import remembered
+from retune.core.dims import SizeValues, always_equal, at, remembered
 
 
 class Index(Protocol):
@@ -54,6 +54,11 @@ class AddressDigit:
                 f"storage: expected {self.extent} from {self.first} on to lie in a room of "
                 f"{self.room}; choose a larger one"
             )
+
+    def at(self, values: SizeValues) -> "AddressDigit":
+        """The same for these sizes."""
+        numbers = (self.divisor, self.extent, self.first, self.room)
+        return AddressDigit(self.dim, *(at(number, values) for number in numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +106,13 @@ class Storage:
         return tuple(
             (p.room * step * size, p.first * step * size, (p.first + p.extent) * step * size)
             for p, step in zip(self.parts, self.strides, strict=True)
-            if p.extent < p.room
+            if not always_equal(p.extent, p.room)
         )
+
+    def at(self, values: SizeValues) -> "Storage":
+        """The same for these sizes, with fixed extents."""
+        shape = tuple(at(extent, values) for extent in self.shape)
+        return Storage(shape, tuple(part.at(values) for part in self.parts))
 
     def ordered(self, order: Sequence[int]) -> "Storage":
         """The parts in another order, by their numbers, from the outermost to the innermost.

@@ -4,6 +4,8 @@ of those weights that kernels read so."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from retune.bundle.memory import MemoryPlan, plan_memory
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.placement import INTERFACE, WEIGHTS, Placement, lay_out
@@ -24,13 +26,16 @@ class Allocations:
     """By the names of the weights that lie in no allocation."""
 
     def interface(self, name: str, device: Device) -> DeviceMemory:
-        """The memory of an input or output."""
+        """The memory of an input, output or size, for the largest sizes."""
         place = self.placement.places[name]
         return device.part(self.bases[INTERFACE], place.offset, max(1, place.bytes))
 
 
 def allocate(plan: NetworkPlan, device: Device) -> Allocations:
-    """Memory for every value of the plan; the weights are uploaded when the call returns."""
+    """Memory for every value of the plan; the weights are uploaded when the call returns.
+
+    Sizes have their least values.
+    """
     memory = plan_memory(plan)
     placement = lay_out(plan, memory)
     bases = [device.allocate(size) for size in placement.base_bytes[:INTERFACE]]
@@ -43,4 +48,7 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
         else:
             device.write(bases[WEIGHTS], array, placement.places[name].offset)
         forget_pages(array)
+    for each in plan.sizes:  # a size that is fixed has its value from here on
+        value = np.array([each.size.least], np.int32)
+        device.write(bases[INTERFACE], value, placement.places[each.buffer].offset)
     return Allocations(memory=memory, placement=placement, bases=bases, images=images)

@@ -12,12 +12,12 @@ from functools import cache
 
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.allocations import Allocations
-from retune.bundle.runtime.hazards import waits
-from retune.bundle.runtime.placement import touched
-from retune.bundle.runtime.rows import callees_of, step_rows, steps_of
+from retune.bundle.runtime.placement import sizes_at, touched
+from retune.bundle.runtime.rows import befores_of, callees_of, step_rows, steps_of
 from retune.codegen.network import inline
 from retune.codegen.network.persistent import most_rounds
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
+from retune.core.dims import most
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
@@ -68,11 +68,11 @@ def make_executor(form: Form, plan: NetworkPlan, held: Allocations, device: Devi
 
 def launchable_segments(plan: NetworkPlan, segments: Iterable[Segment]) -> list[Segment]:
     """The segments, each of no more times than one launch can run it."""
-    most = most_rounds(max((callee.count for callee in callees_of(plan)), default=1))
+    rounds = most_rounds(max((most(callee.count) for callee in callees_of(plan)), default=1))
     found: list[Segment] = []
     for segment in segments:
-        for done in range(0, segment.times, most):
-            found.append(replace(segment, times=min(segment.times - done, most)))
+        for done in range(0, segment.times, rounds):
+            found.append(replace(segment, times=min(segment.times - done, rounds)))
     return found
 
 
@@ -92,8 +92,10 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     if not can_persist(device):
         return _staying(plan, held, device)
     bases, rows = held.bases, step_rows(plan, held.placement)
-    texts = [plan.text, rows.text]
-    kernel = Persistent(device, texts, plan.options, rows.callees, rows.steps, len(bases))
+    texts, sizes = [plan.text, rows.text], sizes_at(plan, held.placement)
+    kernel = Persistent(
+        device, texts, plan.options, rows.callees, rows.steps, len(bases), sizes=sizes
+    )
 
     @cache
     def launch(first: int, end: int, rounds: int) -> PreparedKernel:
@@ -111,8 +113,11 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
 def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of groups of items that stay."""
     placement, bases = held.placement, held.bases
-    steps = steps_of(plan, placement, waits(touched(plan, placement)))
-    kernel = Resident(device, [plan.text], plan.options, callees_of(plan), steps, len(bases))
+    steps = steps_of(plan, placement, befores_of(plan, touched(plan, placement)))
+    sizes = sizes_at(plan, placement)
+    kernel = Resident(
+        device, [plan.text], plan.options, callees_of(plan), steps, len(bases), sizes=sizes
+    )
     return _looping(
         plan, lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds
     )
@@ -121,14 +126,14 @@ def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
 def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of one work-item."""
     placement, bases = held.placement, held.bases
-    own = inline.inline_text(
-        callees_of(plan), steps_of(plan, placement, waits(touched(plan, placement))), len(bases)
-    )
+    steps = steps_of(plan, placement, [()] * len(plan.launches))
+    sizes = sizes_at(plan, placement)
+    own = inline.inline_text(callees_of(plan), steps, len(bases), sizes)
     program = device.build(f"{plan.text}\n{own}", options=plan.options)
 
     def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
-        one, steps = (1, 1, 1), (first, end, rounds)
-        return (device.prepare(program, inline.NAME, bases, one, one, steps),)
+        one, numbers = (1, 1, 1), (first, end, rounds)
+        return (device.prepare(program, inline.NAME, bases, one, one, numbers),)
 
     return _looping(plan, part)
 

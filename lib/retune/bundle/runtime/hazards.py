@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from retune.core.dims import always_equal, never_above
 from retune.ir.storage import Span
 
 
@@ -28,9 +29,10 @@ class Region(NamedTuple):
 
 
 def are_apart(some: Sequence[Span], others: Sequence[Span]) -> bool:
-    """Whether nothing lies within all spans of both; True only where two of one period say so."""
+    """Whether nothing lies within all spans of both; True only where two of one period say so, for
+    all sizes."""
     return any(
-        period == other and (end <= start or stop <= first)
+        always_equal(period, other) and (never_above(end, start) or never_above(stop, first))
         for period, first, end in some
         for other, start, stop in others
     )

@@ -6,7 +6,7 @@ enqueues a part's launches and then calls its host steps, whose reads wait for t
 """
 
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +14,14 @@ import numpy as np
 from retune.bundle.plan import NetworkPlan, PlanHost, made_by_hosts, storage_roots
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
+from retune.core.dims import SizeValues
 from retune.core.dtypes import TensorType
 from retune.device.opencl.runtime import Device, PreparedKernel
 
 Values = MutableMapping[str, np.ndarray]
-"""What the host has of a run, by storage root: the inputs, and what host steps have made."""
+"""What the host has of a run, by storage root: inputs, sizes, and what host steps have made."""
+Types = Mapping[str, TensorType]
+"""Of the plan's buffers, for the sizes of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,21 +38,20 @@ class HostRun:
 
 
 class HostCall:
-    """A host step, prepared for one module."""
+    """A host step, prepared for values of these types."""
 
     def __init__(
-        self, step: PlanHost, plan: NetworkPlan, held: Allocations, device: Device
+        self, step: PlanHost, plan: NetworkPlan, types: Types, held: Allocations, device: Device
     ) -> None:
         self.step = step
         self._device = device
         self._model = step.opened
-        self._takes = [_taker(name, plan, held, device) for name in step.inputs]
-        kinds = zip(step.outputs, self._model.types, strict=True)
+        self._takes = [_taker(name, plan, types[name], held, device) for name in step.inputs]
         self._writers = [
-            device.writer(held.interface(name, device), kind)
+            device.writer(held.interface(name, device), types[name])
             if name in held.placement.places
             else None
-            for name, kind in kinds
+            for name in step.outputs
         ]
 
     def __call__(self, values: Values) -> HostRun:
@@ -72,16 +74,16 @@ class HostCall:
 
 
 def _taker(
-    name: str, plan: NetworkPlan, held: Allocations, device: Device
+    name: str, plan: NetworkPlan, kind: TensorType, held: Allocations, device: Device
 ) -> Callable[[Values], np.ndarray]:
     """What gives the value, in an array of its own."""
-    root, entry = storage_roots(plan)[name], plan.buffer(name)
-    kind = TensorType(entry.shape, entry.dtype)  # pyright: ignore[reportArgumentType]  # verified
+    root = storage_roots(plan)[name]
     if root in plan.weights:
-        stored = np.array(plan.weights[root]).reshape(entry.shape)
+        stored = plan.weights[root].reshape(kind.shape)
         return lambda values: stored.copy()
-    if root in plan.inputs or root in made_by_hosts(plan):
-        return lambda values: values[root].reshape(entry.shape).copy()
+    sizes = {each.buffer for each in plan.sizes}
+    if root in sizes or root in plan.inputs or root in made_by_hosts(plan):
+        return lambda values: values[root].reshape(kind.shape).copy()
     read = device.reader(held.interface(name, device), kind)
     return lambda values: read()
 
@@ -94,13 +96,28 @@ class RunPart:
     hosts: tuple[HostCall, ...]
 
 
+def launches_at(
+    launches: Sequence[PreparedKernel], values: SizeValues
+) -> tuple[PreparedKernel, ...]:
+    """The launches for these sizes, without those that have nothing to do."""
+    if not values:
+        return tuple(launches)
+    made = (launch.at(values) for launch in launches)
+    return tuple(launch for launch in made if all(launch.global_size))
+
+
 def prepare_parts(
-    plan: NetworkPlan, executor: Executor, held: Allocations, device: Device
+    plan: NetworkPlan,
+    values: SizeValues,
+    types: Types,
+    executor: Executor,
+    held: Allocations,
+    device: Device,
 ) -> tuple[RunPart, ...]:
-    """The plan's parts in order, with the launches of the executor's form."""
+    """The parts in order of the variant for these sizes, with launches of the executor's form."""
     found: list[RunPart] = []
-    for part in plan.parts:
-        launches = executor.segments(part.first, part.end)
-        hosts = tuple(HostCall(step, plan, held, device) for step in part.hosts)
+    for part in plan.parts_of(plan.variant_at(values)):
+        launches = launches_at(executor.segments(part.first, part.end), values)
+        hosts = tuple(HostCall(step, plan, types, held, device) for step in part.hosts)
         found.append(RunPart(launches=launches, hosts=hosts))
     return tuple(found)

@@ -1,64 +1,112 @@
 """The inputs of a run against what the module takes.
 
-Read `InputCheck.arrays`. A run of a tiny network takes some microseconds, so that right inputs are
-told with few steps of Python, and only wrong ones are looked at closely.
+Read `InputCheck.arrays` and `InputCheck.sizes`. A run of a tiny network takes some microseconds, so
+that right inputs are told with few steps of Python, and only wrong ones are looked at closely.
 """
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.sizes import PlanSize
+from retune.core.dims import at, is_fixed
+from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Of the inputs, in the module's order."""
 
 
 class InputCheck:
     """What a module takes, prepared for a look at each run."""
 
-    def __init__(self, module: str, types: Mapping[str, TensorType]) -> None:
-        self._module = module
-        self._types = types
-        self._expected = [(name, t.dtype.numpy, t.shape) for name, t in types.items()]
+    def __init__(self, plan: NetworkPlan) -> None:
+        self._plan = plan
+        entries = [plan.buffer(name) for name in plan.inputs]
+        self._types = {e.name: TensorType(e.shape, DType(e.dtype)) for e in entries}
+        self._expected = [(name, t.dtype.numpy) for name, t in self._types.items()]
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
-        """The inputs in the module's order.
+        """The inputs in the module's order; their shapes are not looked at.
 
-        Raises: InputError if one is missing, unknown, or of another shape or type.
+        Raises: InputError if one is missing, unknown, or of another type.
         """
         found: list[np.ndarray] = []
-        for name, dtype, shape in self._expected:
+        for name, dtype in self._expected:
             array = inputs.get(name)
-            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
-                return _examined(self._module, self._types, inputs)
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                return self._examined(inputs)
             found.append(array)
         if len(inputs) != len(found):
-            return _examined(self._module, self._types, inputs)
+            return self._examined(inputs)
         return found
 
+    def _examined(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """The same for whatever can be made into arrays, with an error that says what is wrong."""
+        missing = [f"no {key}" for key in self._types if key not in inputs]
+        unknown = [f"an unknown {key}" for key in inputs if key not in self._types]
+        if missing or unknown:
+            got, expected = " and ".join(missing + unknown), ", ".join(self._types)
+            raise InputError(f"bundle {self._plan.name}: expected the inputs {expected}; got {got}")
+        arrays = {key: np.asarray(inputs[key]) for key in self._types}
+        for key, array in arrays.items():
+            if array.dtype != self._types[key].dtype:
+                remedy = f"convert it with .astype({self._types[key].dtype!r})"
+                raise self._unfit(key, f"{array.dtype}{_shown(array.shape)}", remedy)
+        return list(arrays.values())
 
-def _examined(
-    name: str, types: Mapping[str, TensorType], inputs: Mapping[str, np.ndarray]
-) -> Sequence[np.ndarray]:
-    """The same for whatever can be made into arrays, with an error that says what is wrong."""
-    missing = [f"no {key}" for key in types if key not in inputs]
-    unknown = [f"an unknown {key}" for key in inputs if key not in types]
-    if missing or unknown:
-        got = " and ".join(missing + unknown)
-        raise InputError(f"bundle {name}: expected the inputs {', '.join(types)}; got {got}")
-    arrays = {key: np.asarray(inputs[key]) for key in types}
-    for key, array in arrays.items():
-        expected = types[key]
-        if array.shape != expected.shape or array.dtype != expected.dtype:
-            raise InputError(
-                f"bundle {name}: input {key}: expected {expected}; got "
-                f"{array.dtype}[{', '.join(map(str, array.shape))}]; {_remedy(array, expected)}"
-            )
-    return list(arrays.values())
+    def sizes(self, shapes: Shapes) -> dict[str, int]:
+        """The sizes that inputs of these shapes have.
+
+        Raises: InputError if a shape is another one, or a size is out of its range.
+        """
+        given = dict(zip(self._types, shapes, strict=True))
+        values: dict[str, int] = {}
+        for each in self._plan.sizes:
+            shape = given[each.input]
+            if len(shape) != len(self._types[each.input].shape):
+                raise self._unfit(each.input, _shown(shape), "bring it into that layout")
+            values[each.size.name] = self._value(each, shape[each.axis])
+        for name, kind in self._types.items():
+            self._check_shape(name, kind, given[name], values)
+        return values
+
+    def _value(self, each: PlanSize, value: int) -> int:
+        if value in each.size.values:
+            return value
+        size = each.size
+        steps = f" in steps of {size.step}" if size.step > 1 else ""
+        raise InputError(
+            f"bundle {self._plan.name}: input {each.input}: axis {each.axis}: expected {size.name} "
+            f"from {size.least} to {size.most}{steps}; got {value}; compile the model for this "
+            "size with --shape"
+        )
+
+    def _check_shape(
+        self, name: str, kind: TensorType, shape: tuple[int, ...], values: Mapping[str, int]
+    ) -> None:
+        expected = tuple(at(extent, values) for extent in kind.shape)
+        if shape == expected:
+            return
+        if not values or all(map(is_fixed, kind.shape)):
+            got = f"{kind.dtype}{_shown(shape)}"
+            if TensorType(shape).elements == TensorType(expected).elements:
+                layout = f"with .reshape{expected} or a transpose"
+                raise self._unfit(name, got, f"bring it into that layout, {layout}")
+            raise self._unfit(name, got, "compile the model for this shape with --shape")
+        sources = ", ".join(
+            f"{each.size.name}={values[each.size.name]} by axis {each.axis} of {each.input}"
+            for each in self._plan.sizes
+        )
+        raise self._unfit(
+            name, _shown(shape), f"for {sources} it is {_shown(expected)}; give inputs that fit"
+        )
+
+    def _unfit(self, name: str, got: str, remedy: str) -> InputError:
+        where = f"bundle {self._plan.name}: input {name}"
+        return InputError(f"{where}: expected {self._types[name]}; got {got}; {remedy}")
 
 
-def _remedy(array: np.ndarray, expected: TensorType) -> str:
-    if array.dtype != expected.dtype:
-        return f"convert it with .astype({expected.dtype!r})"
-    if array.size == expected.elements:
-        return f"bring it into that layout, with .reshape{expected.shape} or a transpose"
-    return "compile the model for this shape with --shape"
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

@@ -5,6 +5,10 @@ temporaries laid out, every launch gets its arguments, and every input and outpu
 copies inputs in, enqueues what the executor prepared, and copies outputs out; the read of the
 outputs is the only wait. Where host and device share memory (PoCL) the copies are plain ones, not
 commands of 20 us each. A network with host steps runs in parts, see `hosting`.
+
+Where extents depend on sizes, memory is there for the largest ones. What a run of some sizes needs
+is prepared when they come, see `_AtSizes`, and kept for the next runs of the same; nothing is
+compiled or allocated for it.
 """
 
 import operator
@@ -25,20 +29,22 @@ from retune.bundle.plan import (
     Form,
     NetworkPlan,
     PlanHost,
+    host_roots,
     made_by_hosts,
     storage_roots,
 )
-from retune.bundle.runtime.allocations import Allocations, allocate
+from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_executor, settle
-from retune.bundle.runtime.hosting import HostRun, prepare_parts
-from retune.bundle.runtime.inputs import InputCheck
+from retune.bundle.runtime.hosting import HostRun, RunPart, launches_at, prepare_parts
+from retune.bundle.runtime.inputs import InputCheck, Shapes
 from retune.codegen.source import KernelLaunch
+from retune.core.dims import SizeValues, at
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.ceilings import Roofline
 from retune.device.measure.inputs import random_array
-from retune.device.opencl.runtime import Device
+from retune.device.opencl.runtime import Device, PreparedKernel
 from retune.device.opening import open_device
 from retune.device.profiles import plays
 
@@ -75,6 +81,28 @@ class LaunchProfile:
     """True for a host step."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _AtSizes:
+    """What a run for some sizes needs."""
+
+    values: SizeValues
+    parts: tuple[RunPart, ...]
+    whole: tuple[PreparedKernel, ...]
+    """The launches of all parts."""
+    types: Mapping[str, TensorType]
+    """Of inputs, outputs, and what host steps read and make."""
+    writers: Sequence[Callable[[np.ndarray], None]]
+    """Of each input."""
+    readers: Sequence[tuple[str, Callable[[], np.ndarray]]]
+    """Of each output that is on the device."""
+    sizes: Sequence[tuple[str, np.ndarray]]
+    """What buffers of sizes hold."""
+
+
+_MOST_KEPT = 64
+"""Sizes for which a module is prepared at once: some tens of kB each."""
+
+
 class Module:
     """A network on a device. Not for use by two threads at once."""
 
@@ -89,27 +117,76 @@ class Module:
         self._form: Form
         self._form, self._host = settle(plan, device)
         self._types = {entry.name: _type(entry.dtype, entry.shape) for entry in plan.buffers}
-        held = allocate(plan, self._host)
-        self._memory = held.memory
+        held = self._held = allocate(plan, self._host)
         self._executor = make_executor(self._form, plan, held, self._host)
         # The arrays are on the device now; letting go of them frees the file or zip behind them.
-        self.plan = replace(plan, weights={})
-        self._parts = prepare_parts(plan, self._executor, held, self._host)
-        self._whole = tuple(launch for part in self._parts for launch in part.launches)
-        self._connect(held)
-        self._host.enqueue(self._whole)
+        crossing = host_roots(plan)
+        kept = {name: np.array(a) for name, a in plan.weights.items() if name in crossing}
+        self._source, self.plan = replace(plan, weights=kept), replace(plan, weights={})
+        self._connect()
+        for values in plan.corners:
+            self._set(self._at(values))
+            self._host.enqueue(self._now.whole)
         self._host.finish()
 
-    def _connect(self, held: Allocations) -> None:
-        """What a run needs for its inputs and outputs is at hand."""
-        host, types, plan = self._host, self._types, self.plan
+    def _connect(self) -> None:
+        """Where inputs, outputs and sizes lie is at hand."""
+        host, plan, held = self._host, self.plan, self._held
         roots, elsewhere = storage_roots(plan), made_by_hosts(plan)
         self._made = {name: roots[name] for name in plan.outputs if roots[name] in elsewhere}
-        read = [name for name in plan.outputs if name not in self._made]
-        parts = {n: held.interface(n, host) for n in (*plan.inputs, *read)}
-        self._check = InputCheck(plan.name, self.inputs)
-        self._writers = [host.writer(parts[name], types[name]) for name in plan.inputs]
-        self._readers = [(name, host.reader(parts[name], types[name])) for name in read]
+        self._read = [name for name in plan.outputs if name not in self._made]
+        sizes = [each.buffer for each in plan.sizes]
+        self._places = {n: held.interface(n, host) for n in (*plan.inputs, *self._read, *sizes)}
+        steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
+        self._crossing = dict.fromkeys([*plan.inputs, *plan.outputs, *steps])
+        self._check = InputCheck(plan)
+        self._prepared: dict[Shapes, _AtSizes] = {}
+
+    def _at(self, values: SizeValues) -> _AtSizes:
+        """What a run for these sizes needs."""
+        host, places = self._host, self._places
+        types = {name: _at(self._types[name], values) for name in self._crossing}
+        parts = prepare_parts(self._source, values, types, self._executor, self._held, host)
+        return _AtSizes(
+            values=values,
+            parts=parts,
+            whole=tuple(launch for part in parts for launch in part.launches),
+            types=types,
+            writers=[host.writer(places[name], types[name]) for name in self.plan.inputs],
+            readers=[(name, host.reader(places[name], types[name])) for name in self._read],
+            sizes=[
+                (each.buffer, np.array([values[each.size.name]], np.int32))
+                for each in self.plan.sizes
+            ],
+        )
+
+    def _prepare(self, shapes: Shapes) -> _AtSizes:
+        """The same for inputs of these shapes, kept. Raises: InputError if they do not fit."""
+        found = self._at(self._check.sizes(shapes))
+        if len(self._prepared) == _MOST_KEPT:
+            del self._prepared[next(iter(self._prepared))]
+        self._prepared[shapes] = found
+        return found
+
+    def _set(self, wanted: _AtSizes) -> None:
+        """The sizes of the next run are these."""
+        for name, array in wanted.sizes:
+            self._host.write(self._places[name], array)
+        self._now = wanted
+
+    def _fill(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """The inputs are on the device, and the sizes are theirs; the inputs, in order.
+
+        Raises: InputError as `run`.
+        """
+        arrays = self._check.arrays(inputs)
+        shapes = tuple([array.shape for array in arrays])
+        wanted = self._prepared.get(shapes) or self._prepare(shapes)
+        if wanted is not self._now:
+            self._set(wanted)
+        for write, array in zip(wanted.writers, arrays, strict=True):
+            write(array)
+        return arrays
 
     @classmethod
     def load(cls, path: Path | str, device: Device | str | None = None) -> "Module":
@@ -126,7 +203,7 @@ class Module:
 
     @property
     def inputs(self) -> dict[str, TensorType]:
-        """What `run` takes, in the model's order."""
+        """What `run` takes, in the model's order; extents may depend on sizes."""
         return {name: self._types[name] for name in self.plan.inputs}
 
     @property
@@ -147,25 +224,24 @@ class Module:
     @property
     def memory(self) -> MemoryPlan:
         """Sizes of the arena, the weights, and the inputs and outputs."""
-        return self._memory
+        return self._held.memory
 
     @property
     def peak_bytes(self) -> int:
         """Device memory that the module holds."""
-        return self._memory.peak_bytes
+        return self.memory.peak_bytes
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name, in arrays of their own of the types that `outputs` states.
 
-        Raises: InputError if an input is missing, unknown, or of another shape or type, or if a
-        host step cannot work with what it gets.
+        Raises: InputError if an input is missing, unknown, or of another shape or type, if a size
+        is out of its range, or if a host step cannot work with what it gets.
         """
         if self.plan.hosts:
             return self.observe(inputs)[0]
-        for write, array in zip(self._writers, self._check.arrays(inputs), strict=True):
-            write(array)
-        self._host.enqueue(self._whole)
-        return {name: read() for name, read in self._readers}
+        self._fill(inputs)
+        self._host.enqueue(self._now.whole)
+        return {name: read() for name, read in self._now.readers}
 
     __call__ = run
 
@@ -173,27 +249,25 @@ class Module:
         self, inputs: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
         """What `run` returns, and what each host step read and made, in order."""
-        arrays = self._check.arrays(inputs)
-        for write, array in zip(self._writers, arrays, strict=True):
-            write(array)
-        values = dict(zip(self.plan.inputs, arrays, strict=True))
+        arrays = self._fill(inputs)
+        values = dict([*zip(self.plan.inputs, arrays, strict=True), *self._now.sizes])
         runs: list[HostRun] = []
-        for part in self._parts:
+        for part in self._now.parts:
             self._host.enqueue(part.launches)
             runs += [call(values) for call in part.hosts]
-        outputs = {name: read() for name, read in self._readers}
+        outputs = {name: read() for name, read in self._now.readers}
         for name, root in self._made.items():
-            made = values[root]
-            outputs[name] = made if name == root else made.reshape(self._types[name].shape).copy()
+            made, shape = values[root], self._now.types[name].shape
+            outputs[name] = made if name == root else made.reshape(shape).copy()
         return {name: outputs[name] for name in self.plan.outputs}, tuple(runs)
 
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
         """A call that runs the launches from `first` to before `end`, `rounds` times over.
 
-        They work on whatever the buffers hold; for timing. At most 1024 launches, rounds counted.
-        Host steps between them do not run.
+        They work on whatever the buffers hold, for the sizes of the last run; for timing. At most
+        1024 launches, rounds counted. Host steps between them do not run.
         """
-        launches = self._executor.part(first, end, rounds)
+        launches = launches_at(self._executor.part(first, end, rounds), self._now.values)
 
         def run() -> None:
             self._host.enqueue(launches)
@@ -202,8 +276,9 @@ class Module:
         return run
 
     def run_launches(self) -> None:
-        """All launches run, on whatever the buffers hold; steps between them do not. For timing."""
-        for part in self._parts:
+        """All launches run, on whatever the buffers hold, for the sizes of the last run; steps
+        between them do not. For timing."""
+        for part in self._now.parts:
             self._host.enqueue(part.launches)
         self._host.finish()
 
@@ -242,24 +317,26 @@ class Module:
     ) -> tuple[LaunchProfile, ...]:
         """The time of each step in order, as the median of `repeat` runs (at least one).
 
+        The steps are those for the sizes of the inputs, the largest ones if none are given.
         A launch in a loop is timed once, and counted as often as it runs. With the ceilings of the
         device, also each launch's share of its roofline.
         """
         feeds, count = self.random_inputs() if inputs is None else inputs, max(1, repeat)
         self.run(feeds)
+        values = self._now.values
+        variant, plan = self.plan.variant_at(values), self.plan.at(values)
         steps = [
             launch
-            for i in range(len(self.plan.launches))
-            for launch in self._executor.part(i, i + 1, 1)
+            for i in range(variant.first, variant.end)
+            for launch in launches_at(self._executor.part(i, i + 1, 1), values)
         ]
         alone = _medians([self._host.profile(steps) for _ in range(count)])
-        launched = map(operator.mul, alone, self.plan.repeats)
+        launched = map(operator.mul, alone, plan.repeats)
         hosted = iter(self._host_medians(feeds, count))
         medians = [
-            next(hosted) if isinstance(step, PlanHost) else next(launched)
-            for step in self.plan.steps
+            next(hosted) if isinstance(step, PlanHost) else next(launched) for step in plan.steps
         ]
-        return profile_rows(self.plan.whole_steps, medians, ceilings)
+        return profile_rows(plan.whole_steps, medians, ceilings)
 
     def _host_medians(self, feeds: Mapping[str, np.ndarray], count: int) -> Iterator[float]:
         """Seconds of each host step in order."""
@@ -267,12 +344,14 @@ class Module:
             return iter(())
         return _medians([[r.seconds for r in self.observe(feeds)[1]] for _ in range(count)])
 
-    def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
+    def random_inputs(
+        self, seed: int = 0, sizes: SizeValues | None = None
+    ) -> dict[str, np.ndarray]:
         """A random array of the right type for each input, by name; equal seeds, equal arrays.
 
-        Inputs that hold indices get valid ones.
+        They are for these sizes, or the largest ones. Inputs that hold indices get valid ones.
         """
-        return sample_inputs(self.plan, seed)
+        return sample_inputs(self.plan, seed, sizes)
 
 
 def profile_rows(
@@ -283,15 +362,19 @@ def profile_rows(
     return tuple(_profile(*row, total, ceilings) for row in zip(steps, seconds, strict=True))
 
 
-def sample_inputs(plan: NetworkPlan, seed: int = 0) -> dict[str, np.ndarray]:
+def sample_inputs(
+    plan: NetworkPlan, seed: int = 0, sizes: SizeValues | None = None
+) -> dict[str, np.ndarray]:
     """An array for each input of the plan, by name; equal seeds give equal arrays.
 
-    They are the samples that the user gave, in turns, or else random.
+    They are the samples that the user gave, in turns, or else random. Where sizes are asked for,
+    they are random ones for these, and otherwise for the largest ones.
     """
-    if plan.samples:
+    if plan.samples and sizes is None:
         return sample_of(plan.samples, seed)
+    values = plan.largest if sizes is None else sizes
     entries = {name: plan.buffer(name) for name in plan.inputs}
-    types = {name: _type(entry.dtype, entry.shape) for name, entry in entries.items()}
+    types = {name: _at(_type(entry.dtype, entry.shape), values) for name, entry in entries.items()}
     return random_inputs(types, seed, plan.counts, plan.least)
 
 
@@ -385,3 +468,7 @@ def _profile(
 
 def _type(dtype: str, shape: tuple[int, ...]) -> TensorType:
     return TensorType(shape, DType(dtype))
+
+
+def _at(kind: TensorType, values: SizeValues) -> TensorType:
+    return TensorType(tuple(at(extent, values) for extent in kind.shape), kind.dtype)

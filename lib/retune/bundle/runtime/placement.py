@@ -18,6 +18,8 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.bundle.runtime.hazards import Region, Touched
+from retune.codegen.network.extents import SizesAt
+from retune.core.dims import most, sizes_of
 from retune.core.dtypes import itemsize
 from retune.device.opencl.runtime import aligned
 from retune.ir.storage import Span
@@ -35,6 +37,7 @@ class ValueMemory:
     offset: int
     """Bytes from its start, a multiple of PART_ALIGN_BYTES."""
     bytes: int
+    """For the largest sizes."""
     spans: tuple[Span, ...] = ()
     """What is meant of it, in bytes, where that is not all."""
 
@@ -58,7 +61,7 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
 
     What exists on the host only has none, nor has what is an image.
     """
-    sizes = {entry.name: entry.bytes for entry in plan.buffers}
+    sizes = {entry.name: most(entry.bytes) for entry in plan.buffers}
     ends = [memory.arena_bytes, 0, 0]
     placed: dict[str, ValueMemory] = {}
     elsewhere = roots_off_device(plan) | {entry.name for entry in plan.buffers if entry.image}
@@ -83,14 +86,27 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
     return Placement(places=places, base_bytes=tuple(ends))
 
 
+def sizes_at(plan: NetworkPlan, placement: Placement) -> SizesAt:
+    """Where the sizes of a plan lie: with its inputs and outputs."""
+    places = {each.size.name: placement.places[each.buffer].offset for each in plan.sizes}
+    return SizesAt(base=INTERFACE, offsets=places)
+
+
 def touched(plan: NetworkPlan, placement: Placement) -> list[Touched]:
-    """The memory that each launch reads and writes, less images, which nothing writes."""
+    """The memory that each launch reads and writes, less images, which nothing writes.
+
+    The sizes that say over which range it runs are read.
+    """
+    buffers = {each.size: each.buffer for each in plan.sizes}
     return [
         Touched(
             reads=tuple(
-                placement.places[name].region for name in launch.read if name in placement.places
+                placement.places[name].region
+                for name in dict.fromkeys([*launch.read, *sizes])
+                if name in placement.places
             ),
             writes=tuple(placement.places[name].region for name in launch.writes),
         )
         for launch in plan.launches
+        for sizes in [sorted(buffers[size] for size in sizes_of(launch.global_size))]
     ]

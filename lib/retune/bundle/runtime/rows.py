@@ -12,8 +12,9 @@ from math import prod
 
 from retune.bundle.plan import NetworkPlan, Segment
 from retune.bundle.runtime.hazards import Touched, together, waits
-from retune.bundle.runtime.placement import Placement, touched
+from retune.bundle.runtime.placement import INTERFACE, Placement, sizes_at, touched
 from retune.codegen.network.chains import MOST_LINKS, Chain, chained_launch
+from retune.codegen.network.extents import SizesAt
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.source import three
 
@@ -45,7 +46,8 @@ def step_rows(plan: NetworkPlan, placement: Placement) -> StepRows:
     table = _Table(
         callees={callee.kernel: callee for callee in callees_of(plan)},
         accesses=accesses,
-        steps=steps_of(plan, placement, waits(accesses)),
+        steps=steps_of(plan, placement, befores_of(plan, accesses)),
+        sizes=sizes_at(plan, placement),
     )
     segments = {
         (part.first, part.end): tuple(_segments(plan, table, part.first, part.end))
@@ -75,6 +77,15 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
     return list(found.values())
 
 
+def befores_of(plan: NetworkPlan, accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
+    """What each launch waits for, among those of its variant."""
+    return [
+        tuple(variant.first + before for before in befores)
+        for variant in plan.alternatives
+        for befores in waits(accesses[variant.first : variant.end])
+    ]
+
+
 def steps_of(
     plan: NetworkPlan, placement: Placement, befores: Sequence[tuple[int, ...]]
 ) -> list[CalleeLaunch]:
@@ -98,6 +109,7 @@ class _Table:
     callees: Mapping[str, Callee]
     accesses: Sequence[Touched]
     steps: list[CalleeLaunch]
+    sizes: SizesAt
     chains: dict[tuple[tuple[str, ...], int], Chain] = field(
         default_factory=dict[tuple[tuple[str, ...], int], Chain]
     )
@@ -113,7 +125,10 @@ class _Table:
             for (run, times), before in zip(rows, befores, strict=True):
                 own = [self.steps[i] for i in run]
                 name = self._callee(tuple(step.kernel for step in own), times)
-                self.steps.append(chained_launch(name, own, tuple(begin + b for b in before)))
+                chain = self.chains.get((tuple(step.kernel for step in own), times))
+                more = [(INTERFACE, 0)] if chain and chain.reads_sizes else []
+                waiting = tuple(begin + b for b in before)
+                self.steps.append(chained_launch(name, own, waiting, more))
             self.added[rows] = Segment(first=begin, end=len(self.steps))
         return self.added[rows]
 
@@ -123,7 +138,8 @@ class _Table:
             return names[0]
         if (names, times) not in self.chains:
             links = tuple(self.callees[name] for name in names)
-            self.chains[names, times] = Chain(f"chain_{len(self.chains)}", links, times)
+            name = f"chain_{len(self.chains)}"
+            self.chains[names, times] = Chain(name, links, times, self.sizes)
         return self.chains[names, times].name
 
 

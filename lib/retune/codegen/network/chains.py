@@ -8,6 +8,7 @@ worker that runs the next one, too.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from retune.codegen.network.extents import SizesAt, extent_text
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.opencl.kernels import group_function
 
@@ -22,11 +23,18 @@ class Chain:
     name: str
     links: tuple[Callee, ...]
     times: int = 1
+    sizes: SizesAt | None = None
+    """Needed where groups of links depend on sizes."""
+
+    @property
+    def reads_sizes(self) -> bool:
+        """Whether groups of a link depend on sizes; the base with them is the last parameter."""
+        return not all(link.is_fixed for link in self.links)
 
     @property
     def callee(self) -> Callee:
         """The chain as a kernel of one group; its parameters are those of all links in order."""
-        count = sum(link.parameters for link in self.links)
+        count = sum(link.parameters for link in self.links) + self.reads_sizes
         return Callee(kernel=self.name, parameters=count, groups=(1, 1, 1))
 
     @property
@@ -40,6 +48,9 @@ class Chain:
         yield f"static void {group_function(self.name)}("
         yield from (f"    {parameter}," for parameter in given)
         yield "    const int3 group) {"
+        extents = [extent for link in self.links for extent in link.groups]
+        pointer = f"(__global const char*)p{count - 1}"
+        yield from (f"  {line}" for line in (self.sizes or SizesAt()).lines(extents, pointer))
         if self.times > 1:
             yield f"  for (int time = 0; time < {self.times}; ++time) {{"
         first = 0
@@ -56,18 +67,21 @@ class Chain:
 def _all_groups(link: Callee, first: int) -> Iterator[str]:
     """Calls of one link, whose arguments are parameters from that number on."""
     for axis, extent in zip("zyx", reversed(link.groups), strict=True):
-        yield f"for (int {axis} = 0; {axis} < {extent}; ++{axis})"
+        yield f"for (int {axis} = 0; {axis} < {extent_text(extent)}; ++{axis})"
     given = ", ".join(f"p{number}" for number in range(first, first + link.parameters))
     yield f"  {group_function(link.kernel)}({given}, (int3)(x, y, z));"
 
 
 def chained_launch(
-    name: str, launches: Sequence[CalleeLaunch], waits: tuple[int, ...]
+    name: str,
+    launches: Sequence[CalleeLaunch],
+    waits: tuple[int, ...],
+    more: Sequence[tuple[int, int]] = (),
 ) -> CalleeLaunch:
-    """The launch of a chain in place of those of its links."""
+    """The launch of a chain in place of those of its links; `more` are what it reads besides."""
     return CalleeLaunch(
         kernel=name,
-        args=tuple(place for launch in launches for place in launch.args),
+        args=(*(place for launch in launches for place in launch.args), *more),
         waits=waits,
         label=", ".join(dict.fromkeys(launch.label for launch in launches)),
     )

@@ -15,6 +15,7 @@ from retune.codegen.network.persistent import (
     CalleeLaunch,
     base_names,
     case_lines,
+    counts_of,
     support_lines,
     table,
 )
@@ -43,7 +44,8 @@ def in_network_text(
     Arguments: `bases` pointers, the counters, the times, the choice. The choice holds for each
     slot its first row and the row after its last one; a row waits for the one before it. After a
     launch the times hold the clock at its start, then for each row that ran when it was complete.
-    What the rows say of waiting does not count. The counters are as for `persistent`.
+    What the rows say of waiting does not count. The counters are as for `persistent`. Groups are
+    the same for all sizes: a comparison is one of sizes that are chosen.
     """
     width = max((len(slot) for slot in slots), default=0)
     pointers = base_names(bases)
@@ -54,7 +56,7 @@ def in_network_text(
     held = f"__global char* const bases[{bases}] = {{{', '.join(pointers)}}};"
     body = [held, *_body(callees, len(slots), width)]
     kernel = cooperative_kernel(NAME, (1, 1, 1), given, body)
-    tables = [*table(callees, rows), *_waits(slots, width)]
+    tables = [*table(callees, rows, counts_of(callees)), *_waits(slots, width)]
     return "\n".join([*tables, *support_lines(threads), *kernel, ""])
 
 

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from math import prod
 from textwrap import indent
 
+from retune.codegen.network.extents import Counts, SizesAt, extent_text
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function
+from retune.core.dims import is_fixed, most
 
 NAME = "persistent"
 """Entry point of the kernel."""
@@ -46,6 +48,7 @@ class Callee:
     parameters: int
     """How many pointers it takes."""
     groups: tuple[int, int, int]
+    """Along each axis; they may depend on sizes."""
     items: int = 1
     """Of a group."""
     arena: int | None = None
@@ -61,8 +64,13 @@ class Callee:
     @property
     def group(self) -> str:
         """The number of group `t` along each axis, in OpenCL C."""
-        x, y, _ = self.groups
-        return f"(int3)(t % {x}, t / {x} % {y}, t / {x * y})"
+        x, y = (_factor(self.groups[axis]) for axis in range(2))
+        return f"(int3)(t % {x}, t / {x} % {y}, t / {_factor(self.groups[0] * self.groups[1])})"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its groups are the same for all sizes."""
+        return all(map(is_fixed, self.groups))
 
     def arguments(self, first: int) -> list[str]:
         """Its pointers, by the places that a row of `steps` has from that number on."""
@@ -70,6 +78,10 @@ class Callee:
             f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}]),"
             for at in range(first, first + 2 * self.parameters, 2)
         ]
+
+
+def _factor(extent: int) -> str:
+    return str(extent) if is_fixed(extent) else f"({extent_text(extent)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +112,7 @@ def workers(compute_units: int) -> int:
 
 def most_rounds(groups: int) -> int:
     """How many times over one launch can run steps of at most that many groups."""
-    return max(1, _MOST_COUNTED // max(1, groups))
+    return max(1, _MOST_COUNTED // max(1, most(groups)))
 
 
 def state_bytes(steps: int, threads: int) -> int:
@@ -115,10 +127,12 @@ def persistent_text(
     threads: int | str,
     *,
     moving: bool = False,
+    sizes: SizesAt | None = None,
 ) -> str:
     """OpenCL C of the kernel; the callees' own texts go before it.
 
-    `threads` is the device's number of them, or the name of a macro that will be.
+    `threads` is the device's number of them, or the name of a macro that will be. Groups that
+    depend on sizes are counted by what lies where `sizes` says, when their step begins.
 
     Arguments: `bases` pointers, the counters, then the first step to run, the step to stop before,
     and how many times over, at most `most_rounds` of their groups. If `moving`, two
@@ -127,6 +141,7 @@ def persistent_text(
     of the kernel ended.
     """
     pointers, kept = base_names(bases), "" if moving else "const "
+    counts = counts_of(callees, sizes)
     given = [
         *(f"__global char* {name}" for name in pointers),
         "__global atomic_int* state",
@@ -136,10 +151,11 @@ def persistent_text(
     body = [
         f"__global char* {kept}bases[{bases}] = {{{', '.join(pointers)}}};",
         *(["const int window = retune_read(state + 1);"] if moving else []),
-        *_body(callees, _width(steps), moving=moving),
+        *_body(callees, _width(steps), counts, moving=moving),
     ]
     kernel = cooperative_kernel(NAME, (1, 1, 1), given, body)
-    return "\n".join([*table(callees, steps), *support_lines(threads), *kernel, ""])
+    tables = [*table(callees, steps, counts), *counts.function()]
+    return "\n".join([*tables, *support_lines(threads), *kernel, ""])
 
 
 def base_names(bases: int) -> list[str]:
@@ -151,20 +167,24 @@ def _width(steps: Sequence[CalleeLaunch]) -> int:
     return max((len(step.waits) for step in steps), default=0)
 
 
-def table(callees: Sequence[Callee], steps: Sequence[CalleeLaunch]) -> list[str]:
+def counts_of(callees: Sequence[Callee], sizes: SizesAt | None = None) -> Counts:
+    """Groups of each kernel."""
+    return Counts({callee.kernel: callee.count for callee in callees}, sizes)
+
+
+def table(callees: Sequence[Callee], steps: Sequence[CalleeLaunch], counts: Counts) -> list[str]:
     """The constant `steps`: a row for each step."""
     numbers = {callee.kernel: i for i, callee in enumerate(callees)}
-    groups = {callee.kernel: callee.count for callee in callees}
     width = _width(steps)
-    most = max(callee.parameters for callee in callees)
+    places = max(callee.parameters for callee in callees)
     lines = [
         "// Of each step: its kernel, its work-groups, the steps to wait for (-1: no more), and",
         f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
-        f"__constant int steps[{len(steps)}][{_WAITS_AT + width + 2 * most}] = {{",
+        f"__constant int steps[{len(steps)}][{_WAITS_AT + width + 2 * places}] = {{",
     ]
     for number, step in enumerate(steps):
         waits = (*step.waits, *(-1,) * (width - len(step.waits)))
-        lines.append(step.row(number, (numbers[step.kernel], groups[step.kernel], *waits)))
+        lines.append(step.row(number, (numbers[step.kernel], counts.stated(step.kernel), *waits)))
     return [*lines, "};", ""]
 
 
@@ -221,7 +241,13 @@ static int retune_take(__global atomic_int* counters, const int me, const int gr
 """.splitlines()
 
 
-def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
+def _body(callees: Sequence[Callee], width: int, counts: Counts, *, moving: bool) -> list[str]:
+    opened = "".join(f"{line}\n" for line in counts.pointer())
+    extents = [extent for callee in callees for extent in callee.groups]
+    read = counts.variables(extents)
+    read += [] if counts.is_fixed else [f"const int groups = {counts.of('step[1]')};"]
+    counted = "step[1]" if counts.is_fixed else "groups"
+    at_step = "".join(f"    {line}\n" for line in read)
     now = "(window + round) % windows"
     move = f"  bases[0] = base_0 + {ALIGN_BYTES}L * stride * ({now});\n"
     keep = (
@@ -229,10 +255,10 @@ def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
         "                        memory_scope_device);\n"
     )
     return f"""\
-const int me = retune_add(state, 1);
+{opened}const int me = retune_add(state, 1);
 for (int round = 0; round < rounds; ++round) {{
   for (int before = first; round && before < last; ++before) {{
-    retune_wait(COUNTERS(before), round * steps[before][1]);
+    retune_wait(COUNTERS(before), round * {counts.of("steps[before][1]")});
   }}
 {move if moving else ""}  for (int number = first; number < last; ++number) {{
     __constant const int* step = steps[number];
@@ -240,12 +266,12 @@ for (int round = 0; round < rounds; ++round) {{
     for (int i = 0; i < {width}; ++i) {{
       const int before = step[{_WAITS_AT} + i];
       if (before >= first) {{
-        retune_wait(COUNTERS(before), (round + 1) * steps[before][1]);
+        retune_wait(COUNTERS(before), (round + 1) * {counts.of("steps[before][1]")});
       }}
     }}
-    int done = 0;
+{at_step}    int done = 0;
     int t;
-    while ((t = retune_take(counters, me, step[1], round)) >= 0) {{
+    while ((t = retune_take(counters, me, {counted}, round)) >= 0) {{
       ++done;
       switch (step[0]) {{
 {indent(case_lines(callees, width), "  ")}

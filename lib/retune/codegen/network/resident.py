@@ -29,8 +29,10 @@ from dataclasses import dataclass
 from math import prod
 from textwrap import wrap
 
+from retune.codegen.network.extents import Counts, SizesAt, extent_text
 from retune.codegen.network.persistent import ALIGN_BYTES, Callee, CalleeLaunch, base_names
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function, tile_name
+from retune.core.dims import most
 
 NAME = "persistent"
 """Entry point of the kernel."""
@@ -39,7 +41,7 @@ LINE_INTS = 32
 MOST_BYTES = 50_000
 """Of the table of steps, which has a few waits beside it: devices have 64 KB of constants."""
 
-_PLACES_AT = 4
+_PLACES_AT = 3
 _ALIGN = 64
 """Bytes of a vector at most: local memory starts at multiples of this."""
 _WARP = 32
@@ -144,8 +146,9 @@ class Shape:
     """Bytes of local memory of each."""
 
     def beside(self, tiles: Callee) -> int:
-        """Groups of a kernel that one of these runs side by side: only as many as it takes."""
-        needed = -(-prod(tiles.groups) // self.groups)
+        """Groups of a kernel that one of these runs side by side: only as many as it takes, for the
+        largest sizes."""
+        needed = -(-most(prod(tiles.groups)) // self.groups)
         return max(1, min(needed, self.items // _room(tiles), self.arena // (tiles.arena or 1)))
 
     def tickets(self, tiles: Callee) -> int:
@@ -168,12 +171,19 @@ def state_bytes(steps: int) -> int:
 
 
 def resident_text(
-    tiles: Sequence[Callee], steps: Sequence[CalleeLaunch], bases: int, shape: Shape, way: Way
+    tiles: Sequence[Callee],
+    steps: Sequence[CalleeLaunch],
+    bases: int,
+    shape: Shape,
+    way: Way,
+    sizes: SizesAt | None = None,
 ) -> str:
     """OpenCL C of the kernel; the texts of the kernels that it runs go before it.
 
     Arguments: `bases` pointers, the counters, the first step to run, and the step to stop before.
+    Groups that depend on sizes are counted by what lies where `sizes` says at the start.
     """
+    counts = Counts({one.kernel: shape.tickets(one) for one in tiles}, sizes)
     pointers = base_names(bases)
     given = [
         *(f"__global uchar* {name}" for name in pointers),
@@ -183,10 +193,20 @@ def resident_text(
     body = [
         f"__local uchar arena[{shape.arena}] __attribute__((aligned({_ALIGN})));",
         f"__global uchar* const bases[{bases}] = {{{', '.join(pointers)}}};",
-        *_BODY.format(line=LINE_INTS, cases=cases, none=len(steps), items=shape.items).splitlines(),
+        *counts.pointer(),
+        *counts.variables([extent for one in tiles for extent in one.groups]),
+        *_BODY.format(
+            line=LINE_INTS,
+            cases=cases,
+            none=len(steps),
+            items=shape.items,
+            tickets=counts.of("steps[at][1]"),
+            before=counts.of("steps[before][1]"),
+        ).splitlines(),
     ]
     kernel = cooperative_kernel(NAME, (shape.items, 1, 1), given, body)
-    return "\n".join([*_table(tiles, steps, shape), way.text, *kernel, ""])
+    tables = [*_table(tiles, steps, counts), *counts.function()]
+    return "\n".join([*tables, way.text, *kernel, ""])
 
 
 def table_bytes(tiles: Sequence[Callee], steps: int) -> int:
@@ -195,27 +215,26 @@ def table_bytes(tiles: Sequence[Callee], steps: int) -> int:
     return 4 * (steps + 1) * (_PLACES_AT + 2 * most)
 
 
-def _table(tiles: Sequence[Callee], steps: Sequence[CalleeLaunch], shape: Shape) -> list[str]:
+def _table(tiles: Sequence[Callee], steps: Sequence[CalleeLaunch], counts: Counts) -> list[str]:
     """The constants `waits`, and `steps`: a row for each step, and one that ends the numbers."""
     numbers = {one.kernel: i for i, one in enumerate(tiles)}
     waits = [before for step in steps for before in step.waits]
     row_ints = table_bytes(tiles, 0) // 4
     rows: list[str] = []
-    ticket, waited = 0, 0
+    waited = 0
     for number, step in enumerate(steps):
-        count = shape.tickets(tiles[numbers[step.kernel]])
-        rows.append(step.row(number, (numbers[step.kernel], ticket, count, waited)))
-        ticket, waited = ticket + count, waited + len(step.waits)
+        rows.append(step.row(number, (numbers[step.kernel], counts.stated(step.kernel), waited)))
+        waited += len(step.waits)
     return [
         "// The steps that steps wait for.",
         f"__constant int waits[{max(1, len(waits))}] = {{",
         *wrap(", ".join(map(str, waits or [-1])), 97, initial_indent="  ", subsequent_indent="  "),
         "};",
-        "// Of each step: its kernel, its first ticket, its tickets, the first of its waits, and",
-        f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
+        "// Of each step: its kernel, its tickets, the first of its waits, and base pointer and",
+        f"// offset / {ALIGN_BYTES} of each argument.",
         f"__constant int steps[{len(steps) + 1}][{row_ints}] = {{",
         *rows,
-        f"  {{-1, {ticket}, 0, {waited}}}",
+        f"  {{-1, 0, {waited}}}",
         "};",
     ]
 
@@ -223,35 +242,37 @@ def _table(tiles: Sequence[Callee], steps: Sequence[CalleeLaunch], shape: Shape)
 _BODY = """\
 __local int* taken = (__local int*)arena;
 const int me = get_local_id(0);
-const int begin = steps[first][1], end = steps[last][1];
-// Of the first item alone: its next ticket, the step of that or one before, and what is done.
-int ahead = 0, at = first, number = {none}, done = 0;
+// Of the first item alone: its next ticket, the step of that or one before, its first ticket, its
+// tickets, and what is done.
+int ahead = 0, at = first - 1, start = 0, tickets = 0, number = {none}, done = 0;
 if (me == 0) {{
-  ahead = begin + resident_add(state);
+  ahead = resident_add(state);
 }}
 do {{
   if (me == 0) {{
     const int ticket = ahead;
-    while (ticket < end && steps[at + 1][1] <= ticket) {{
+    while (at < last && start + tickets <= ticket) {{
+      start += tickets;
       ++at;
+      tickets = {tickets};
     }}
-    const int next = ticket < end ? at : {none};
+    const int next = at < last ? at : {none};
     if (next != number && done > 0) {{
       resident_done(state + {line} * (2 + number), done);
       done = 0;
     }}
     ++done;
     if (next < {none}) {{
-      ahead = begin + resident_add(state);
-      for (int i = steps[at][3]; next != number && i < steps[at + 1][3]; ++i) {{
+      ahead = resident_add(state);
+      for (int i = steps[at][2]; next != number && i < steps[at + 1][2]; ++i) {{
         const int before = waits[i];
         if (before >= first) {{
-          resident_wait(state + {line} * (2 + before), steps[before][2]);
+          resident_wait(state + {line} * (2 + before), {before});
         }}
       }}
     }}
     taken[0] = next;
-    taken[1] = ticket - steps[at][1];
+    taken[1] = ticket - start;
   }}
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
   number = taken[0];
@@ -279,7 +300,7 @@ def _cases(tiles: Sequence[Callee], shape: Shape) -> list[str]:
     """The cases of a switch over the kernel's number, which run tile `tile` of a step."""
     lines: list[str] = []
     for number, one in enumerate(tiles):
-        beside, room, groups = shape.beside(one), _room(one), prod(one.groups)
+        beside, room, groups = shape.beside(one), _room(one), extent_text(prod(one.groups))
         lines += [
             f"case {number}: {{  // {beside} of {groups} groups of {one.items}",
             f"  const int slot = me / {room};",

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from retune.codegen.network import persistent
+from retune.codegen.network.extents import SizesAt
 from retune.codegen.network.persistent import (
     Callee,
     CalleeLaunch,
     most_rounds,
     persistent_text,
 )
+from retune.core.dims import most
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 
@@ -30,18 +32,20 @@ class Persistent:
         bases: int,
         *,
         moving: bool = False,
+        sizes: SizesAt | None = None,
     ) -> None:
         """The program is built when the call returns; drivers may compile at the first launch.
 
         `texts` define the callees; `bases` buffers hold the steps' arguments. If `moving`, the
-        first of them can hold others in each round. Raises: BuildFailed.
+        first of them can hold others in each round. `sizes` say what groups depend on.
+        Raises: BuildFailed.
         """
         self._device = device
         self._threads = max(1, device.spec.compute_units)
         self._steps = len(steps)
-        self.most_rounds = most_rounds(max((callee.count for callee in callees), default=1))
+        self.most_rounds = most_rounds(max((most(callee.count) for callee in callees), default=1))
         self._moving = moving
-        own = persistent_text(callees, steps, bases, self._threads, moving=moving)
+        own = persistent_text(callees, steps, bases, self._threads, moving=moving, sizes=sizes)
         self._program = device.build(
             "\n".join([*texts, own]), options=(*options, persistent.BUILD_OPTION)
         )

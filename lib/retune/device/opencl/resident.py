@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from retune.codegen.network import resident
+from retune.codegen.network.extents import SizesAt
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.network.resident import WAYS
 from retune.core.target import DeviceSpec
@@ -31,17 +32,19 @@ class Resident:
         *,
         groups: int | None = None,
         way: str | None = None,
+        sizes: SizesAt | None = None,
     ) -> None:
         """The program is built when the call returns; drivers may compile at the first launch.
 
         `texts` define the functions of `tiles`; `bases` buffers hold the steps' arguments.
-        `groups` and `way` are otherwise what the device has. Raises: BuildFailed.
+        `groups` and `way` are otherwise what the device has; `sizes` say what groups of tiles
+        depend on. Raises: BuildFailed.
         """
         found = WAYS[way or way_of(device.spec) or next(iter(WAYS))]
         wanted = groups or GROUPS_A_UNIT * max(1, device.spec.compute_units)
         self._device, self._steps = device, len(steps)
         self._shape = resident.shape_of(tiles, wanted)
-        own = resident.resident_text(tiles, steps, bases, self._shape, found)
+        own = resident.resident_text(tiles, steps, bases, self._shape, found, sizes)
         self._program = device.build("\n".join([*texts, own]), options=(*options, *found.options))
         self._state = device.allocate(resident.state_bytes(self._steps))
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from retune.codegen.source import KernelLaunch
 from retune.codegen.target import LEAST_BASED
+from retune.core.dims import SizeValues, at, is_fixed
 from retune.core.dtypes import DType, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
@@ -81,7 +82,10 @@ class BuiltProgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedKernel:
-    """A kernel with its arguments set, ready to be enqueued any number of times."""
+    """A kernel with its arguments set, ready to be enqueued any number of times.
+
+    Before that its global size needs values, if it depends on sizes: see `at`.
+    """
 
     name: str
     kernel: Any
@@ -97,6 +101,12 @@ class PreparedKernel:
     def one_group(self) -> "PreparedKernel":
         """The same kernel and arguments over a single work-group."""
         return replace(self, global_size=self.local_size)
+
+    def at(self, values: SizeValues) -> "PreparedKernel":
+        """The same for these sizes, of which its global size may be made."""
+        if all(map(is_fixed, self.global_size)):
+            return self
+        return replace(self, global_size=tuple(at(size, values) for size in self.global_size))
 
 
 class Device:
