@@ -11,7 +11,7 @@ from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.zoo import LIGHT, ZOO
 from retune.frontend.zoo.writer import open_axes
-from retune.graph.fuse import partition
+from retune.graph.fuse import ALIAS, partition
 from retune.graph.passes.pipeline import optimise
 from tests.support.sized_networks import check, fixing, imported, model_of
 
@@ -311,6 +311,23 @@ def test_an_input_may_state_a_size(name: str) -> None:
     assert not conditions, list(map(str, conditions))
     for found in values:
         check(model, graphs, found, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("causal", ["elementwise", "elementwise", "broadcast_to"]),
+        ("embedding", ["gather", "slice", "elementwise", "slice"]),
+        ("corners", ["resize_along", "resize_along"]),
+        ("scales", ["resample", "repeat", "resample"]),
+    ],
+)
+def test_numbers_of_elements_need_no_kernels(name: str, kernels: list[str]) -> None:
+    """They are computed by what reads them, and table rows that they number are a slice."""
+    text, sizes, _ = SPATIAL[name]
+    graphs, _ = imported(model_of(text), sizes, _values(sizes)[0])
+    kinds = [group.kind for group in partition(graphs[-1])]
+    assert [kind for kind in kinds if kind != ALIAS] == kernels
 
 
 def test_values_are_those_of_an_input_of_integers() -> None:

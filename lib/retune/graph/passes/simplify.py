@@ -8,6 +8,7 @@ import numpy as np
 
 from retune.core.dims import always_equal, always_same, is_fixed
 from retune.graph.graph import Graph, Node, without_dead
+from retune.graph.passes.numbers import gather_of_positions, move_positions
 from retune.graph.rewrite import GraphRewriter, rebuild, renamed, until_stable
 from retune.ops.convolution import border
 from retune.ops.registry import AttrValue, integer, ints, lookup, number
@@ -25,6 +26,8 @@ def remove_identities(graph: Graph) -> Graph:
         drop_identity,
         drop_broadcast,
         spread_last,
+        move_positions,
+        gather_of_positions,
         gather_to_slice,
         merge_reshapes,
         merge_transposes,
