@@ -22,7 +22,12 @@ from retune.codegen.passes.barriers import place_barriers
 from retune.codegen.passes.constants import Computed, computed_constants, pack_constants, packed
 from retune.codegen.passes.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.passes.items import one_item, virtual_threads
-from retune.codegen.passes.pipeline import drop_unit_loops, masks_to_guards, simplify_indices
+from retune.codegen.passes.pipeline import (
+    drop_unit_loops,
+    masks_to_guards,
+    simplify_indices,
+    whole_vectors,
+)
 from retune.codegen.passes.starts import starts_at_addends
 from retune.codegen.printing import render
 from retune.codegen.source import (
@@ -43,7 +48,7 @@ from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, loads, size_variables
+from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import (
@@ -55,6 +60,7 @@ from retune.ir.stmt import (
     loops,
     paths,
     show_stmt,
+    sizes_in,
     substitute_stmt,
 )
 from retune.ir.te import body_flops
@@ -70,6 +76,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("virtual threads", virtual_threads),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
+    ("whole vectors", whole_vectors),
     ("starts at addends", starts_at_addends),
     ("settle choices", settle_choices),
 )
@@ -360,8 +367,7 @@ def _buffers(program: Program, images: Mapping[str, Image]) -> list[ProgramBuffe
 def _size_buffers(program: Program) -> Iterator[ProgramBuffer]:
     """Those of the sizes on which the program depends."""
     buffers = (*program.inputs, *program.scratch, *program.outputs)
-    names = {v.name for b in buffers for n in b.shape for v in size_variables(n)}
-    names |= {v.name for n in loops(program.body) for v in size_variables(n.extent)}
+    names = {v.name for v in sizes_in(program)}
     if clash := sorted(names & {b.name for b in buffers}):
         raise CodegenError(
             f"{program.name}: size {clash[0]!r} has the name of a tensor; rename one of them"
