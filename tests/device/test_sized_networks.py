@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import parser
 
 from retune.bundle.build import build_finalists, build_plan
 from retune.bundle.format import read_bundle, write_bundle
@@ -16,6 +17,7 @@ from retune.bundle.runtime.module import Module
 from retune.bundle.variants import join_plans
 from retune.bundle.verify.in_network import open_finalists
 from retune.core.dims import Condition, Size, SizeValues, assuming, dim_of, holding
+from retune.core.errors import InputError
 from retune.core.ranges import TunedSizes
 from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.models import resolve_model
@@ -92,6 +94,31 @@ def test_finalists_are_compared_at_sizes_that_are_chosen(tmp_path: Path) -> None
     expected = module.run(module.random_inputs(0, {BATCH.name: 6}))
     for name, array in runner.outputs().items():
         np.testing.assert_array_equal(array, expected[name])
+
+
+def test_sizes_that_are_elements_of_an_input() -> None:
+    """A slice ends where an input says: the input is read before anything runs."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    net (float[n, 9] x, int64[1] ends) => (float[n, k] y) {
+      zero = Constant <value_ints = [0]> () one = Constant <value_ints = [1]> ()
+      s = Slice(x, zero, ends, one) y = Relu(s) }"""
+    model, end = parser.parse_model(text), Size("end", 2, 8)
+    device = open_device("pocl")
+    with assuming({BATCH.name: 8, "end": 6}) as assumed:
+        values = {"ends": (dim_of(end),)}
+        graph = import_model(model, {BATCH.name: (dim_of(BATCH),)}, values=values)
+        network = extract(optimise(graph, "NHWC"), max_error=0.0)
+        plan = build_plan(network, {}, device.spec, model_key="0", notes={})
+    assert [(each.input, each.axis) for each in plan.sizes] == [("x", 0), ("ends", None)]
+    module = Module(join_plans([plan], [assumed.conditions]), device)
+    for sizes in ({BATCH.name: 8, "end": 8}, {BATCH.name: 5, "end": 3}):
+        feeds = module.random_inputs(1, sizes)
+        assert feeds["ends"].tolist() == [sizes["end"]]
+        np.testing.assert_array_equal(
+            module.run(feeds)["y"], np.maximum(feeds["x"][:, : sizes["end"]], 0)
+        )
+    with pytest.raises(InputError, match="input ends: expected end from 2 to 8; got 9"):
+        module.run({**module.random_inputs(), "ends": np.array([9])})
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from retune.codegen.source import (
     ProgramSource,
     Run,
 )
-from retune.core.dims import SizeValues, dim_of, example
+from retune.core.dims import SizeValues, dim_of, example, sizes_of
 from retune.core.dtypes import FLOAT16, INT32, DType
 from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
@@ -125,7 +125,7 @@ def build_finalists(
     """
     graph = network.graph
     check_types(graph, spec)
-    sources = _Sources(finalists, spec, {s.name: example(dim_of(s)) for s in graph.sizes})
+    sources = _Sources(finalists, spec, _sizes_at_hand(graph))
     parts = _PlanBuilder(
         network=network, tasks=network.tasks, sources=sources, views=find_views(network, spec)
     )
@@ -150,8 +150,14 @@ def build_finalists(
         counts=index_counts(graph),
         least=least_values(graph),
         sizes=tuple(parts.sizes()),
+        values={name: row for name, row in graph.values.items() if sizes_of(row)},
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
+
+
+def _sizes_at_hand(graph: Graph) -> dict[str, int]:
+    elements = [element for row in graph.values.values() for element in row]
+    return {size.name: example(dim_of(size)) for size in {*graph.sizes, *sizes_of(elements)}}
 
 
 def check_types(graph: Graph, spec: DeviceSpec) -> None:
@@ -411,6 +417,11 @@ class _PlanBuilder:
         for size, (value, axis) in self.graph.sizes.items():
             name = self._size(size.name)
             yield PlanSize(size=size, buffer=name, input=value, axis=axis)
+        found = {*self.graph.sizes}
+        for value, elements in self.graph.values.items():
+            for size in sorted(sizes_of(elements) - found, key=str):
+                found.add(size)
+                yield PlanSize(size=size, buffer=self._size(size.name), input=value)
 
     def _size(self, size: str) -> str:
         name = own_name(size, self.graph)
