@@ -335,6 +335,7 @@ class _PlanBuilder:
         """
         loop, prefix = self.network.loops[group.name], f"{self.prefix}{group.name}/"
         scan, count = loop.scan, loop.carried
+        steps = int(scan.steps)  # which depends on no size: a plan is for so many
         states = [self._state(loop, value, prefix) for value in loop.step.graph.inputs[:count]]
         around = {value: value for value in loop.start.graph.types if value in self.graph.types}
         first = dict(zip(loop.start.graph.outputs, (pair[0] for pair in states), strict=True))
@@ -344,15 +345,15 @@ class _PlanBuilder:
         names = dict(zip(loop.step.graph.inputs[count:], read, strict=True))
         names |= zip(loop.step.graph.outputs[count:], made, strict=True)
         begin = len(self.launches)
-        for turn in range(min(2, scan.steps)):
+        for turn in range(min(2, steps)):
             self._step(loop, states, names, turn, prefix)
-        if scan.steps > 3:
-            times = scan.steps // 2
+        if steps > 3:
+            times = steps // 2
             self.loops.append(PlanLoop(first=begin, end=len(self.launches), times=times))
-        if scan.steps > 2 and scan.steps % 2:
+        if steps > 2 and steps % 2:
             self._step(loop, states, names, 0, prefix)
         used = {*self.graph.uses(), *self.graph.outputs}
-        last = (pair[scan.steps % 2] for pair in states[count - scan.states :])
+        last = (pair[steps % 2] for pair in states[count - scan.states :])
         for value, of in zip(group.anchor.outputs, last, strict=False):
             if value in used:
                 self._value(value)
