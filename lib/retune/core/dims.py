@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
-from math import gcd, prod
+from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
@@ -536,6 +536,8 @@ def _quotient(a: int | Dim, b: int | Dim) -> int | Dim:
     left = _normal(rest)
     if least(left) >= 0 and most(left - b) < 0:
         return _normal(whole)
+    if is_fixed(b) and isinstance(left, Dim) and left.terms[0][1] < 0:  # one form of rounding up
+        return _normal(whole) - _quotient(-left + b - 1, b)
     if (nested := _nested(left, b)) is not None:
         return _normal(whole) + nested
     atom = Quotient(left, b)
@@ -588,10 +590,14 @@ def _whole(size: Size) -> Ends:
 
 def _bounds(dim: int, of: EndsOf) -> Ends:
     """The better ones of two ways to put bounds on each `c*d*(x // d)`: those of the quotient, and
-    those of `c*x` less c times a rest below d, which other terms in x take something off."""
+    those of `c*x` less c times a rest below d, which other terms in x take something off. What is
+    multiplied by less than d is so as a part of so many times the whole."""
     if not isinstance(dim, Dim):
         return dim, dim
     low, high = _plain_bounds(dim, of)
+    if (times := _common(dim)) > 1:
+        first, last = _bounds(dim * times, of)
+        low, high = max(low, -(-first // times)), min(high, last // times)
     flat: int | Dim = dim
     slack = [0, 0]
     for monomial, coefficient in dim.terms:
@@ -606,6 +612,18 @@ def _bounds(dim: int, of: EndsOf) -> Ends:
         return low, high
     first, last = _bounds(flat, of)
     return max(low, first - slack[1]), min(high, last - slack[0])
+
+
+def _common(dim: Dim) -> int:
+    """What makes the factors of all quotients multiples of their divisors."""
+    return lcm(
+        *(
+            divisor // gcd(divisor, coefficient)
+            for monomial, coefficient in dim.terms
+            for divisor in (q.divisor for q in monomial if isinstance(q, Quotient))
+            if len(monomial) == 1 and is_fixed(divisor)
+        )
+    )
 
 
 def _plain_bounds(dim: Dim, of: EndsOf) -> Ends:
