@@ -66,6 +66,14 @@ class RandomNet(Net):
         """One of these shapes of constants, whose extents do not depend on sizes."""
         return self.pick(*(shape for shape in shapes if all(map(is_fixed, shape))))
 
+    def number(self, value: float) -> str:
+        """A float of no axes."""
+        return self.stored(np.asarray(value, np.float32))
+
+    def alike(self, x: str) -> list[str]:
+        """The values of x's shape."""
+        return [v for v, shape in self.shapes.items() if always_same(shape, self.shapes[x])]
+
     def images(self, fits: Callable[[Shape], bool] = lambda shape: True) -> list[str]:
         """The images that were made so far, of shapes that fit."""
         return [v for v, shape in self.shapes.items() if len(shape) == 4 and fits(shape)]

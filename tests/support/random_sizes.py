@@ -31,7 +31,7 @@ class Sized:
     model: onnx.ModelProto
     sizes: tuple[Size, ...]
 
-    def some(self, seed: int, count: int) -> list[SizeValues]:
+    def some(self, seed: int, count: int) -> Sequence[SizeValues]:
         """The least sizes, the greatest ones, and random ones; none twice."""
         rng = np.random.default_rng(seed)
         ends = [{s.name: s.values[end] for s in self.sizes} for end in (0, -1)]
@@ -60,8 +60,9 @@ class SizedNet(RandomNet):
         found = {name: self.pick(*options[name]) for name in dict.fromkeys(kind)}
         self._sizes += found.values()
         dims = {name: dim_of(size) for name, size in found.items()}
-        width = dims["h"] if kind == "hh" else dims.get("w", self.pick(5, 6, 8))
-        batch, height = dims.get("n", self.pick(1, 1, 2)), dims.get("h", self.pick(5, 7, 8))
+        fixed: dict[str, int] = {"n": self.pick(1, 1, 2), "h": self.pick(5, 7, 8)}
+        batch, height = (dims.get(name, extent) for name, extent in fixed.items())
+        width = height if kind == "hh" else dims.get("w", int(self.pick(5, 6, 8)))
         shape = (batch, self.pick(3, 4, 6, 8, 12, 16), height, width)
         return self.made(self.input(*shape), shape)
 

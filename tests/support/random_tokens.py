@@ -30,10 +30,6 @@ class TokenNet(RandomNet):
         self.ids = self.made(self("Mod", given, self.ints(WORDS)), (batch, length))
         return self.put("Gather", self.weight(WORDS, features), self.ids, shape=shape)
 
-    def texts(self, x: str) -> list[str]:
-        """The values of x's shape."""
-        return [v for v, shape in self.shapes.items() if always_same(shape, self.shapes[x])]
-
     def source(self) -> str:
         return self.x
 
@@ -55,13 +51,13 @@ def dense(n: RandomNet, x: str) -> str:
 def function(n: RandomNet, x: str) -> str:
     match n.pick("Relu", "Tanh", "Sigmoid", "gelu", "silu", "clip"):
         case "gelu":
-            erf = n("Erf", n("Mul", x, n.stored(np.float32(0.7071))))
-            half = n("Mul", x, n("Add", erf, n.stored(np.float32(1))))
-            return n.put("Mul", half, n.stored(np.float32(0.5)), shape=n.shapes[x])
+            erf = n("Erf", n("Mul", x, n.number(0.7071)))
+            half = n("Mul", x, n("Add", erf, n.number(1)))
+            return n.put("Mul", half, n.number(0.5), shape=n.shapes[x])
         case "silu":
             return n.put("Mul", x, n("Sigmoid", x), shape=n.shapes[x])
         case "clip":
-            return n.put("Clip", x, *(n.stored(np.float32(v)) for v in (-0.5, 1.5)))
+            return n.put("Clip", x, *(n.number(v) for v in (-0.5, 1.5)))
         case op:
             return n.put(op, x)
 
@@ -74,7 +70,7 @@ def norm(n: RandomNet, x: str) -> str:
     axis = n.pick(-1, -1, 1)
     less = n("Sub", x, n("ReduceMean", x, n.ints(axis), keepdims=1))
     spread = n("ReduceMean", n("Mul", less, less), n.ints(axis), keepdims=1)
-    root = n("Sqrt", n("Add", spread, n.stored(np.float32(1e-2))))
+    root = n("Sqrt", n("Add", spread, n.number(1e-2)))
     return n.put("Div", less, root, shape=n.shapes[x])
 
 
@@ -90,7 +86,7 @@ def attention(n: RandomNet, x: str) -> str:
         return n("Transpose", n.reshaped(value, *shape), perm=[0, 2, 1, 3])
 
     query, key, value = part(), n("Transpose", part(), perm=[0, 1, 3, 2]), part()
-    scores = n("Mul", n("MatMul", query, key), n.stored(np.float32(each**-0.5)))
+    scores = n("Mul", n("MatMul", query, key), n.number(each**-0.5))
     if n.chance(0.4):
         scores = n("Add", scores, _later(n, length))
     mixed = n("MatMul", n("Softmax", scores, axis=-1), value)
@@ -110,9 +106,9 @@ def _later(n: RandomNet, length: int) -> str:
     if n.chance(0.5):
         there = _positions(n, length)
         own = n("Unsqueeze", there, n.ints(1))
-        low, none = (n.stored(np.float32(v)) for v in (-1e4, 0))
+        low, none = (n.number(v) for v in (-1e4, 0))
         return n("Where", n("Greater", there, own), low, none)
-    ones = n("Expand", n.stored(np.float32(-1e4)), n.ints(length, length))
+    ones = n("Expand", n.number(-1e4), n.ints(length, length))
     return n("Trilu", ones, n.stored(np.asarray(1, np.int64)), upper=1)
 
 
@@ -164,7 +160,7 @@ def joined(n: RandomNet, x: str) -> str:
     if n.chance(0.5):
         first = n("Expand", n.weight(1, 1, features), n.ints(batch, 1, features))
         return n.put("Concat", first, x, axis=1, shape=(batch, length + 1, features))
-    other = n.pick(*n.texts(x))
+    other = n.pick(*n.alike(x))
     if n.chance(0.5) and features <= 8:
         return n.put("Concat", x, other, axis=2, shape=(batch, length, 2 * features))
     return n.put("Concat", x, other, axis=1, shape=(batch, 2 * length, features))
@@ -195,7 +191,7 @@ def padded(n: RandomNet, x: str) -> str:
 
 
 def residual(n: RandomNet, x: str) -> str:
-    return n.put(n.pick("Add", "Sub", "Mul"), x, n.pick(*n.texts(x)))
+    return n.put(n.pick("Add", "Sub", "Mul"), x, n.pick(*n.alike(x)))
 
 
 def counted(n: RandomNet, x: str) -> str:
@@ -206,7 +202,7 @@ def counted(n: RandomNet, x: str) -> str:
             index = n("ArgMax", x, axis=axis, keepdims=1)
             part = n("Cast", n("Mod", index, n.ints(3)), to=TensorProto.FLOAT)
         case "so far":
-            sign = n("Cast", n("Greater", x, n.stored(np.float32(0))), to=TensorProto.FLOAT)
+            sign = n("Cast", n("Greater", x, n.number(0)), to=TensorProto.FLOAT)
             part = n("Tanh", n("CumSum", sign, n.stored(np.asarray(1, np.int64))))
         case _:
             ids = getattr(n, "ids", "")
