@@ -14,6 +14,7 @@ import numpy as np
 from retune.bundle.plan import (
     INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
+    REFUSED_NOTE,
     Alias,
     NetworkPlan,
     PlanHost,
@@ -32,7 +33,7 @@ from retune.codegen.source import (
 )
 from retune.core.dims import SizeValues, dim_of, example
 from retune.core.dtypes import FLOAT16, INT32, DType
-from retune.core.errors import InputError
+from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
@@ -47,7 +48,7 @@ from retune.ir.storage import Storage
 from retune.ir.views import stacked, view
 from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
-from retune.schedule.space import Candidate
+from retune.schedule.space import Candidate, Space
 from retune.search.extract import Loop, Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
@@ -190,11 +191,14 @@ class _Sources:
         self._target = target_of(spec)
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
+        self._refused: dict[str, Candidate] = {}
+        """By task: a finalist for fixed extents that is not one for all sizes."""
         self._made: dict[tuple[str, frozenset[tuple[str, Storage | int]]], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
-        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
+        refused = {REFUSED_NOTE: f"{len(self._refused)} tasks"} if self._refused else {}
+        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values())), **refused}
 
     def of(
         self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
@@ -213,25 +217,37 @@ class _Sources:
 
     def first(self, task: Task) -> Candidate:
         """The first finalist, or the default schedule."""
-        return self._given(task)[0]
+        given = self._finalists.get(task.key)
+        return given[0] if given else default_candidate(task.space(self.spec), self.spec)
 
-    def _given(self, task: Task) -> Sequence[Candidate]:
-        """The finalists, or the default schedule; those for the sizes at hand."""
-        fixed = task.at(self._values)
-        default = self._finalists.get(fixed.key)
-        return default or [default_candidate(fixed.space(self.spec), self.spec)]
+    def _instantiated(self, task: Task, space: Space) -> list[tuple[Candidate, Program]]:
+        """The finalists for the sizes at hand, or the default schedule.
+
+        Finalists for fixed extents may not be for all sizes; those that are not are left out.
+        """
+        given = self._finalists.get(task.at(self._values).key, ())
+        if task.at(self._values) is task:
+            chosen = given or [default_candidate(space, self.spec)]
+            return [(candidate, space.instantiate(candidate)) for candidate in chosen]
+        found: list[tuple[Candidate, Program]] = []
+        for candidate in given:
+            try:
+                found.append((candidate, space.instantiate(candidate)))
+            except ScheduleError:
+                self._refused.setdefault(task.key, candidate)
+        default = [default_candidate(space, self.spec)] if not found else []
+        return [*found, *((candidate, space.instantiate(candidate)) for candidate in default)]
 
     def _programs_of(self, task: Task) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
         if task.key not in self._programs:
             space = task.space(self.spec)
-            given = self._given(task)
-            programs = [space.instantiate(candidate) for candidate in given]
+            made = self._instantiated(task, space)
             self._programs[task.key] = [
                 replace(program, name=f"{program.name}_{number}") if number else program
-                for number, program in enumerate(programs)
+                for number, (_, program) in enumerate(made)
             ]
-            self._errors[task.key] = max(space.sketch(c.sketch).error for c in given)
+            self._errors[task.key] = max(space.sketch(c.sketch).error for c, _ in made)
         return self._programs[task.key]
 
 

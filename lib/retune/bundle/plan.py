@@ -37,6 +37,8 @@ LARGEST_ERROR_NOTE = "largest_error"
 _LONE_BYTES, _LONE_FLOPS = 1 << 18, 1 << 18
 """Of the launches of a loop, at most, for one worker to run it: two steps of an LSTM of 64 units,
 which take two workers longer (0.32 ms for 512 steps, and not 0.28), of 96 units not so."""
+REFUSED_NOTE = "refused"
+"""How many tasks have a tuned schedule that is not one for all sizes, and so use another one."""
 
 Engine = Literal["onnx", "vta"]
 """What runs a step aside from the kernels."""
