@@ -12,6 +12,7 @@ from retune.core.dims import dim_of, example
 from retune.core.dtypes import BOOL, INT32, dtype_of
 from retune.ir.expr import (
     BITCAST,
+    EITHER,
     Binary,
     Call,
     Cast,
@@ -63,6 +64,9 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
             return np.asarray(evaluate(value, values, fetch)).astype(dtype.numpy)
         case Call(function, (value,), dtype) if function == BITCAST:
             return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
+        case Call(function, args, _) if function == EITHER:
+            test, value, other = (np.asarray(evaluate(a, values, fetch)) for a in args)
+            return np.where(test, value, other)
         case Call(function, args, _):
             arrays = (np.asarray(evaluate(a, values, fetch)) for a in args)
             return apply(FUNCTIONS[function], *arrays)
@@ -122,8 +126,10 @@ class Formulas:
         """
         known = list(self._start)
         for var, place in self._inputs:
-            at_hand = isinstance(var, SizeVar) and var not in values
-            known[place] = example(dim_of(var.size)) if at_hand else values[var]
+            if isinstance(var, SizeVar) and var not in values:
+                known[place] = example(dim_of(var.size))
+            else:
+                known[place] = values[var]
         for operation, operands, place in self._steps:
             known[place] = operation(*[known[i] for i in operands])
         table = np.empty((len(self._rows), count))
