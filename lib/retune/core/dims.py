@@ -207,6 +207,10 @@ class Dim(_Number):
         match self - rest:
             case Dim(terms=(((Size() as size,), factor),)) if (value - rest) % factor == 0:
                 return {size.name: (value - rest) // factor}
+            case Dim(terms=(((Quotient(Dim() as whole, step),), factor),)) if (
+                (size := whole.size) and size.step == step and (value - rest) % factor == 0
+            ):
+                return {size.name: (value - rest) // factor * step}
             case _:
                 raise ValueError(f"{self} is {value} for no size")
 
