@@ -242,6 +242,7 @@ def _kernel(
         body=statements,
         fetches=body.streams,
         functions=tuple(functions),
+        sizes=frozenset(body.frame.sizes.values()),
         comment=tuple(_comment(part.body, body)),
     )
     arena, called = _called(kernel, target)

@@ -1,18 +1,26 @@
 """Kernels with sizes read them once, and loops end at them."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.network.resident import WAYS
 from retune.codegen.source import ProgramBuffer
-from retune.codegen.target import CPU
+from retune.codegen.target import CPU, GPU
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import CodegenError
+from retune.core.target import GENERIC_GPU
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.schedule.schedule import Schedule
+from retune.targets.gpu.space import gpu_space
 from tests.support.sizes import context
 from tests.support.tests_fixtures import Golden
 
+SHORT = "gpu.v4.local4.short"
+"""A fetch of so many tokens at once, the last of which may be fewer."""
 TOKENS = dim_of(Size("tokens", 1, 32))
 
 
@@ -57,3 +65,14 @@ def test_a_size_and_a_tensor_of_one_name_are_refused() -> None:
     s = Schedule(from_dag(Dag((y,)), "net"))
     with assuming({"x": 2}), pytest.raises(CodegenError, match="size 'x' has the name of a tensor"):
         lower(s.program, CPU)
+
+
+def test_all_items_of_a_larger_group_know_the_sizes() -> None:
+    """They come to every barrier, and so run every loop around one."""
+    with assuming({"tokens": 16}):
+        sketch = gpu_space(from_dag(context(1, TOKENS, 32)), GENERIC_GPU).sketch(SHORT)
+        program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+        text = lower(program, replace(GPU, offers=WAYS)).kernels[0].called
+    first = text[text.index("__local uchar* arena)") : text.index("if (0 <= item)")]
+    assert "const int tokens = tokens_size[0];" in first
+    assert "barrier" in text
