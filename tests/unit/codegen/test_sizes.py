@@ -11,12 +11,13 @@ from retune.codegen.source import ProgramBuffer
 from retune.codegen.target import CPU, GPU
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import CodegenError
-from retune.core.target import GENERIC_GPU
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.schedule.schedule import Schedule
+from retune.targets.cpu.space import cpu_space
 from retune.targets.gpu.space import gpu_space
-from tests.support.sizes import context
+from tests.support.sizes import Rules, assert_items_right, context
 from tests.support.tests_fixtures import Golden
 
 SHORT = "gpu.v4.local4.short"
@@ -76,3 +77,21 @@ def test_all_items_of_a_larger_group_know_the_sizes() -> None:
     first = text[text.index("__local uchar* arena)") : text.index("if (0 <= item)")]
     assert "const int tokens = tokens_size[0];" in first
     assert "barrier" in text
+
+
+PROFILES: dict[str, tuple[Rules, DeviceSpec]] = {
+    "cpu": (cpu_space, GENERIC_CPU),
+    "gpu": (gpu_space, GENERIC_GPU),
+}
+
+
+@pytest.mark.parametrize(("profile", "number"), [("cpu", 1), ("gpu", 5), ("gpu", 12), ("gpu", 17)])
+def test_work_items_agree(profile: str, number: int) -> None:
+    assert_items_right(*PROFILES[profile], number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+def test_work_items_of_many_expressions_agree(profile: str) -> None:
+    for number in range(100):
+        assert_items_right(*PROFILES[profile], number)
