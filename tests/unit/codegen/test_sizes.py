@@ -13,11 +13,12 @@ from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder
+from retune.ir.te import Dag, at_sizes, compute, placeholder
 from retune.schedule.schedule import Schedule
+from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.gpu.space import gpu_space
-from tests.support.sizes import Rules, assert_items_right, context
+from tests.support.sizes import Rules, assert_items_right, context, tokens
 from tests.support.tests_fixtures import Golden
 
 SHORT = "gpu.v4.local4.short"
@@ -83,6 +84,25 @@ PROFILES: dict[str, tuple[Rules, DeviceSpec]] = {
     "cpu": (cpu_space, GENERIC_CPU),
     "gpu": (gpu_space, GENERIC_GPU),
 }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_was_measured_at_fixed_sizes_applies(profile: str, batch: int) -> None:
+    """The default for fixed sizes is the default where they are at hand, by the same estimate."""
+    rules, spec = PROFILES[profile]
+    values = {"batch": batch, "tokens": 24}
+    dag = tokens(dim_of(Size("batch", 1, 8)), TOKENS, 64, 48)
+    fixed = rules(from_dag(at_sizes(dag, values)), spec)
+    measured = default_candidate(fixed, spec)
+    with assuming(values) as assumed:
+        space = rules(from_dag(dag), spec)
+        assert {s.name for s in space.sketches} == {s.name for s in fixed.sketches}
+        own = default_candidate(space, spec)
+        lower(space.instantiate(measured), CPU if profile == "cpu" else GPU)
+    assert assumed.conditions == ()
+    assert own.sketch == measured.sketch
+    assert dict(own.decisions).items() >= dict(measured.decisions).items()
 
 
 @pytest.mark.parametrize(("profile", "number"), [("cpu", 1), ("gpu", 5), ("gpu", 12), ("gpu", 17)])
