@@ -361,9 +361,10 @@ class Assumptions:
             return
         self._noted[condition] = None
         sizes = condition.dim.sizes
-        if len(sizes) == 1:
-            (size,) = sizes
+        for size in sizes if len(sizes) == 1 else ():
             first, last = self.ends(size)
+            if (last - first) // size.step > _MOST_LOOKED_AT:
+                continue
             met = [
                 v
                 for v in range(first, last + 1, size.step)
@@ -376,6 +377,9 @@ class Assumptions:
         """The least and the greatest value of a size that the conditions on it alone leave."""
         return self._left.get(size, (size.least, size.most))
 
+
+_MOST_LOOKED_AT = 1 << 14
+"""Values of a size at most that are looked at for what a condition leaves of it."""
 
 _CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
 
