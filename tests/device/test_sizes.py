@@ -7,20 +7,35 @@ import pytest
 
 from retune.core.dims import Size, dim_of
 from retune.core.errors import InputError
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, GENERIC_GPU
 from retune.device.opencl.execute import execute
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.interp import run_dag
+from retune.ir.merge import merge_axes
 from retune.ir.te import Dag
 from retune.targets.cpu.space import cpu_space
+from retune.targets.gpu.space import gpu_space
 from tests.support.dags import conv2d, dense, depthwise, pool, reduction, softmax, standardised
+from tests.support.dags import elementwise as elements
 from tests.support.oracle import inputs_for
-from tests.support.sizes import assert_right_at, lowered
+from tests.support.sizes import (
+    assert_random_right,
+    assert_right_at,
+    context,
+    cut,
+    enlarged,
+    heads,
+    joined_tokens,
+    lowered,
+    mean_of_map,
+    scores,
+    tokens,
+)
 
 BATCH = Size("batch", 1, 32)
-SEVERAL = ["batch > 1"]
-"""A batch of one has programs of its own: their loops over it are gone."""
-
+FEW, SEQUENCE = dim_of(Size("batch", 1, 8)), dim_of(Size("seq", 1, 256))
+LONG = dim_of(Size("seq", 16, 256))
+H, W = dim_of(Size("h", 4, 64)), dim_of(Size("w", 4, 64))
 BATCHES: dict[str, Callable[[int], Dag]] = {
     "dense": lambda n: dense(n, 67, 131),
     "convolution": lambda n: conv2d(n, 9, 8, 3, 17, 3, stride=2, residual=True),
@@ -39,17 +54,56 @@ def device() -> Device:
     return open_device("pocl")
 
 
+TOKENS: dict[str, Callable[[], Dag]] = {
+    "dense": lambda: tokens(FEW, SEQUENCE, 64, 96),
+    "merged dense": lambda: merge_axes(tokens(FEW, SEQUENCE, 64, 96)),
+    "context": lambda: context(FEW * 4, SEQUENCE, 32),
+    "standardised rows": lambda: standardised(FEW * SEQUENCE, 64),
+    "heads": lambda: heads(FEW, SEQUENCE, 4, 32),
+    "merged elements": lambda: merge_axes(elements(FEW * SEQUENCE, 48)),
+    "joined": lambda: joined_tokens(FEW, SEQUENCE, 48),
+    "cut": lambda: cut(FEW, SEQUENCE + 8, 48),
+}
+MAPS: dict[str, Callable[[], Dag]] = {
+    "convolution": lambda: conv2d(FEW, H, W, 3, 16, 3),
+    "strided convolution": lambda: conv2d(FEW, H, W, 16, 16, 3, stride=2),
+    "merged pixelwise convolution": lambda: merge_axes(conv2d(FEW, H, W, 16, 32, 1, pad=0)),
+    "depthwise": lambda: depthwise(FEW, H, W, 32, stride=2),
+    "largest of a window": lambda: pool(FEW, H, W, 16, 3, 2, average=False),
+    "mean of a map": lambda: mean_of_map(FEW, H, W, 32),
+    "enlarged": lambda: enlarged(FEW, H, W, 8),
+}
+
+
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(device: Device, name: str) -> None:
     made = lowered(lambda: BATCHES[name](dim_of(BATCH)), cpu_space, GENERIC_CPU, {"batch": 8})
-    assert set(made.noted) <= {*SEVERAL, "batch != 1"}
-    assert_right_at(device, made, [{"batch": n} for n in (2, 3, 5, 8, 32)])
+    assert made.noted == []
+    assert_right_at(device, made, [{"batch": n} for n in (1, 2, 5, 8, 32)])
 
 
-def test_a_batch_of_one(device: Device) -> None:
-    made = lowered(lambda: dense(dim_of(BATCH), 67, 131), cpu_space, GENERIC_CPU, {"batch": 1})
-    assert set(made.noted) == {"batch <= 1", "batch == 1"}
-    assert_right_at(device, made, [{"batch": 1}])
+@pytest.mark.parametrize("name", TOKENS)
+def test_tokens(device: Device, name: str) -> None:
+    made = lowered(TOKENS[name], cpu_space, GENERIC_CPU, {"batch": 1, "seq": 128})
+    assert made.noted == []
+    every = [(1, 1), (2, 3), (1, 17), (3, 64), (8, 255)]
+    assert_right_at(device, made, [{"batch": b, "seq": s} for b, s in every])
+
+
+@pytest.mark.parametrize("make", [lambda: scores(4, SEQUENCE, 16), lambda: softmax(4, SEQUENCE)])
+def test_rows_of_tokens(device: Device, make: Callable[[], Dag]) -> None:
+    """A tile of vectors along a row fills it: kernels are for rows of that length or longer."""
+    made = lowered(make, cpu_space, GENERIC_CPU, {"seq": 64})
+    assert set(made.noted) <= {"seq >= 16", "seq >= 32", "seq >= 64"}
+    assert_right_at(device, made, [{"seq": s} for s in (64, 65, 95, 128, 255)])
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_maps(device: Device, name: str) -> None:
+    made = lowered(MAPS[name], cpu_space, GENERIC_CPU, {"batch": 1, "h": 16, "w": 16})
+    assert made.noted == []
+    every = [(1, 4, 4), (2, 5, 9), (1, 17, 33), (3, 16, 16), (2, 64, 63)]
+    assert_right_at(device, made, [{"batch": b, "h": h, "w": w} for b, h, w in every])
 
 
 def test_execute_takes_sizes_as_arrays() -> None:
@@ -61,3 +115,40 @@ def test_execute_takes_sizes_as_arrays() -> None:
     np.testing.assert_allclose(found["z"].reshape(3, 131), want, rtol=1e-4, atol=1e-4)
     with pytest.raises(InputError, match="batch"):
         execute(source, inputs, "pocl")
+
+
+PROFILES = {"cpu": (cpu_space, GENERIC_CPU), "gpu": (gpu_space, GENERIC_GPU)}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("number", range(4))
+def test_random_expressions(device: Device, seed: int, profile: str, number: int) -> None:
+    assert_random_right(device, *PROFILES[profile], seed + number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+def test_many_random_expressions(device: Device, profile: str) -> None:
+    for seed in range(250):
+        assert_random_right(device, *PROFILES[profile], seed)
+
+
+SHAPES = [(1, 1, 4, 4), (2, 3, 5, 9), (3, 17, 16, 16), (1, 64, 17, 33), (8, 255, 6, 63)]
+GPU: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
+    "dense": (lambda: dense(dim_of(BATCH), 64, 128), {"batch": 8}),
+    "tokens": (lambda: tokens(FEW, SEQUENCE, 64, 96), {"batch": 1, "seq": 128}),
+    "context": (lambda: context(FEW * 4, SEQUENCE, 32), {"batch": 1, "seq": 128}),
+    "softmax": (lambda: softmax(FEW * SEQUENCE, SEQUENCE), {"batch": 1, "seq": 128}),
+    "convolution": (lambda: conv2d(FEW, H, W, 16, 16, 3), {"batch": 1, "h": 16, "w": 16}),
+    "depthwise": (lambda: depthwise(FEW, H, W, 32), {"batch": 1, "h": 16, "w": 16}),
+    "mean of a map": (lambda: mean_of_map(FEW, H, W, 32), {"batch": 1, "h": 16, "w": 16}),
+}
+
+
+@pytest.mark.parametrize("name", GPU)
+def test_gpu_rules(device: Device, name: str) -> None:
+    make, at = GPU[name]
+    made = lowered(make, gpu_space, GENERIC_GPU, at)
+    assert made.noted == []
+    every = [{"batch": b, "seq": s, "h": h, "w": w} for b, s, h, w in SHAPES]
+    assert_right_at(device, made.sample(2), every)

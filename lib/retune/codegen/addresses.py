@@ -6,17 +6,18 @@ compute it. So neighbouring accesses share one base and differ in a constant. Re
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from retune.codegen.frame import Frame
 from retune.codegen.kernel import Value
-from retune.ir.expr import Binary, Buffer, Const, Expr, Var, const, substitute, variables
+from retune.ir.expr import Binary, Buffer, Const, Expr, SizeVar, Var, const, substitute, variables
 from retune.ir.nodes import IRNode, node
 from retune.ir.simplify import (
     Monomial,
     Polynomial,
     Range,
+    add_terms,
     from_polynomial,
     polynomial,
     simplify,
@@ -62,8 +63,14 @@ class _AffineIndex:
     stride: int
     divisor: int
     terms: tuple[tuple[Monomial, int], ...]
+    sized: tuple[tuple[str, Monomial, int], ...] = ()
+    """Unrolled variables whose steps depend on sizes, which are the monomials."""
     places: dict[int, Address] = field(default_factory=dict[int, Address])
     """Those made so far, by their offset."""
+    moved: "dict[tuple[int, ...], _AffineIndex]" = field(
+        default_factory=dict[tuple[int, ...], "_AffineIndex"]
+    )
+    """The index for values of the `sized` variables."""
 
 
 class Addresses:
@@ -84,6 +91,8 @@ class Addresses:
         form = known[1]
         if form is None:
             return self._settled(buffer, indices, instance)
+        if form.sized:
+            form = self._at_sizes(form, instance.env, buffer)
         offset = form.offset
         for name, step in form.steps:
             offset += step * instance.env[name]
@@ -114,6 +123,7 @@ class Addresses:
     ) -> _AffineIndex | None:
         """The parts of an index; None where unrolled variables or lanes are multiplied."""
         base: Polynomial = {}
+        sized: list[tuple[str, Monomial, int]] = []
         moving = {*map(Var, env), lane}
         steps: list[tuple[str, int]] = []
         offset, stride = 0, 0
@@ -126,15 +136,43 @@ class Addresses:
                 case (Var(name),) if name in env:
                     steps.append((name, coefficient))
                 case _ if not all(moving.isdisjoint(variables(atom)) for atom in monomial):
-                    return None
+                    step = _sized_step(monomial, env)
+                    if step is None:
+                        return None
+                    sized.append((*step, coefficient))
                 case _:
                     base[monomial] = coefficient
         if stride not in (0, 1):
             return None
         known = self._frame.hoist(base, self._frame.names.of(buffer.name)) if base else None
         return _AffineIndex(
-            known, offset, tuple(steps), stride, _known_divisor(base), tuple(base.items())
+            known,
+            offset,
+            tuple(steps),
+            stride,
+            _known_divisor(base),
+            tuple(base.items()),
+            tuple(sized),
         )
+
+    def _at_sizes(self, form: _AffineIndex, env: Mapping[str, int], buffer: Buffer) -> _AffineIndex:
+        """The index whose `sized` variables have their values."""
+        values = tuple(env[name] for name, _, _ in form.sized)
+        known = form.moved.get(values)
+        if known is None:
+            base = dict(form.terms)
+            for value, (_, sizes, step) in zip(values, form.sized, strict=True):
+                add_terms(base, {sizes: step}, value)
+            stem = self._frame.names.of(buffer.name)
+            known = form.moved[values] = replace(
+                form,
+                base=self._frame.hoist(base, stem) if base else None,
+                divisor=_known_divisor(base),
+                terms=tuple(base.items()),
+                sized=(),
+                places={},
+            )
+        return known
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
@@ -146,6 +184,14 @@ class Addresses:
             return None
         lanes = instance.lane[1] if instance.lane and form.stride else 1
         return Address(buffer, form.base, form.offset, lanes, form.divisor, form.terms)
+
+
+def _sized_step(monomial: Monomial, env: Mapping[str, int]) -> tuple[str, Monomial] | None:
+    """An unrolled variable and the sizes that it is multiplied by; None for any other product."""
+    names = [a.name for a in monomial if isinstance(a, Var) and a.name in env]
+    sizes = tuple(a for a in monomial if not (isinstance(a, Var) and a.name in env))
+    plain = all(isinstance(v, SizeVar) for a in sizes for v in variables(a))
+    return (names[0], sizes) if len(names) == 1 and plain else None
 
 
 def _known_divisor(terms: Polynomial) -> int:

@@ -40,7 +40,7 @@ from retune.codegen.names import Identifiers, identifier
 from retune.codegen.passes import gathers, streams
 from retune.codegen.registers import register_lanes, vectorizable
 from retune.codegen.target import Groups
-from retune.core.dims import is_fixed
+from retune.core.dims import is_fixed, most
 from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
@@ -113,7 +113,7 @@ class KernelBody:
         """The kernel's body."""
         written = {b.buffer for b in blocks(self.nest)}  # words of an array are read under its name
         for buffer in sorted((b for b in written if b.scope == "local"), key=str):
-            self._add(Array(self.frame.memory(buffer), elements(buffer)))
+            self._add(Array(self.frame.memory(buffer), most(elements(buffer))))
         self._declare(self.nest, first=True)
         self._walk(self.nest, {})
         return (*self._read_sizes(), *self._scopes[0].statements)
@@ -263,7 +263,7 @@ class KernelBody:
         for buffer, home in self._homes.items():
             if home is not (None if first else stmt):
                 continue
-            size = elements(buffer)
+            size = most(elements(buffer))
             lanes = self.frame.registers[buffer]
             if lanes:
                 self._add(

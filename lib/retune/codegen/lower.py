@@ -22,7 +22,12 @@ from retune.codegen.passes.barriers import place_barriers
 from retune.codegen.passes.constants import Computed, computed_constants, pack_constants, packed
 from retune.codegen.passes.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.passes.items import one_item, virtual_threads
-from retune.codegen.passes.pipeline import drop_unit_loops, masks_to_guards, simplify_indices
+from retune.codegen.passes.pipeline import (
+    drop_unit_loops,
+    masks_to_guards,
+    simplify_indices,
+    whole_vectors,
+)
 from retune.codegen.passes.starts import starts_at_addends
 from retune.codegen.printing import render
 from retune.codegen.source import (
@@ -70,6 +75,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("virtual threads", virtual_threads),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
+    ("whole vectors", whole_vectors),
     ("starts at addends", starts_at_addends),
     ("settle choices", settle_choices),
 )

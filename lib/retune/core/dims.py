@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
@@ -76,6 +76,9 @@ Monomial: TypeAlias = tuple[Atom, ...]
 """Atoms multiplied together, in the order of their texts; the empty one is the constant term."""
 Terms: TypeAlias = tuple[tuple[Monomial, int], ...]
 Relation = Literal["lt", "eq"]
+Ends: TypeAlias = tuple[int, int]
+"""The least and the greatest value."""
+EndsOf: TypeAlias = "Callable[[Size], Ends]"
 
 
 if TYPE_CHECKING:
@@ -200,12 +203,12 @@ class Dim(_Number):
     @property
     def least(self) -> int:
         """A lower bound over all sizes; exact where each size occurs once."""
-        return _bounds(self)[0]
+        return _bounds(self, _whole)[0]
 
     @property
     def most(self) -> int:
         """An upper bound over all sizes; exact where each size occurs once."""
-        return _bounds(self)[1]
+        return _bounds(self, _whole)[1]
 
     def __str__(self) -> str:
         """Python's text of it, which is a content key as well."""
@@ -257,6 +260,16 @@ def sizes_of(extents: Iterable[int]) -> frozenset[Size]:
 
 def _is_extent(value: object) -> TypeGuard[int]:
     return isinstance(value, int | Dim)
+
+
+def is_multiple(extent: int, of: int) -> bool:
+    """Whether the extent is a multiple of a number for all sizes: nothing is asked."""
+    return all(c * prod(map(_divisor, m)) % of == 0 for m, c in _terms(extent).items())
+
+
+def _divisor(atom: Atom) -> int:
+    """What divides all values of a size."""
+    return gcd(atom.least, atom.step) if isinstance(atom, Size) and atom.step > 1 else 1
 
 
 def is_fixed(extent: int) -> bool:
@@ -321,6 +334,7 @@ class Assumptions:
     def __init__(self, values: SizeValues) -> None:
         self.values = dict(values)
         self._noted: dict[Condition, None] = {}
+        self._left: dict[Size, Ends] = {}
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -329,10 +343,33 @@ class Assumptions:
 
     def note(self, condition: Condition) -> None:
         """It is one of them."""
-        self._noted.setdefault(condition)
+        if condition in self._noted:
+            return
+        self._noted[condition] = None
+        sizes = condition.dim.sizes
+        if len(sizes) == 1:
+            (size,) = sizes
+            first, last = self.ends(size)
+            met = [
+                v
+                for v in range(first, last + 1, size.step)
+                if condition.at({**self.values, size.name: v})
+            ]
+            if met:
+                self._left[size] = met[0], met[-1]
+
+    def ends(self, size: Size) -> Ends:
+        """The least and the greatest value of a size that the conditions on it alone leave."""
+        return self._left.get(size, (size.least, size.most))
 
 
 _CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
+
+
+def ends_at_hand(size: Size) -> Ends:
+    """The least and the greatest value of a size that the conditions noted so far leave."""
+    current = _CURRENT.get()
+    return _whole(size) if current is None else current.ends(size)
 
 
 @contextmanager
@@ -405,11 +442,11 @@ def _note(condition: Condition) -> None:
 def _ask(relation: Relation, gap: int | Dim) -> bool:
     """Whether gap < 0, or gap == 0."""
     if isinstance(gap, Dim):
-        low, high = gap.least, gap.most
+        low, high = _bounds(gap, ends_at_hand)
         if relation == "lt" and (high < 0 or low >= 0):
             return high < 0
-        if relation == "eq" and (high < 0 or low > 0):
-            return False
+        if relation == "eq" and (high < 0 or low > 0 or low == high):
+            return low == high == 0
         value = gap.at(_at_hand(gap))
         answer = value < 0 if relation == "lt" else value == 0
         if relation == "eq" and gap.terms[0][1] < 0:  # one form of the same question
@@ -527,10 +564,16 @@ def _atom_at(atom: Atom, values: SizeValues) -> int:
     return at(atom.dividend, values) // at(atom.divisor, values)
 
 
-def _bounds(dim: Dim) -> tuple[int, int]:
+def _whole(size: Size) -> Ends:
+    return size.least, size.most
+
+
+def _bounds(dim: int, of: EndsOf) -> Ends:
     """The better ones of two ways to put bounds on each `c*d*(x // d)`: those of the quotient, and
     those of `c*x` less c times a rest below d, which other terms in x take something off."""
-    low, high = _plain_bounds(dim)
+    if not isinstance(dim, Dim):
+        return dim, dim
+    low, high = _plain_bounds(dim, of)
     flat: int | Dim = dim
     slack = [0, 0]
     for monomial, coefficient in dim.terms:
@@ -543,30 +586,31 @@ def _bounds(dim: Dim) -> tuple[int, int]:
                 pass
     if flat is dim:
         return low, high
-    first, last = _bounds(flat) if isinstance(flat, Dim) else (flat, flat)
+    first, last = _bounds(flat, of)
     return max(low, first - slack[1]), min(high, last - slack[0])
 
 
-def _plain_bounds(dim: Dim) -> tuple[int, int]:
-    ends = [_ends(monomial, c) for monomial, c in dim.terms]
+def _plain_bounds(dim: Dim, of: EndsOf) -> Ends:
+    ends = [_ends(monomial, c, of) for monomial, c in dim.terms]
     return sum(low for low, _ in ends), sum(high for _, high in ends)
 
 
-def _ends(monomial: Monomial, coefficient: int) -> tuple[int, int]:
+def _ends(monomial: Monomial, coefficient: int, of: EndsOf) -> Ends:
     """The least and the greatest value of a term."""
     low = high = coefficient
     for atom in monomial:
-        first, last = _atom_ends(atom)
+        first, last = _atom_ends(atom, of)
         corners = (low * first, low * last, high * first, high * last)
         low, high = min(corners), max(corners)
     return low, high
 
 
-def _atom_ends(atom: Atom) -> tuple[int, int]:
+def _atom_ends(atom: Atom, of: EndsOf) -> Ends:
     if isinstance(atom, Size):
-        return atom.least, atom.most
-    low, high = least(atom.dividend), most(atom.dividend)
-    first, last = max(1, least(atom.divisor)), most(atom.divisor)
+        return of(atom)
+    low, high = _bounds(atom.dividend, of)
+    first, last = _bounds(atom.divisor, of)
+    first = max(1, first)
     corners = [low // first, low // last, high // first, high // last]
     return min(corners), max(corners)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, redirect, substitute, variables
+from retune.core.dims import most
+from retune.ir.expr import Buffer, Expr, Load, Var, as_expr, loads, redirect, substitute, variables
 from retune.ir.te import Axis, Compute, Dag, Tensor, remade
 
 Seam = tuple[Buffer, int]
@@ -78,7 +79,7 @@ def _together(
     """True when the two variables occur only side by side, over whole rows that may be joined."""
     if not outside.isdisjoint(pair):
         return False
-    row = const(extents[pair[1]])
+    row = as_expr(extents[pair[1]])
     for load in reads:
         pairs = [
             d
@@ -126,7 +127,7 @@ class _Groups:
 
 def _merged(tensor: Tensor, seams: set[Seam], made: Mapping[Buffer, Tensor]) -> Tensor:
     groups = _Groups.of(tensor.buffer, seams)
-    shape = tuple(const(prod(tensor.shape[d] for d in run)) for run in groups.runs)
+    shape = tuple(as_expr(prod(tensor.shape[d] for d in run)) for run in groups.runs)
     buffer = Buffer(tensor.buffer.name, shape, tensor.dtype, tensor.buffer.scope)
     if tensor.op is None:
         return Tensor(buffer)
@@ -148,7 +149,7 @@ def _merged(tensor: Tensor, seams: set[Seam], made: Mapping[Buffer, Tensor]) -> 
 
 
 def _join(axes: list[Axis]) -> Axis:
-    real = [a for a in axes if a.extent > 1] or axes[:1]
+    real = [a for a in axes if most(a.extent) > 1] or axes[:1]
     name = "_".join(a.var.name for a in real)
     return Axis(Var(name), prod(a.extent for a in axes))
 

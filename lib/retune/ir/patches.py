@@ -7,7 +7,7 @@ Row-major memory does not care. Read `split_patches`.
 
 from collections.abc import Mapping
 
-from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, redirect, variables
+from retune.ir.expr import Buffer, Expr, Load, Var, as_expr, const, loads, redirect, variables
 from retune.ir.simplify import affine
 from retune.ir.te import Compute, Dag, Tensor, remade
 
@@ -71,7 +71,7 @@ def _patch(index: Expr, op: Compute) -> Parts | None:
     if len(outer) != 1 or form[0][inner[0]] != const(1):
         return None
     size = steps[inner[0]]
-    return (results[outer[0]], size) if form[0][outer[0]] == const(size) else None
+    return (results[outer[0]], size) if form[0][outer[0]] == as_expr(size) else None
 
 
 def _axes(index: Expr, op: Compute) -> tuple[Var, Var]:
@@ -87,7 +87,7 @@ def _rebuilt(
     own = parts.get(tensor.buffer, {})
     shape = [n for dim, extent in enumerate(tensor.shape) for n in own.get(dim, (extent,))]
     old = tensor.buffer
-    buffer = Buffer(old.name, tuple(const(n) for n in shape), old.dtype, old.scope)
+    buffer = Buffer(old.name, tuple(as_expr(n) for n in shape), old.dtype, old.scope)
     op = tensor.op
     if not isinstance(op, Compute):
         return Tensor(buffer)

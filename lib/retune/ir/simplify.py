@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import reduce
 
-from retune.core.dims import most
+from retune.core.dims import ends_at_hand, most
 from retune.core.dtypes import BOOL, INT32
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
@@ -242,7 +242,7 @@ def bounds(expr: Expr, ranges: Ranges) -> Range | None:
         case Const(value, _):
             return Range(int(value), int(value))
         case SizeVar():
-            return Range(expr.size.least, expr.size.most)
+            return Range(*ends_at_hand(expr.size))
         case Var():
             return ranges.get(expr)
         case Binary(op, a, b):
@@ -289,7 +289,7 @@ def _combine(op: str, a: Range, b: Range) -> Range | None:
 def _decide(node: Binary, ranges: Ranges) -> Expr | None:
     """Minima, comparisons, divisions and remainders that the ranges or the form settle."""
     if node.op in ("min", "max", "lt", "le", "eq", "ne"):
-        terms = polynomial(node.a - node.b)
+        terms = polynomial(_multiplied(node) if node.op == "lt" else node.a - node.b)
         gap = bounds(from_polynomial(terms), ranges)
         settled = None if gap is None else _settle(node, gap)
         if gap is None or settled is not None or not size_variables(node):
@@ -300,6 +300,14 @@ def _decide(node: Binary, ranges: Ranges) -> Expr | None:
     if node.op == "floordiv":
         return _cancel(node)
     return None
+
+
+def _multiplied(node: Binary) -> Expr:
+    """What is less than zero where `a < b` holds: `x // n < b` is `x < b*n` for a size n."""
+    a = node.a
+    if isinstance(a, Binary) and a.op == "floordiv" and size_variables(a.b):
+        return a.a - node.b * a.b
+    return a - node.b
 
 
 def _bounds_by_sizes(terms: Polynomial, ranges: Ranges, gap: Range) -> Range:
@@ -348,8 +356,36 @@ def _ends_of(atom: Expr, ranges: Ranges, *, up: bool) -> tuple[Expr, ...]:
             return (span.last if up else const(span.low),)
         case Binary("min" | "max", a, b):
             return (a, b)
+        case Binary("mod", _, d) if size_variables(d):
+            return (d - 1 if up else const(0),)
         case _:
             return ()
+
+
+def at_worst(condition: Expr) -> Expr:
+    """A condition without sizes that implies this comparison for all sizes at hand.
+
+    Raises: ValueError for what is no comparison of sums, products and quotients of natural numbers.
+    """
+    if isinstance(condition, Binary) and condition.op in ("le", "lt"):
+        a, b = _without_sizes(condition.a, up=True), _without_sizes(condition.b, up=False)
+        return binary(condition.op, a, b)
+    raise ValueError(f"{condition} does not bound what depends on sizes")
+
+
+def _without_sizes(expr: Expr, *, up: bool) -> Expr:
+    """An upper bound, or a lower one, free of sizes."""
+    match expr:
+        case SizeVar():
+            return const(ends_at_hand(expr.size)[up])
+        case _ if not size_variables(expr):
+            return expr
+        case Binary("add" | "mul" | "min" | "max" as op, a, b):
+            return binary(op, _without_sizes(a, up=up), _without_sizes(b, up=up))
+        case Binary("sub" | "floordiv" as op, a, b):
+            return binary(op, _without_sizes(a, up=up), _without_sizes(b, up=not up))
+        case _:
+            raise ValueError(f"{expr} has no bounds without sizes")
 
 
 def _settle(node: Binary, gap: Range) -> Expr | None:

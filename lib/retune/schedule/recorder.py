@@ -11,10 +11,11 @@ from math import prod
 import numpy as np
 
 from retune.core.config import knob
-from retune.core.dims import example
+from retune.core.dims import example, most
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int, known_extent
-from retune.ir.expr import Const, Expr, Var, const
+from retune.ir.expr import Const, Expr, Var, const, size_variables
+from retune.ir.simplify import at_worst, simplify
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
 from retune.schedule import loops, stages
@@ -48,6 +49,10 @@ class Recorder:
     def extent(self, name: str) -> int:
         """Iterations of a loop whose extent depends on sizes at most."""
         return evaluate_int(self.loop(name).extent)
+
+    def several(self, name: str) -> bool:
+        """Whether a loop may have more than one iteration."""
+        return most(self.extent(name)) > 1
 
     def likely(self, *names: str) -> int:
         """Iterations of nested loops for the sizes at hand: an estimate."""
@@ -128,7 +133,15 @@ class Recorder:
     # -- helpers -----------------------------------------------------------------------------
 
     def _unsettled(self, condition: Expr, why: str) -> list[Expr]:
-        """The condition, unless it is known to hold. Raises: ScheduleError if it cannot."""
+        """The condition, unless it is known to hold. Raises: ScheduleError if it cannot.
+
+        One on sizes has to hold for all of them.
+        """
+        if size_variables(condition):
+            try:
+                condition = at_worst(simplify(condition))
+            except ValueError as error:
+                raise ScheduleError(f"{self.program.name}: {why} ({error})") from None
         if not isinstance(condition, Const):
             return [condition]
         if not condition.value:

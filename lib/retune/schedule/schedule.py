@@ -12,6 +12,7 @@ import numpy as np
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const, size_variables
+from retune.ir.simplify import simplify
 from retune.ir.stmt import Program
 from retune.schedule import binding, forms, loops, movement, reductions, stages
 from retune.schedule.recorder import Recorder
@@ -389,7 +390,8 @@ class Schedule(Recorder):
         extent, needed = loops.loop_named(program, loop).extent, list[Expr]()
         if tail == "exact":
             why = f"split({loop}): {inner} does not divide {extent}"
-            needed = self._unsettled((extent % inner) <= 0, why)
+            rest = extent % inner
+            needed = self._unsettled((simplify(rest) if size_variables(rest) else rest) <= 0, why)
         elif tail == "shift":
             why = f"split({loop}): a tile of {inner} exceeds the extent {extent}"
             needed = [] if size_variables(extent) else self._unsettled(inner <= extent, why)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from retune.core.dims import is_fixed
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
 from retune.intrinsics.matching import matching_block
@@ -39,7 +40,9 @@ def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:
     None where the elements of a pack do not lie side by side. Constants are packed: theirs may lie
     anywhere.
     """
-    if not stage.steps or evaluate_int(stage.steps[-1].extent) % entry.pack:
+    if not stage.steps or not is_fixed(steps := evaluate_int(stage.steps[-1].extent)):
+        return None
+    if steps % entry.pack:
         return None
     along = stage.steps[-1].var
     found = matching_block(entry, stage.block, [along] * len(entry.axes))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Scope
+from retune.ir.expr import Expr, Scope, const
 from retune.ir.stmt import Block, Program, blocks
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
@@ -43,7 +43,7 @@ def find_row_program(program: Program) -> RowProgram | None:
     *before, out = blocks(program.body)
     if not before or out.reducer is not None or out.buffer not in program.outputs:
         return None
-    shape = [evaluate_int(e) for e in out.buffer.shape]
+    shape = out.buffer.shape
     if len(shape) < 2:
         return None  # no loop over rows to place the stages in
     reductions, others, numbers = list[str](), list[str](), list[str]()
@@ -51,26 +51,27 @@ def find_row_program(program: Program) -> RowProgram | None:
         stage = Accesses.of(block, program.body)
         if not stage.plain or block.buffer in program.outputs or not _of_rows(stage, shape):
             return None
-        made = [evaluate_int(e) for e in block.buffer.shape]
-        kind = reductions if block.reducer is not None else others if made == shape else numbers
+        whole = block.buffer.shape == shape
+        kind = reductions if block.reducer is not None else others if whole else numbers
         kind.append(block.name)
     whole = Accesses.of(out, program.body)
     if not reductions or not whole.plain or not _reads_rows(program, whole, before):
         return None
-    return RowProgram(tuple(reductions), tuple(others), tuple(numbers), out.name, shape[-1])
+    columns = evaluate_int(shape[-1])
+    return RowProgram(tuple(reductions), tuple(others), tuple(numbers), out.name, columns)
 
 
-def _of_rows(stage: Accesses, shape: Sequence[int]) -> bool:
+def _of_rows(stage: Accesses, shape: Sequence[Expr]) -> bool:
     """Whether it makes one number of each row, or all elements of the rows."""
-    results = [evaluate_int(loop.extent) for loop in stage.results]
-    steps = [evaluate_int(loop.extent) for loop in stage.steps]
+    results = [loop.extent for loop in stage.results]
+    steps = [loop.extent for loop in stage.steps]
     if stage.block.reducer is None:
         return results == list(shape) or _long(results) == _long(shape[:-1])
     return _long(results) == _long(shape[:-1]) and _long(steps) == _long(shape[-1:])
 
 
-def _long(extents: Sequence[int]) -> list[int]:
-    return [n for n in extents if n > 1]
+def _long(extents: Sequence[Expr]) -> list[Expr]:
+    return [n for n in extents if n != const(1)]
 
 
 def _reads_rows(program: Program, out: Accesses, before: Sequence[Block]) -> bool:

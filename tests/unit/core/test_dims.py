@@ -190,3 +190,18 @@ def test_results_are_remembered_with_their_conditions() -> None:
         assert [str(c) for c in assumed.conditions] == [condition]
     assert doubled(4) == 8
     assert calls == [1, 3, 4]
+
+
+def test_what_conditions_leave_of_a_size_is_not_asked_again() -> None:
+    with assuming({"n": 4, "h": 5}) as assumed:
+        assert n > 1
+        assert n != 1
+        assert n + h >= 5
+        assert n >= 3
+        assert n != 2
+    assert [str(c) for c in assumed.conditions] == ["n > 1", "n >= 3"]
+    with assuming({"n": 1, "h": 5}) as assumed:
+        assert n == 1
+        assert n < 2
+        assert 3 * n == 3
+    assert [str(c) for c in assumed.conditions] == ["n == 1"]

@@ -1,18 +1,21 @@
 """Simplification keeps values; affine forms and bounds are true."""
 
+import pickle
 from itertools import product
 
 import pytest
 from hypothesis import given
 
+from retune.core.dims import Size, dim_of
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Var, const, maximum, minimum, select
+from retune.ir.expr import Expr, Var, as_expr, const, maximum, minimum, select, size_variable
 from retune.ir.simplify import (
     Range,
     affine,
     bounds,
     from_polynomial,
     polynomial,
+    range_below,
     simplify,
 )
 from tests.support.properties import RANGES, VARIABLES, integer_expressions, quick
@@ -129,3 +132,36 @@ def test_quotient_and_remainder_of_fused_loops_are_one_again(inner: Expr):
     assert simplify((VK + inner // 3) * 3 + inner % 3) == simplify(VK * 3 + inner)
     assert simplify((inner // 3) * 6 + (inner % 3) * 2 + 1) == simplify(inner * 2 + 1)
     assert simplify((inner // 3) * 2 + inner % 3) != simplify(inner)
+
+
+N = Size("n", 4, 64)
+EXTENT = as_expr(dim_of(N))
+TILES = as_expr((dim_of(N) + 3) // 4)
+BELOW = {
+    VARIABLES[0]: range_below(EXTENT),
+    VARIABLES[1]: range_below(TILES),
+    VARIABLES[2]: Range(0, 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        (VARIABLES[0] < EXTENT, "True"),
+        (VARIABLES[0] < EXTENT - 1, "i < n - 1"),
+        (VARIABLES[0] <= EXTENT - 1, "True"),
+        (minimum(VARIABLES[1] * 4, EXTENT - 4) + VARIABLES[2] < EXTENT, "True"),
+        (minimum(VARIABLES[1] * 5, EXTENT - 3) + VARIABLES[2] < EXTENT, "k + min(j*5, n - 3) < n"),
+        (maximum(EXTENT - 4, 0), "n - 4"),
+        (maximum(EXTENT - 5, 0), "max(n - 5, 0)"),
+        (minimum(VARIABLES[0], EXTENT - 1), "i"),
+        (VARIABLES[0] * EXTENT + VARIABLES[0] < EXTENT * EXTENT + EXTENT, "True"),
+        ((VARIABLES[0] // EXTENT) * EXTENT + VARIABLES[0] % EXTENT, "i"),
+    ],
+)
+def test_variables_end_where_sizes_say(expr: Expr, text: str):
+    assert str(simplify(expr, BELOW)) == text
+
+
+def test_a_size_as_a_variable_is_pickled_by_its_range():
+    assert pickle.loads(pickle.dumps(EXTENT)) == size_variable(N)  # noqa: S301

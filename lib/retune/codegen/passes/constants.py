@@ -12,7 +12,17 @@ import numpy as np
 
 from retune.codegen.source import Pack
 from retune.ir.evaluate import evaluate, evaluate_int
-from retune.ir.expr import Buffer, Expr, Load, Redirection, Var, loads, substitute, variables
+from retune.ir.expr import (
+    Buffer,
+    Expr,
+    Load,
+    Redirection,
+    Var,
+    loads,
+    size_variables,
+    substitute,
+    variables,
+)
 from retune.ir.interp import run_program
 from retune.ir.selections import conditions
 from retune.ir.stmt import (
@@ -162,6 +172,8 @@ def pack_constants(parts: Sequence[Program]) -> tuple[list[Program], dict[str, P
     for name in names:
         found = [_reads_of(part, name) for part in made]
         reads = [read for own in found for read in own]
+        if any(read.sized for read in reads):
+            continue
         if reads and all(read.order == reads[0].order for read in reads[1:]):
             packs[name], packed = reads[0].pack, reads[0].packed.buffer
             made = [_repoint(part, packed, own) for part, own in zip(made, found, strict=True)]
@@ -174,6 +186,12 @@ class _Read:
 
     load: Load
     loops: tuple[For, ...]
+
+    @property
+    def sized(self) -> bool:
+        """Whether its order is another one for each size, as where an axis is fused with a batch:
+        constants do not depend on sizes."""
+        return any(size_variables(loop.extent) for loop in self.loops)
 
     @property
     def pack(self) -> GatherPack:

@@ -5,8 +5,22 @@ Each pass is Program -> Program, valid in, valid out; `lower.PASSES` is the orde
 
 from dataclasses import replace
 
-from retune.ir.expr import Binary, Cast, Const, Expr, Select, all_of, const, loads
-from retune.ir.simplify import Simplifying, range_below
+from retune.core.dims import example
+from retune.ir.evaluate import known_extent
+from retune.ir.expr import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    all_of,
+    conjuncts,
+    const,
+    loads,
+    size_variables,
+    variables,
+)
+from retune.ir.simplify import Ranges, Simplifying, bounds, range_below
 from retune.ir.stmt import (
     Block,
     For,
@@ -40,6 +54,34 @@ def simplify_indices(program: Program) -> Program:
     """Every expression in normal form, guards and selections decided where loop ranges can."""
     ranges = {loop.var: range_below(loop.extent) for loop in loops(program.body)}
     return with_body(program, map_exprs(program.body, Simplifying(ranges)))
+
+
+def whole_vectors(program: Program) -> Program:
+    """No guard tells lanes apart that the sizes at hand fill: they are noted to do so.
+
+    Rewrite, for 64 tokens:
+        for j in range(4): for lane: B  # where j*16 + lane < tokens    ->    B for tokens >= 64
+    """
+    lanes = {n.var for n in loops(program.body) if n.kind in ("vectorize", "intrinsic")}
+    terms = {
+        term: None
+        for block in blocks(program.body)
+        for term in conjuncts(block.guard)
+        if size_variables(term) and not lanes.isdisjoint(variables(term))
+    }
+    ranges = {loop.var: range_below(loop.extent) for loop in loops(program.body)} if terms else {}
+    filled = [_is_filled(term, ranges) for term in terms]
+    return simplify_indices(program) if any(filled) else program
+
+
+def _is_filled(term: Expr, ranges: Ranges) -> bool:
+    """Whether an extent is above all places that are compared with it, for the sizes at hand."""
+    if not isinstance(term, Binary) or term.op != "lt":
+        return False
+    span, extent = bounds(term.a, ranges), known_extent(term.b)
+    if span is None or extent is None or example(extent) <= span.high:
+        return False
+    return extent >= span.high + 1
 
 
 def masks_to_guards(program: Program) -> Program:

@@ -5,7 +5,7 @@ They run at memory speed by a fixed schedule; nothing is sampled.
 
 from math import prod
 
-from retune.core.dims import most
+from retune.core.dims import is_fixed, least, most
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, Var, variables
 from retune.ir.selections import position_masks
@@ -47,13 +47,13 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     elif leading and rows >= wanted_groups(spec) and runs_on(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
         s.annotate(leading[-1], PEEL, "ends")
-    elif extent < _LEAST_VECTOR and leading:
+    elif is_fixed(extent) and extent < _LEAST_VECTOR and leading:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
     elif lanes > 1:
         few = s.likely(*leading) < wanted
         unit = lanes
-        if few:
+        if few and is_fixed(extent):
             unit = _chunk(extent, lanes, wanted)
         outer, _, vector = s.split(last, [unit // lanes, lanes], "shift")
         s.vectorize(vector)
@@ -89,8 +89,7 @@ def share(size: int, parts: int) -> int:
 
 def _interleaved(s: Schedule, before: str, last: str) -> None:
     """A last axis of a few elements is written out, with some steps of the axis before it."""
-    extent = s.extent(before)
-    if extent >= _INTERLEAVED:
+    if least(s.extent(before)) >= _INTERLEAVED:
         _, near = s.split(before, [_INTERLEAVED], "shift")
         s.unroll(near)
     s.unroll(last)

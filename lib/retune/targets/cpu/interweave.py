@@ -10,6 +10,7 @@ vectors along both axes as well: pixels with their channels are one run.
 
 from math import lcm
 
+from retune.core.dims import is_fixed, least
 from retune.ir.expr import Load, const, loads, variables
 from retune.ir.selections import position_masks
 from retune.schedule.access import AffineAccess
@@ -26,10 +27,10 @@ _MOST_RESULTS = 128
 def interweaves(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
     """Whether the stage moves data in this way, `last` is short, and `before` fills vectors."""
     value, short = s.block(name).value, s.extent(last)
-    if not isinstance(value, Load) or not 1 < short < lanes:
+    if not isinstance(value, Load) or not is_fixed(short) or not 1 < short < lanes:
         return False
     steps = _steps(short, lanes)
-    if short * steps > _MOST_RESULTS or s.extent(before) < steps:
+    if short * steps > _MOST_RESULTS or least(s.extent(before)) < steps:
         return False
     return AffineAccess(value).stride(s.loop(before).var) == const(1)
 
@@ -42,10 +43,10 @@ def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
     """
     block, short = s.block(name), s.extent(last)
     axes = s.loop(before).var, s.loop(last).var
-    if block.buffer in s.program.outputs or not 1 < short < lanes:
+    if block.buffer in s.program.outputs or not is_fixed(short) or not 1 < short < lanes:
         return False
     steps = _steps(short, lanes)
-    if short * steps > _MOST_RESULTS or s.extent(before) < _LEAST_TILES * steps:
+    if short * steps > _MOST_RESULTS or least(s.extent(before)) < _LEAST_TILES * steps:
         return False
     if any(axes[1] in variables(mask) for mask in position_masks(block.value)):
         return False

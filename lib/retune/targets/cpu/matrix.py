@@ -8,6 +8,7 @@ it.
 
 from dataclasses import dataclass
 
+from retune.core.dims import is_fixed
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, const, minimum
@@ -63,6 +64,8 @@ def matrix_tile(stage: Accesses, spec: DeviceSpec) -> MatrixTile | None:
     if instruction is None:
         return None
     entry = instruction.entry
+    if not all(is_fixed(evaluate_int(loop.extent)) for loop in stage.loops):
+        return None
     pixels = [loop for loop in stage.results[:-1] if evaluate_int(loop.extent) > 1]
     channels = stage.group or evaluate_int(stage.results[-1].extent)
     depth = evaluate_int(stage.steps[-1].extent) // entry.pack
@@ -79,7 +82,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     stage = accesses(s, name)
     out = results_of(s, name)
     *others, last = s.loops(out)
-    single = [n for n in others if s.extent(n) == 1]
+    single = [n for n in others if not s.several(n)]
     *real, rows = [n for n in others if n not in single]
     above, leading = real[-1:], [*single, *real[:-1]]
     if stage.group is not None:

@@ -8,6 +8,7 @@ its own. Rules: `padded_neighbours` says where it is done, `schedule_neighbours`
 
 from dataclasses import dataclass
 
+from retune.core.dims import is_fixed
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import const
 from retune.ir.stmt import PEEL, Block, Program
@@ -54,6 +55,8 @@ def padded_neighbours(program: Program, block: Block, lanes: int) -> Block | Non
     if not made or block.value != operand.load or not _slides(stage, operand):
         return None
     read, results = (evaluate_int(b.shape[-1]) for b in (operand.load.buffer, block.buffer))
+    if not is_fixed(read):
+        return None
     size = operand.load.buffer.dtype.itemsize * read
     few = 0 < read - results < _MOST_NEIGHBOURS and size <= _MOST_BYTES
     return made[0] if few and lanes >= _LEAST_LANES and results % lanes == 0 else None
@@ -74,9 +77,9 @@ def schedule_neighbours(s: Schedule, name: str, plan: Neighbours) -> None:
     padded = padded_neighbours(s.program, s.block(name), lanes)
     assert padded is not None, "the rule was asked whether it fits"
     loops = s.loops(out)
-    rows = [n for n in loops[:-1] if s.extent(n) > 1] or loops[-2:-1]
+    rows = [n for n in loops[:-1] if s.several(n)] or loops[-2:-1]
     sizes = s.sample_tile(rows[-1], 3, _MOST_ROWS)
-    least = min(_LEAST_ROWS, s.extent(rows[-1]))
+    least = min(_LEAST_ROWS, s.likely(rows[-1]))
     s.require(const(least) <= sizes[-1], "sums wait for what has just been stored")
     far, some, row = s.split(rows[-1], sizes, "shift")
     vectors, lane = s.split(loops[-1], [lanes])

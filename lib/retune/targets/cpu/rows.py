@@ -10,6 +10,7 @@ lie side by side. Rules: `row_structure` says where it pays, `schedule_rows` doe
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from retune.core.dims import example, is_fixed, most
 from retune.core.dtypes import FLOAT32
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
@@ -56,15 +57,17 @@ def row_structure(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
     axes = {axis for operand in stage.operands for axis in operand.last}
     if len(axes) != 1 or not axes <= reduce.keys() or not _is_plain(stage):
         return None
-    results = {loop.var for loop in stage.results if evaluate_int(loop.extent) > 1}
+    results = {loop.var for loop in stage.results if most(evaluate_int(loop.extent)) > 1}
     widest = spec.vector_lanes()
     for operand in stage.operands:
         own = operand.moving & results
-        packed = operand.constant and evaluate_int(stage.block.buffer.shape[-1]) >= widest
+        packed = operand.constant and example(evaluate_int(stage.block.buffer.shape[-1])) >= widest
         if own and (own < results or packed):
             return None
     loop = reduce[axes.pop()]
     extent = evaluate_int(loop.extent)
+    if not is_fixed(extent):
+        return None
     fit = [n for n in (16, 8, _LEAST_LANES) if n <= widest and extent % n == 0 and extent >= 2 * n]
     if not fit:
         return None

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
+from retune.core.dims import example, is_fixed
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
@@ -81,9 +82,11 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
 def _register_tiles(
     stage: Accesses, lanes: int, spec: DeviceSpec, *, can_mask: bool
 ) -> Iterator[RegisterTile]:
-    widths = [lanes, lanes // 2] if stage.channels % lanes and lanes > 4 else [lanes]
-    window = prod(evaluate_int(loop.extent) for loop in stage.steps) <= WINDOW_LIMIT
-    several = sum(evaluate_int(loop.extent) > 1 for loop in stage.results) > 1
+    odd = is_fixed(stage.channels) and stage.channels % lanes
+    widths = [lanes, lanes // 2] if odd and lanes > 4 else [lanes]
+    steps = prod(evaluate_int(loop.extent) for loop in stage.steps)
+    window = is_fixed(steps) and steps <= WINDOW_LIMIT
+    several = sum(example(evaluate_int(loop.extent)) > 1 for loop in stage.results) > 1
     for width in widths:
         packed = find_instruction(stage, spec, "vector lane", width)
         # A window's few steps cost less than a copy of the data; a deep sum may go either way. A

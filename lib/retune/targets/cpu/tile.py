@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from retune.core.dims import is_fixed
 from retune.core.target import DeviceSpec
-from retune.ir.expr import Const, Expr, Var, const
+from retune.ir.expr import Const, Expr, Var, const, size_variables
 from retune.schedule.schedule import Schedule
 from retune.targets.accumulators import accumulate_in_registers
 from retune.targets.fusion import accesses, pack_operands, results_of
@@ -67,7 +68,7 @@ def schedule_register_tile(
     if not stage.results:
         return  # a single number: its loops stay as they are
     *others, last = s.loops(results_of(s, name))
-    single = [n for n in others if s.extent(n) == 1]
+    single = [n for n in others if not s.several(n)]
     real = [n for n in others if n not in single]
     pixels, leading = [TiledAxis(n, _MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
     if stage.group is not None:
@@ -100,7 +101,7 @@ def bind_tile(
 ) -> None:
     """Outer loops become work-groups; the fastest axis is the one that shares most."""
     *pixels, channels = tile[GROUP]
-    front = [n for n in leading if s.extent(n) > 1]
+    front = [n for n in leading if s.several(n)]
     chain = [*front, *pixels]
     while len(chain) > 2 or (len(chain) == 2 and front and len(pixels) == 1):
         chain[:2] = [s.fuse(chain[0], chain[1])]
@@ -123,15 +124,16 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
         unroll_all(s, reduce)
     elif sampled and reduce:
         longest = reduce[-1]
-        extent = s.extent(longest)
-        if len(reduce) > 1 and extent > 8:
+        extent = s.likely(longest)
+        if len(reduce) > 1 and extent > 8 and is_fixed(s.extent(longest)):
             (factor,) = s.sample_perfect_tile(longest, 2, 1024)
             far, near = s.split(longest, [factor])
             order = [far, *reduce[:-1], near]
         # Copies of a masked step are copies of its branches: they cost more than they save.
         hints = [1, 2, 4] if extent >= 8 and not plan.masked else [1]
         hint = s.sample_categorical(f"unroll.{name}", hints)
-        s.require(s.loop(order[-1]).extent % hint <= 0, "unrolling would leave a rest")
+        if not size_variables(s.loop(order[-1]).extent):  # which no compiler is asked to unroll
+            s.require(s.loop(order[-1]).extent % hint <= 0, "unrolling would leave a rest")
         s.unroll(order[-1], hint)
     accumulate_in_registers(s, order, spatial, plan.lanes, inside)
     if plan.packed:

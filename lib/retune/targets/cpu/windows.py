@@ -9,6 +9,7 @@ read past the data are set apart (`ir.stmt.PEEL`), so that the others have no ma
 
 from dataclasses import dataclass
 
+from retune.core.dims import is_fixed
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import PEEL
 from retune.schedule.schedule import Schedule
@@ -62,9 +63,9 @@ def schedule_window(
     of them down its rows, so that rows of taps that two results share are still near.
     """
     *others, last = s.loops(results_of(s, name))
-    real = [n for n in others if s.extent(n) > 1]
+    real = [n for n in others if s.several(n)]
     channels = TiledAxis(last, _MOST_VECTORS, plan.lanes)
-    rows = [TiledAxis(n, s.extent(n)) for n in real[-2:-1]]
+    rows = [TiledAxis(n, s.likely(n)) for n in real[-2:-1]]
     columns = [TiledAxis(n, _MOST_COLUMNS) for n in real[-1:]]
     nest = {
         GROUP: [*rows, channels],
@@ -100,7 +101,7 @@ def _write_out(s: Schedule, name: str, lanes: int) -> int:
     spatial = [n for n in loops if n in axes]
     reduce = [n for n in loops if s.loop(n).reduce]
     extent = s.extent(reduce[-1])
-    taps = reduce[-1:] if extent <= _MOST_TAPS else []
+    taps = reduce[-1:] if is_fixed(extent) and extent <= _MOST_TAPS else []
     vectors, lane = s.split(spatial[-1], [lanes])
     s.reorder(*reduce[: len(reduce) - len(taps)], vectors, *spatial[:-1], *taps, lane)
     unroll_all(s, [vectors, *spatial[:-1], *taps])

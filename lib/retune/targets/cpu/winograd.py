@@ -125,7 +125,7 @@ def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _FusedNest:
     group, part, vector, lanes = s.split(made, [parts, middle * vectors, const(width)], "shift")
     s.reorder(*every[:-2], *far, group, part, *tiles, vector, *pixels, lanes)
     for loop in reversed(every[:-2]):
-        if s.extent(loop) > 1:
+        if s.several(loop):
             far[0] = s.fuse(loop, far[0])
     for number, loop in enumerate((group, *reversed(far))):
         s.bind(loop, f"group.{number}")

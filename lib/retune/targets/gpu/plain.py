@@ -7,6 +7,7 @@ memory. Read `schedule_plain`.
 from collections.abc import Sequence
 from math import prod
 
+from retune.core.dims import is_multiple, most
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const
@@ -30,10 +31,10 @@ def schedule_plain(s: Schedule, name: str, spec: DeviceSpec) -> None:
     reduces = s.block(name).reducer is not None
     out = results_of(s, name) if reduces else name
     loops = s.loops(out)
-    size = prod(s.extent(n) for n in loops)
+    size = s.likely(*loops)
     last = s.extent(loops[-1])
     lanes = 1
-    if last % _LANES == 0 and size >= _LANES * _ITEMS_PER_UNIT * spec.compute_units:
+    if is_multiple(last, _LANES) and size >= _LANES * _ITEMS_PER_UNIT * spec.compute_units:
         lanes = _LANES
         loops[-1], vector = s.split(loops[-1], [lanes])
         s.vectorize(vector)
@@ -53,7 +54,7 @@ def _is_window(s: Schedule, name: str) -> bool:
 def flat_items(s: Schedule, loops: Sequence[str], spec: DeviceSpec, items: int = _ITEMS) -> None:
     """The nested loops as one range of work-items in groups of `items`, or what is allowed."""
     flat = fuse_all(s, loops)
-    size = s.extent(flat)
+    size = most(s.extent(flat))
     group, item = s.split(flat, [min(items, size, spec.max_work_group)], "shift")
     s.bind(group, "group.0")
     s.bind(item, "local.0")

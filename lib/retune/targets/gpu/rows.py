@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from retune.core.dims import example, most
 from retune.core.dtypes import itemsize
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Const, Expr, Var, const
+from retune.ir.evaluate import evaluate_int, known_extent
+from retune.ir.expr import Expr, Var, const
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.plain import schedule_plain
@@ -103,9 +104,9 @@ def is_row_reduction(s: Schedule, name: str) -> bool:
     stage = accesses(s, name)
     if not stage.results or not stage.plain:
         return False
-    results = {loop.var for loop in stage.results if evaluate_int(loop.extent) > 1}
-    steps = prod(evaluate_int(loop.extent) for loop in stage.steps)
-    outputs = prod(evaluate_int(loop.extent) for loop in stage.results)
+    results = {loop.var for loop in stage.results if most(evaluate_int(loop.extent)) > 1}
+    steps = example(prod(evaluate_int(loop.extent) for loop in stage.steps))
+    outputs = example(prod(evaluate_int(loop.extent) for loop in stage.results))
     if steps < _LEAST_STEPS or outputs > _MOST_OUTPUTS:
         return False
     return any(results <= operand.direct for operand in stage.operands)
@@ -149,12 +150,13 @@ def _parts(s: Schedule, name: str, spec: DeviceSpec) -> list[int]:
 
 def _steps(extent: Expr) -> int:
     """An extent; as many as are ever asked for where it is sampled: the steps of a slice are."""
-    return int(extent.value) if isinstance(extent, Const) else max(_PARTS)
+    known = known_extent(extent)
+    return max(_PARTS) if known is None else example(known)
 
 
 def _columns(s: Schedule, name: str) -> int:
     """Neighbouring results of a group."""
-    return min(_COLUMNS, evaluate_int(s.block(name).buffer.shape[-1]))
+    return min(_COLUMNS, example(evaluate_int(s.block(name).buffer.shape[-1])))
 
 
 def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> None:
@@ -163,7 +165,7 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
     Raises: ScheduleError where there is no room for that.
     """
     held = spec.local_memory_bytes // _WIDEST - _SECOND
-    most = min(spec.max_work_group, held, max(program.columns, _SECOND))
+    most = min(spec.max_work_group, held, max(example(program.columns), _SECOND))
     fit = [n for n in _PARTS if max(n, _SECOND) <= most]
     if not fit:
         raise ScheduleError(f"{program.out}: no room to share a row")
@@ -218,7 +220,7 @@ def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: 
 def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
     """As `_across`, by a sampled number of columns; an item's sum stays in a register."""
     whole = fuse_all(s, s.reduce_loops(name))
-    last = evaluate_int(s.block(name).buffer.shape[-1])
+    last = example(evaluate_int(s.block(name).buffer.shape[-1]))
     fit = [n for n in _NARROW_COLUMNS if n <= min(last, spec.max_work_group)]
     columns = s.sample_categorical(f"columns.{name}", fit or [min(last, spec.max_work_group)])
     parts = s.sample_categorical(f"parts.{name}", _NARROW_PARTS)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from retune.core.dims import is_fixed
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, const
@@ -49,6 +50,8 @@ def slice_over_groups(s: Schedule, name: str, structure: Contraction) -> str:
     """
     deepest = steps_of(s, name, structure)[-1]
     extent = s.extent(deepest)
+    if not is_fixed(extent):
+        raise ScheduleError(f"slices of {name}: {extent} steps have no divisor for all sizes")
     least = _LEAST_OF_SHORT if structure.fetch and structure.fetch.short else 1
     sizes = [extent // n for n in _SLICES if extent % n == 0 and extent // n >= least]
     if not sizes:
@@ -62,7 +65,7 @@ def slice_sizes(s: Schedule, name: str) -> list[int]:
 
     None where the results are work enough for a device.
     """
-    loops = [(s.loop(n).reduce, s.extent(n)) for n in s.loops(name)]
+    loops = [(s.loop(n).reduce, s.likely(n)) for n in s.loops(name)]
     results = prod(extent for reduce, extent in loops if not reduce)
     steps = prod(extent for reduce, extent in loops if reduce)
     if results > _MOST_SLICED_RESULTS:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
+from retune.core.dims import example, is_multiple
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
@@ -98,7 +99,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         yield from row_structures(s, anchor.name, spec)
         return
     stage = accesses(s, anchor.name)
-    lanes = _LANES if stage.channels % _LANES == 0 else 1
+    lanes = _LANES if is_multiple(stage.channels, _LANES) else 1
     if stage.contracts:
         yield from warp_tiles(stage, spec)
         packed = find_instruction(stage, spec, "vector lane", lanes)
@@ -114,9 +115,9 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
 
 def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
     """The tiles worth trying for a reduction whose operands serve several results."""
-    *window, deepest = (evaluate_int(loop.extent) for loop in stage.steps)
+    *window, deepest = (example(evaluate_int(loop.extent)) for loop in stage.steps)
     halos = [False, True] if prod(window) > 1 else [False]
-    outputs = prod(evaluate_int(e) for e in stage.block.buffer.shape)
+    outputs = prod(example(evaluate_int(e)) for e in stage.block.buffer.shape)
     worth_slicing = deepest >= _SLICED_DEPTH and outputs <= _SLICED_OUTPUTS
     sliced = (None, "groups") if worth_slicing else (None,)
     for slices in sliced:

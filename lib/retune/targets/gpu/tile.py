@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from retune.core.dims import is_multiple, most
 from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.intrinsics import Intrinsic
-from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Const, Load, const, variables
+from retune.ir.evaluate import known_extent
+from retune.ir.expr import Buffer, Const, Load, const, size_variables, variables
 from retune.ir.stmt import PEEL, For, blocks
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
@@ -180,7 +181,7 @@ def bind_groups(s: Schedule, tile: TiledLoops, leading: Sequence[str]) -> None:
     """
     *outer, channels = tile[GROUP]
     front = [n for n in leading if s.loop(n).extent != const(1)]
-    known = prod(int(e.value) for n in front if isinstance(e := s.loop(n).extent, Const))
+    known = prod(most(e) for n in front if (e := known_extent(s.loop(n).extent)) is not None)
     chain = [*front, *outer]
     if known * _TILES_OF_IMAGE > MOST_GROUPS:
         while chain:
@@ -211,7 +212,8 @@ def _hold_padded(s: Schedule, name: str, tile: TiledLoops) -> None:
 
 def roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str], list[str], str]:
     """Loops that only number the tiles; one or two axes of pixels; the channels' axis."""
-    real = [n for n in axes[:-1] if isinstance(e := s.loop(n).extent, Const) and e.value != 1]
+    extents = {n: known_extent(s.loop(n).extent) for n in axes[:-1]}
+    real = [n for n, extent in extents.items() if extent is not None and most(extent) != 1]
     pixels = real[-2:]
     leading = [n for n in axes[:-1] if n not in pixels]
     leading.sort(key=lambda n: s.loop(n).extent != const(1))  # the others are fused
@@ -224,8 +226,8 @@ def roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str],
 
 def most_items_of(s: Schedule, pixels: Sequence[str], channels: str, lanes: int) -> int:
     """Work-items that there are results for."""
-    vectors = s.extent(channels) // lanes
-    return vectors * prod(s.extent(n) for n in pixels)
+    vectors = s.likely(channels) // lanes
+    return vectors * s.likely(*pixels)
 
 
 def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
@@ -245,6 +247,8 @@ def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
     """
     deepest = steps_of(s, name, structure)[-1]
     short = structure.fetch is not None and structure.fetch.short
+    if structure.fetch is None and size_variables(s.loop(deepest).extent):
+        short = True
     sizes = short_depths(s.loop(deepest)) if short else depths(s, deepest, structure)
     depth = s.sample_categorical(f"depth.{name}", sizes)
     outer, _ = s.split(deepest, [depth], "guard" if short else "exact")
@@ -298,8 +302,8 @@ def accumulate(
 
 def _may_divide(s: Schedule, loop: str, size: int) -> bool:
     """False where the loop's known extent is not a multiple of `size`."""
-    extent = s.loop(loop).extent
-    return bool(variables(extent)) or evaluate_int(extent) % size == 0
+    extent = known_extent(s.loop(loop).extent)
+    return extent is None or is_multiple(extent, size)
 
 
 def _fetch_operands(

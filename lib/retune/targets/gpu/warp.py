@@ -11,6 +11,7 @@ then `schedule_warp`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from retune.core.dims import is_fixed
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
@@ -53,6 +54,8 @@ def warp_tiles(stage: Accesses, spec: DeviceSpec) -> list[WarpTile]:
         return []
     entry = instruction.entry
     first, second = _items_of(entry)
+    if not all(is_fixed(evaluate_int(loop.extent)) for loop in stage.loops):
+        return []
     *pixels, channels = (evaluate_int(loop.extent) for loop in stage.results)
     steps, rest = divmod(evaluate_int(stage.steps[-1].extent), entry.k)
     match [n for n in pixels if n > 1]:

@@ -98,8 +98,8 @@ def schedule_winograd(s: Schedule, m: int, structure: Contraction, spec: DeviceS
 
 def _lanes(s: Schedule, tile: Sequence[str], others: Sequence[str], spec: DeviceSpec) -> int:
     """Neighbouring channels of one item: its registers hold them, and no unit is left idle."""
-    held = prod(s.extent(n) for n in tile)
-    size = prod(s.extent(n) for n in others)
+    held = s.likely(*tile)
+    size = s.likely(*others)
     channels = s.extent(others[-1])
     fit = [
         n
@@ -113,7 +113,7 @@ def _lanes(s: Schedule, tile: Sequence[str], others: Sequence[str], spec: Device
 
 def _spread(s: Schedule, loops: Sequence[str], spec: DeviceSpec) -> None:
     """The loops as work-items in groups so small that every unit has some, but at least a warp."""
-    size = prod(s.extent(n) for n in loops)
+    size = s.likely(*loops)
     fit = [n for n in _GROUPS if size >= n * spec.compute_units]
     flat_items(s, loops, spec, max(fit, default=_GROUPS[0]))
 
