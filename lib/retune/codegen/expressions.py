@@ -27,11 +27,13 @@ from retune.codegen.kernel import (
 from retune.codegen.lookups import is_lookup, looked_up, lookups, place_of
 from retune.codegen.passes import gathers
 from retune.codegen.passes.sharing import shared_values
+from retune.codegen.registers import lane_bound
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import BOOL, FLOAT32, INT32, INT64, DType
 from retune.core.errors import CodegenError
 from retune.intrinsics import Intrinsic
 from retune.ir.expr import (
+    EITHER,
     Binary,
     Buffer,
     Call,
@@ -302,6 +304,8 @@ class Expressions:
                 return self._select(expr, instance)
             case Cast():
                 return self._cast(expr, instance)
+            case Call() if expr.function == EITHER:
+                return self._either(expr, instance)
             case Call() if called(expr):
                 words = self._alike(expr.args, instance)
                 zero = _splat(Literal(0, INT32), expr.dtype, words[0].lanes)
@@ -310,6 +314,21 @@ class Expressions:
                 return self._function(expr.function, expr.args, expr.dtype, instance)
             case _:
                 raise CodegenError(f"cannot print {type(expr).__name__}")
+
+    def _either(self, call: Call, instance: Instance) -> Value:
+        """A choice between two values that are both there, by the numbers of lanes if need be."""
+        condition, *values = call.args
+        bound = None if instance.lane is None else lane_bound(condition, instance.lane[0])
+        if instance.lane is None or bound is None:
+            test = self.value(condition, instance)
+        else:
+            lanes = instance.lane[1]
+            numbers = tuple(Literal(i, INT32) for i in range(lanes))
+            least = _splat(self.value(bound, instance), INT32, lanes)
+            test = Operation("le", (least, Operation("vector", numbers, INT32, lanes)), BOOL, lanes)
+        a, b = self._alike(values, instance, test.lanes)
+        name = "select" if test.lanes > 1 else "choose"
+        return Operation(name, (test, a, b), call.dtype, a.lanes)
 
     def _cast(self, cast: Cast, instance: Instance) -> Value:
         value = self.value(cast.value, instance)

@@ -48,7 +48,7 @@ from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, loads, size_variables
+from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import (
@@ -60,6 +60,7 @@ from retune.ir.stmt import (
     loops,
     paths,
     show_stmt,
+    sizes_in,
     substitute_stmt,
 )
 from retune.ir.te import body_flops
@@ -366,8 +367,7 @@ def _buffers(program: Program, images: Mapping[str, Image]) -> list[ProgramBuffe
 def _size_buffers(program: Program) -> Iterator[ProgramBuffer]:
     """Those of the sizes on which the program depends."""
     buffers = (*program.inputs, *program.scratch, *program.outputs)
-    names = {v.name for b in buffers for n in b.shape for v in size_variables(n)}
-    names |= {v.name for n in loops(program.body) for v in size_variables(n.extent)}
+    names = {v.name for v in sizes_in(program)}
     if clash := sorted(names & {b.name for b in buffers}):
         raise CodegenError(
             f"{program.name}: size {clash[0]!r} has the name of a tensor; rename one of them"

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from retune.codegen.kernel import vectorizes
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
+    EITHER,
     Binary,
     Buffer,
+    Call,
     Cast,
     Const,
     Expr,
@@ -22,7 +24,7 @@ from retune.ir.expr import (
     variables,
 )
 from retune.ir.flat import FlatIndices
-from retune.ir.simplify import affine_terms
+from retune.ir.simplify import affine_terms, from_polynomial, polynomial
 from retune.ir.stmt import STRAIGHT, Block, For, Indices, Stmt, paths
 
 _EXTREMES = ("min", "max")
@@ -58,6 +60,10 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
             return expr != var
         case Select(condition, _, _) if var in variables(condition) and not loads(condition):
             return False  # a mask over indices guards its reads: lanes must be apart
+        case Call(function, (test, *values), _) if function == EITHER:
+            return lane_bound(test, var) is not None and all(
+                _lanes_only_in_loads(child, var) for child in values
+            )
         case Cast(value, dtype):
             plain = vectorizes(value.dtype) and vectorizes(dtype)
             return plain and _lanes_only_in_loads(value, var)
@@ -67,6 +73,16 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
             return False  # a test of numbers has lanes of their size
         case _:
             return all(_lanes_only_in_loads(child, var) for child in expr.children)
+
+
+def lane_bound(test: Expr, var: Var) -> Expr | None:
+    """The least lane for which a test holds that is `bound <= lane` of lanes `var`."""
+    if not isinstance(test, Binary) or test.op != "le":
+        return None
+    form = affine_terms(polynomial(test.b - test.a), [var])
+    if form is None or form[0] != {var: const(1)}:
+        return None
+    return from_polynomial(polynomial(-form[1]))
 
 
 def _accesses(nest: Stmt, buffer: Buffer) -> Iterator[tuple[Indices, tuple[For, ...]]]:

@@ -12,6 +12,7 @@ from retune.core.dims import dim_of
 from retune.core.dtypes import BOOL, INT32, dtype_of
 from retune.ir.expr import (
     BITCAST,
+    EITHER,
     Binary,
     Call,
     Cast,
@@ -63,6 +64,9 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
             return np.asarray(evaluate(value, values, fetch)).astype(dtype.numpy)
         case Call(function, (value,), dtype) if function == BITCAST:
             return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
+        case Call(function, args, _) if function == EITHER:
+            test, value, other = (np.asarray(evaluate(a, values, fetch)) for a in args)
+            return np.where(test, value, other)
         case Call(function, args, _):
             arrays = (np.asarray(evaluate(a, values, fetch)) for a in args)
             return apply(FUNCTIONS[function], *arrays)

@@ -183,6 +183,8 @@ class Call(Expr):
         return self.args
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        if self.function == EITHER:
+            return either(*children)
         return Call(self.function, children, self.dtype)
 
     def __str__(self) -> str:
@@ -271,6 +273,10 @@ class Load(Expr):
 
 BITCAST = "bitcast"
 """The function of a Call that `bitcast` makes: its type is not that of its argument."""
+
+
+EITHER = "either"
+"""The function of a Call that `either` makes."""
 
 
 def const(value: float | bool, dtype: DType | str = INT32) -> Const:
@@ -418,6 +424,13 @@ def select(condition: Operand, then: Operand, otherwise: Operand) -> Expr:
     if isinstance(test, Const):
         return left if test.value else right
     return Select(test, left, right)
+
+
+def either(condition: Expr, value: Expr, other: Expr) -> Expr:
+    """As `select`, but both are evaluated: what they read has to be there in either case."""
+    if isinstance(condition, Const):
+        return value if condition.value else other
+    return Call(EITHER, (condition, value, other), value.dtype)
 
 
 def cast(value: Expr, dtype: DType | str) -> Expr:

@@ -19,6 +19,7 @@ from retune.ir.expr import (
     Expr,
     Load,
     Redirection,
+    SizeVar,
     Substitution,
     Var,
     as_expr,
@@ -26,6 +27,7 @@ from retune.ir.expr import (
     converted,
     fixed_sizes,
     loads,
+    size_variables,
     substitute,
     variables,
 )
@@ -425,6 +427,13 @@ def program_at(program: Program, values: SizeValues) -> Program:
         scratch=tuple(map(fixed, program.scratch)),
         outputs=tuple(map(fixed, program.outputs)),
     )
+
+
+def sizes_in(program: Program) -> frozenset[SizeVar]:
+    """The sizes on which buffers and loops of the program depend."""
+    buffers = (*program.inputs, *program.scratch, *program.outputs)
+    extents = [*(n for b in buffers for n in b.shape), *(n.extent for n in loops(program.body))]
+    return frozenset(v for extent in extents for v in size_variables(extent))
 
 
 def show(program: Program) -> str:

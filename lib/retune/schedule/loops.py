@@ -15,6 +15,7 @@ from retune.ir.expr import (
     all_of,
     ceildiv,
     const,
+    either,
     maximum,
     minimum,
     size_variables,
@@ -30,6 +31,7 @@ from retune.ir.stmt import (
     Stmt,
     block_variables,
     blocks,
+    identity,
     loops,
     map_accesses,
     nested,
@@ -78,7 +80,7 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     inner = simplify(fold(lambda a, b: a * b, factors))
     exact = _divides(inner, loop.extent)
     tail = "exact" if exact else tail
-    if tail == "shift":
+    if tail == "shift" and not (loop.reduce and size_variables(loop.extent)):
         check_repeatable(f"split({name})", program, loop)
     outer_extent = loop.extent // inner if tail == "exact" else ceildiv(loop.extent, inner)
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
@@ -90,7 +92,9 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
         base = minimum(base, maximum(last, 0) if sized else last)
     value = simplify(base + place)
     body = substitute_stmt(loop.body, {loop.var: value})
-    if tail == "guard" or (tail == "shift" and sized):
+    if tail == "shift" and loop.reduce:
+        body = _once(parts[0] * inner <= value, simplify(place) < loop.extent, body)
+    elif tail == "guard" or (tail == "shift" and sized):
         body = _guard(loop, (value if tail == "guard" else simplify(place)) < loop.extent, body)
     inside = [
         For(v, n, body, reduce=loop.reduce, shifted=loop.shifted)
@@ -98,7 +102,7 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     ]
     body = nested(inside, body)
     outer = For(parts[0], simplify(outer_extent), body, reduce=loop.reduce)
-    outer = replace(outer, shifted=tail == "shift" or loop.shifted)
+    outer = replace(outer, shifted=(tail == "shift" and not loop.reduce) or loop.shifted)
     made = replace_loop(program, name, lambda _: outer)
     if tail == "shift":
         check_sums(f"split({name})", made)
@@ -139,6 +143,22 @@ def _positional(parts: Sequence[Var], factors: Sequence[Expr]) -> Expr:
     for part, factor in zip(parts, factors, strict=True):
         total = total * factor + part
     return total
+
+
+def _once(new: Expr, inside: Expr, body: Stmt) -> Stmt:
+    """Every reduction in a shifted tile takes the steps that are inside and that are new.
+
+    The neutral value stands for the others. A maximum or minimum may take a step twice.
+    """
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block) or node.reducer is None:
+            return None
+        start = identity(node.reducer, node.buffer.dtype.compute)
+        counts = inside if node.reducer in ("max", "min") else all_of(new, inside)
+        return replace(node, value=either(counts, node.value, start))
+
+    return rewrite(body, rule)
 
 
 def _guard(loop: For, condition: Expr, body: Stmt) -> Stmt:

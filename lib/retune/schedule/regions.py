@@ -17,6 +17,7 @@ from retune.ir.expr import (
     all_of,
     const,
     loads,
+    size_variables,
 )
 from retune.ir.reduction import path_to, reads
 from retune.ir.simplify import Range, affine, bounds, sign, simplify
@@ -136,12 +137,15 @@ def _covering(
     """An interval that an index over inner loops does not leave.
 
     That of tiles moved back, as in `min(i*16, 984) + lane`, is known from the ends of its parts.
-    From the start on, by tiles of sampled sizes, is all of the dimension: they cover it.
+    From the start on, by tiles of sampled sizes, is all of the dimension: they cover it. So do
+    tiles moved back from an end that depends on sizes.
     """
     if _affine(index, extents) is None:
         ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
         if found := bounds(index, ranges):
             return const(found.low), const(found.high - found.low + 1)
+        if size_variables(index):
+            return every
     first, span = _interval(who, index, extents)
     return (first, span) if first != const(0) or isinstance(span, Const) else every
 

@@ -34,7 +34,8 @@ class Schedule(Recorder):
         `tail` says what happens where the factors do not divide the extent: `exact` requires
         that they do, `shift` moves the last tile back so that it overlaps (never on reduce
         loops), `guard` skips the iterations past the end. A tile may exceed an extent that depends
-        on sizes: `shift` skips its iterations past the end then.
+        on sizes: `shift` skips its iterations past the end then. There it is for reduce loops as
+        well, which count each step once.
 
         Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
         or are not positive.

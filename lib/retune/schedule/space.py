@@ -13,10 +13,11 @@ from math import prod
 
 import numpy as np
 
+from retune.core.dims import dim_of, example
 from retune.core.errors import ScheduleError
 from retune.core.keys import content_key
 from retune.ir.expr import Expr, Var, const
-from retune.ir.stmt import Program
+from retune.ir.stmt import Program, sizes_in
 from retune.schedule.decisions import Decision, holds
 from retune.schedule.loops import substitute_symbols
 from retune.schedule.schedule import Schedule
@@ -91,6 +92,11 @@ class Sketch:
                 values[symbol] = chosen[:, position]
         return values
 
+    def at_hand(self, rows: np.ndarray) -> dict[Var, np.ndarray]:
+        """The symbols' values, and those of sizes at hand: estimates go by them."""
+        sizes = {v: np.array([example(dim_of(v.size))]) for v in sizes_in(self.program)}
+        return self.symbols(rows) | sizes
+
     def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """What the rows give to each decision, by name. int64 [n, values]"""
         return {d.name: d.table[rows[:, i]] for i, d in enumerate(self.decisions)}
@@ -159,6 +165,8 @@ class Sketch:
         """
         row = np.zeros(len(self.decisions), np.int64)
         for column, decision in enumerate(self.decisions):
+            if decision.name not in decided and len(decision.table) == 1:
+                continue  # a loop of one iteration is none where extents are fixed
             if decision.name not in decided:
                 raise ScheduleError(f"{self.name}: no value for decision {decision.name!r}")
             wanted = np.asarray(decided[decision.name], np.int64)

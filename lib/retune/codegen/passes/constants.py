@@ -191,7 +191,8 @@ class _Read:
     def sized(self) -> bool:
         """Whether its order is another one for each size, as where an axis is fused with a batch:
         constants do not depend on sizes."""
-        return any(size_variables(loop.extent) for loop in self.loops)
+        extents = (loop.extent for loop in self.loops)
+        return any(map(size_variables, (*extents, *self.load.indices)))
 
     @property
     def pack(self) -> GatherPack:

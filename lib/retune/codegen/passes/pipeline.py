@@ -3,12 +3,15 @@
 Each pass is Program -> Program, valid in, valid out; `lower.PASSES` is the order.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from retune.core.dims import example
 from retune.ir.evaluate import known_extent
 from retune.ir.expr import (
+    EITHER,
     Binary,
+    Call,
     Cast,
     Const,
     Expr,
@@ -19,6 +22,7 @@ from retune.ir.expr import (
     loads,
     size_variables,
     variables,
+    walk,
 )
 from retune.ir.simplify import Ranges, Simplifying, bounds, range_below
 from retune.ir.stmt import (
@@ -66,12 +70,19 @@ def whole_vectors(program: Program) -> Program:
     terms = {
         term: None
         for block in blocks(program.body)
-        for term in conjuncts(block.guard)
+        for term in (*conjuncts(block.guard), *_counted(block.value))
         if size_variables(term) and not lanes.isdisjoint(variables(term))
     }
     ranges = {loop.var: range_below(loop.extent) for loop in loops(program.body)} if terms else {}
     filled = [_is_filled(term, ranges) for term in terms]
     return simplify_indices(program) if any(filled) else program
+
+
+def _counted(value: Expr) -> Iterator[Expr]:
+    """The conditions under which steps of a tile that was moved back count."""
+    for node in walk(value):
+        if isinstance(node, Call) and node.function == EITHER:
+            yield from conjuncts(node.args[0])
 
 
 def _is_filled(term: Expr, ranges: Ranges) -> bool:

@@ -150,7 +150,7 @@ def across(kernel: Kernel, level: Level) -> Array:
 def kernels(sketch: Sketch, rows: Array) -> list[Kernel]:
     """The kernels that run; what is evaluated at compile time costs nothing."""
     formulas, roots = _nests(sketch)
-    numbers = formulas(sketch.symbols(rows), len(rows))
+    numbers = formulas(sketch.at_hand(rows), len(rows))
     return [[replace(nest, numbers=numbers) for nest in nests] for nests in roots]
 
 

@@ -26,6 +26,8 @@ _MOST_REGISTERS = 8
 """Vector accumulators of one row at most: as many hide the latency of an addition."""
 _LEAST_LANES = 4
 """Shorter vectors are not worth a reduction across them."""
+_MOST_SIZED = 2
+"""The same of a row whose length depends on sizes: all of them fit the shortest row."""
 _USUAL_REGISTERS = 4
 """Vector accumulators of one row where nothing is sampled, if they divide it."""
 
@@ -66,13 +68,16 @@ def row_structure(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
             return None
     loop = reduce[axes.pop()]
     extent = evaluate_int(loop.extent)
-    if not is_fixed(extent):
-        return None
+    numbers = range(1, _MOST_REGISTERS + 1)
+    if not is_fixed(extent):  # the last vectors overlap, see `Schedule.split`
+        lanes = spec.vector_lanes(extent)
+        counts = tuple(n for n in numbers[:_MOST_SIZED] if n * lanes <= example(extent))
+        return RowReduction(loop.var.name, lanes, counts) if lanes >= _LEAST_LANES else None
     fit = [n for n in (16, 8, _LEAST_LANES) if n <= widest and extent % n == 0 and extent >= 2 * n]
     if not fit:
         return None
     vectors = extent // fit[0]
-    counts = tuple(n for n in range(1, _MOST_REGISTERS + 1) if vectors % n == 0)
+    counts = tuple(n for n in numbers if vectors % n == 0)
     return RowReduction(loop.var.name, fit[0], counts)
 
 
@@ -126,7 +131,8 @@ def _reduce_by_lanes(
     if sampled:
         count = s.sample_categorical(f"registers.{name}", axis.registers)
     rank = len(s.block(name).indices)
-    _, vectors, lanes = s.split(axis.loop, [count, axis.lanes])
+    tail = "exact" if is_fixed(s.extent(axis.loop)) else "shift"
+    _, vectors, lanes = s.split(axis.loop, [count, axis.lanes], tail)
     by_lane = s.rfactor(name, lanes)
     by_vector = s.rfactor(by_lane, factored(by_lane, name, vectors), rank)
     for block in (name, by_lane, by_vector):

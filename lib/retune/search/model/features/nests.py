@@ -109,7 +109,7 @@ def analyse(sketch: Sketch) -> tuple[Nest, ...]:
         if block.buffer.scope != "constant"  # evaluated at compile time
     ]
     middle = np.array([[n // 2 for n in sketch.options]], np.int64)
-    values = sketch.symbols(middle)
+    values = sketch.at_hand(middle)
     return tuple(sorted(nests, key=lambda nest: -_work(nest, values)))
 
 

@@ -55,7 +55,7 @@ class Volumes:
 def volumes(sketch: Sketch, rows: np.ndarray) -> Volumes:
     """The footprints of option rows int64 [n, decisions]."""
     layout = layout_of(sketch)
-    numbers = layout.formulas(sketch.symbols(rows), len(rows))
+    numbers = layout.formulas(sketch.at_hand(rows), len(rows))
     extents = numbers[layout.extents]
     inside = np.cumprod(extents[::-1], axis=0)[::-1]
     stride, steps, limits = numbers[layout.strides], numbers[layout.steps], numbers[layout.limits]
