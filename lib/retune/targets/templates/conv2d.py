@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from retune.core.dims import example
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, as_expr
@@ -226,7 +227,8 @@ def _shape(work: TemplateWorkload) -> _ConvolutionLoops:
     data = [operand for operand in stage.operands if not operand.constant]
     if len(data) != 1 or len(stage.operands) != 2:
         raise ScheduleError(f"{conv}: expected one constant operand and one that is not")
-    axes, extents = stage.results, [evaluate_int(loop.extent) for loop in stage.results]
+    axes = stage.results
+    extents = [example(evaluate_int(loop.extent)) for loop in axes]
     depth, window = stage.deep, stage.window
     if not 2 <= len(axes) <= 4 or len(depth) != 1 or len(window) > 2:
         raise ScheduleError(f"{conv}: expected a sum over channels and at most two taps")
