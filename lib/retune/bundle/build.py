@@ -19,6 +19,7 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLoop,
 )
+from retune.bundle.sizes import PlanSize
 from retune.bundle.weights import forget_pages
 from retune.codegen.lower import lower
 from retune.codegen.source import (
@@ -29,7 +30,7 @@ from retune.codegen.source import (
     ProgramSource,
     Run,
 )
-from retune.core.dtypes import FLOAT16, DType
+from retune.core.dtypes import FLOAT16, INT32, DType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -90,15 +91,20 @@ def build_plan(
     model_key: str,
     notes: Mapping[str, str],
     ranges: Mapping[str, tuple[int, int]] | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> NetworkPlan:
     """The plan of a network; tasks without a chosen candidate get the default schedule.
 
     `ranges` are the least and the greatest values of inputs whose values the graph does not limit.
+    `beside` are the kernels of plans that it will be joined with, and their texts: kernels of other
+    texts have other names.
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     alone = {key: (candidate,) for key, candidate in chosen.items()}
-    plan = build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
+    plan = build_finalists(
+        network, alone, spec, model_key=model_key, notes=notes, beside=beside
+    ).plan
     counts = {name: high + 1 for name, (_, high) in (ranges or {}).items()}
     least = {name: low for name, (low, _) in (ranges or {}).items() if low}
     return replace(plan, counts={**plan.counts, **counts}, least={**plan.least, **least})
@@ -111,13 +117,16 @@ def build_finalists(
     *,
     model_key: str,
     notes: Mapping[str, str],
+    beside: Mapping[str, str] | None = None,
 ) -> FinalistsPlan:
     """The plan of a network with some finalists for each task; without any, the default schedule.
+
+    `beside` is as of `build_plan`.
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     check_types(network.graph, spec)
-    sources = _Sources(finalists, spec)
+    sources = _Sources(finalists, spec, beside or {})
     parts = _PlanBuilder(
         network=network, tasks=network.tasks, sources=sources, views=find_views(network, spec)
     )
@@ -136,6 +145,7 @@ def build_finalists(
         weights=parts.weights,
         device=spec,
         notes={**notes, **sources.notes(), **_integers(network.graph)},
+        sizes=parts.sizes,
         aliases=tuple(parts.aliases.values()),
         form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
@@ -173,8 +183,14 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
 class _Sources:
     """OpenCL programs of tasks' finalists, made once for all groups with the same layouts."""
 
-    def __init__(self, finalists: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
+    def __init__(
+        self,
+        finalists: Mapping[str, Sequence[Candidate]],
+        spec: DeviceSpec,
+        beside: Mapping[str, str],
+    ) -> None:
         self._finalists = finalists
+        self._beside = beside
         self.spec = spec
         self._target = target_of(spec)
         self._programs: dict[str, list[Program]] = {}
@@ -197,8 +213,16 @@ class _Sources:
             programs = [view(program, storages) for program in self._programs_of(task)]
             for name, count in rows.items():
                 programs = [stacked(program, name, count, ROW_NUMBER) for program in programs]
-            self._made[key] = [lower(program, self._target) for program in programs]
+            self._made[key] = [self._lowered(program) for program in programs]
         return self._made[key]
+
+    def _lowered(self, program: Program) -> ProgramSource:
+        """The kernels of a program, under names that no kernels of other texts have."""
+        source, number = lower(program, self._target), 0
+        while any(self._beside.get(k.name, k.text) != k.text for k in source.kernels):
+            number += 1
+            source = lower(replace(program, name=f"{program.name}_v{number}"), self._target)
+        return source
 
     def first(self, task: Task) -> Candidate:
         """The first finalist, or the default schedule."""
@@ -251,6 +275,7 @@ class _PlanBuilder:
     aliases: dict[str, Alias] = field(default_factory=dict[str, Alias])
     """Of each value that is one: steps of a loop may be in the plan more than once."""
     hosts: list[PlanHost] = field(default_factory=list[PlanHost])
+    sizes: tuple[PlanSize, ...] = ()
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     stored: dict[str, str] = field(default_factory=dict[str, str])
     """Of each weight that was asked for, by name, the one that holds it: contents are there once.
@@ -358,7 +383,7 @@ class _PlanBuilder:
         return replace(self, network=inner, views=views, prefix=prefix, rows=rows or {})
 
     def interface(self) -> None:
-        """Inputs that no kernel reads and outputs that no kernel writes exist all the same.
+        """Inputs that no kernel reads, outputs that no kernel writes, and sizes exist all the same.
 
         An output that is a constant shares the buffer of that constant.
         """
@@ -369,6 +394,10 @@ class _PlanBuilder:
                 self.aliases[value] = Alias(value=value, of=self._stored(value, array))
         for value in (*self.graph.inputs, *self.graph.outputs):
             self._value(value)
+        self.sizes = tuple(
+            PlanSize(size=size, buffer=self._size(size.name), input=value, axis=axis)
+            for size, (value, axis) in self.graph.sizes.items()
+        )
 
     def without_kernel(self, group: Group) -> None:
         """A host step, or an output in the memory of the input."""
@@ -468,10 +497,18 @@ class _PlanBuilder:
             name = own_name(f"{group}/{buffer.name}", self.graph)
             self.buffers[name] = replace(buffer, name=name, shape=(buffer.elements,))
             return name
+        if buffer.role == "size":
+            return self._size(buffer.name)
         values = [bound[name] for name in packing.sources]
         if all(value in self.graph.constants for value in values):
             return self._weight(values, buffer, packing)
         return self._value(values[0])
+
+    def _size(self, size: str) -> str:
+        """The buffer that holds a size; values of the network have other names."""
+        name = own_name(f"size {size}", self.graph)
+        self.buffers[name] = ProgramBuffer(name=name, dtype=INT32, elements=1, role="size")
+        return name
 
     def _weight(self, values: Sequence[str], buffer: ProgramBuffer, packing: Packing) -> str:
         arrays = [self.graph.constants[value] for value in values]
