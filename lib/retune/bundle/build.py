@@ -5,7 +5,7 @@ network's values; constants are packed here, once for each way in which they are
 stays the model that it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -14,6 +14,7 @@ import numpy as np
 from retune.bundle.plan import (
     INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
+    REFUSED_NOTE,
     Alias,
     NetworkPlan,
     PlanHost,
@@ -30,8 +31,9 @@ from retune.codegen.source import (
     ProgramSource,
     Run,
 )
+from retune.core.dims import SizeValues, dim_of, example
 from retune.core.dtypes import FLOAT16, INT32, DType
-from retune.core.errors import InputError
+from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
@@ -46,7 +48,7 @@ from retune.ir.storage import Storage
 from retune.ir.views import stacked, view
 from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
-from retune.schedule.space import Candidate
+from retune.schedule.space import Candidate, Space
 from retune.search.extract import Loop, Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
@@ -91,20 +93,15 @@ def build_plan(
     model_key: str,
     notes: Mapping[str, str],
     ranges: Mapping[str, tuple[int, int]] | None = None,
-    beside: Mapping[str, str] | None = None,
 ) -> NetworkPlan:
     """The plan of a network; tasks without a chosen candidate get the default schedule.
 
     `ranges` are the least and the greatest values of inputs whose values the graph does not limit.
-    `beside` are the kernels of plans that it will be joined with, and their texts: kernels of other
-    texts have other names.
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     alone = {key: (candidate,) for key, candidate in chosen.items()}
-    plan = build_finalists(
-        network, alone, spec, model_key=model_key, notes=notes, beside=beside
-    ).plan
+    plan = build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
     counts = {name: high + 1 for name, (_, high) in (ranges or {}).items()}
     least = {name: low for name, (low, _) in (ranges or {}).items() if low}
     return replace(plan, counts={**plan.counts, **counts}, least={**plan.least, **least})
@@ -117,40 +114,38 @@ def build_finalists(
     *,
     model_key: str,
     notes: Mapping[str, str],
-    beside: Mapping[str, str] | None = None,
 ) -> FinalistsPlan:
     """The plan of a network with some finalists for each task; without any, the default schedule.
 
-    `beside` is as of `build_plan`.
-
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
-    check_types(network.graph, spec)
-    sources = _Sources(finalists, spec, beside or {})
+    graph = network.graph
+    check_types(graph, spec)
+    sources = _Sources(finalists, spec, {s.name: example(dim_of(s)) for s in graph.sizes})
     parts = _PlanBuilder(
         network=network, tasks=network.tasks, sources=sources, views=find_views(network, spec)
     )
     parts.groups()
     parts.interface()
     plan = NetworkPlan(
-        name=network.graph.name,
+        name=graph.name,
         model_key=model_key,
         kernels=tuple(parts.kernels.values()),
         options=target_of(spec).options,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
         loops=tuple(sorted(parts.loops, key=lambda loop: (loop.first, -loop.end))),
-        inputs=network.graph.inputs,
-        outputs=network.graph.outputs,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
         weights=parts.weights,
         device=spec,
-        notes={**notes, **sources.notes(), **_integers(network.graph)},
-        sizes=parts.sizes,
+        notes={**notes, **sources.notes(), **_integers(graph)},
         aliases=tuple(parts.aliases.values()),
         form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
-        counts=index_counts(network.graph),
-        least=least_values(network.graph),
+        counts=index_counts(graph),
+        least=least_values(graph),
+        sizes=tuple(parts.sizes()),
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
@@ -187,19 +182,23 @@ class _Sources:
         self,
         finalists: Mapping[str, Sequence[Candidate]],
         spec: DeviceSpec,
-        beside: Mapping[str, str],
+        values: SizeValues,
     ) -> None:
+        """Tasks whose extents depend on sizes have the finalists for these."""
         self._finalists = finalists
-        self._beside = beside
+        self._values = values
         self.spec = spec
         self._target = target_of(spec)
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
+        self._refused: dict[str, Candidate] = {}
+        """By task: a finalist for fixed extents that is not one for all sizes."""
         self._made: dict[tuple[str, frozenset[tuple[str, Storage | int]]], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
-        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
+        refused = {REFUSED_NOTE: f"{len(self._refused)} tasks"} if self._refused else {}
+        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values())), **refused}
 
     def of(
         self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
@@ -213,33 +212,42 @@ class _Sources:
             programs = [view(program, storages) for program in self._programs_of(task)]
             for name, count in rows.items():
                 programs = [stacked(program, name, count, ROW_NUMBER) for program in programs]
-            self._made[key] = [self._lowered(program) for program in programs]
+            self._made[key] = [lower(program, self._target) for program in programs]
         return self._made[key]
-
-    def _lowered(self, program: Program) -> ProgramSource:
-        """The kernels of a program, under names that no kernels of other texts have."""
-        source, number = lower(program, self._target), 0
-        while any(self._beside.get(k.name, k.text) != k.text for k in source.kernels):
-            number += 1
-            source = lower(replace(program, name=f"{program.name}_v{number}"), self._target)
-        return source
 
     def first(self, task: Task) -> Candidate:
         """The first finalist, or the default schedule."""
         given = self._finalists.get(task.key)
         return given[0] if given else default_candidate(task.space(self.spec), self.spec)
 
+    def _instantiated(self, task: Task, space: Space) -> list[tuple[Candidate, Program]]:
+        """The finalists for the sizes at hand, or the default schedule.
+
+        Finalists for fixed extents may not be for all sizes; those that are not are left out.
+        """
+        given = self._finalists.get(task.at(self._values).key, ())
+        if task.at(self._values) is task:
+            chosen = given or [default_candidate(space, self.spec)]
+            return [(candidate, space.instantiate(candidate)) for candidate in chosen]
+        found: list[tuple[Candidate, Program]] = []
+        for candidate in given:
+            try:
+                found.append((candidate, space.instantiate(candidate)))
+            except ScheduleError:
+                self._refused.setdefault(task.key, candidate)
+        default = [default_candidate(space, self.spec)] if not found else []
+        return [*found, *((candidate, space.instantiate(candidate)) for candidate in default)]
+
     def _programs_of(self, task: Task) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
         if task.key not in self._programs:
             space = task.space(self.spec)
-            given = self._finalists.get(task.key) or [default_candidate(space, self.spec)]
-            programs = [space.instantiate(candidate) for candidate in given]
+            made = self._instantiated(task, space)
             self._programs[task.key] = [
                 replace(program, name=f"{program.name}_{number}") if number else program
-                for number, program in enumerate(programs)
+                for number, (_, program) in enumerate(made)
             ]
-            self._errors[task.key] = max(space.sketch(c.sketch).error for c in given)
+            self._errors[task.key] = max(space.sketch(c.sketch).error for c, _ in made)
         return self._programs[task.key]
 
 
@@ -275,7 +283,6 @@ class _PlanBuilder:
     aliases: dict[str, Alias] = field(default_factory=dict[str, Alias])
     """Of each value that is one: steps of a loop may be in the plan more than once."""
     hosts: list[PlanHost] = field(default_factory=list[PlanHost])
-    sizes: tuple[PlanSize, ...] = ()
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     stored: dict[str, str] = field(default_factory=dict[str, str])
     """Of each weight that was asked for, by name, the one that holds it: contents are there once.
@@ -383,7 +390,7 @@ class _PlanBuilder:
         return replace(self, network=inner, views=views, prefix=prefix, rows=rows or {})
 
     def interface(self) -> None:
-        """Inputs that no kernel reads, outputs that no kernel writes, and sizes exist all the same.
+        """Inputs that no kernel reads and outputs that no kernel writes exist all the same.
 
         An output that is a constant shares the buffer of that constant.
         """
@@ -394,10 +401,17 @@ class _PlanBuilder:
                 self.aliases[value] = Alias(value=value, of=self._stored(value, array))
         for value in (*self.graph.inputs, *self.graph.outputs):
             self._value(value)
-        self.sizes = tuple(
-            PlanSize(size=size, buffer=self._size(size.name), input=value, axis=axis)
-            for size, (value, axis) in self.graph.sizes.items()
-        )
+
+    def sizes(self) -> Iterator[PlanSize]:
+        """Each size of the network has a buffer, whether a kernel reads it or not."""
+        for size, (value, axis) in self.graph.sizes.items():
+            name = self._size(size.name)
+            yield PlanSize(size=size, buffer=name, input=value, axis=axis)
+
+    def _size(self, size: str) -> str:
+        name = own_name(size, self.graph)
+        self.buffers[name] = ProgramBuffer(name=name, dtype=INT32, elements=1, role="size")
+        return name
 
     def without_kernel(self, group: Group) -> None:
         """A host step, or an output in the memory of the input."""
@@ -493,22 +507,16 @@ class _PlanBuilder:
     def _bind(
         self, buffer: ProgramBuffer, packing: Packing, bound: Mapping[str, str], group: str
     ) -> str:
+        if buffer.role == "size":
+            return self._size(buffer.name)
         if buffer.role == "temp":
             name = own_name(f"{group}/{buffer.name}", self.graph)
             self.buffers[name] = replace(buffer, name=name, shape=(buffer.elements,))
             return name
-        if buffer.role == "size":
-            return self._size(buffer.name)
         values = [bound[name] for name in packing.sources]
         if all(value in self.graph.constants for value in values):
             return self._weight(values, buffer, packing)
         return self._value(values[0])
-
-    def _size(self, size: str) -> str:
-        """The buffer that holds a size; values of the network have other names."""
-        name = own_name(f"size {size}", self.graph)
-        self.buffers[name] = ProgramBuffer(name=name, dtype=INT32, elements=1, role="size")
-        return name
 
     def _weight(self, values: Sequence[str], buffer: ProgramBuffer, packing: Packing) -> str:
         arrays = [self.graph.constants[value] for value in values]

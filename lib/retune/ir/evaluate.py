@@ -121,9 +121,8 @@ class Formulas:
     def __call__(self, values: Mapping[Var, Value], count: int) -> np.ndarray:
         """Each expression's value for each of `count` points. float64 [rows, count]
 
-        Sizes without a value have that at hand: these are estimates.
-
-        Raises: KeyError for another variable without a value.
+        Sizes have the values at hand unless others are given: nothing is noted. Raises: KeyError
+        for another variable without a value.
         """
         known = list(self._start)
         for var, place in self._inputs:

@@ -11,10 +11,9 @@ from math import inf
 from pathlib import Path
 
 from retune.bundle.build import build_plan
-from retune.bundle.joining import join_programs
 from retune.bundle.plan import NetworkPlan
+from retune.bundle.variants import join_plans
 from retune.core.dims import Condition, SizeValues, assuming
-from retune.core.errors import ScheduleError
 from retune.core.ranges import TunedSizes
 from retune.core.target import DeviceSpec
 from retune.device.measure.gate import HOST
@@ -82,7 +81,7 @@ def stage_compile_programs(
 
 
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:
-    plan = join_programs([(each.program, each.conditions) for each in traced])
+    plan = join_plans([each.program for each in traced], [each.conditions for each in traced])
     return replace(plan, name=network.model_key[:KEY_DIGITS])
 
 
@@ -107,14 +106,12 @@ class _Programs:
             network = self._limited(number)
             plan = build_plan(
                 network,
-                self._candidates(network, number),
+                self._candidates(network, number, at),
                 self.spec,
                 model_key=self.network.model_key,
                 notes={"variant": self.variant, **bundle_notes(self.request, self.network)},
                 ranges={name: (low, high) for name, low, high in self.samples.ranges},
-                beside=self.texts,
             )
-        self.texts.update((kernel.name, kernel.text) for kernel in plan.kernels)
         return plan, assumed.conditions
 
     def _limited(self, number: int) -> Network:
@@ -134,20 +131,16 @@ class _Programs:
         named = open_network(own).network.task_keys
         return {key: named[name] for name, key in network.task_keys.items() if name in named}
 
-    def _candidates(self, network: Network, number: int) -> dict[str, Candidate]:
-        """The chosen candidates of tasks, by their keys in the network of all sizes."""
-        found: dict[str, Candidate] = {}
+    def _candidates(self, network: Network, number: int, at: SizeValues) -> dict[str, Candidate]:
+        """The candidates of a selection, by the keys of tasks at the sizes at hand."""
         chosen, fixed = self._selected[number], self._fixed_keys(network, number)
-        for key, task in network.tasks.items():
-            candidate = chosen.get(fixed.get(key, ""))
-            if candidate is None:
-                continue
-            try:
-                task.space(self.spec).instantiate(candidate)
-            except ScheduleError:  # it is for that size alone, such as a tile without a rest
-                continue
-            found[key] = candidate
-        self.counts[number] = len(found), sum(t.tunable for t in network.tasks.values())
+        found = {
+            task.at(at).key: candidate
+            for key, task in network.tasks.items()
+            if (candidate := chosen.get(fixed.get(key, ""))) is not None
+        }
+        tunable = sum(task.tunable for task in network.tasks.values())
+        self.counts.append((len(found), tunable))
         return found
 
     @cached_property
@@ -164,21 +157,16 @@ class _Programs:
         ]
 
     @cached_property
-    def texts(self) -> dict[str, str]:
-        """Of the kernels of all programs so far, by name."""
-        return {}
-
-    @cached_property
-    def counts(self) -> dict[int, tuple[int, int]]:
-        """Of the programs of each selection: tasks with a record, and tasks that can be tuned."""
-        return {}
+    def counts(self) -> list[tuple[int, int]]:
+        """Of each program: tasks with a record, and tasks that can be tuned."""
+        return []
 
     @property
     def recorded(self) -> int:
         """Tasks of all programs that are compiled from a record."""
-        return sum(count for count, _ in self.counts.values())
+        return sum(count for count, _ in self.counts)
 
     @property
     def default(self) -> int:
         """Tasks that can be tuned, and have their default schedule."""
-        return sum(every - count for count, every in self.counts.values())
+        return sum(every - count for count, every in self.counts)
