@@ -273,8 +273,8 @@ class Module:
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
         """A call that runs the launches from `first` to before `end`, `rounds` times over.
 
-        They work on whatever the buffers hold, for the sizes of the last run; for timing. At most
-        1024 launches, rounds counted. Host steps between them do not run.
+        They work on whatever the buffers hold, for the sizes of the last run; for timing. Host
+        steps between them do not run.
         """
         launches = launches_at(self._executor.part(first, end, rounds), self._now.values)
 
