@@ -459,6 +459,7 @@ def _note(condition: Condition) -> None:
 
 def _ask(relation: Relation, gap: int | Dim) -> bool:
     """Whether gap < 0, or gap == 0."""
+    gap = _reduced(relation, gap) if isinstance(gap, Dim) else gap
     if isinstance(gap, Dim):
         low, high = _bounds(gap, ends_at_hand)
         if relation == "lt" and (high < 0 or low >= 0):
@@ -472,6 +473,16 @@ def _ask(relation: Relation, gap: int | Dim) -> bool:
         _note(Condition(relation, gap, answer))
         return answer
     return gap < 0 if relation == "lt" else gap == 0
+
+
+def _reduced(relation: Relation, gap: Dim) -> int | Dim:
+    """The same question without a common factor: 20*n - 79 < 0 is n - 4 < 0."""
+    factor = gcd(*(coefficient for monomial, coefficient in gap.terms if monomial))
+    rest = dict(gap.terms).get((), 0)
+    if relation == "eq" and rest % factor:
+        return 1  # never
+    whole = {m: c // factor for m, c in gap.terms if m}
+    return _normal({**whole, (): rest // factor})
 
 
 # -- normal form -----------------------------------------------------------------------------------
