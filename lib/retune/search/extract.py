@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from retune.core.dims import example
+from retune.core.dims import example, most
 from retune.frontend.host.step import step_of
 from retune.graph.fuse import ALIAS, Group, group_graph, group_renamed, partition
 from retune.graph.graph import Graph, GraphBuilder
@@ -61,6 +61,15 @@ class Network:
             groups=tuple(groups),
             loops={g: replace(own, start=own.start.renamed(names)) for g, own in loops},
         )
+
+    @property
+    def task_keys(self) -> dict[str, str]:
+        """The task of each group that has one, by the group's name; of what is in loops, too."""
+        own = {p.group.name: p.task_key for p in self.groups if p.task_key is not None}
+        for name, loop in self.loops.items():
+            for part, network in (("start", loop.start), ("each", loop.each)):
+                own |= {f"{name}/{part}/{g}": key for g, key in network.task_keys.items()}
+        return own
 
     @property
     def host_steps(self) -> tuple[str, ...]:
@@ -163,7 +172,7 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     ends = {**tensors.inputs, **tensors.outputs}
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
     moves = inclusions_of(group, graph)
-    batches = [tensor.buffer for tensor in ends.values() if moves and tensor.shape[0] > 1]
+    batches = [tensor.buffer for tensor in ends.values() if moves and most(tensor.shape[0]) > 1]
     merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
     strides = group.anchor.attrs.get("strides")
     return Task(
