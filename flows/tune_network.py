@@ -48,7 +48,7 @@ MOST_SEARCHES = 1024
     **HOOKS,
 )
 @kept
-@with_parameters(shapes=dict[str, list[int]])
+@with_parameters(shapes=dict[str, list[int | str]])
 def tune_network(request: TuneRequest) -> TuneResult | State[TuneResult]:
     """Tunes a network for a device, and publishes the bundle and the report."""
     device = display_name(request.device)

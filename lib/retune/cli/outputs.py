@@ -155,6 +155,11 @@ class _Verified(TypedDict):
     largest_error: str
 
 
+class _AtSizes(TypedDict):
+    sizes: str
+    latency: list[Latency]
+
+
 class _Tuned(TypedDict):
     model: str
     name: str
@@ -169,6 +174,7 @@ class _Tuned(TypedDict):
     tasks: list[_TunedTask]
     verification: _Verified
     latency: list[Latency]
+    sizes: list[_AtSizes]
     slow: str
     settled: str
     failed: dict[str, str]

@@ -207,6 +207,10 @@ class Dim(_Number):
         match self - rest:
             case Dim(terms=(((Size() as size,), factor),)) if (value - rest) % factor == 0:
                 return {size.name: (value - rest) // factor}
+            case Dim(terms=(((Quotient(Dim() as whole, step),), factor),)) if (
+                (size := whole.size) and size.step == step and (value - rest) % factor == 0
+            ):
+                return {size.name: (value - rest) // factor * step}
             case _:
                 raise ValueError(f"{self} is {value} for no size")
 
@@ -459,6 +463,7 @@ def _note(condition: Condition) -> None:
 
 def _ask(relation: Relation, gap: int | Dim) -> bool:
     """Whether gap < 0, or gap == 0."""
+    gap = _reduced(relation, gap) if isinstance(gap, Dim) else gap
     if isinstance(gap, Dim):
         low, high = _bounds(gap, ends_at_hand)
         if relation == "lt" and (high < 0 or low >= 0):
@@ -472,6 +477,16 @@ def _ask(relation: Relation, gap: int | Dim) -> bool:
         _note(Condition(relation, gap, answer))
         return answer
     return gap < 0 if relation == "lt" else gap == 0
+
+
+def _reduced(relation: Relation, gap: Dim) -> int | Dim:
+    """The same question without a common factor: 20*n - 79 < 0 is n - 4 < 0."""
+    factor = gcd(*(coefficient for monomial, coefficient in gap.terms if monomial))
+    rest = dict(gap.terms).get((), 0)
+    if relation == "eq" and rest % factor:
+        return 1  # never
+    whole = {m: c // factor for m, c in gap.terms if m}
+    return _normal({**whole, (): rest // factor})
 
 
 # -- normal form -----------------------------------------------------------------------------------

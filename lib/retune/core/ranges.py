@@ -104,6 +104,15 @@ class TunedSizes:
         return ", ".join(f"{name}={value}" for name, value in self.values)
 
 
+FIXED = TunedSizes((), 1.0)
+"""Of a network without sizes."""
+
+
+def usual_sizes(points: Sequence[TunedSizes]) -> TunedSizes:
+    """Those that occur most; of equal ones the greatest."""
+    return max(reversed(points), key=lambda point: point.weight)
+
+
 def tuned_sizes(extents: Sequence[Extents]) -> tuple[TunedSizes, ...]:
     """The sizes to tune for, the least first; none without open extents.
 

@@ -86,6 +86,14 @@ class LayerQuality:
     """Part of the activations that it reads that lies outside the range of their codes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeLatency:
+    """Latencies at some sizes of a bundle for ranges."""
+
+    sizes: str
+    rows: tuple[Latency, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult:
     """How far a bundle's outputs are from the oracle's."""
@@ -112,6 +120,9 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     """What the comparison leaves open, as sentences: the oracle is not another program, or parts
     were compared with nothing."""
+    sizes: tuple[str, ...] = ()
+    """Of a bundle for ranges: the sizes at which it was compared. The rest is of those at which it
+    uses most of what is allowed."""
 
     @property
     def share(self) -> float:

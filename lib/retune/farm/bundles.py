@@ -89,6 +89,7 @@ class Bundles:
                     baseline=job.baseline,
                     options=job.options,
                     calibration=job.calibration,
+                    sizes=job.sizes,
                 )
                 return BundleAnswer(vitals=read_vitals(), benchmark=found), MessageParts()
             case "profile":

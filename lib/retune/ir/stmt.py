@@ -420,9 +420,13 @@ def program_at(program: Program, values: SizeValues) -> Program:
     def fixed(buffer: Buffer) -> Buffer:
         return replace(buffer, shape=tuple(fixed_sizes(n, values) for n in buffer.shape))
 
-    body = map_exprs(program.body, lambda expr: fixed_sizes(expr, values))
+    def nest(root: Stmt) -> Stmt:
+        root = map_exprs(root, lambda expr: fixed_sizes(expr, values))
+        return map_accesses(root, lambda buffer, at: (fixed(buffer), at))
+
     return replace(
-        with_body(program, map_accesses(body, lambda buffer, at: (fixed(buffer), at))),
+        program,
+        body=Seq(tuple(map(nest, program.body.stmts))),
         inputs=tuple(map(fixed, program.inputs)),
         scratch=tuple(map(fixed, program.scratch)),
         outputs=tuple(map(fixed, program.outputs)),

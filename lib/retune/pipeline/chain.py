@@ -1,34 +1,50 @@
 """The order of the stages, written once: from a request to a published bundle.
 
-Read `_chain`. What calls a stage is passed in: this process does, or Prefect, which makes a task
+Read `run_chain`. What calls a stage is passed in: this process does, or Prefect, which makes a task
 run of each call. A new stage is one line here, beside its own file.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from retune.core.ranges import TunedSizes, usual_sizes
 from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
 from retune.pipeline.delivery import stage_bench, stage_compile, stage_verify
+from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.layouts import stage_layout
 from retune.pipeline.manifest import (
+    CompileManifest,
     Constraints,
     ImportManifest,
     QuantizeManifest,
     Selection,
+    SizeSelection,
     TaskManifest,
+    TunedTasks,
+    Variant,
 )
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.publishing import stage_promote, stage_report
 from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import TuneRequest, check_request
 from retune.pipeline.results import FinishedRun, SlowerThanPeer, TuneEvent, TuneResult
 from retune.pipeline.running import RecordedRun, recorded_run
 from retune.pipeline.selection import stage_choose, untuned
+from retune.pipeline.sizes import tuned_requests
 from retune.pipeline.slowness import required_speed
 from retune.pipeline.stage import Stage
 from retune.pipeline.summary import check_verified, event_of, summarize, validated
-from retune.pipeline.tuning import join_tuned, run_id, stage_finalists, stage_tune
+from retune.pipeline.tuning import (
+    join_tuned,
+    joined_searches,
+    run_id,
+    stage_finalists,
+    stage_tune,
+)
 from retune.pipeline.validation import stage_compare, stage_validate
 from retune.pipeline.watch import tell
 
@@ -37,33 +53,60 @@ R = TypeVar("R")
 
 
 def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneResult:
-    """All stages of a request. One process at a time has the run, from its import on.
+    """All stages of a request; those of the search for each of the sizes that it tunes for.
 
-    Another one waits for it, or without `wait` gets BusyError, which says who has it. Raises
+    One process at a time has the run, from its import on. Another one waits for it, or without
+    `wait` gets BusyError, which says who has it. Raises
     SlowerThanPeer once all is published, and otherwise: as `retune.api.tune_network` does.
     """
     check_request(request)
-    network = by.call(stage_import, request)  # before the run: a bad model leaves nothing behind
-    tell(event_of(request, network))
-    quantized = None
-    if request.quantize is not None:
-        quantized = by.call(stage_quantize, request, network)
-        tell(event_of(request, quantized))
-        network = quantized_network(network, quantized)
-    with recorded_run(request, wait=wait) as run:
-        run.claim(run_id(request, network, spec_of(request.device)))
-        return _chain(request, network, quantized, _Recorded(by, run), run)
+    points = tuned_requests(request)
+    with ExitStack() as held:
+        run: RecordedRun | None = None
+        parts: list[_Part] = []
+        for sizes, own in points:
+            network = by.call(stage_import, own)  # before the run: a bad model leaves nothing
+            tell(event_of(own, network))
+            quantized = None
+            if own.quantize is not None:
+                quantized = by.call(stage_quantize, own, network)
+                tell(event_of(own, quantized))
+                network = quantized_network(network, quantized)
+            run = run or held.enter_context(recorded_run(request, wait=wait))
+            run.claim(run_id(own, network, spec_of(own.device)))
+            recorded = _Recorded(by, run)
+            parts.append(_searched(sizes, own, network, quantized, recorded, run))
+        assert run is not None, "there is a part"
+        return _delivered(request, parts, _Recorded(by, run))
 
 
-def _chain(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What was found for sizes that a network is tuned for; of a fixed network there is one."""
+
+    sizes: TunedSizes
+    request: TuneRequest
+    """With these sizes alone."""
+    network: ImportManifest
+    quantized: QuantizeManifest | None
+    tasks: TaskManifest
+    searched: TunedTasks
+    layouts: LayoutManifest
+    selection: Selection
+    constraints: Constraints
+
+
+def _searched(
+    sizes: TunedSizes,
     request: TuneRequest,
     network: ImportManifest,
     quantized: QuantizeManifest | None,
     by: Caller,
     run: RecordedRun,
-) -> TuneResult:
+) -> _Part:
+    """The search of a network of fixed shapes, and what is selected of it."""
     tasks = by.call(stage_extract, request, network)
-    tell(event_of(request, tasks))
+    tell(event_of(request, tasks, str(sizes)))
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
     found = by.together(stage_tune, [(request, network, tasks, key) for key in keys])
     searched = join_tuned(request, network, tasks, dict(zip(keys, found, strict=True)))
@@ -72,32 +115,75 @@ def _chain(
     if finalists.stopped or searched.stopped or layouts.stopped:
         run.cut_short(searched.reason)
     selection, constraints = select(request, network, tasks, finalists, by)
-    nothing = untuned(request, selection)
-    plain = by.call(stage_compile, request, network, tasks, nothing, "untuned")
-    tuned = by.call(stage_compile, request, network, tasks, selection, "tuned")
+    return _Part(
+        sizes=sizes,
+        request=request,
+        network=network,
+        quantized=quantized,
+        tasks=tasks,
+        searched=searched,
+        layouts=layouts,
+        selection=selection,
+        constraints=constraints,
+    )
+
+
+def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> TuneResult:
+    """The bundle of all parts, verified, timed and published."""
+    usual = _usual(parts)
+    network = usual.network
+    plain = _compiled(request, parts, by, "untuned")
+    tuned = _compiled(request, parts, by, "tuned")
     tell(event_of(request, tuned))
     verified = by.call(stage_verify, request, network, tuned)
-    tell(TuneEvent(stage="validate", text=validated(constraints, verified)))
+    tell(TuneEvent(stage="validate", text=validated(usual.constraints, verified)))
     if request.publish == "always":  # otherwise what is published stays, and the result says why
         check_verified(tuned, verified)
     bench = by.call(stage_bench, request, network, plain, tuned)
     finished = FinishedRun(
         network=network,
-        tasks=tasks,
-        searched=searched,
-        selection=selection,
-        constraints=constraints,
+        tasks=usual.tasks,
+        searched=joined_searches(usual.searched, [part.searched for part in parts]),
+        selection=usual.selection,
+        constraints=usual.constraints,
         tuned=tuned,
         verified=verified,
         bench=bench,
-        quantized=quantized,
-        layouts=layouts,
+        quantized=usual.quantized,
+        layouts=usual.layouts,
     )
     publish = stage_promote if request.publish == "faster" else stage_report
     result = summarize(request, finished, by.call(publish, request, finished))
     if reason := required_speed(bench, request.fail_if_slower_than):
         raise SlowerThanPeer(reason, result)
     return result
+
+
+def _usual(parts: Sequence[_Part]) -> _Part:
+    """The part of the sizes that occur most."""
+    points = [part.sizes for part in parts]
+    return parts[points.index(usual_sizes(points))]
+
+
+def _compiled(
+    request: TuneRequest, parts: Sequence[_Part], by: Caller, variant: Variant
+) -> CompileManifest:
+    """The bundle of what was selected, or of default schedules."""
+    chosen = tuple(
+        SizeSelection(
+            values=part.sizes.values,
+            weight=part.sizes.weight,
+            model_key=part.network.model_key,
+            selection=part.selection
+            if variant == "tuned"
+            else untuned(part.request, part.selection),
+        )
+        for part in parts
+    )
+    first, selection = parts[0], chosen[0].selection
+    if not first.sizes.values:
+        return by.call(stage_compile, request, first.network, first.tasks, selection, variant)
+    return by.call(stage_compile_programs, request, _usual(parts).network, chosen, variant)
 
 
 def select(

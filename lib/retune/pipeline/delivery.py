@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from retune.bundle.build import build_plan
-from retune.bundle.format import restate_bundle, write_bundle
+from retune.bundle.format import read_outline, restate_bundle, write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import (
     LABELS_NOTE,
@@ -19,11 +19,14 @@ from retune.bundle.plan import (
 )
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import BenchOptions, Timing
-from retune.bundle.verify.examination import Entrant, Original, Rival
+from retune.bundle.verify.examination import Entrant, Original, Rival, Verdict
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
-from retune.core.results import KernelTime, Latency
+from retune.core.dims import SizeValues, at
+from retune.core.ranges import FIXED, tuned_sizes, usual_sizes
+from retune.core.results import KernelTime, Latency, SizeLatency
 from retune.core.schema import to_json
+from retune.core.target import DeviceSpec
 from retune.device.measure.gate import HOST
 from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.pipeline.manifest import (
@@ -35,17 +38,20 @@ from retune.pipeline.manifest import (
     TaskManifest,
     Variant,
     VerifyManifest,
+    sizes_text,
 )
 from retune.pipeline.quantization import read_recipe
 from retune.pipeline.request import TuneRequest, model_file
 from retune.pipeline.sampling import given_content, given_samples, stage_samples
 from retune.pipeline.selection import selected_candidates, selected_network
+from retune.pipeline.sizes import checked_sizes, opened, usual_request, usual_values
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 
-_MODULE = "module"
-_KEY_DIGITS = 8
+MODULE = "module"
+"""Folder of the bundle in the output of stage compile."""
+KEY_DIGITS = 8
 """Of the model's key, which name its bundles until one is published."""
 _PEERS = ("onnxruntime",)
 """Programs that a bundle is compared with where they are installed."""
@@ -96,24 +102,30 @@ def stage_compile(
             chosen,
             spec,
             model_key=network.model_key,
-            notes={"variant": variant, **_notes(request, network)},
+            notes={"variant": variant, **bundle_notes(request, network)},
             ranges={name: (low, high) for name, low, high in samples.ranges},
         )
-    plan = replace(plan, name=network.model_key[:_KEY_DIGITS], samples=given_samples(samples))
-    plan = _write_best_form(plan, folder / _MODULE, request.device)
-    memory = plan_memory(plan)
+    plan = replace(plan, name=network.model_key[:KEY_DIGITS], samples=given_samples(samples))
+    plan = write_best_form(plan, folder / MODULE, request.device)
     without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
+    made = compiled(plan, spec, variant)
+    return replace(made, from_records=len(chosen), from_defaults=without)
+
+
+def compiled(plan: NetworkPlan, spec: DeviceSpec, variant: Variant) -> CompileManifest:
+    """The facts of a bundle of that plan; where its schedules came from is left open."""
+    memory = plan_memory(plan)
     return CompileManifest(
         variant=variant,
-        module=_MODULE,
+        module=MODULE,
         target=spec.fingerprint,
         kernels=len(plan.kernels),
         launches=len(plan.launches),
         weight_bytes=sum(int(a.nbytes) for a in plan.weights.values()),
         arena_bytes=memory.arena_bytes,
         least_bytes=memory.lower_bound_bytes,
-        from_records=len(chosen),
-        from_defaults=without,
+        from_records=0,
+        from_defaults=0,
         form=plan.form,
         largest_error=plan.notes[LARGEST_ERROR_NOTE],
         host_steps=tuple(h.opened.title for h in plan.hosts if h.simulated_s is None),
@@ -122,7 +134,7 @@ def stage_compile(
     )
 
 
-def _notes(request: TuneRequest, network: ImportManifest) -> dict[str, str]:
+def bundle_notes(request: TuneRequest, network: ImportManifest) -> dict[str, str]:
     """What is to be stated of a bundle, beside which one of the run's it is."""
     return {
         "layout": request.layout,
@@ -144,7 +156,7 @@ def _recipe_note(network: ImportManifest) -> dict[str, str]:
     return {RECIPE_NOTE: to_json(read_recipe(Path(network.recipe)))} if network.recipe else {}
 
 
-def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
+def write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
     """The bundle holds the plan in the form that is the fastest one there; that plan."""
     write_bundle(plan, bundle)
     if is_absent(device):
@@ -173,18 +185,24 @@ def stage_verify(
 
     Those of a bundle for a device that is not here are of the one that plays it.
     """
-    player, original = playing(request.device), _original(request, network)
-    samples = stage_samples(request, network)
+    player, usual = playing(request.device), usual_request(request)
+    samples = stage_samples(usual, network)
     given = given_samples(samples)
     count = request.samples if isinstance(request.samples, int) else None
+    bundle = compiled.file(compiled.module)
+    checked = _checked(request, compiled)
+    found: list[Verdict] = []
     with open_examiner(player) as examiner:
-        bundle = compiled.file(compiled.module)
-        verdict = examiner.verify(bundle, original, samples=count, given=given)
+        for values in checked:
+            original = _original_at(request, network, compiled, values)
+            own = given if values in ({}, usual_values(request)) else {}
+            found.append(examiner.verify(bundle, original, samples=count, given=own, sizes=values))
+    verdict = max(found, key=lambda each: each.found.used)
     outcome = verdict.found
     where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
     return VerifyManifest(
         oracle=f"{verdict.oracle} {verdict.version}{where}",
-        samples=outcome.samples,
+        samples=sum(each.found.samples for each in found),
         max_abs=_finite(outcome.max_abs),
         max_rel=_finite(outcome.max_rel_range),
         tolerance=outcome.tolerance,
@@ -195,6 +213,7 @@ def stage_verify(
         used=_finite(outcome.used),
         decision=outcome.decision,
         notes=(*verdict.notes, *samples.notes),
+        sizes=tuple(sizes_text(values) for values in checked if values),
     )
 
 
@@ -203,8 +222,21 @@ def _finite(value: float) -> float:
     return min(value, float(np.finfo(np.float64).max))
 
 
-def _original(request: TuneRequest, network: ImportManifest) -> Original:
+def _checked(request: TuneRequest, compiled: CompileManifest) -> list[dict[str, int]]:
+    """The sizes at which a bundle is compared with the oracle; a fixed one has none."""
+    if not compiled.programs:
+        return [{}]
+    return checked_sizes(request, [dict(values) for values in compiled.traced])
+
+
+def _original_at(
+    request: TuneRequest, network: ImportManifest, compiled: CompileManifest, values: SizeValues
+) -> Original:
+    """The network that the bundle is of, at these sizes."""
     shapes = {value.name: value.shape for value in network.inputs}
+    if values:
+        plan = read_outline(compiled.file(compiled.module))
+        shapes = {n: tuple(at(e, values) for e in s) for n, s in plan.input_shapes.items()}
     recipe = read_recipe(Path(network.recipe)) if network.recipe else None
     return Original(onnx=model_file(request), shapes=shapes, recipe=recipe)
 
@@ -237,22 +269,39 @@ def stage_bench(
     if is_absent(request.device):
         return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
-    original = _original(request, network)
-    taking = () if unraced(request.device) else _peers(request)  # boards run none
-    if stage_samples(request, network).oracle not in _PEERS:
-        taking = tuple(name for name in taking if name not in _PEERS)
-    peers = peer_versions(taking) if taking else ()
-    rivals = {name: Rival(peer=name, network=original) for name in peers}
-    entrants: dict[str, Entrant] = {**bundles, **rivals}
+    peers = peer_versions(taking) if (taking := _taking_part(request, network)) else ()
+    points = tuned_sizes(opened(request).extents) if tuned.programs else (FIXED,)
+    rows: list[tuple[Latency, ...]] = []
     with open_examiner(request.device) as examiner:
-        outcome = examiner.compare(entrants, options=BenchOptions(budget_s=_BENCH_SECONDS))
+        for point in points:
+            values = dict(point.values)
+            original = _original_at(request, network, tuned, values)
+            rivals = {name: Rival(peer=name, network=original) for name in peers}
+            entrants: dict[str, Entrant] = {**bundles, **rivals}
+            options = BenchOptions(budget_s=_BENCH_SECONDS / len(points))
+            outcome = examiner.compare(entrants, options=options, sizes=values)
+            rows.append(tuple(latency_of(timing) for timing in outcome.timings))
         board = examiner.where
         steps = examiner.profile(bundles["tuned"])
+    usual = points.index(usual_sizes(points))
     return BenchManifest(
-        rows=tuple(latency_of(timing) for timing in outcome.timings),
+        rows=rows[usual],
         profile=tuple(_kernel_time(step) for step in steps),
         board=board,
+        sizes=tuple(
+            SizeLatency(sizes=str(point), rows=each)
+            for point, each in zip(points, rows, strict=True)
+            if tuned.programs
+        ),
     )
+
+
+def _taking_part(request: TuneRequest, network: ImportManifest) -> tuple[str, ...]:
+    """The peers that can run the network where the request's device is; boards run none."""
+    if unraced(request.device):
+        return ()
+    without = stage_samples(usual_request(request), network).oracle not in _PEERS
+    return tuple(n for n in _peers(request) if not (without and n in _PEERS))
 
 
 def _kernel_time(step: LaunchProfile) -> KernelTime:

@@ -11,6 +11,7 @@ The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
 -> BenchManifest -> PublishedManifest.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
@@ -20,6 +21,7 @@ from retune.core.results import (
     KernelTime,
     Latency,
     LayerQuality,
+    SizeLatency,
     TaskEntry,
     TaskResult,
     VerifyResult,
@@ -284,6 +286,29 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SizeSelection:
+    """What tasks are compiled from where sizes are near these, of a bundle for ranges of them."""
+
+    values: tuple[tuple[str, int], ...]
+    """Of all sizes: those at which it was found."""
+    weight: float
+    """How often they occur: a share of all."""
+    model_key: str
+    """Of the network with these sizes fixed."""
+    selection: Selection
+
+    @property
+    def text(self) -> str:
+        """The sizes as people read them."""
+        return sizes_text(dict(self.values))
+
+
+def sizes_text(values: Mapping[str, int]) -> str:
+    """Such as `batch=8, length=128`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompileManifest(Manifest):
     """A bundle."""
 
@@ -312,6 +337,11 @@ class CompileManifest(Manifest):
     """Steps that an accelerator runs."""
     simulated_us: float = 0.0
     """What these take there in all: counted, not measured."""
+    programs: tuple[str, ...] = ()
+    """Of a bundle for ranges: the sizes that each of its programs is for, in the order in which
+    they are asked."""
+    traced: tuple[tuple[tuple[str, int], ...], ...] = ()
+    """Some sizes that each of these programs runs for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +357,9 @@ class BenchManifest(Manifest):
     profile: tuple[KernelTime, ...] = ()
     board: str = ""
     """Of a farm: its name, and its clock, temperature and governor after the comparison."""
+    sizes: tuple[SizeLatency, ...] = ()
+    """Of a bundle for ranges, at the sizes that it is tuned for; `rows` are those that occur most.
+    """
 
     def median_us(self, name: str) -> float | None:
         """The median of that contestant, if it took part."""

@@ -27,6 +27,7 @@ from retune.pipeline.quantization import (
 from retune.pipeline.request import TuneRequest, model_file
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
+from retune.pipeline.sizes import opened
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
 from retune.proto.file import external_files, read_onnx
@@ -124,25 +125,42 @@ def _import(
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
-    model = read_onnx(path)
-    labels = _labels(with_numbers(model))
-    graph = import_model(model, dict(shapes), folder=path.parent, name=path.stem)
-    del model  # its weights are in the graph
-    if len(graph.nodes) >= _MANY_NODES:
-        text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
-        tell(TuneEvent(stage="import", text=text))
-    if recipe is not None:
-        graph = quantized(graph, read_recipe(recipe))
-        if accelerator is not None:
-            start, stop = packed_part
-            graph = packed_network(graph, accelerator, start_name=start, stop_name=stop)
-    network = extract(
-        optimise(graph, order_of(layout), half=half),
-        max_error=max_error,
-        accelerator=accelerator if recipe is not None else None,
-    )
-    flops = sum(task.flops * task.weight for task in network.tasks.values())
-    return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
+    made = _Importing(layout, max_error, half, recipe, accelerator, packed_part)
+    return made.network(path, dict(shapes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Importing:
+    """How models become networks."""
+
+    layout: str
+    max_error: float
+    half: bool
+    recipe: Path | None
+    accelerator: VtaConfig | None
+    packed_part: tuple[str, str]
+
+    def network(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> ImportedNetwork:
+        """The model of a file, imported, optimised and cut into tasks."""
+        model = read_onnx(path)
+        labels = _labels(with_numbers(model))
+        graph = import_model(model, shapes, folder=path.parent, name=path.stem)
+        del model  # its weights are in the graph
+        if len(graph.nodes) >= _MANY_NODES:
+            text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
+            tell(TuneEvent(stage="import", text=text))
+        if self.recipe is not None:
+            graph = quantized(graph, read_recipe(self.recipe))
+            if self.accelerator is not None:
+                start, stop = self.packed_part
+                graph = packed_network(graph, self.accelerator, start_name=start, stop_name=stop)
+        network = extract(
+            optimise(graph, order_of(self.layout), half=self.half),
+            max_error=self.max_error,
+            accelerator=self.accelerator if self.recipe is not None else None,
+        )
+        flops = sum(task.flops * task.weight for task in network.tasks.values())
+        return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
 
 
 def _labels(found: Numbered) -> tuple[OutputLabels, ...]:
@@ -183,6 +201,24 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
         accelerator=config_of(spec_of(request.device)),
         packed_part=(request.pack_start, request.pack_stop),
     )
+
+
+def traced_network(request: TuneRequest, recipe: str) -> Network:
+    """The network of a request with ranges: extents are in terms of its sizes.
+
+    To be called where sizes are assumed (`core.dims.assuming`), which it is traced for. `recipe` is
+    the path of what makes integers of it; empty: it is as its file has it.
+    """
+    importing = _Importing(
+        request.layout,
+        request.max_error,
+        _keeps_half(request),
+        Path(recipe) if recipe else None,
+        config_of(spec_of(request.device)),
+        (request.pack_start, request.pack_stop),
+    )
+    with HOST.working():
+        return importing.network(model_file(request), opened(request).symbolic).network
 
 
 def _keeps_half(request: TuneRequest) -> bool:

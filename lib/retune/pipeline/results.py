@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from retune.core.errors import RetuneError
-from retune.core.results import Latency, TaskResult
+from retune.core.results import Latency, SizeLatency, TaskResult
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.manifest import (
     BenchManifest,
@@ -73,6 +73,9 @@ class TuneResult:
     reason: str
     verified: VerifyManifest
     latency: tuple[Latency, ...]
+    """Of a bundle for ranges at the sizes that occur most."""
+    sizes: tuple[SizeLatency, ...] = ()
+    """Of a bundle for ranges: at each of the sizes that it is tuned for."""
     statuses: tuple[tuple[str, int], ...] = field(default=())
     """Status -> measurements of the whole run."""
     max_error: float = 0.0

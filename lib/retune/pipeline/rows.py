@@ -20,9 +20,15 @@ def task_rows(result: TuneResult) -> list[Row]:
 
 
 def latency_lines(result: TuneResult) -> list[str]:
-    """One line for each contestant, with its ratio to the tuned bundle."""
-    tuned = next((row.median_us for row in result.latency if row.name == "tuned"), None)
-    return [_latency_line(row, tuned) for row in result.latency]
+    """One line for each contestant, with its ratio to the tuned bundle; at each of the sizes."""
+    if not result.sizes:
+        return _latency_lines(result.latency)
+    return [f"{each.sizes}: {line}" for each in result.sizes for line in _latency_lines(each.rows)]
+
+
+def _latency_lines(rows: Sequence[Latency]) -> list[str]:
+    tuned = next((row.median_us for row in rows if row.name == "tuned"), None)
+    return [_latency_line(row, tuned) for row in rows]
 
 
 def result_data(result: TuneResult) -> Row:
@@ -40,6 +46,9 @@ def result_data(result: TuneResult) -> Row:
         "statuses": dict(result.statuses),
         "tasks": task_rows(result),
         "latency": latency_rows(result.latency),
+        "sizes": [
+            {"sizes": each.sizes, "latency": latency_rows(each.rows)} for each in result.sizes
+        ],
         "verification": {
             "oracle": result.verified.oracle,
             "samples": result.verified.samples,

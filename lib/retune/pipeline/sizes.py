@@ -16,13 +16,14 @@ import numpy as np
 
 from retune.core.dims import Condition, Dim, Size, SizeValues, dim_of
 from retune.core.errors import InputError
-from retune.core.ranges import TunedSizes, tuned_sizes
+from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
 from retune.frontend.onnx.inputs import OpenShapes, open_shapes
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
 
 T = TypeVar("T")
 
+_RANDOM_SIZES = 3
 MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
 
@@ -37,6 +38,8 @@ def opened(request: TuneRequest) -> OpenShapes:
 
     Raises: ModelError for a model that cannot be read, and for what is no range.
     """
+    if not request.shapes:
+        return OpenShapes({}, ())
     path = model_file(request)
     facts = path.stat()
     return _opened(path, (facts.st_ino, facts.st_size, facts.st_mtime_ns), request.shapes)
@@ -65,12 +68,23 @@ def fixed_request(request: TuneRequest, values: SizeValues, share: float = 1.0) 
 def tuned_requests(request: TuneRequest) -> list[tuple[TunedSizes, TuneRequest]]:
     """The sizes to tune for, the least first, each with the request that does it.
 
-    The budget is shared out by how often sizes occur.
+    The budget is shared out by how often sizes occur. A request without ranges is the only one.
     """
-    return [
-        (each, fixed_request(request, dict(each.values), each.weight))
-        for each in tuned_sizes(opened(request).extents)
-    ]
+    points = tuned_sizes(opened(request).extents)
+    found = [(each, fixed_request(request, dict(each.values), each.weight)) for each in points]
+    return found or [(FIXED, request)]
+
+
+def usual_values(request: TuneRequest) -> dict[str, int]:
+    """The sizes that occur most of a request with ranges; none of another one."""
+    points = tuned_sizes(opened(request).extents)
+    return dict(usual_sizes(points).values) if points else {}
+
+
+def usual_request(request: TuneRequest) -> TuneRequest:
+    """The request for the sizes that occur most; itself if it has no ranges."""
+    values = usual_values(request)
+    return fixed_request(request, values) if values else request
 
 
 def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Condition, ...]]:
@@ -162,3 +176,22 @@ class _Grid:
         if not len(places):
             return None
         return {name: int(values[places[-1]]) for name, values in self._values.items()}
+
+
+def checked_sizes(request: TuneRequest, traced: Sequence[SizeValues]) -> list[dict[str, int]]:
+    """The sizes at which a bundle is compared with the oracle.
+
+    The least and the greatest, those for which its programs were `traced`, and some at random.
+    """
+    every = sizes(request)
+    found = [{s.name: s.least for s in every}, {s.name: s.most for s in every}]
+    found += [usual_values(request)]
+    found += [dict(values) for values in traced]
+    found += random_sizes(every, _RANDOM_SIZES, request.seed)
+    return [dict(row) for row in dict.fromkeys(tuple(values.items()) for values in found)]
+
+
+def random_sizes(every: Sequence[Size], count: int, seed: int) -> list[dict[str, int]]:
+    """So many values of the sizes; equal seeds, equal values."""
+    rng = np.random.default_rng(seed)
+    return [{s.name: int(rng.choice(s.values)) for s in every} for _ in range(count)]

@@ -25,9 +25,11 @@ _SHOWN_LABELS = 6
 
 
 def event_of(
-    request: TuneRequest, done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest
+    request: TuneRequest,
+    done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest,
+    sizes: str = "",
 ) -> TuneEvent:
-    """What those who watch are told of a stage that is done."""
+    """What those who watch are told of a stage that is done, for some `sizes` alone."""
     match done:
         case ImportManifest():
             text = f"{request.name}: {counted(done.nodes, 'node')}, {flop_text(done.flops)}"
@@ -36,9 +38,12 @@ def event_of(
         case QuantizeManifest():
             return TuneEvent(stage="quantize", text=quality_text(done))
         case TaskManifest():
-            return TuneEvent(stage="extract", text=counted(len(done.tasks), "task"))
+            text = counted(len(done.tasks), "task") + (f" for {sizes}" if sizes else "")
+            return TuneEvent(stage="extract", text=text)
         case CompileManifest():
             text = f"{counted(done.kernels, 'kernel')}, {_launches(done.launches)}"
+            if done.programs:
+                text += f", {counted(len(done.programs), 'program')}: {'; '.join(done.programs)}"
             if done.host_steps:
                 text += f", on the host: {'; '.join(done.host_steps)}"
             if done.offloaded:
@@ -107,6 +112,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         reason=run.searched.reason,
         verified=run.verified,
         latency=run.bench.rows,
+        sizes=run.bench.sizes,
         statuses=run.searched.statuses,
         max_error=request.max_error,
         largest_error=run.tuned.largest_error,

@@ -6,7 +6,7 @@ Records go to the store at once. Read `stage_tune`; `search.scheduling` says whi
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +131,18 @@ def join_tuned(
         reason=reasons[0] if reasons else "no task has anything left to try",
         stopped=any(search.stopped for search in done),
         failed=tuple((key, sentence(error)) for key, error in failed),
+    )
+
+
+def joined_searches(usual: TunedTasks, every: Sequence[TunedTasks]) -> TunedTasks:
+    """The search for some sizes, with what those for all sizes took."""
+    statuses = sum((Counter(dict(search.statuses)) for search in every), Counter[str]())
+    return replace(
+        usual,
+        statuses=tuple(statuses.most_common()),
+        trials_done=sum(search.trials_done for search in every),
+        seconds_done=sum(search.seconds_done for search in every),
+        failed=tuple(dict.fromkeys(pair for search in every for pair in search.failed)),
     )
 
 

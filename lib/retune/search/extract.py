@@ -63,6 +63,15 @@ class Network:
         )
 
     @property
+    def task_keys(self) -> dict[str, str]:
+        """The task of each group that has one, by the group's name; of what is in loops, too."""
+        own = {p.group.name: p.task_key for p in self.groups if p.task_key is not None}
+        for name, loop in self.loops.items():
+            for part, network in (("start", loop.start), ("each", loop.each)):
+                own |= {f"{name}/{part}/{g}": key for g, key in network.task_keys.items()}
+        return own
+
+    @property
     def host_steps(self) -> tuple[str, ...]:
         """The ops of each step on the host, in order."""
         groups = (placed.group for placed in self.groups)

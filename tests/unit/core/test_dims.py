@@ -205,3 +205,13 @@ def test_what_conditions_leave_of_a_size_is_not_asked_again() -> None:
         assert n < 2
         assert 3 * n == 3
     assert [str(c) for c in assumed.conditions] == ["n == 1"]
+
+
+def test_conditions_have_no_common_factor() -> None:
+    """So that one question has one form."""
+    with assuming({"n": 4}) as assumed:
+        assert 20 * n > 79
+        assert 20 * n == 80
+        assert 20 * n != 79
+        assert -3 * n < -10
+    assert [str(c) for c in assumed.conditions] == ["n > 3", "n == 4"]

@@ -123,9 +123,15 @@ class FakeExaminer:
         return self.form
 
     def verify(
-        self, bundle: Path, network: Original, *, samples: int, given: Mapping[str, object]
+        self,
+        bundle: Path,
+        network: Original,
+        *,
+        samples: int,
+        given: Mapping[str, object],
+        sizes: Mapping[str, int],
     ) -> Verdict:
-        assert not given
+        assert not given and not sizes
         assert read_bundle(bundle).inputs == tuple(network.shapes)
         assert network.onnx.is_file(), f"the model is not at {network.onnx}"
         self.asked.append("verify")
@@ -135,7 +141,10 @@ class FakeExaminer:
         )  # fmt: skip
         return Verdict(oracle="oracle", version="7", found=found)
 
-    def compare(self, entrants: Mapping[str, Entrant], *, options: BenchOptions) -> Benchmark:
+    def compare(
+        self, entrants: Mapping[str, Entrant], *, options: BenchOptions, sizes: Mapping[str, int]
+    ) -> Benchmark:
+        assert not sizes
         self.asked.append(f"compare {' '.join(entrants)}")
         rival = entrants["onnxruntime"]
         assert isinstance(rival, Rival) and rival.network.onnx.is_file()

@@ -28,6 +28,7 @@ from retune.bundle.verify.examination import (
     Profiled,
     Run,
 )
+from retune.core.dims import SizeValues
 from retune.core.errors import DeviceError, InputError, RetuneError
 from retune.device.measure.ceilings import Ceilings
 from retune.device.measure.reference import Reference
@@ -78,20 +79,22 @@ class BundleWorker:
                 self._modules[bundle] = module_on(plan, self._device)
         return self._modules[bundle]
 
-    def _call(self, entrant: Entrant, bundle: Path) -> Callable[[], object]:  # noqa: ARG002
+    def _call(self, entrant: Entrant, bundle: Path, sizes: SizeValues) -> Callable[[], object]:  # noqa: ARG002
         """A whole call of the entrant, on random inputs: a bundle's own, which are the same for all
         bundles of a network, and a peer's those of the bundle. Raises: InputError."""
         if not isinstance(entrant, Path):
             raise InputError(f"expected bundles alone on a board, got {entrant.peer}")
         module = self._module(entrant)
-        feeds = module.random_inputs()
+        feeds = module.random_inputs(sizes=sizes or None)
         return lambda: module.run(feeds)
 
-    def _timed(self, entrant: Entrant, bundle: Path, clock: CountingClock) -> Callable[[], object]:
+    def _timed(
+        self, entrant: Entrant, bundle: Path, sizes: SizeValues, clock: CountingClock
+    ) -> Callable[[], object]:
         """The same, to be timed by that clock: what an accelerator does is counted, not run."""
         module = self._module(entrant) if isinstance(entrant, Path) else None
         if module is None or not module.plan.simulated_s:
-            return self._call(entrant, bundle)
+            return self._call(entrant, bundle, sizes)
         counted_s = module.plan.simulated_s
 
         def call() -> None:
@@ -101,7 +104,7 @@ class BundleWorker:
         return call
 
     def _open(self, request: Open) -> Opened:
-        call = self._call(request.entrant, request.bundle)
+        call = self._call(request.entrant, request.bundle, request.sizes)
         call()
         start = perf_counter()
         call()
@@ -119,7 +122,7 @@ class BundleWorker:
             )
         clock = CountingClock()
         calls = {
-            name: self._timed(entrant, request.bundle, clock)
+            name: self._timed(entrant, request.bundle, request.sizes, clock)
             for name, entrant in request.entrants.items()
         }
         if request.calibration:

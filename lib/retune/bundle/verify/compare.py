@@ -18,6 +18,7 @@ import numpy as np
 
 from retune.bundle.runtime.module import sample_inputs, sample_of
 from retune.bundle.verify.rounding import FACTOR, OutputRounding, Rounding
+from retune.core.dims import SizeValues
 from retune.core.dtypes import as_dtype, dtype_of
 from retune.core.errors import InputError
 
@@ -139,14 +140,20 @@ class Sampling:
         return bool(self.arrays)
 
 
-def sampling(plan: "NetworkPlan", samples: int | None, given: Mapping[str, np.ndarray]) -> Sampling:
+def sampling(
+    plan: "NetworkPlan",
+    samples: int | None,
+    given: Mapping[str, np.ndarray],
+    sizes: SizeValues | None = None,
+) -> Sampling:
     """So many of the `given` samples, else of those that the plan has, else random ones.
 
-    Without a number all of them, or a few random ones.
+    Without a number all of them, or a few random ones. Where `sizes` are stated, they are random
+    ones for these unless some are given.
     """
-    own = given or plan.samples
+    own = given or ({} if sizes else plan.samples)
     if not own:
-        feeds = partial(sample_inputs, replace(plan, samples={}))
+        feeds = partial(sample_inputs, replace(plan, samples={}), sizes=sizes or None)
         return Sampling(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={})
     there = len(next(iter(own.values())))
     feeds = partial(sample_of, own)

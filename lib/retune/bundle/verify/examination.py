@@ -4,7 +4,7 @@ Plain data: boards, which have no oracle, know it as well.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +14,7 @@ from retune.bundle.plan import Form
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import Benchmark, BenchOptions
 from retune.bundle.verify.compare import Verification
+from retune.core.dims import SizeValues
 from retune.core.errors import DeviceError, RetuneError
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Open:
 
     entrant: Entrant
     bundle: Path
+    sizes: SizeValues = field(default_factory=dict[str, int])
+    """Those of the inputs; without any, they are the largest ones that the bundle is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,8 @@ class Verify:
     seed: int
     tolerance: float | None
     """None: as much as `verify.tolerance_of` the bundle says."""
+    sizes: SizeValues = field(default_factory=dict[str, int])
+    """As of `Open`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +116,8 @@ class Compare:
     options: BenchOptions
     calibration: str = ""
     """Name under which the calibration kernel is timed with them; empty: it is not."""
+    sizes: SizeValues = field(default_factory=dict[str, int])
+    """As of `Open`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

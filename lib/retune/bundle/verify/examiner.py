@@ -37,6 +37,7 @@ from retune.bundle.verify.examination import (
     Verdict,
     Verify,
 )
+from retune.core.dims import SizeValues, most
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child, ChildLostError
@@ -112,8 +113,9 @@ class Examiner:
         self._patience = patience or Patience()
         self._child = make_child(device, entry=entry, replies=ANSWERS)
         self._plans: dict[Path, NetworkPlan] = {}
-        self._calls: dict[tuple[str, Path], float] = {}
-        """Seconds of a call of each entrant, by its identity; may be of a process before."""
+        self._calls: dict[tuple[object, ...], float] = {}
+        """Seconds of a call of each entrant, by its identity and the sizes; may be of a process
+        before."""
 
     @property
     def spec(self) -> DeviceSpec:
@@ -134,11 +136,13 @@ class Examiner:
         given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
+        sizes: SizeValues | None = None,
     ) -> Verdict:
         """The bundle beside the oracle, as `verify.verify` compares them; by parts if need be.
 
         On so many `samples` of those that are `given`, else of the bundle's own; by default on all
-        of them, or on a few random ones.
+        of them, or on a few random ones. With `sizes`, on random ones of these where none are
+        given.
         """
         request = Verify(
             bundle=bundle,
@@ -147,11 +151,12 @@ class Examiner:
             given=given or {},
             seed=seed,
             tolerance=tolerance,
+            sizes=sizes or {},
         )
         self._warn_if_foreign(bundle)
 
         def ask() -> Verdict:
-            allowed, call_s = self._patience, self._open(bundle, bundle)
+            allowed, call_s = self._patience, self._open(bundle, bundle, sizes)
             each = 2 * (allowed.slower * call_s + self._unknown_s(bundle))
             count = sampling(self._plan(bundle), samples, given or {}).count
             deadline = allowed.open_s + allowed.answer_s + count * each
@@ -166,8 +171,9 @@ class Examiner:
         baseline: str | None = None,
         options: BenchOptions | None = None,
         calibration: str = "",
+        sizes: SizeValues | None = None,
     ) -> Benchmark:
-        """Whole calls in turns, as `bench.compare_times` takes them, on random inputs.
+        """Whole calls in turns, as `bench.compare_times` takes them, on random inputs of `sizes`.
 
         They are the same for all bundles of a network; peers run on those of the first bundle. With
         a name for it the calibration kernel takes part. Raises: InputError also if there is no
@@ -185,10 +191,11 @@ class Examiner:
             baseline=baseline,
             options=options,
             calibration=calibration,
+            sizes=sizes or {},
         )
 
         def ask() -> Benchmark:
-            calls = [self._open(entry, bundles[0]) for entry in entrants.values()]
+            calls = [self._open(entry, bundles[0], sizes) for entry in entrants.values()]
             calls += [_CALIBRATION_S] if calibration else []
             deadline = self._patience.answer_s + longest_s(calls, options, self._patience.slower)
             names = ", ".join(_identity(entry)[0] for entry in entrants.values())
@@ -245,7 +252,8 @@ class Examiner:
             deadline = loading_s + timing_s + _FORM_CALLS * allowed.slower * call_s
             request = FindForm(bundle=bundle)
             best = self._ask(f"{bundle}: timing of its forms", request, deadline, Forms)
-            self._child.holds.discard(_identity(bundle))  # forms took its place
+            for held in [h for h in self._child.holds if isinstance(h, tuple) and bundle in h]:
+                self._child.holds.discard(held)  # forms took its place
             return best.forms[0]
 
         return self._twice(ask)
@@ -276,14 +284,15 @@ class Examiner:
 
     def _unknown_s(self, bundle: Path) -> float:
         """How long a call may take of which nothing but the arithmetic is known."""
-        flops = sum(launch.flops for launch in self._plan(bundle).launches)
+        flops = sum(most(launch.flops) for launch in self._plan(bundle).launches)
         return 1e-9 * flops / self._patience.gflops
 
-    def _open(self, entrant: Entrant, bundle: Path) -> float:
-        """The present process has loaded the entrant; seconds of a call of it."""
-        name, file = identity = _identity(entrant)
+    def _open(self, entrant: Entrant, bundle: Path, sizes: SizeValues | None = None) -> float:
+        """The present process has loaded the entrant; seconds of a call of it, of these sizes."""
+        name, file = _identity(entrant)
+        identity = name, file, tuple((sizes or {}).items())
         if identity not in self._child.holds:
-            request = Open(entrant=entrant, bundle=bundle)
+            request = Open(entrant=entrant, bundle=bundle, sizes=sizes or {})
             doing = f"{file}: loading" + ("" if entrant == file else f" in {name}")
             own = entrant if isinstance(entrant, Path) else bundle
             opened = self._ask(doing, request, self._opening_s(own), Opened)

@@ -21,6 +21,7 @@ from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.verify.reach import Reach
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
+from retune.core.dims import SizeValues
 from retune.core.keys import file_key
 from retune.core.target import DeviceSpec
 from retune.device.measure.worker import serve
@@ -41,18 +42,18 @@ class OracleWorker(BundleWorker):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        self._peers: dict[tuple[str, Path], Peer] = {}
+        self._peers: dict[tuple[object, ...], Peer] = {}
 
     def _carry_out(self, request: object) -> object:
         return self._verify(request) if isinstance(request, Verify) else super()._carry_out(request)
 
-    def _call(self, entrant: Entrant, bundle: Path) -> Callable[[], object]:
+    def _call(self, entrant: Entrant, bundle: Path, sizes: SizeValues) -> Callable[[], object]:
         """A whole call of the entrant, on random inputs of the bundle."""
         if isinstance(entrant, Path):
-            return super()._call(entrant, bundle)
-        feeds = self._module(bundle).random_inputs()
+            return super()._call(entrant, bundle, sizes)
+        feeds = self._module(bundle).random_inputs(sizes=sizes or None)
         network = entrant.network
-        key = entrant.peer, network.onnx
+        key = entrant.peer, network.onnx, tuple(network.shapes.items())
         if key not in self._peers:
             self._peers[key] = open_peer(entrant.peer, network.onnx, shapes=network.shapes)
         peer = self._peers[key]
@@ -67,6 +68,7 @@ class OracleWorker(BundleWorker):
             given=request.given,
             seed=request.seed,
             tolerance=request.tolerance,
+            sizes=request.sizes,
         )
 
 
@@ -79,13 +81,14 @@ def verdict_on(
     given: Mapping[str, np.ndarray] | None = None,
     seed: int = 0,
     tolerance: float | None = None,
+    sizes: SizeValues | None = None,
 ) -> Verdict:
     """How far the module is from its oracle, by the criterion that decides on publishing it.
 
-    Samples, seed and tolerance are those of `examination.Verify`.
+    Samples, seed, tolerance and sizes are those of `examination.Verify`.
     """
     oracle, parts = _oracle(module, network, spec)
-    taken, reach = sampling(module.plan, samples, given or {}), Reach(module)
+    taken, reach = sampling(module.plan, samples, given or {}, sizes), Reach(module)
     found = verify(
         reach,
         oracle,

@@ -28,6 +28,7 @@ from retune.bundle.verify.remote_requests import (
     input_arrays,
     outputs_in,
 )
+from retune.core.dims import SizeValues
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
@@ -58,6 +59,7 @@ class BundleExaminer(Protocol):
         given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
+        sizes: SizeValues | None = None,
     ) -> Verdict:
         """The bundle beside the oracle."""
         ...
@@ -69,6 +71,7 @@ class BundleExaminer(Protocol):
         baseline: str | None = None,
         options: BenchOptions | None = None,
         calibration: str = "",
+        sizes: SizeValues | None = None,
     ) -> Benchmark:
         """Whole calls in turns, perhaps with the calibration kernel among them."""
         ...
@@ -125,6 +128,7 @@ class FarmExaminer:
         given: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         tolerance: float | None = None,
+        sizes: SizeValues | None = None,
     ) -> Verdict:
         """What the bundle computes on a board, beside what the oracle computes here.
 
@@ -134,7 +138,7 @@ class FarmExaminer:
 
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)
-        taken = sampling(plan, samples, given or {})
+        taken = sampling(plan, samples, given or {}, sizes)
         reach = OutputReach(plan, lambda inputs: self.run(bundle, inputs))
         found = verify(
             reach,
@@ -162,6 +166,7 @@ class FarmExaminer:
         baseline: str | None = None,
         options: BenchOptions | None = None,
         calibration: str = "",
+        sizes: SizeValues | None = None,
     ) -> Benchmark:
         """Whole calls in turns, all on one board. Raises: InputError for peers, too."""
         bundles = {name: entry for name, entry in entrants.items() if isinstance(entry, Path)}
@@ -173,6 +178,7 @@ class FarmExaminer:
             baseline=baseline,
             options=options or BenchOptions(),
             calibration=calibration,
+            sizes=dict(sizes or {}),
         )
         answer, found = self._asked(job, list(bundles.values()))
         names = {*bundles, *([calibration] if calibration else [])}

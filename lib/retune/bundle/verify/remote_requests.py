@@ -5,7 +5,7 @@ them once.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -43,6 +43,8 @@ class BundleJob:
     """Of a profile."""
     calibration: str = ""
     """Name of the calibration kernel in a comparison; empty: it does not take part."""
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    """Those of the inputs in a comparison; without any, the largest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,11 +100,12 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
 
         return run_chain(request, InProcess())
     from retune.pipeline.network import stage_import
+    from retune.pipeline.sizes import usual_request
     from retune.prefect.launch import run_flow
 
     # A server takes seconds to start, and a model that cannot be used should be answered at
     # once. The flow finds the output of the stage, and the network in this process's memory.
-    stage_import(request)
+    stage_import(usual_request(request))
     return run_flow(lambda: _in_flow(request))
 
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from retune.codegen.addresses import Address
 from retune.codegen.kernel import At, Memory, Prefetch
+from retune.core.dims import example
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Var, variables
 from retune.ir.flat import elements
@@ -63,8 +64,8 @@ def share_of_next(read: Address, loops: Sequence[For]) -> Polynomial | None:
     if not inside or any(loop.var not in steps for loop in inside):
         return None
     again, size = loops[repeating[-1]].var, read.buffer.dtype.itemsize
-    passes = evaluate_int(loops[repeating[-1]].extent)
-    strip = max(steps[loop.var] * evaluate_int(loop.extent) for loop in inside)
+    passes = example(evaluate_int(loops[repeating[-1]].extent))
+    strip = max(steps[loop.var] * example(evaluate_int(loop.extent)) for loop in inside)
     if not _LEAST_STRIP_BYTES <= strip * size < elements(read.buffer) * size:
         return None
     if read.offset * size % (_LINE_BYTES * passes):

@@ -5,6 +5,7 @@ extent wherever it stands, so that the shape of one input may bind dimensions of
 left open is asked for once, for all inputs.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -78,7 +79,8 @@ def open_shapes(
 ) -> OpenShapes:
     """What is stated of the inputs and symbols of a network.
 
-    A size has the name of the symbol that the model has there, or of the input and its axis.
+    A size has the name of the symbol that the model has there, or of the input and its axis, in
+    letters, digits and underscores.
     Raises: ModelError for extents that state no range, and for a size with two ranges.
     """
     entries = [entry for entry in graph.input if entry.name not in stored]
@@ -87,7 +89,10 @@ def open_shapes(
     found: dict[str, Extents] = {}
     shapes: dict[str, tuple[int | str, ...]] = {}
 
-    def opened(name: str, several: Sequence[Stated]) -> str:
+    names: dict[str, str] = {}
+
+    def opened(symbol: str, several: Sequence[Stated]) -> str:
+        name = names.setdefault(symbol, _size_name(symbol, names.values()))
         try:
             extents = Extents.of(name, several)
         except ValueError as error:
@@ -105,16 +110,25 @@ def open_shapes(
             shapes[key] = (opened(key, extents),)
             continue
         dims = [*inputs.get(key, ()), *[_UNNAMED] * len(extents)]
-        names = (
-            dim if isinstance(dim, str) and dim != _UNNAMED else f"{key}.{axis}"
+        own = (
+            dim if isinstance(dim, str) and dim != _UNNAMED else f"{key}_{axis}"
             for axis, dim in enumerate(dims)
         )
         shapes[key] = tuple(
-            opened(name, [extent]) if isinstance(extent, str) else extent
-            for name, extent in zip(names, extents, strict=False)
+            opened(symbol, [extent]) if isinstance(extent, str) else extent
+            for symbol, extent in zip(own, extents, strict=False)
         )
     ordered = tuple(found[name] for name in sorted(found))
     return OpenShapes(shapes, ordered)
+
+
+def _size_name(symbol: str, taken: Collection[str]) -> str:
+    """The symbol in letters, digits and underscores, as no other one is called."""
+    name = re.sub(r"\W", "_", symbol, flags=re.ASCII)
+    name = f"n{name}" if not name or name[0].isdigit() else name
+    while name in taken:
+        name += "_"
+    return name
 
 
 def check_elements(what: str, shape: Sequence[int]) -> None:
@@ -258,7 +272,8 @@ def _missing(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -
     )
     count = f"{len(entries)} inputs have" if len(entries) > 1 else "an input has"
     return ShapesMissing(
-        f"{count} open dimensions: {stated}; expected extents; bind them with {' '.join(options)}",
+        f"{count} open dimensions: {stated}; expected extents, or ranges such as 1..8; bind them "
+        f"with {' '.join(options)}",
         options,
     )
 

@@ -1,0 +1,172 @@
+"""Stage compile of a bundle for ranges of sizes: one program for each region of sizes.
+
+Read `stage_compile_programs`. Each program is traced at sizes for which kernels were searched, with
+what was chosen there, and serves all sizes that meet its conditions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from pathlib import Path
+
+from retune.bundle.build import build_plan
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.variants import join_plans
+from retune.core.dims import Condition, SizeValues, assuming
+from retune.core.ranges import TunedSizes
+from retune.core.target import DeviceSpec
+from retune.device.measure.gate import HOST
+from retune.device.opening import spec_of
+from retune.pipeline.delivery import (
+    KEY_DIGITS,
+    MODULE,
+    bundle_notes,
+    compiled,
+    device_conditions,
+    write_best_form,
+)
+from retune.pipeline.manifest import (
+    CompileManifest,
+    ImportManifest,
+    SamplesManifest,
+    SizeSelection,
+    Variant,
+)
+from retune.pipeline.network import open_network, traced_network
+from retune.pipeline.request import TuneRequest
+from retune.pipeline.sampling import stage_samples
+from retune.pipeline.selection import selected_candidates
+from retune.pipeline.sizes import Traced, covering, fixed_request, sizes, usual_request
+from retune.pipeline.stage import Inputs, stage
+from retune.schedule.space import Candidate
+from retune.search.extract import Network
+from retune.search.layout.assignment import with_layouts
+
+Chosen = tuple[SizeSelection, ...]
+"""What was found at each of the sizes to tune for, the least first."""
+
+
+def _inputs(
+    request: TuneRequest, network: ImportManifest, chosen: Chosen, variant: Variant
+) -> Inputs:
+    every = [str(size) for size in sizes(request)]
+    return network.model_key, every, chosen, variant, request.max_error, device_conditions(request)
+
+
+@stage(CompileManifest, "compile-programs", _inputs)
+def stage_compile_programs(
+    folder: Path, request: TuneRequest, network: ImportManifest, chosen: Chosen, variant: Variant
+) -> CompileManifest:
+    """The bundle of what was selected at some sizes; it serves all sizes of the request's ranges.
+
+    Tasks without a record there get their default schedule, and so do those whose record's
+    schedule does not serve more sizes. Raises: InputError if the device is unknown or lacks an
+    element type, or if too many programs would be needed; RecordError if a record is gone.
+    """
+    spec = spec_of(request.device)
+    programs = _Programs(request, network, chosen, spec, variant)
+    tuned = [TunedSizes(each.values, each.weight) for each in chosen]
+    with HOST.working():
+        traced = covering(sizes(request), tuned, programs.trace)
+        plan = _joined(network, traced)
+    plan = write_best_form(plan, folder / MODULE, request.device)
+    return replace(
+        compiled(plan, spec, variant),
+        from_records=programs.recorded,
+        from_defaults=programs.default,
+        programs=tuple(_served(each) for each in traced),
+        traced=tuple(tuple(each.at.items()) for each in traced),
+    )
+
+
+def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:
+    plan = join_plans([each.program for each in traced], [each.conditions for each in traced])
+    return replace(plan, name=network.model_key[:KEY_DIGITS])
+
+
+def _served(traced: Traced[NetworkPlan]) -> str:
+    """The sizes that a program is for."""
+    return " and ".join(map(str, traced.conditions)) or "all other sizes"
+
+
+@dataclass
+class _Programs:
+    """Plans of the network for sizes, by what was chosen near them."""
+
+    request: TuneRequest
+    network: ImportManifest
+    chosen: Chosen
+    spec: DeviceSpec
+    variant: Variant
+
+    def trace(self, at: SizeValues, number: int) -> tuple[NetworkPlan, Sequence[Condition]]:
+        """The plan that is made at those sizes, and on what conditions it holds."""
+        with assuming(at) as assumed:
+            network = self._limited(number)
+            plan = build_plan(
+                network,
+                self._candidates(network, number, at),
+                self.spec,
+                model_key=self.network.model_key,
+                notes={"variant": self.variant, **bundle_notes(self.request, self.network)},
+                ranges={name: (low, high) for name, low, high in self.samples.ranges},
+            )
+        return plan, assumed.conditions
+
+    def _limited(self, number: int) -> Network:
+        """The network, whose tasks have the limits of the selection, and its images layouts."""
+        selection = self.chosen[number].selection
+        network, limits = traced_network(self.request, self.network.recipe), dict(selection.limits)
+        fixed = self._fixed_keys(network, number)
+        tasks = {
+            key: replace(task, max_error=min(limits.get(fixed.get(key, ""), inf), task.max_error))
+            for key, task in network.tasks.items()
+        }
+        return with_layouts(replace(network, tasks=tasks), selection.layouts)
+
+    def _fixed_keys(self, network: Network, number: int) -> dict[str, str]:
+        """The keys of the network's tasks where its sizes are those of a selection."""
+        own = fixed_request(self.request, dict(self.chosen[number].values))
+        named = open_network(own).network.task_keys
+        return {key: named[name] for name, key in network.task_keys.items() if name in named}
+
+    def _candidates(self, network: Network, number: int, at: SizeValues) -> dict[str, Candidate]:
+        """The candidates of a selection, by the keys of tasks at the sizes at hand."""
+        chosen, fixed = self._selected[number], self._fixed_keys(network, number)
+        found = {
+            task.at(at).key: candidate
+            for key, task in network.tasks.items()
+            if (candidate := chosen.get(fixed.get(key, ""))) is not None
+        }
+        tunable = sum(task.tunable for task in network.tasks.values())
+        self.counts.append((len(found), tunable))
+        return found
+
+    @cached_property
+    def samples(self) -> SamplesManifest:
+        """On which inputs the bundle is checked."""
+        return stage_samples(usual_request(self.request), self.network)
+
+    @cached_property
+    def _selected(self) -> list[Mapping[str, Candidate]]:
+        """The candidates of each selection, by the keys of tasks of these sizes."""
+        return [
+            selected_candidates(fixed_request(self.request, dict(each.values)), each.selection)
+            for each in self.chosen
+        ]
+
+    @cached_property
+    def counts(self) -> list[tuple[int, int]]:
+        """Of each program: tasks with a record, and tasks that can be tuned."""
+        return []
+
+    @property
+    def recorded(self) -> int:
+        """Tasks of all programs that are compiled from a record."""
+        return sum(count for count, _ in self.counts)
+
+    @property
+    def default(self) -> int:
+        """Tasks that can be tuned, and have their default schedule."""
+        return sum(every - count for count, every in self.counts)
