@@ -25,12 +25,13 @@ def askers() -> Generator[Counter[str]]:
     note = dims.Assumptions.note
 
     def noted(self: dims.Assumptions, condition: dims.Condition) -> None:
-        if fixes_a_size(condition) and condition not in self.conditions:
+        before = len(self.conditions)
+        note(self, condition)
+        if fixes_a_size(condition) and len(self.conditions) > before:
             lines = [f for f in extract_stack() if "retune" in f.filename]
             asker = next(f for f in reversed(lines) if not f.filename.endswith("dims.py"))
             place = asker.filename.rpartition("retune/")[2]
             found[f"{place}:{asker.lineno} {asker.name}: {condition}"] += 1
-        note(self, condition)
 
     dims.Assumptions.note = noted  # type: ignore[method-assign]
     try:
