@@ -166,6 +166,13 @@ __kernel void f(__global float *y) { y[0] = JOIN(fm, a)(2.0f, 3.0f, y[0]); }
     assert device.read(y, TensorType((1,))) == 7
 
 
+def test_a_device_that_is_opened_again_has_the_same_context(device: Device):
+    """Drivers refuse memory of another one, and NVIDIA's never frees one."""
+    memory = device.upload(np.arange(4, dtype=np.float32))
+    again = open_device(device.spec.name)
+    assert again.read(memory, TensorType((4,))).tolist() == [0, 1, 2, 3]
+
+
 def test_refused_launches_say_which(device: Device):
     program = device.build(DOUBLE)
     y = device.allocate(4096)

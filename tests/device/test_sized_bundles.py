@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.bundle.export.program import export_c
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.module import Module
@@ -14,6 +15,7 @@ from retune.core.dims import at, holding, parse_condition
 from retune.core.dtypes import INT32, TensorType
 from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, open_device
+from tests.device.c_programs import build, outputs_of, run
 from tests.support.sized import BATCH, STEPS, batch, expected, sized_plan, steps
 
 pytestmark = pytest.mark.device
@@ -154,3 +156,21 @@ def test_extents_in_c_are_those_of_python(device: Device) -> None:
     expected_extents = [[at(dim, v) for dim in dims] for v in every]
     kind = TensorType((len(every), len(dims)), INT32)
     np.testing.assert_array_equal(device.read(found, kind), expected_extents)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("form", ["persistent", "inline", "queued"])
+def test_a_program_in_c_at_several_sizes(plan: NetworkPlan, tmp_path: Path, form: Form) -> None:
+    defines = ["PASS_FOR_GPU"] if form == "queued" else []
+    build(export_c(replace(plan, form=form), tmp_path / "c"), *defines)
+    for sizes in SIZES[:4]:
+        given = feeds(*sizes)
+        pairs = zip(("batch", "steps"), sizes, strict=True)
+        options = [word for name, n in pairs for word in ("--size", f"{name}={n}")]
+        found = outputs_of(tmp_path / "c", given, ["sum", "state"], *options)
+        for name, array in expected(**given).items():
+            assert found[name].shape == array.shape
+            np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
+    refused = run(tmp_path / "c", "--size", "steps=3")
+    assert refused.returncode == 1
+    assert "size steps: expected 2 to 12 in steps of 2, got 3" in refused.stderr

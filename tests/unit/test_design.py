@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from retune.codegen.lower import PASSES, lower
+from retune.codegen.source import ProgramSource
+from retune.core.dims import Condition, Size, assuming, dim_of
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import Program, from_dag
 from retune.schedule.schedule import Schedule
@@ -60,8 +62,24 @@ def nest(program: Program) -> str:
     return "\n".join(line[2:] for line in lines if line.lstrip().startswith("for "))
 
 
-def body() -> str:
-    text = lower(candidate(), target_of(GENERIC_CPU)).text
+@cache
+def sized() -> tuple[ProgramSource, tuple[Condition, ...]]:
+    """The candidate for any number of rows, chosen for six of them."""
+    with assuming({"rows": 6}) as assumed:
+        program = from_dag(dense(dim_of(Size("rows", 1, 64)), 8, 32))
+        known = cpu_space(program, GENERIC_CPU).sketch("cpu.v16.loops.pixels_slow")
+        source = lower(known.instantiate(known.row(DECIDED)), target_of(GENERIC_CPU))
+    return source, assumed.conditions
+
+
+def launch() -> str:
+    (made,) = sized()[0].launches
+    sizes = ", ".join(map(str, made.global_size))
+    return f"{', '.join(made.args)}\n{sizes}"
+
+
+def body(source: ProgramSource) -> str:
+    text = source.text
     inner = text[text.index("const int3 group)\n{\n") :]
     return inner[inner.index("{\n") + 2 : inner.index("\n}\n")]
 
@@ -75,7 +93,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "conditions": lambda: "\n".join(map(str, sketch().constraints)),
     "candidate": lambda: nest(candidate()),
     "passes": lambda: "\n".join(label for label, _ in PASSES),
-    "text": body,
+    "text": lambda: body(lower(candidate(), target_of(GENERIC_CPU))),
+    "sizes": lambda: "\n".join(
+        line for line in body(sized()[0]).splitlines() if re.search(r"\brows|const int t", line)
+    ),
+    "launch": launch,
 }
 
 
@@ -95,3 +117,7 @@ def test_no_block_of_the_page_is_left_unchecked():
 
 def test_the_candidate_of_the_page_is_right():
     assert_items_agree(DAG, candidate())
+
+
+def test_the_program_for_any_number_of_rows_has_no_condition():
+    assert not sized()[1]

@@ -5,7 +5,7 @@ network's values; constants are packed here, once for each way in which they are
 stays the model that it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -14,11 +14,13 @@ import numpy as np
 from retune.bundle.plan import (
     INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
+    REFUSED_NOTE,
     Alias,
     NetworkPlan,
     PlanHost,
     PlanLoop,
 )
+from retune.bundle.sizes import PlanSize
 from retune.bundle.weights import forget_pages
 from retune.codegen.lower import lower
 from retune.codegen.source import (
@@ -29,8 +31,9 @@ from retune.codegen.source import (
     ProgramSource,
     Run,
 )
-from retune.core.dtypes import FLOAT16, DType
-from retune.core.errors import InputError
+from retune.core.dims import SizeValues, dim_of, example
+from retune.core.dtypes import FLOAT16, INT32, DType
+from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
@@ -45,7 +48,7 @@ from retune.ir.storage import Storage
 from retune.ir.views import stacked, view
 from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
-from retune.schedule.space import Candidate
+from retune.schedule.space import Candidate, Space
 from retune.search.extract import Loop, Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
@@ -116,31 +119,33 @@ def build_finalists(
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
-    check_types(network.graph, spec)
-    sources = _Sources(finalists, spec)
+    graph = network.graph
+    check_types(graph, spec)
+    sources = _Sources(finalists, spec, {s.name: example(dim_of(s)) for s in graph.sizes})
     parts = _PlanBuilder(
         network=network, tasks=network.tasks, sources=sources, views=find_views(network, spec)
     )
     parts.groups()
     parts.interface()
     plan = NetworkPlan(
-        name=network.graph.name,
+        name=graph.name,
         model_key=model_key,
         kernels=tuple(parts.kernels.values()),
         options=target_of(spec).options,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
         loops=tuple(sorted(parts.loops, key=lambda loop: (loop.first, -loop.end))),
-        inputs=network.graph.inputs,
-        outputs=network.graph.outputs,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
         weights=parts.weights,
         device=spec,
-        notes={**notes, **sources.notes(), **_integers(network.graph)},
+        notes={**notes, **sources.notes(), **_integers(graph)},
         aliases=tuple(parts.aliases.values()),
         form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
-        counts=index_counts(network.graph),
-        least=least_values(network.graph),
+        counts=index_counts(graph),
+        least=least_values(graph),
+        sizes=tuple(parts.sizes()),
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
@@ -173,17 +178,27 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
 class _Sources:
     """OpenCL programs of tasks' finalists, made once for all groups with the same layouts."""
 
-    def __init__(self, finalists: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
+    def __init__(
+        self,
+        finalists: Mapping[str, Sequence[Candidate]],
+        spec: DeviceSpec,
+        values: SizeValues,
+    ) -> None:
+        """Tasks whose extents depend on sizes have the finalists for these."""
         self._finalists = finalists
+        self._values = values
         self.spec = spec
         self._target = target_of(spec)
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
+        self._refused: dict[str, Candidate] = {}
+        """By task: a finalist for fixed extents that is not one for all sizes."""
         self._made: dict[tuple[str, frozenset[tuple[str, Storage | int]]], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
-        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
+        refused = {REFUSED_NOTE: f"{len(self._refused)} tasks"} if self._refused else {}
+        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values())), **refused}
 
     def of(
         self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
@@ -205,17 +220,34 @@ class _Sources:
         given = self._finalists.get(task.key)
         return given[0] if given else default_candidate(task.space(self.spec), self.spec)
 
+    def _instantiated(self, task: Task, space: Space) -> list[tuple[Candidate, Program]]:
+        """The finalists for the sizes at hand, or the default schedule.
+
+        Finalists for fixed extents may not be for all sizes; those that are not are left out.
+        """
+        given = self._finalists.get(task.at(self._values).key, ())
+        if task.at(self._values) is task:
+            chosen = given or [default_candidate(space, self.spec)]
+            return [(candidate, space.instantiate(candidate)) for candidate in chosen]
+        found: list[tuple[Candidate, Program]] = []
+        for candidate in given:
+            try:
+                found.append((candidate, space.instantiate(candidate)))
+            except ScheduleError:
+                self._refused.setdefault(task.key, candidate)
+        default = [default_candidate(space, self.spec)] if not found else []
+        return [*found, *((candidate, space.instantiate(candidate)) for candidate in default)]
+
     def _programs_of(self, task: Task) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
         if task.key not in self._programs:
             space = task.space(self.spec)
-            given = self._finalists.get(task.key) or [default_candidate(space, self.spec)]
-            programs = [space.instantiate(candidate) for candidate in given]
+            made = self._instantiated(task, space)
             self._programs[task.key] = [
                 replace(program, name=f"{program.name}_{number}") if number else program
-                for number, program in enumerate(programs)
+                for number, (_, program) in enumerate(made)
             ]
-            self._errors[task.key] = max(space.sketch(c.sketch).error for c in given)
+            self._errors[task.key] = max(space.sketch(c.sketch).error for c, _ in made)
         return self._programs[task.key]
 
 
@@ -370,6 +402,17 @@ class _PlanBuilder:
         for value in (*self.graph.inputs, *self.graph.outputs):
             self._value(value)
 
+    def sizes(self) -> Iterator[PlanSize]:
+        """Each size of the network has a buffer, whether a kernel reads it or not."""
+        for size, (value, axis) in self.graph.sizes.items():
+            name = self._size(size.name)
+            yield PlanSize(size=size, buffer=name, input=value, axis=axis)
+
+    def _size(self, size: str) -> str:
+        name = own_name(size, self.graph)
+        self.buffers[name] = ProgramBuffer(name=name, dtype=INT32, elements=1, role="size")
+        return name
+
     def without_kernel(self, group: Group) -> None:
         """A host step, or an output in the memory of the input."""
         if group.kind == HOST:
@@ -464,6 +507,8 @@ class _PlanBuilder:
     def _bind(
         self, buffer: ProgramBuffer, packing: Packing, bound: Mapping[str, str], group: str
     ) -> str:
+        if buffer.role == "size":
+            return self._size(buffer.name)
         if buffer.role == "temp":
             name = own_name(f"{group}/{buffer.name}", self.graph)
             self.buffers[name] = replace(buffer, name=name, shape=(buffer.elements,))

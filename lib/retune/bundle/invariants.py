@@ -128,8 +128,7 @@ def _extents(plan: NetworkPlan) -> Iterator[tuple[str, Iterable[int]]]:
 
 
 def check_variants(plan: NetworkPlan) -> None:
-    """Variants are the launches and host steps in order; loops lie within one; each one runs for
-    some sizes, and each buffer is there for one."""
+    """Variants are the launches and host steps in order; loops lie within one."""
     launch, host = 0, 0
     for variant in plan.alternatives:
         where = f"variant {variant}"
@@ -145,8 +144,21 @@ def check_variants(plan: NetworkPlan) -> None:
             raise broken_plan(plan, where, "no loop with launches of others", "one")
     if (launch, host) != (len(plan.launches), len(plan.hosts)):
         raise broken_plan(plan, "variants", "all launches and host steps", "some")
+
+
+def check_variant_buffers(plan: NetworkPlan) -> None:
+    """A variant has as many outputs as the plan; each buffer is there for a variant."""
+    names = {entry.name for entry in plan.buffers if entry.role == "output"} | {*plan.inputs}
+    own = [name for variant in plan.variants for name in variant.outputs]
+    for variant in plan.variants:
+        listed = {*variant.outputs}
+        count = (len(listed), len(variant.outputs))
+        if listed and (count != (len(plan.outputs),) * 2 or not listed <= names):
+            expected = f"buffers of role output for {list(plan.outputs)}"
+            raise broken_plan(plan, f"variant {variant}", expected, str(variant.outputs))
     used = {entry.name for values in plan.corners for entry in plan.at(values).buffers}
-    if strays := [entry.name for entry in plan.buffers if entry.name not in used]:
+    strays = [entry.name for entry in plan.buffers if entry.name not in used.union(own)]
+    if strays:
         raise broken_plan(plan, "buffers", "those that a variant uses", str(strays)[:80])
 
 
@@ -485,6 +497,7 @@ WHOLE_CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_sizes,
     check_extents,
     check_variants,
+    check_variant_buffers,
     check_weights,
     check_kernel_texts,
     check_sized_samples,

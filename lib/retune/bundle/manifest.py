@@ -96,6 +96,7 @@ class _VariantEntry:
     end: Count
     first_host: Count
     end_host: Count
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +285,7 @@ def _variant(entry: _VariantEntry, sizes: Mapping[str, Size]) -> PlanVariant:
         end=entry.end,
         first_host=entry.first_host,
         end_host=entry.end_host,
+        outputs=entry.outputs,
     )
 
 
@@ -344,6 +346,7 @@ def _variant_entry(variant: PlanVariant) -> _VariantEntry:
         end=variant.end,
         first_host=variant.first_host,
         end_host=variant.end_host,
+        outputs=variant.outputs,
     )
 
 

@@ -37,6 +37,8 @@ LARGEST_ERROR_NOTE = "largest_error"
 _LONE_BYTES, _LONE_FLOPS = 1 << 18, 1 << 18
 """Of the launches of a loop, at most, for one worker to run it: two steps of an LSTM of 64 units,
 which take two workers longer (0.32 ms for 512 steps, and not 0.28), of 96 units not so."""
+REFUSED_NOTE = "refused"
+"""How many tasks have a tuned schedule that is not one for all sizes, and so use another one."""
 
 Engine = Literal["onnx", "vta"]
 """What runs a step aside from the kernels."""
@@ -375,14 +377,15 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
     first, end = variant.first, variant.end
     launches = tuple(launch.at(values) for launch in plan.launches[first:end])
     hosts = plan.hosts[variant.first_host : variant.end_host]
-    used = {*plan.inputs, *plan.outputs, *(each.buffer for each in plan.sizes)}
+    outputs = variant.outputs or plan.outputs
+    used = {*plan.inputs, *outputs, *(each.buffer for each in plan.sizes)}
     used |= {name for step in (*launches, *hosts) for name in (*step.read, *step.writes)}
     parents = {alias.value: alias.of for alias in plan.aliases}
     for name in [*used]:
         while (name := parents.get(name, "")) and name not in used:
             used.add(name)
     called = {launch.kernel for launch in launches}
-    return replace(
+    made = replace(
         plan,
         kernels=tuple(kernel for kernel in plan.kernels if kernel.name in called),
         buffers=tuple(b.at(values) for b in plan.buffers if b.name in used),
@@ -398,6 +401,39 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
         samples=_samples_at(plan, values),
         sizes=tuple(each.at(values) for each in plan.sizes),
         variants=(),
+    )
+    own = dict(zip(variant.outputs, plan.outputs, strict=False))
+    return renamed(made, own, {}) if own else made
+
+
+def renamed(plan: NetworkPlan, names: Mapping[str, str], kernels: Mapping[str, str]) -> NetworkPlan:
+    """The plan with other names for buffers and kernels; inputs and outputs keep theirs."""
+
+    def of(values: Sequence[str]) -> tuple[str, ...]:
+        return tuple(names.get(value, value) for value in values)
+
+    return replace(
+        plan,
+        kernels=tuple(kernel.renamed(kernels.get(kernel.name, "")) for kernel in plan.kernels),
+        buffers=tuple({n: replace(b, name=n) for b in plan.buffers for n in of([b.name])}.values()),
+        launches=tuple(
+            replace(
+                launch,
+                kernel=kernels.get(launch.kernel, launch.kernel),
+                args=of(launch.args),
+                writes=of(launch.writes),
+            )
+            for launch in plan.launches
+        ),
+        weights={names.get(name, name): array for name, array in plan.weights.items()},
+        aliases=tuple(
+            replace(alias, value=value, of=base)
+            for alias in plan.aliases
+            for value, base in [of((alias.value, alias.of))]
+        ),
+        hosts=tuple(
+            replace(host, inputs=of(host.inputs), outputs=of(host.outputs)) for host in plan.hosts
+        ),
     )
 
 

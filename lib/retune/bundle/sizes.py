@@ -41,6 +41,8 @@ class PlanVariant:
     first_host: int = 0
     """Number of its first host step."""
     end_host: int
+    outputs: tuple[str, ...] = ()
+    """The buffers that are the plan's outputs, in order, where it has others than those."""
 
     def holds(self, values: SizeValues) -> bool:
         """Whether its conditions do."""

@@ -73,6 +73,7 @@ from retune.ir.expr import (
     Load,
     Select,
     Var,
+    as_expr,
     const,
     substitute,
     variables,
@@ -129,7 +130,7 @@ def _replaced(nest: Stmt, loop: For, new: Stmt) -> Stmt:
 
 def _read_as(load: Load, dtype: DType, index: Expr, width: int = 1) -> Load:
     """What lies there by values of another type, of so many elements each."""
-    size = const(-(-elements(load.buffer) // width))
+    size = as_expr(-(-elements(load.buffer) // width))
     return Load(Buffer(load.buffer.name, (size,), dtype, load.buffer.scope), (index,))
 
 
@@ -278,7 +279,7 @@ class _TileCalls:
         sizes = {own[rows]: kind.rows, own[columns]: kind.columns}
         units = [max([1, *(sizes.get(v, 1) for v in variables(i))]) for i in block.indices]
         extents = zip(block.buffer.shape, units, strict=True)
-        shape = tuple(const(-(-evaluate_int(extent) // unit)) for extent, unit in extents)
+        shape = tuple(as_expr(-(-evaluate_int(extent) // unit)) for extent, unit in extents)
         zero: dict[Var, Expr] = dict.fromkeys(own.values(), const(0))
         self._first = tuple(simplify(substitute(i, zero)) for i in block.indices)
         self._number = tuple(map(_divided, self._first, units))

@@ -4,6 +4,7 @@ Code generation makes it; devices, boards and bundles hold the same classes. A P
 self-contained: building and running it needs no IR, and nothing is read from its kernels' texts.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,6 +50,17 @@ class KernelText:
     """Local memory that `called` is to be given; None where the text has no such function."""
     intrinsics: tuple[str, ...] = ()
     """Full names of the implementations of intrinsics that a device must offer."""
+
+    def renamed(self, name: str) -> "KernelText":
+        """The same under another name; '' leaves it as it is.
+
+        In its text also the names that are made of it, such as those of functions and macros.
+        """
+        if name in ("", self.name):
+            return self
+        own = re.compile(rf"\b{re.escape(self.name)}(?=\b|_(?:group|tile|tile_arena|at)\b)")
+        text, called = (own.sub(name, each) for each in (self.text, self.called))
+        return replace(self, name=name, text=text, called=called)
 
 
 _SMALL_BYTES, _SMALL_FLOPS = 24_576, 65_536

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from retune.core.dims import dim_of
+from retune.core.dims import dim_of, example
 from retune.core.dtypes import BOOL, INT32, dtype_of
 from retune.ir.expr import (
     BITCAST,
@@ -121,11 +121,15 @@ class Formulas:
     def __call__(self, values: Mapping[Var, Value], count: int) -> np.ndarray:
         """Each expression's value for each of `count` points. float64 [rows, count]
 
-        Raises: KeyError for a variable without a value.
+        Sizes have the values at hand unless others are given: nothing is noted. Raises: KeyError
+        for another variable without a value.
         """
         known = list(self._start)
         for var, place in self._inputs:
-            known[place] = values[var]
+            if isinstance(var, SizeVar) and var not in values:
+                known[place] = example(dim_of(var.size))
+            else:
+                known[place] = values[var]
         for operation, operands, place in self._steps:
             known[place] = operation(*[known[i] for i in operands])
         table = np.empty((len(self._rows), count))

@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, loads, substitute, variables
+from retune.ir.expr import (
+    Buffer,
+    Expr,
+    Var,
+    all_of,
+    conjuncts,
+    loads,
+    size_variables,
+    substitute,
+    variables,
+)
 from retune.ir.stmt import (
     Barrier,
     Block,
@@ -32,6 +42,8 @@ def decompose(loop: For, block: Block) -> Seq:
     around = _path(loop, block)
     reduced = {node.var for node in around if node.reduce}
     guard = _without(block.guard, reduced)
+    if guard is not None and block.buffer.scope == "register" and size_variables(guard):
+        guard = None  # what is past the end of a tile is never read: to set it costs no test
     used = {v for i in block.indices for v in variables(i)}
     if guard is not None:
         used |= variables(guard)

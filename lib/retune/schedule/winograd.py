@@ -9,15 +9,17 @@ replaces it by plain stages, which primitives then place and tile.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from retune.core.dims import is_fixed, never_above
 from retune.core.errors import ScheduleError
+from retune.ir.evaluate import known_extent
 from retune.ir.expr import (
     Binary,
     Buffer,
-    Const,
     Expr,
     Load,
     Var,
     all_of,
+    as_expr,
     const,
     equal,
     select,
@@ -126,11 +128,12 @@ def find_convolution(program: Program, name: str) -> WinogradConvolution:
         raise ScheduleError(f"winograd({name}): expected floats, got {value.dtype}")
     pair = [load for load in (value.a, value.b) if isinstance(load, Load)]
     constant = [load for load in pair if load.buffer.scope == "constant"]
-    if len(pair) != 2 or len(constant) != 1 or not all(isinstance(p.extent, Const) for p in path):
+    extents = {p.var: known_extent(p.extent) for p in path}
+    if len(pair) != 2 or len(constant) != 1 or None in extents.values():
         raise refused
     weight = constant[0]
     data = pair[0] if pair[1] is weight else pair[1]
-    extents = {p.var: int(p.extent.value) for p in path if isinstance(p.extent, Const)}
+    extents = {var: extent for var, extent in extents.items() if extent is not None}
     axes = _axes(data, path, extents)
     if axes is None:
         raise refused
@@ -138,6 +141,8 @@ def find_convolution(program: Program, name: str) -> WinogradConvolution:
     found = WinogradConvolution(
         root, block, data, weight, windows, places, channels, depth, made, extents
     )
+    if not all(is_fixed(extents[var]) for var in (depth, made, *(w.tap for w in windows))):
+        raise refused
     wanted = {*(window.tap for window in windows), depth, made}
     used = [index for index in weight.indices if index != const(0)]
     if found.taps not in ERRORS or len(used) != len(wanted) or {*used} != wanted:
@@ -308,7 +313,8 @@ class _Stages:
             index[dim] = tile * size + offsets.get(dim, const(0))
             extent = conv.data.buffer.shape[dim]
             reach = count * size + taps.get(dim, 1) - 1
-            if not isinstance(extent, Const) or reach > extent.value:
+            held = known_extent(extent)
+            if held is None or not never_above(reach, held):
                 tests.append(index[dim] < extent)
         return select(all_of(*tests), Load(conv.data.buffer, tuple(index)), 0.0)
 
@@ -326,7 +332,7 @@ class _Stages:
         pixels = [conv.axis(window.dim) % self.m for window in conv.windows]
         tiles = [conv.axis(dim) // size for dim, size in self.sizes.items()]
         value = Load(outputs, (*pixels, *tiles, conv.made))
-        axes = [(i, const(conv.extents[i])) for i in conv.block.indices if isinstance(i, Var)]
+        axes = [(i, as_expr(conv.extents[i])) for i in conv.block.indices if isinstance(i, Var)]
         return over(axes, replace(conv.block, value=value, reducer=None))
 
     def _stage(
@@ -338,8 +344,8 @@ class _Stages:
     ) -> Buffer:
         """A buffer over `axes`, with the nest that fills it with `value` of the axes' variables."""
         name = f"{self.conv.block.name}.{stem}"
-        own = {Var(f"{name}.{axis}"): const(extent) for axis, extent in axes.items()}
-        summed = {Var(f"{name}.{axis}"): const(extent) for axis, extent in (reduce or {}).items()}
+        own = {Var(f"{name}.{axis}"): as_expr(extent) for axis, extent in axes.items()}
+        summed = {Var(f"{name}.{axis}"): as_expr(extent) for axis, extent in (reduce or {}).items()}
         buffer = Buffer(name, tuple(own.values()), self.conv.block.buffer.dtype)
         reducer = "sum" if summed else None
         block = Block(name, buffer, tuple(own), value(*own, *summed), reducer)

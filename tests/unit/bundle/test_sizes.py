@@ -11,16 +11,19 @@ from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import Malformed, from_manifest, read_manifest, to_manifest
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import NetworkPlan
+from retune.bundle.plan import Alias, NetworkPlan, renamed
 from retune.bundle.runtime.executor import callees_of
 from retune.bundle.runtime.placement import lay_out
+from retune.bundle.variants import join_plans
+from retune.codegen.source import KernelLaunch
 from retune.core.dims import Size, dim_of, parse_condition
-from retune.core.errors import VerifyError
+from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU
 from tests.support.programs import texts_of
-from tests.support.sized import BATCH, STEPS, batch, sized_plan, steps
+from tests.support.sized import BATCH, STEPS, WEIGHTS, batch, sized_plan, steps
 
 PLAN = sized_plan(GENERIC_CPU)
+FEW = parse_condition("batch < 5", {"batch": BATCH})
 WIDE = dim_of(Size("batch", 1, 10))
 
 
@@ -54,7 +57,7 @@ BROKEN: dict[str, Callable[[], NetworkPlan]] = {
         global_size=(WIDE, 1, 1)
     ),
     r"launch twice .*: expected a global size that the local": lambda: _with_launch(
-        local_size=(2, 1, 1)
+        local_size=(4, 1, 1)
     ),
     "buffer y: expected 40 elements of shape": lambda: _with_buffer("y", shape=(40,)),
     "buffers: expected those that a variant uses; got .'lone'": lambda: replace(
@@ -118,14 +121,13 @@ def test_corners_are_sizes_of_each_variant() -> None:
     found = [tuple(values.values()) for values in PLAN.corners]
     assert sorted(found) == [(1, 2), (1, 12), (2, 2), (9, 12)]
     assert found[-1] == (9, 12), "a module is ready for the largest sizes"
-    few = parse_condition("batch < 5", {"batch": BATCH})
-    assert _with_variant(conditions=(few,)).largest == {"batch": 4, "steps": 12}
+    assert _with_variant(conditions=(FEW,)).largest == {"batch": 4, "steps": 12}
 
 
 def test_what_the_manifest_says_of_extents() -> None:
     """Texts, and one of each size; what is damaged says where."""
     written = to_manifest(PLAN)
-    assert written["buffers"][0]["shape"] == ["batch", "steps", 8]  # type: ignore[index, call-overload]
+    assert written["buffers"][0]["shape"] == ["batch", "2*(steps // 2)", 8]  # type: ignore[index, call-overload]
     texts = texts_of(PLAN)
     found = from_manifest(read_manifest(written), texts, PLAN.weights)
     assert to_manifest(found) == written
@@ -136,3 +138,73 @@ def test_what_the_manifest_says_of_extents() -> None:
 
 def test_groups_are_those_of_the_largest_launch() -> None:
     assert callees_of(PLAN)[1].groups[0] == (batch * steps + 3) // 4
+
+
+def test_plans_are_joined_as_variants() -> None:
+    """Weights of equal contents and kernels of equal text are there once; the rest has other names.
+
+    An output that lies elsewhere in one of them has a buffer of its own there.
+    """
+    one, several = _alone(0), _alone(1)
+    turned = replace(
+        several,
+        buffers=(*several.buffers, replace(several.buffer("sum"), name="root", role="temp")),
+        launches=tuple(_with("sum", "root", launch) for launch in several.launches),
+        aliases=(Alias(value="sum", of="root"),),
+        weights={"w": WEIGHTS.copy()},
+    )
+    turned = renamed(turned, {"w": "v"}, {})
+    conditions = [each.conditions for each in PLAN.variants]
+    verify_plan(made := join_plans([one, several, turned], [conditions[0], [FEW], ()]))
+    assert [variant.first for variant in made.variants] == [0, 6, 12]
+    assert made.variants[2].outputs == ("sum_v2", "state")
+    assert list(made.weights) == ["w"]
+    assert sorted(texts_of(made)) == sorted(texts_of(PLAN))
+    last = made.at({"batch": 7, "steps": 2})
+    assert last.outputs == ("sum", "state") and last.aliases[0].value == "sum"
+    assert plan_memory(made).arena_bytes == plan_memory(PLAN).arena_bytes
+    assert to_manifest(made)["variants"][2]["outputs"] == ["sum_v2", "state"]  # type: ignore[index, call-overload]
+
+
+def _alone(number: int) -> NetworkPlan:
+    """A variant as a plan for all sizes."""
+    variant = PLAN.variants[number]
+    launches = PLAN.launches[variant.first : variant.end]
+    used = {name for launch in launches for name in launch.args}
+    called = {launch.kernel for launch in launches}
+    (loop,) = PLAN.loops[number : number + 1]
+    return replace(
+        PLAN,
+        kernels=tuple(kernel for kernel in PLAN.kernels if kernel.name in called),
+        buffers=tuple(b for b in PLAN.buffers if b.name in used or b.role == "size"),
+        launches=launches,
+        loops=(replace(loop, first=4, end=6),),
+        variants=(),
+    )
+
+
+def _with(old: str, new: str, launch: KernelLaunch) -> KernelLaunch:
+    args, writes = (
+        tuple(new if n == old else n for n in names) for names in (launch.args, launch.writes)
+    )
+    return replace(launch, args=args, writes=writes)
+
+
+def test_kernels_of_one_name_are_told_apart() -> None:
+    """Other functions and macros that are named after one are renamed with it."""
+    several = _alone(1)
+    text = several.kernels[2].text.replace("found +=", "found -=")
+    other = replace(
+        several,
+        kernels=(
+            *several.kernels[:2],
+            replace(several.kernels[2], text=text),
+            *several.kernels[3:],
+        ),
+    )
+    made = join_plans([several, other, other], [(FEW,), (), ()])
+    names = [launch.kernel for launch in made.launches if launch.kernel.startswith("sums")]
+    assert names == ["sums", "sums_v2", "sums_v2"]
+    assert "sums_v2_group(z, bias, sum" in texts_of(made)["sums_v2"]
+    with pytest.raises(InputError, match=r"outputs: expected .* as in all variants"):
+        join_plans([several, replace(several, outputs=("sum",))], [(), ()])

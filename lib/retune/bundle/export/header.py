@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from retune import __version__
+from retune.bundle.export.sizes import segments_by_variant, size_lines, size_parameters
 from retune.bundle.plan import Form, NetworkPlan, Segment
-from retune.bundle.runtime.executor import launchable_segments
 from retune.bundle.runtime.placement import Placement
 from retune.bundle.runtime.rows import StepRows
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
-from retune.codegen.source import KernelLaunch, ProgramBuffer
+from retune.codegen.source import KernelLaunch, ProgramBuffer, three
+from retune.core.dims import most
 from retune.core.dtypes import numpy_dtype
 from retune.device.opencl import declarations
 from retune.device.opencl.permissions import asking_implementations
@@ -41,9 +42,8 @@ def header_text(
 
     Its persistent kernel has these rows, if it has one.
     """
-    every = 0, len(plan.launches)
-    segments = launchable_segments(plan, plan.segments(*every))
-    resident = launchable_segments(plan, rows.segments_of(*every)) if rows else []
+    found = segments_by_variant(plan, rows)
+    segments, resident = ([s for pair in found for s in pair[side]] for side in range(2))
     lines = [
         *_interface(plan),
         "#ifdef NETWORK_TABLES /* what network.c is told of it */",
@@ -62,6 +62,7 @@ def header_text(
         *_steps(plan),
         *_segments("segments", segments),
         *_segments("resident_segments", resident),
+        *size_lines(plan, placement, rows),
         "#endif",
         "#endif",
         "",
@@ -80,8 +81,10 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
             entry = plan.buffer(name)
             shape = "x".join(map(str, entry.shape)) or "scalar"
             yield f"   {role:7} {number}: {_remark(name)}, {entry.dtype}, {shape}"
+    for each in plan.sizes:
+        yield f"   size    {each.size}: axis {each.axis} of {_remark(each.input)}"
     yield "*/"
-    yield from _DECLARATIONS.splitlines()
+    yield from (line.format(sizes=size_parameters(plan)) for line in _DECLARATIONS.splitlines())
 
 
 _DECLARATIONS = """\
@@ -96,7 +99,7 @@ struct network *network_open(const char *folder, const char *device);
 
 /* Runs it: a pointer for each input and for each output, in the order above, to as many bytes as
    the value has, in C order. 0, or -1 if that fails. Not for two threads at once. */
-int network_run(struct network *network, const void *const *inputs, void *const *outputs);
+int network_run(struct network *network, {sizes}const void *const *inputs, void *const *outputs);
 
 /* Gives back what it holds; NULL is allowed. */
 void network_close(struct network *network);
@@ -189,7 +192,7 @@ def _values(
         entry = plan.buffer(name)
         kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(entry.shape))
         place = _place(name, placement)
-        rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {entry.bytes}, {place}}}")
+        rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {most(entry.bytes)}, {place}}}")
     yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')
 
 
@@ -251,7 +254,7 @@ def _place(name: str, placement: Placement) -> str:
 
 
 def _range(sizes: Sequence[int]) -> str:
-    return f"{{{', '.join(map(str, (*sizes, 1, 1)[:3]))}}}"
+    return f"{{{', '.join(str(most(size)) for size in three(sizes))}}}"
 
 
 def _remark(text: str) -> str:

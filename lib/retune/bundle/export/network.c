@@ -2,7 +2,8 @@
    for every network that `retune export --c` writes. The last part is a command line: with
    -DWITHOUT_MAIN the functions of network.h are what is left, for programs of your own.
 
-   The parts: OpenCL - problems - devices - PoCL - memory - kernels - network - files - command line
+   The parts: OpenCL - problems - devices - PoCL - sizes - memory - kernels - network - files -
+   command line
 
    Numbers in files are little-endian, as on every device that it was made for. */
 
@@ -306,6 +307,59 @@ static int ask_for_matrix_registers(void) {
   return fail("this machine gives no matrix registers (AMX), which the kernels use");
 }
 
+/* -------------------------------------------------------------------------------------- sizes
+   A network for fixed shapes has none, and one variant. */
+
+#ifndef SIZES
+#define SIZES 0
+#define SIZE_PARAMETERS
+#define SIZE_ARGUMENTS 0
+#define CORNERS 1
+struct size {
+  const char *name;
+  int least, most, step;
+  size_t offset;
+};
+struct variant {
+  int first, last, resident, resident_last;
+};
+static const struct size sizes[] = {{"", 0, 0, 1, 0}};
+static const struct variant variants[] = {{0, SEGMENTS, 0, RESIDENT_SEGMENTS}};
+static const int corners[CORNERS][1] = {{0}};
+
+static int choose_variant(const int *values) { return (void)values, 0; }
+
+static void count_bytes(const int *values, size_t *bytes) {
+  (void)values;
+  for (int i = 0; i < INPUTS; ++i) bytes[i] = network_inputs[i].bytes;
+  for (int i = 0; i < OUTPUTS; ++i) bytes[INPUTS + i] = network_outputs[i].bytes;
+}
+
+static void count_items(const int *values, size_t (*global)[3]) { (void)values, (void)global; }
+
+#ifndef WITHOUT_MAIN
+static void write_shape(int number, const int *values, char *text, size_t room) {
+  (void)values;
+  snprintf(text, room, "%s", number < INPUTS ? network_inputs[number].shape
+                                             : network_outputs[number - INPUTS].shape);
+}
+#endif
+#endif
+
+/* The number of the variant for these sizes, after a look at their ranges. */
+static int check_sizes(const int *values) {
+  for (int i = 0; i < SIZES; ++i) {
+    const struct size *size = &sizes[i];
+    const int value = values[i];
+    if (value < size->least || value > size->most || (value - size->least) % size->step)
+      return fail("size %s: expected %d to %d in steps of %d, got %d; compile the model for it",
+                  size->name, size->least, size->most, size->step, value);
+  }
+  const int found = choose_variant(values);
+  if (found < 0) return fail("sizes: expected some for which the network was compiled, got others");
+  return found;
+}
+
 /* ------------------------------------------------------------------------------------- memory */
 
 enum { ARENA, WEIGHTS, INTERFACE, BASES, IN_IMAGE = BASES };
@@ -338,6 +392,9 @@ struct network {
     cl_mem object;
   } windows[ARGUMENTS + 1];
   struct launch launches[STEPS + SEGMENTS + RESIDENT_SEGMENTS + 1];
+  int sizes[SIZES + 1];  /* of the last run; before the first one there are none */
+  int variant, has_sizes;
+  size_t bytes[INPUTS + OUTPUTS + 1];
   int window_count, launch_count;
 };
 
@@ -708,16 +765,39 @@ static int open_on_device(struct network *n, const char *folder, const char *wan
 }
 
 static int enqueue(struct network *n, const struct launch *launch) {
+  if (!launch->global[0] || !launch->global[1] || !launch->global[2]) return 0;
   return check(clEnqueueNDRangeKernel(n->queue, launch->kernel, 3, NULL, launch->global,
                                       launch->local, 0, NULL, NULL), "launch");
 }
 
+/* What the next run works on; -1 if there is no such run. */
+static int set_sizes(struct network *n, const int *values) {
+  size_t global[STEPS + 1][3];
+  if (n->has_sizes && !memcmp(n->sizes, values, SIZES * sizeof *values)) return 0;
+  const int variant = check_sizes(values);
+  if (variant < 0) return -1;
+  for (int i = 0; i < SIZES; ++i)
+    if (write_to(n, &n->bases[INTERFACE], sizes[i].offset, &values[i], sizeof values[i])) return -1;
+  memcpy(n->sizes, values, SIZES * sizeof *values);
+  n->variant = variant;
+  n->has_sizes = 1;
+  count_bytes(values, n->bytes);
+  if (n->form != QUEUED) return 0;
+  for (int i = 0; i < STEPS; ++i) memcpy(global[i], steps[i].global, sizeof global[i]);
+  count_items(values, global);
+  for (int i = 0; i < STEPS; ++i) memcpy(n->launches[i].global, global[i], sizeof global[i]);
+  return 0;
+}
+
 static int run_launches(struct network *n) {
+  const struct variant *variant = &variants[n->variant];
   if (n->form != QUEUED) {
-    for (int i = 0; i < n->launch_count; ++i)
+    const int workers = n->form == PERSISTENT;
+    const int end = workers ? variant->resident_last : variant->last;
+    for (int i = workers ? variant->resident : variant->first; i < end; ++i)
       if (enqueue(n, &n->launches[i])) return -1;
   } else {
-    for (int i = 0; i < SEGMENTS; ++i)
+    for (int i = variant->first; i < variant->last; ++i)
       for (int time = 0; time < segments[i].times; ++time)
         for (int step = segments[i].first; step < segments[i].last; ++step)
           if (enqueue(n, &n->launches[step])) return -1;
@@ -732,26 +812,36 @@ struct network *network_open(const char *folder, const char *device) {
     fail("network: this machine has no memory left for it");
     return NULL;
   }
-  if (open_on_device(n, folder, device) || run_launches(n)) { /* drivers compile at first use */
+  int failed = open_on_device(n, folder, device);
+  for (int i = 0; !failed && i < CORNERS; ++i) /* drivers compile at first use */
+    failed = set_sizes(n, corners[i]) || run_launches(n);
+  if (failed) {
     network_close(n);
     return NULL;
   }
   return n;
 }
 
-int network_run(struct network *n, const void *const *inputs, void *const *outputs) {
+static int run_at(struct network *n, const int *values, const void *const *inputs,
+                  void *const *outputs) {
+  if (set_sizes(n, values)) return -1;
   for (int i = 0; i < INPUTS; ++i) {
     const struct place *place = &network_inputs[i].place;
-    if (write_to(n, &n->bases[place->base], place->offset, inputs[i], network_inputs[i].bytes))
-      return -1;
+    if (write_to(n, &n->bases[place->base], place->offset, inputs[i], n->bytes[i])) return -1;
   }
   if (run_launches(n)) return -1;
   for (int i = 0; i < OUTPUTS; ++i) {
     const struct place *place = &network_outputs[i].place;
-    if (read_from(n, &n->bases[place->base], place->offset, outputs[i], network_outputs[i].bytes))
+    if (read_from(n, &n->bases[place->base], place->offset, outputs[i], n->bytes[INPUTS + i]))
       return -1;
   }
   return 0;
+}
+
+int network_run(struct network *n, SIZE_PARAMETERS const void *const *inputs,
+                void *const *outputs) {
+  const int values[SIZES + 1] = {SIZE_ARGUMENTS};
+  return run_at(n, values, inputs, outputs);
 }
 
 void network_close(struct network *n) {
@@ -859,13 +949,26 @@ static const char usage[] =
     "               [--folder DIR] [--list]\n"
     "Runs " NETWORK_NAME ", and prints its time and memory. FILE is numpy's .npy, or raw numbers.\n"
     "Inputs without a file are zeros. D is a number of --list, or a part of a device's name. DIR\n"
-    "holds kernels.cl and weights.bin; without it they lie in the present folder.\n";
+    "holds kernels.cl and weights.bin; without it they lie in the present folder. --size NAME=VALUE\n"
+    "gives a size of network.h, which is otherwise about the largest one.\n";
 
 struct options {
   const char *device, *folder;
   const char *inputs[INPUTS + 1], *outputs[OUTPUTS + 1];
+  int sizes[SIZES + 1];
   int runs;
 };
+
+static int assign_size(const char *text, int *values) {
+  for (int i = 0; text && i < SIZES; ++i) {
+    const size_t length = strlen(sizes[i].name);
+    if (strncmp(sizes[i].name, text, length) || text[length] != '=') continue;
+    values[i] = atoi(text + length + 1);
+    return 0;
+  }
+  return fail("%s: expected NAME=VALUE, with the name of a size of network.h",
+              text ? text : "the last option");
+}
 
 static int assign(const char *text, const struct value *values, int count, const char **files) {
   int found = -1; /* of names that begin alike the longest: an equals sign may be in either part */
@@ -888,6 +991,8 @@ static int parse(int count, char **words, struct options *options) {
       if (assign(text, network_inputs, INPUTS, options->inputs)) return -1;
     } else if (!strcmp(word, "--output")) {
       if (assign(text, network_outputs, OUTPUTS, options->outputs)) return -1;
+    } else if (!strcmp(word, "--size")) {
+      if (assign_size(text, options->sizes)) return -1;
     } else if (!text || strncmp(word, "--", 2)) {
       return fail("%s: expected an option and its value", word);
     } else if (!strcmp(word, "--device")) {
@@ -937,7 +1042,8 @@ static int later(const void *a, const void *b) {
   return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
 }
 
-static int run_and_time(struct network *n, void **inputs, void **outputs, int runs) {
+static int run_and_time(struct network *n, const int *values, void **inputs, void **outputs,
+                        int runs) {
   static const char *const forms[] = {"workers that stay", "one thread", "launches in a queue"};
   const int warmup = 3;
   double *times_ms = malloc((size_t)runs * sizeof *times_ms);
@@ -945,12 +1051,13 @@ static int run_and_time(struct network *n, void **inputs, void **outputs, int ru
   if (failed) fail("--runs %d: this machine has no memory for so many times", runs);
   for (int i = -warmup; !failed && i < runs; ++i) {
     const double start = now_ms();
-    failed = network_run(n, (const void *const *)inputs, outputs);
+    failed = run_at(n, values, (const void *const *)inputs, outputs);
     if (i >= 0) times_ms[i] = now_ms() - start;
   }
   if (!failed) {
     qsort(times_ms, (size_t)runs, sizeof *times_ms, later);
     printf("%s on %s (%s)\n", NETWORK_NAME, n->device.name, forms[n->form]);
+    for (int i = 0; i < SIZES; ++i) printf("size    %s=%d\n", sizes[i].name, values[i]);
     printf("time    %.4f ms median, %.4f ms least of %d runs, copies included\n",
            (times_ms[(runs - 1) / 2] + times_ms[runs / 2]) / 2, times_ms[0], runs);
     printf("memory  %.1f MB on the device, %.1f MB at the peak of this process\n",
@@ -960,24 +1067,39 @@ static int run_and_time(struct network *n, void **inputs, void **outputs, int ru
   return failed ? -1 : 0;
 }
 
+/* The inputs, then the outputs, as they are for these sizes. */
+static void describe_values(const int *wanted, struct value *values, char (*shapes)[256]) {
+  size_t bytes[INPUTS + OUTPUTS + 1];
+  count_bytes(wanted, bytes);
+  for (int i = 0; i < INPUTS + OUTPUTS; ++i) {
+    values[i] = i < INPUTS ? network_inputs[i] : network_outputs[i - INPUTS];
+    write_shape(i, wanted, shapes[i], sizeof shapes[i]);
+    values[i].shape = shapes[i];
+    values[i].bytes = bytes[i];
+  }
+}
+
 static int run_with(const struct options *options) {
   void *inputs[INPUTS + 1] = {0}, *outputs[OUTPUTS + 1] = {0};
-  int failed = 0;
+  struct value values[INPUTS + OUTPUTS + 1];
+  char shapes[INPUTS + OUTPUTS + 1][256];
+  int failed = check_sizes(options->sizes) < 0;
+  if (!failed) describe_values(options->sizes, values, shapes);
   for (int i = 0; !failed && i < INPUTS; ++i) {
-    inputs[i] = calloc(1, network_inputs[i].bytes + 1);
+    inputs[i] = calloc(1, values[i].bytes + 1);
     if (!inputs[i]) failed = fail("%s: no memory for it", network_inputs[i].name);
     else if (options->inputs[i])
-      failed = read_value(options->inputs[i], &network_inputs[i], inputs[i]);
+      failed = read_value(options->inputs[i], &values[i], inputs[i]);
   }
   for (int i = 0; !failed && i < OUTPUTS; ++i) {
-    outputs[i] = calloc(1, network_outputs[i].bytes + 1);
+    outputs[i] = calloc(1, values[INPUTS + i].bytes + 1);
     if (!outputs[i]) failed = fail("%s: no memory for it", network_outputs[i].name);
   }
   struct network *n = failed ? NULL : network_open(options->folder, options->device);
-  failed = !n || run_and_time(n, inputs, outputs, options->runs);
+  failed = !n || run_and_time(n, options->sizes, inputs, outputs, options->runs);
   for (int i = 0; !failed && i < OUTPUTS; ++i)
     if (options->outputs[i])
-      failed = write_value(options->outputs[i], &network_outputs[i], outputs[i]);
+      failed = write_value(options->outputs[i], &values[INPUTS + i], outputs[i]);
   network_close(n);
   for (int i = 0; i < INPUTS; ++i) free(inputs[i]);
   for (int i = 0; i < OUTPUTS; ++i) free(outputs[i]);
@@ -987,6 +1109,7 @@ static int run_with(const struct options *options) {
 /* 0: done. 1: the run failed. 2: the command cannot be understood. */
 int main(int count, char **words) {
   struct options options = {.folder = ".", .runs = 20};
+  memcpy(options.sizes, corners[CORNERS - 1], SIZES * sizeof *options.sizes);
   if (count == 2 && (!strcmp(words[1], "--help") || !strcmp(words[1], "-h"))) {
     fputs(usage, stdout);
     return 0;

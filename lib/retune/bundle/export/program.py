@@ -14,7 +14,7 @@ import numpy as np
 from retune.bundle.export.header import MARK, header_text, images_of
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out
+from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out, sizes_at
 from retune.bundle.runtime.rows import StepRows, callees_of, step_rows
 from retune.codegen.network.inline import inline_text
 from retune.codegen.network.persistent import persistent_text
@@ -31,8 +31,14 @@ THREADS = "RETUNE_THREADS"
 def export_c(plan: NetworkPlan, folder: Path) -> Path:
     """`folder` holds the program, whole or not at all; one that was there is replaced.
 
-    Raises: InputError if the plan has host steps, or if something else lies there.
+    Raises: InputError if the plan has host steps, or outputs that lie elsewhere in some variants,
+    or if something else lies there.
     """
+    if any(variant.outputs for variant in plan.variants):
+        raise InputError(
+            f"bundle {plan.name}: expected outputs in the same memory for all sizes, got others in "
+            "some variants, which a C program cannot have; export it for fewer sizes"
+        )
     if plan.hosts:
         steps = "; ".join(f"{host.label} ({host.opened.title})" for host in plan.hosts)
         raise InputError(
@@ -83,14 +89,14 @@ def _kernel_parts(plan: NetworkPlan, placement: Placement, rows: StepRows | None
     if rows is None:
         return
     callees, bases = callees_of(plan), len(placement.base_bytes)
-    steps = rows.steps[: len(plan.launches)]
+    steps, sizes = rows.steps[: len(plan.launches)], sizes_at(plan, placement)
     yield "\n#ifdef RETUNE_PERSISTENT"
     yield rows.text
-    yield persistent_text(rows.callees, rows.steps, bases, THREADS)
+    yield persistent_text(rows.callees, rows.steps, bases, THREADS, sizes=sizes)
     yield "#endif"
     if plan.form == "inline":
         yield "\n#ifdef RETUNE_ONE_THREAD"
-        yield inline_text(callees, steps, bases)
+        yield inline_text(callees, steps, bases, sizes)
         yield "#endif"
 
 

@@ -95,6 +95,8 @@ class _AtSizes:
     """Of each input."""
     readers: Sequence[tuple[str, Callable[[], np.ndarray]]]
     """Of each output that is on the device."""
+    made: Sequence[tuple[str, str]]
+    """The others, and the buffers that are them."""
     sizes: Sequence[tuple[str, np.ndarray]]
     """What buffers of sizes hold."""
 
@@ -132,13 +134,14 @@ class Module:
     def _connect(self) -> None:
         """Where inputs, outputs and sizes lie is at hand."""
         host, plan, held = self._host, self.plan, self._held
-        roots, elsewhere = storage_roots(plan), made_by_hosts(plan)
-        self._made = {name: roots[name] for name in plan.outputs if roots[name] in elsewhere}
-        self._read = [name for name in plan.outputs if name not in self._made]
+        self._roots, self._elsewhere = storage_roots(plan), made_by_hosts(plan)
+        outputs = [name for v in plan.alternatives for name in v.outputs or plan.outputs]
+        read = [name for name in outputs if self._roots[name] not in self._elsewhere]
         sizes = [each.buffer for each in plan.sizes]
-        self._places = {n: held.interface(n, host) for n in (*plan.inputs, *self._read, *sizes)}
+        names = dict.fromkeys([*plan.inputs, *read, *sizes])
+        self._places = {name: held.interface(name, host) for name in names}
         steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
-        self._crossing = dict.fromkeys([*plan.inputs, *plan.outputs, *steps])
+        self._crossing = dict.fromkeys([*plan.inputs, *outputs, *steps])
         self._check = InputCheck(plan)
         self._prepared: dict[Shapes, _AtSizes] = {}
 
@@ -147,13 +150,18 @@ class Module:
         host, places = self._host, self._places
         types = {name: _at(self._types[name], values) for name in self._crossing}
         parts = prepare_parts(self._source, values, types, self._executor, self._held, host)
+        outputs = self.plan.variant_at(values).outputs or self.plan.outputs
+        pairs = list(zip(self.plan.outputs, outputs, strict=True))
         return _AtSizes(
             values=values,
             parts=parts,
             whole=tuple(launch for part in parts for launch in part.launches),
             types=types,
             writers=[host.writer(places[name], types[name]) for name in self.plan.inputs],
-            readers=[(name, host.reader(places[name], types[name])) for name in self._read],
+            readers=[
+                (name, host.reader(places[own], types[own])) for name, own in pairs if own in places
+            ],
+            made=[(name, own) for name, own in pairs if own not in places],
             sizes=[
                 (each.buffer, np.array([values[each.size.name]], np.int32))
                 for each in self.plan.sizes
@@ -256,16 +264,17 @@ class Module:
             self._host.enqueue(part.launches)
             runs += [call(values) for call in part.hosts]
         outputs = {name: read() for name, read in self._now.readers}
-        for name, root in self._made.items():
-            made, shape = values[root], self._now.types[name].shape
-            outputs[name] = made if name == root else made.reshape(shape).copy()
+        for name, own in self._now.made:
+            root = self._roots[own]
+            made, shape = values[root], self._now.types[own].shape
+            outputs[name] = made if own == root else made.reshape(shape).copy()
         return {name: outputs[name] for name in self.plan.outputs}, tuple(runs)
 
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
         """A call that runs the launches from `first` to before `end`, `rounds` times over.
 
-        They work on whatever the buffers hold, for the sizes of the last run; for timing. At most
-        1024 launches, rounds counted. Host steps between them do not run.
+        They work on whatever the buffers hold, for the sizes of the last run; for timing. Host
+        steps between them do not run.
         """
         launches = launches_at(self._executor.part(first, end, rounds), self._now.values)
 

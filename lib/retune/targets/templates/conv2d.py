@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from retune.core.dims import example, is_fixed, most
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, as_expr
@@ -232,18 +233,19 @@ def _shape(work: TemplateWorkload) -> _ConvolutionLoops:
         raise ScheduleError(f"{conv}: expected a sum over channels and at most two taps")
     if axes[-1].var != stage.channel or {*data[0].last} != {depth[0].var}:
         raise ScheduleError(f"{conv}: expected channels last, in a single group")
-    if extents[-1] < 2 or prod(extents[:-1]) < 2:
+    pixels, channels, deep = extents[:-1], extents[-1], evaluate_int(depth[0].extent)
+    if not (is_fixed(channels) and is_fixed(deep)) or channels < 2 or most(prod(pixels)) < 2:
         raise ScheduleError(f"{conv}: expected several pixels and output channels, got {extents}")
     return _ConvolutionLoops(
         channel=len(axes) - 1,
         column=len(axes) - 2,
         row=len(axes) - 3 if len(axes) > 2 else None,
         batch=0 if len(axes) > 3 else None,
-        out_channels=extents[-1],
-        width=extents[-2],
-        height=extents[-3] if len(axes) > 2 else 1,
+        out_channels=channels,
+        width=example(pixels[-1]),
+        height=example(pixels[-2]) if len(axes) > 2 else 1,
         depth=depth[0].var.name,
-        in_channels=evaluate_int(depth[0].extent),
+        in_channels=deep,
         taps=evaluate_int(window[-1].extent) if window else 1,
     )
 

@@ -1,0 +1,86 @@
+"""Networks compiled once for a range of batches, against onnxruntime at each of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from retune.bundle.build import build_plan
+from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime.module import Module
+from retune.bundle.variants import join_plans
+from retune.core.dims import Condition, Size, SizeValues, assuming, dim_of, holding
+from retune.core.ranges import TunedSizes
+from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.models import resolve_model
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.zoo.writer import open_axes
+from retune.graph.passes.pipeline import optimise
+from retune.pipeline.sizes import covering
+from retune.search.extract import extract
+
+pytestmark = pytest.mark.device
+
+BATCH = Size("n", 1, 8)
+
+
+def compiled(model: onnx.ModelProto, device: Device, tuned: Sequence[int]) -> NetworkPlan:
+    """The network for any batch, with default schedules for these."""
+
+    def trace(values: SizeValues, _: int) -> tuple[NetworkPlan, Sequence[Condition]]:
+        with assuming(values) as assumed:
+            graph = import_model(model, {BATCH.name: (dim_of(BATCH),)})
+            network = extract(optimise(graph, "NHWC"), max_error=0.0)
+            plan = build_plan(network, {}, device.spec, model_key="0", notes={})
+        return plan, assumed.conditions
+
+    sizes = [TunedSizes(values=((BATCH.name, n),), weight=1.0) for n in tuned]
+    found = covering([BATCH], sizes, trace)
+    return join_plans([each.program for each in found], [each.conditions for each in found])
+
+
+def opened(model: onnx.ModelProto, form: Form, plan: NetworkPlan) -> Module:
+    device = open_device("pocl")
+    if form == "queued":
+        device.__dict__["has_atomics"] = False  # what workers need
+    module = Module(replace(plan, form=form), device)
+    assert module.form == form
+    return module
+
+
+def assert_right(module: Module, model: onnx.ModelProto) -> None:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    names = [entry.name for entry in session.get_outputs()]
+    for values in holding((), (BATCH,)):
+        feeds = module.random_inputs(3, values)
+        found = module.run(feeds)
+        for name, array in zip(names, session.run(names, feeds), strict=True):
+            wanted = np.asarray(array)
+            assert found[name].shape == wanted.shape
+            spread = float(np.abs(wanted).max(initial=1e-3))
+            np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=1e-4 * spread)
+
+
+def test_a_perceptron_in_every_form(tmp_path: Path) -> None:
+    """Its variants are on disk; weights that both read alike are there once."""
+    model = open_axes(onnx.load(str(resolve_model("zoo:mlp", tmp_path))), {0: "n"})
+    plan = compiled(model, open_device("pocl"), [1, 8])
+    assert len(plan.variants) >= 2
+    stored = read_bundle(write_bundle(plan, tmp_path / "module"))
+    forms: tuple[Form, ...] = ("persistent", "inline", "queued")
+    for form in forms:
+        assert_right(opened(model, form, stored), model)
+
+
+@pytest.mark.slow
+def test_a_small_cnn_in_every_form(tmp_path: Path) -> None:
+    model = open_axes(onnx.load(str(resolve_model("zoo:kws", tmp_path))), {0: "n"})
+    plan = compiled(model, open_device("pocl"), [8])
+    forms: tuple[Form, ...] = ("persistent", "inline", "queued")
+    for form in forms:
+        assert_right(opened(model, form, plan), model)
