@@ -36,7 +36,8 @@ NETWORKS: dict[str, tuple[tuple[Size, ...], str]] = {
     "corners": (
         (N, T, S),
         "(float[n, 2, t, s] x, float[n, 2, s, t] like) => (float[n, 2, p, q] y) {"
-        " a = Shape <start = 0, end = 2> (x) b = Shape <start = 2> (like) c = Concat <axis = 0> (a, b)"
+        " a = Shape <start = 0, end = 2> (x) b = Shape <start = 2> (like)"
+        " c = Concat <axis = 0> (a, b)"
         ' y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners">'
         " (x, , , c) }",
     ),
