@@ -434,10 +434,12 @@ def program_at(program: Program, values: SizeValues) -> Program:
 
 
 def sizes_in(program: Program) -> frozenset[SizeVar]:
-    """The sizes on which buffers and loops of the program depend."""
+    """The sizes on which buffers, loops and values of the program depend."""
     buffers = (*program.inputs, *program.scratch, *program.outputs)
     extents = [*(n for b in buffers for n in b.shape), *(n.extent for n in loops(program.body))]
-    return frozenset(v for extent in extents for v in size_variables(extent))
+    found = (v for extent in extents for v in size_variables(extent))
+    read = (v for block in blocks(program.body) for v in block_variables(block))
+    return frozenset((*found, *(v for v in read if isinstance(v, SizeVar))))
 
 
 def show(program: Program) -> str:
