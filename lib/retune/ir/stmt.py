@@ -437,9 +437,8 @@ def sizes_in(program: Program) -> frozenset[SizeVar]:
     """The sizes on which buffers, loops and values of the program depend."""
     buffers = (*program.inputs, *program.scratch, *program.outputs)
     extents = [*(n for b in buffers for n in b.shape), *(n.extent for n in loops(program.body))]
-    found = (v for extent in extents for v in size_variables(extent))
-    read = (v for block in blocks(program.body) for v in block_variables(block))
-    return frozenset((*found, *(v for v in read if isinstance(v, SizeVar))))
+    values = [e for block in blocks(program.body) for e in (*block.indices, block.value)]
+    return frozenset(v for expr in (*extents, *values) for v in size_variables(expr))
 
 
 def show(program: Program) -> str:
