@@ -21,7 +21,7 @@ from tests.support.sized import BATCH, STEPS, batch, expected, sized_plan, steps
 pytestmark = pytest.mark.device
 
 AT = {"batch": 0, "steps": 4}
-SIZES = [(1, 2), (2, 2), (3, 12), (9, 8), (1, 10), (9, 12), (2, 2)]
+SIZES = [(1, 2), (2, 2), (0, 4), (3, 12), (9, 8), (1, 10), (9, 12), (2, 2)]
 STAYING = "launch.groups_stay.atomics"
 
 
@@ -85,7 +85,7 @@ def test_a_bundle_on_disk_is_the_same(plan: NetworkPlan, device: Device, tmp_pat
 @pytest.mark.parametrize(
     ("batch", "steps", "message"),
     [
-        (10, 4, "input x: axis 0: expected batch from 1 to 9; got 10"),
+        (10, 4, "input x: axis 0: expected batch from 0 to 9; got 10"),
         (4, 3, "input x: axis 1: expected steps from 2 to 12 in steps of 2; got 3"),
     ],
 )
@@ -163,7 +163,7 @@ def test_extents_in_c_are_those_of_python(device: Device) -> None:
 def test_a_program_in_c_at_several_sizes(plan: NetworkPlan, tmp_path: Path, form: Form) -> None:
     defines = ["PASS_FOR_GPU"] if form == "queued" else []
     build(export_c(replace(plan, form=form), tmp_path / "c"), *defines)
-    for sizes in SIZES[:4]:
+    for sizes in SIZES[:5]:
         given = feeds(*sizes)
         pairs = zip(("batch", "steps"), sizes, strict=True)
         options = [word for name, n in pairs for word in ("--size", f"{name}={n}")]

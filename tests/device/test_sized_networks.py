@@ -9,11 +9,12 @@ import onnx
 import onnxruntime
 import pytest
 
-from retune.bundle.build import build_plan
+from retune.bundle.build import build_finalists, build_plan
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.variants import join_plans
+from retune.bundle.verify.in_network import open_finalists
 from retune.core.dims import Condition, Size, SizeValues, assuming, dim_of, holding
 from retune.core.ranges import TunedSizes
 from retune.device.opencl.runtime import Device, open_device
@@ -77,6 +78,22 @@ def test_a_perceptron_in_every_form(tmp_path: Path) -> None:
     forms: tuple[Form, ...] = ("persistent", "inline", "queued")
     for form in forms:
         assert_right(opened(model, form, stored), model)
+
+
+def test_finalists_are_compared_at_sizes_that_are_chosen(tmp_path: Path) -> None:
+    """With extents that are fixed then, in the kernels of all sizes."""
+    model = open_axes(onnx.load(str(resolve_model("zoo:mlp", tmp_path))), {0: "n"})
+    device = open_device("pocl")
+    with assuming({BATCH.name: 8}):
+        graph = import_model(model, {BATCH.name: (dim_of(BATCH),)})
+        network = extract(optimise(graph, "NHWC"), max_error=0.0)
+        plan = build_finalists(network, {}, device.spec, model_key="0", notes={})
+    runner = open_finalists(plan.at({BATCH.name: 6}), device)
+    assert (runner.times(np.zeros((2, len(plan.slots)), np.int64)) > 0).all()
+    module = Module(plan.plan, device)
+    expected = module.run(module.random_inputs(0, {BATCH.name: 6}))
+    for name, array in runner.outputs().items():
+        np.testing.assert_array_equal(array, expected[name])
 
 
 @pytest.mark.slow

@@ -1,19 +1,25 @@
 """Kernels with sizes, lowered once, are right at all sizes that meet their conditions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from retune.core.dims import Size, dim_of
+from retune.codegen.lower import lower
+from retune.codegen.target import CPU, GPU, Target
+from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.device.opencl.execute import execute
 from retune.device.opencl.runtime import Device, open_device
+from retune.ir.expr import maximum
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program
-from retune.ir.te import Dag
+from retune.ir.stmt import Program, from_dag
+from retune.ir.storage import row_major
+from retune.ir.te import Dag, compute, placeholder
+from retune.ir.views import view
 from retune.schedule.space import Space
 from retune.targets.cpu.space import cpu_space
 from retune.targets.cpu.winograd import cpu_winograd_sketches
@@ -31,6 +37,7 @@ from tests.support.dags import (
 from tests.support.dags import elementwise as elements
 from tests.support.oracle import inputs_for
 from tests.support.sizes import (
+    Rules,
     assert_random_right,
     assert_right_at,
     context,
@@ -97,6 +104,25 @@ def test_batches(device: Device, name: str) -> None:
     assert_right_at(device, made.sample(2), [{"batch": n} for n in (1, 2, 5, 8, 32)])
 
 
+TILES: dict[str, tuple[Rules, DeviceSpec, Target, str]] = {
+    "tile registers": (cpu_space, replace(GENERIC_CPU, instructions=("tile8.amx",)), CPU, "matrix"),
+    "warps": (gpu_space, replace(GENERIC_GPU, instructions=("warp8.mma",)), GPU, "warp"),
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_tiles_of_instructions(device: Device, name: str) -> None:
+    """By plain arithmetic here: a tile of sixteen rows fits any batch of as many."""
+    rules, spec, target, mark = TILES[name]
+    make = lambda: byte_product(dim_of(BATCH) * 16, 128, 64)  # noqa: E731
+    made = lowered(make, rules, spec, {"batch": 4}, target=target)
+    assert made.noted == []
+    found = {n: source for n, source in made.sources.items() if mark in n}
+    assert found
+    made = replace(made, sources=dict([next(iter(found.items()))]))
+    assert_right_at(device, made, [{"batch": n} for n in (1, 3, 8)])
+
+
 def test_winograd(device: Device) -> None:
     def rules(program: Program, spec: DeviceSpec) -> Space:
         return Space(cpu_winograd_sketches(program, spec))
@@ -131,6 +157,26 @@ def test_maps(device: Device, name: str) -> None:
     assert_right_at(device, made.sample(2), [{"batch": b, "h": h, "w": w} for b, h, w in every])
 
 
+def test_blocks_of_channels_and_columns_of_a_wider_buffer(device: Device) -> None:
+    """Where elements lie may depend on sizes."""
+    blocks = row_major((FEW, 32, H, W)).tiled(1, 16)
+    columns = row_major((FEW, H, W, 32)).columns(16, 64)
+    x = placeholder("x", (FEW, 32, H, W))
+    z = compute("z", (FEW, H, W, 32), lambda n, i, j, c: maximum(x[n, c, i, j], 0.0), [x])
+    with assuming({"batch": 2, "h": 8, "w": 9}) as assumed:
+        program = from_dag(Dag((z,)))
+        (sketch,) = cpu_space(program, GENERIC_CPU).sketches
+        (row,) = sketch.all_rows()
+        source = lower(view(sketch.instantiate(row), {"x": blocks, "z": columns}), CPU)
+    assert assumed.conditions == ()
+    for sizes in ({"batch": 1, "h": 4, "w": 5}, {"batch": 3, "h": 17, "w": 16}):
+        data = np.random.default_rng(0).uniform(-1, 1, blocks.at(sizes).shape).astype(np.float32)
+        given = {"x": blocks.at(sizes).pack(data)}
+        given |= {name: np.array([value]) for name, value in sizes.items()}
+        found = columns.at(sizes).unpack(execute(source, given, device)["z"])
+        np.testing.assert_array_equal(found, np.maximum(data, 0).transpose(0, 2, 3, 1))
+
+
 def test_execute_takes_sizes_as_arrays() -> None:
     made = lowered(lambda: dense(dim_of(BATCH), 67, 131), cpu_space, GENERIC_CPU, {"batch": 8})
     source = next(iter(made.sources.values()))
@@ -142,7 +188,10 @@ def test_execute_takes_sizes_as_arrays() -> None:
         execute(source, inputs, "pocl")
 
 
-PROFILES = {"cpu": (cpu_space, GENERIC_CPU), "gpu": (gpu_space, GENERIC_GPU)}
+PROFILES: dict[str, tuple[Rules, DeviceSpec]] = {
+    "cpu": (cpu_space, GENERIC_CPU),
+    "gpu": (gpu_space, GENERIC_GPU),
+}
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -159,7 +208,7 @@ def test_many_random_expressions(device: Device, profile: str) -> None:
 
 
 SHAPES = [(1, 1, 4, 4), (2, 3, 5, 9), (3, 17, 16, 16), (1, 64, 17, 33), (8, 255, 6, 63)]
-GPU: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
+OF_GPUS: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
     "dense": (lambda: dense(dim_of(BATCH), 64, 128), {"batch": 8}),
     "tokens": (lambda: tokens(FEW, SEQUENCE, 64, 96), {"batch": 1, "seq": 128}),
     "context": (lambda: context(FEW * 4, SEQUENCE, 32), {"batch": 1, "seq": 128}),
@@ -170,9 +219,9 @@ GPU: dict[str, tuple[Callable[[], Dag], dict[str, int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", GPU)
+@pytest.mark.parametrize("name", OF_GPUS)
 def test_gpu_rules(device: Device, name: str) -> None:
-    make, at = GPU[name]
+    make, at = OF_GPUS[name]
     made = lowered(make, gpu_space, GENERIC_GPU, at)
     assert made.noted == []
     every = [{"batch": b, "seq": s, "h": h, "w": w} for b, s, h, w in SHAPES]

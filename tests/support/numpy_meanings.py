@@ -985,6 +985,25 @@ def leaf_sums(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]
     return (made.reshape(len(leaves), -1).astype(weights.dtype),)
 
 
+@meaning("resize_along")
+def _resize_along(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    data, axis, made = present(arrays), integer(attrs, "axis"), integer(attrs, "made")
+    extent, i, mode = data.shape[axis], np.arange(made, dtype=np.float32), attrs["coordinates"]
+    scale = np.float32(number(attrs, "scale") or made / extent)
+    x = {
+        "asymmetric": i / scale,
+        "half_pixel": (i + np.float32(0.5)) / scale - np.float32(0.5),
+        "align_corners": i * np.float32(extent - 1) / np.float32(max(made - 1, 1)),
+    }[str(mode)]
+    if attrs["mode"] == "nearest":
+        rounded = {"floor": np.floor(x), "round_prefer_floor": np.ceil(x - np.float32(0.5))}
+        return (np.take(data, rounded[str(attrs["rounding"])].astype(int), axis, mode="clip"),)
+    below = np.floor(x).astype(int)
+    share = (x - below).reshape([-1 if d == axis else 1 for d in range(data.ndim)])
+    low, high = (np.take(data, places, axis, mode="clip") for places in (below, below + 1))
+    return ((low * (1 - share) + high * share).astype(data.dtype),)
+
+
 @meaning("extents")
 def _extents(_: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     return (np.array(attrs["values"], str(attrs["to"])).reshape(ints(attrs, "shape")),)

@@ -1,4 +1,4 @@
-"""A network of kernels written by hand, for any batch and any even number of steps.
+"""A network of kernels written by hand, for any batch from 0 on and any even number of steps.
 
     y = 2 x;  z = y w;  sums = bias + z summed over the steps
     three times: moved = sums + state;  state = moved / 2
@@ -18,7 +18,7 @@ from retune.core.dims import Condition, Dim, Size, dim_of
 from retune.core.target import DeviceSpec
 from tests.support.programs import kernels_of
 
-BATCH, STEPS = Size("batch", 1, 9), Size("steps", 2, 12, 2)
+BATCH, STEPS = Size("batch", 0, 9), Size("steps", 2, 12, 2)
 batch, steps = dim_of(BATCH), dim_of(STEPS)
 IN, OUT = 8, 5
 WEIGHTS = np.random.default_rng(0).standard_normal((IN, OUT)).astype(np.float32)

@@ -1,7 +1,6 @@
 """Networks imported once for many sizes, against onnxruntime at each of them."""
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -28,12 +27,17 @@ def fixing(conditions: Iterable[Condition]) -> list[str]:
 
 
 def imported(
-    model: onnx.ModelProto, sizes: Iterable[Size], values: SizeValues, folder: Path = Path()
+    model: onnx.ModelProto,
+    sizes: Iterable[Size],
+    values: SizeValues,
+    stated: Mapping[str, tuple[int, ...]] | None = None,
 ) -> tuple[list[Graph], tuple[Condition, ...]]:
     """The graph in terms of the sizes, and as it is optimised; and the conditions that they are
-    right for."""
+    right for. `stated` are the values of inputs that are sizes."""
     with assuming(values) as assumed:
-        graph = import_model(model, {size.name: (dim_of(size),) for size in sizes}, folder=folder)
+        graph = import_model(
+            model, {size.name: (dim_of(size),) for size in sizes}, values=stated or {}
+        )
         graphs = [graph, *(optimise(graph, layout) for layout in ("NCHW", "NHWC"))]
         for made in graphs:
             made.verify()
@@ -60,6 +64,7 @@ def check(
         fixed = graph.at(values).verify()
         assert all(entry.fixed for entry in fixed.types.values())
         inputs = inputs or {**random_inputs(fixed, 7), **(given or {})}
+        assert graph.sizes_of_inputs(inputs).items() <= values.items()
         found = run_graph(fixed, inputs)
         for name, wanted in zip(names, session.run(names, dict(inputs)), strict=True):
             array = np.asarray(wanted)

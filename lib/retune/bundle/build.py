@@ -84,6 +84,10 @@ class FinalistsPlan:
     slots: tuple[Slot, ...]
     """In the network's order. Groups without launches are left out."""
 
+    def at(self, values: SizeValues) -> "FinalistsPlan":
+        """The same for these sizes alone."""
+        return replace(self, plan=self.plan.at(values))
+
 
 def build_plan(
     network: Network,

@@ -196,6 +196,20 @@ class Dim(_Number):
             case _:
                 return None
 
+    def solved(self, value: int) -> dict[str, int]:
+        """The size for which it has that value, by name: of what is linear in one size.
+
+        Raises: ValueError if it is more than that, or has that value for no whole number.
+        """
+        if (own := self.size) is not None:
+            return {own.name: value}
+        rest = dict(self.terms).get((), 0)
+        match self - rest:
+            case Dim(terms=(((Size() as size,), factor),)) if (value - rest) % factor == 0:
+                return {size.name: (value - rest) // factor}
+            case _:
+                raise ValueError(f"{self} is {value} for no size")
+
     def at(self, values: SizeValues) -> int:
         """Its value for these sizes. Raises: KeyError for a size without a value."""
         return sum(c * prod(_atom_at(a, values) for a in m) for m, c in self.terms)

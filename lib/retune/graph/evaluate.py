@@ -62,7 +62,10 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     made: dict[str, Array] = {}
     for name in graph.inputs:
         entry = graph.types[name]
-        if entry.dtype.is_float:
+        if name in graph.values:
+            stated = np.asarray(graph.values[name], entry.dtype.numpy)
+            made[name] = stated.reshape(entry.shape)
+        elif entry.dtype.is_float:
             made[name] = generator.standard_normal(entry.shape, np.float32).astype(
                 entry.dtype.numpy
             )

@@ -8,8 +8,10 @@ network's inputs with the pads and transposes behind them; in a step of a loop t
 what else they alone read, as launches are most of its time. Ops over the same rows are a group,
 sums along the rows and what is made of them included, as a norm that an exporter wrote in parts.
 Reshapes of contiguous data move nothing: they are aliases, unless an input or output of the network
-would have to share its memory with an output. A host step is a group of its own, and so is what an
-accelerator computes. They come as late as they can, so that the device's work has few parts.
+would have to share its memory with an output. What says where elements are, or how many there are,
+has no inputs, and is computed by each group that reads it. A host step is a group of its own, and
+so is what an accelerator computes. They come as late as they can, so that the device's work has few
+parts.
 
 A group has at most MOST_NODES and reads at most MOST_READ values, so that the partition takes time
 in proportion to the nodes, and so does a kernel to be compiled. What follows is another group.
@@ -102,15 +104,17 @@ class _Surroundings:
 
 
 def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
-    """Groups in execution order; every node is in exactly one.
+    """Groups in execution order; every node is in exactly one, but for those without inputs.
 
     If `joined`, element-wise nodes take in all others that make what they alone read: for a step of
     a loop, whose kernels are short.
     """
     moves = find_moves(graph)
     makers = _numbered(graph) if joined else {}
-    done = {"", *graph.inputs, *graph.constants}
-    around = _Surroundings(graph, graph.uses(), moves, makers, done)
+    uses = graph.uses()
+    anywhere = _computed_anywhere(graph, uses)
+    done = {"", *graph.inputs, *graph.constants, *anywhere}
+    around = _Surroundings(graph, uses, moves, makers, done)
     before: dict[str, list[Node]] = {}  # by the value of the convolution that computes them
     later: set[str] = set()  # values that these make
     groups: list[Group] = []
@@ -132,8 +136,19 @@ def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
             fixed.add(node.outputs[0])
-        groups.append(_group(graph, nodes, kind, len(groups)))
+        groups.append(_group(graph, nodes, kind, len(groups), anywhere))
     return _in_parts(groups)
+
+
+def _computed_anywhere(graph: Graph, uses: Mapping[str, Sequence[Node]]) -> dict[str, Node]:
+    """The nodes without inputs that only element-wise ones read, by their values."""
+    return {
+        node.outputs[0]: node
+        for node in graph.nodes
+        if not node.inputs
+        and node.outputs[0] not in graph.ends
+        and all(map(_is_elementwise, uses.get(node.outputs[0], ())))
+    }
 
 
 def group_graph(graph: Graph, group: Group) -> Graph:
@@ -145,6 +160,7 @@ def group_graph(graph: Graph, group: Group) -> Graph:
         outputs=group.outputs,
         nodes=group.nodes,
         types={value: graph.types[value] for value in values},
+        values={value: graph.values[value] for value in group.inputs if value in graph.values},
     )
 
 
@@ -398,7 +414,11 @@ def _anchor(nodes: Sequence[Node]) -> Node:
     return next((node for node in nodes if not _is_elementwise(node)), nodes[0])
 
 
-def _group(graph: Graph, nodes: list[Node], kind: str, index: int) -> Group:
+def _group(
+    graph: Graph, nodes: list[Node], kind: str, index: int, anywhere: Mapping[str, Node]
+) -> Group:
+    found = _ordered(v for node in nodes for v in node.inputs if v in anywhere)
+    nodes = [*(anywhere[value] for value in found), *nodes]
     made = {value for node in nodes for value in node.outputs}
     read = _ordered(v for node in nodes for v in node.inputs if v and v not in made)
     return Group(

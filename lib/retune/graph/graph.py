@@ -12,7 +12,7 @@ import numpy as np
 
 from retune.core.dims import Dim, Size, SizeValues, sizes_of
 from retune.core.dtypes import INT64, NUMPY_DTYPES, DType, TensorType, dtype_of
-from retune.core.errors import ModelError
+from retune.core.errors import InputError, ModelError
 from retune.core.keys import content_key
 from retune.ops.extents import (
     EXTENTS,
@@ -48,6 +48,10 @@ class Node:
         return f"{', '.join(self.outputs)} = {self.op}({arguments}{attrs})"
 
 
+def _shape_at(shape: tuple[int, ...], values: SizeValues) -> tuple[int, ...]:
+    return tuple([e.at(values) if isinstance(e, Dim) else e for e in shape])
+
+
 def _attribute_at(value: AttrValue, values: SizeValues) -> AttrValue:
     match value:
         case Dim() | Graph():
@@ -75,6 +79,8 @@ class Graph(Subgraph):
     nodes: tuple[Node, ...]
     types: Types
     constants: Mapping[str, Array] = field(default_factory=dict)
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Inputs whose elements are sizes, as Dims: what says how long a slice is, or an image."""
     ends: frozenset[str] = field(init=False, compare=False, repr=False)
     """The outputs, for passes that ask of each value whether it is one."""
 
@@ -90,13 +96,15 @@ class Graph(Subgraph):
             self.nodes,
             {name: str(entry) for name, entry in self.types.items()},
             dict(self.constants),
+            *([dict(self.values)] if self.values else []),
         )
 
     @property
     def sizes(self) -> dict[Size, tuple[str, int]]:
-        """Where each size is found when the network runs: an input, and its dimension.
+        """The input and the dimension that each size is the extent of, in the order of the inputs.
 
-        In the order of the inputs. Raises: ModelError for a size that no extent of an input is.
+        Others are elements of inputs, see `sizes_of_inputs`. Raises: ModelError for a size that no
+        input states.
         """
         found: dict[Size, tuple[str, int]] = {}
         for name in self.inputs:
@@ -104,12 +112,34 @@ class Graph(Subgraph):
                 if isinstance(extent, Dim) and (size := extent.size) is not None:
                     found.setdefault(size, (name, axis))
         read = (extent for entry in self.types.values() for extent in entry.shape)
-        if lost := sizes_of(read) - found.keys():
+        elements = (element for entry in self.values.values() for element in entry)
+        if lost := sizes_of(read) - found.keys() - sizes_of(elements):
             names = ", ".join(sorted(size.name for size in lost))
             raise ModelError(
                 f"graph {self.name}: no input has an extent that is {names}; expected one that is "
                 "that size alone, for it to be read when the network runs"
             )
+        return found
+
+    def sizes_of_inputs(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+        """The sizes that arrays for the inputs state, by name, by their extents and elements.
+
+        Raises: InputError for arrays that contradict each other.
+        """
+        stated = [
+            (size.name, name, inputs[name].shape[d]) for size, (name, d) in self.sizes.items()
+        ]
+        for name, elements in self.values.items():
+            for dim, number in zip(elements, inputs[name].reshape(-1).tolist(), strict=True):
+                if isinstance(dim, Dim):
+                    stated += [(size, name, found) for size, found in dim.solved(number).items()]
+        found: dict[str, int] = {}
+        for size, name, number in stated:
+            if found.setdefault(size, number) != number:
+                raise InputError(
+                    f"input '{name}': expected the size {size} to be {found[size]}, as another "
+                    f"input states it; got {number}"
+                )
         return found
 
     def at(self, values: SizeValues) -> "Graph":
@@ -121,6 +151,7 @@ class Graph(Subgraph):
             self,
             nodes=tuple(node.at(values) for node in self.nodes),
             types={name: entry.at(values) for name, entry in self.types.items()},
+            values={name: _shape_at(entry, values) for name, entry in self.values.items()},
         )
 
     def uses(self) -> dict[str, tuple[Node, ...]]:
@@ -269,15 +300,19 @@ class GraphBuilder:
         self._unmade: dict[str, Node] = {}
         """Those that no node has read: what they are computed by."""
         self._inputs: list[str] = []
+        self._values: dict[str, tuple[int, ...]] = {}
         self._nodes: list[Node] = []
         self._fold = fold
         self._reserved = set(reserved)
         self._counts: dict[str, int] = {}
         """Of each stem the last number that `fresh` found: those before it stay taken."""
 
-    def input(self, name: str, tensor_type: TensorType) -> str:
-        """The name, now an input of the graph."""
+    def input(self, name: str, tensor_type: TensorType, values: Sequence[int] = ()) -> str:
+        """The name, now an input of the graph, whose elements are these `values`, or unknown."""
         self._inputs.append(self._claim(name, tensor_type))
+        if values:
+            self._values[name] = tuple(values)
+            self.extents[name] = array_of_extents(values).reshape(tensor_type.shape)
         return name
 
     def constant(self, name: str, array: Array, dtype: DType | None = None) -> str:
@@ -304,6 +339,7 @@ class GraphBuilder:
     def carry(self, graph: Graph) -> None:
         """The inputs and constants of a valid graph are those of this one, which had none."""
         self._inputs += graph.inputs
+        self._values.update(graph.values)
         self.constants.update(graph.constants)
         self.types.update((name, graph.types[name]) for name in (*graph.inputs, *graph.constants))
 
@@ -417,6 +453,7 @@ class GraphBuilder:
             nodes=tuple(self._nodes),
             types=self.types,
             constants=self.constants,
+            values=self._values,
         )
         return without_dead(graph)
 
@@ -451,4 +488,5 @@ def without_dead(graph: Graph) -> Graph:
         nodes=tuple(reversed(kept)),
         types={name: entry for name, entry in graph.types.items() if name in alive},
         constants={name: array for name, array in graph.constants.items() if name in needed},
+        values=graph.values,
     )

@@ -147,6 +147,7 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
         nodes=tuple(node_renamed(node, names) for node in graph.nodes),
         types={names.get(value, value): entry for value, entry in graph.types.items()},
         constants={names.get(value, value): array for value, array in graph.constants.items()},
+        values={names.get(value, value): entry for value, entry in graph.values.items()},
     )
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
-from retune.core.dims import SizeValues, always_equal, at, remembered
+from retune.core.dims import SizeValues, always_equal, at, is_fixed, most, never_above, remembered
 
 
 class Index(Protocol):
@@ -188,10 +188,10 @@ class Storage:
             digits = sorted((p.divisor, p.extent) for p in self.parts if p.dim == dim)
             reach = 1
             for divisor, values in digits:
-                if values > 1 and divisor != reach:
+                if most(values) > 1 and not always_equal(divisor, reach):
                     return False
                 reach *= values
-            if reach < extent or not digits:
+            if not digits or not never_above(extent, reach):
                 return False
         return all(0 <= part.dim < len(self.shape) for part in self.parts)
 
@@ -212,7 +212,7 @@ class Storage:
         parts = list(self.parts)
         wholes = {AddressDigit(dim, 1, n, 0, n) for dim, n in enumerate(self.shape)}
         made: dict[AddressDigit, tuple[AddressDigit, ...]] = {
-            p: () for p in parts if p in wholes and p.room == 1
+            p: () for p in parts if p in wholes and always_equal(p.room, 1)
         }
         for old, new in _matches(self.shape, shape):
             own = [part for part in parts if part.dim in old and part not in made]
@@ -225,9 +225,9 @@ class Storage:
                 raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
             made |= dict.fromkeys(own, ())
             made[own[0]] = tuple(AddressDigit(dim, 1, shape[dim], 0, shape[dim]) for dim in new)
-        single = [dim for dim, extent in enumerate(shape) if extent == 1]
+        single = [dim for dim, extent in enumerate(shape) if always_equal(extent, 1)]
         for part in [p for p in parts if p not in made]:  # a single column of a wider buffer, say
-            if part.extent > 1 or not single:
+            if most(part.extent) > 1 or not single:
                 raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
             made[part] = (replace(part, dim=single.pop()),)
         found = [part for old in parts for part in made[old]]
@@ -303,18 +303,28 @@ def _matches(
 
     Raises: ValueError if the shapes have different numbers of elements, or none.
     """
-    if prod(some) != prod(others) or not prod(some):
+    if not always_equal(prod(some), prod(others)) or not most(prod(some)):
         raise ValueError(f"storage: {some} and {others} do not hold the same elements")
-    left = [dim for dim, n in enumerate(some) if n > 1]
-    right = [dim for dim, n in enumerate(others) if n > 1]
+    left = [dim for dim, n in enumerate(some) if most(n) > 1]
+    right = [dim for dim, n in enumerate(others) if most(n) > 1]
     while left:
         a, b = [left.pop(0)], [right.pop(0)]
-        while (have := prod(some[d] for d in a)) != (want := prod(others[d] for d in b)):
-            if have < want:
+        have, want = some[a[0]], others[b[0]]
+        while not always_equal(have, want):
+            if not right or (left and _is_less(have, want)):
                 a.append(left.pop(0))
+                have = have * some[a[-1]]
             else:
                 b.append(right.pop(0))
+                want = want * others[b[-1]]
         yield a, b
+
+
+def _is_less(a: int, b: int) -> bool:
+    """Whether a product of extents is less than another one, or a part of it for all sizes."""
+    if is_fixed(a) and is_fixed(b):
+        return a < b
+    return always_equal(b // a * a, b)
 
 
 @remembered(maxsize=4096)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
 
-from retune.core.dtypes import INT32, TensorType
-from retune.ir.expr import Expr, Load, const, maximum, minimum, select
+from retune.core.dtypes import FLOAT32, INT32, TensorType
+from retune.ir.expr import Expr, Load, as_expr, cast, const, maximum, minimum, select
+from retune.ir.functions import call
 from retune.ir.te import Tensor, reduce_axis
 from retune.ops.convolution import data_axes, data_index, split_axes
-from retune.ops.registry import Attrs, OpCall, integer, ints, is_single, op, present
+from retune.ops.registry import Attrs, OpCall, integer, ints, is_single, number, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial
 
 _WRITTEN_TAPS = 16
@@ -143,6 +144,72 @@ def _along(c: OpCall, x: Tensor, axis: int, places: Tensor, weights: Tensor) -> 
         return x[(*i[:axis], place, *i[axis + 1 :])] * weights[i[axis], k]
 
     return _summed(c, shape, taps, tap, [x, places, weights])
+
+
+def _infer_resized(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, axis = present(types), integer(attrs, "axis")
+    require(
+        attrs["mode"] == "nearest" or (attrs["mode"] == "linear" and data.dtype.is_float),
+        lambda: (
+            f"resize_along of {data}, mode '{attrs['mode']}': expected nearest, or linear floats"
+        ),
+    )
+    shape = (*data.shape[:axis], integer(attrs, "made"), *data.shape[axis + 1 :])
+    return (TensorType(shape, data.dtype),)
+
+
+@op("resize_along", kind="reduction", infer=_infer_resized)
+def resize_along(c: OpCall) -> Tensor:
+    """T_resize_along(.., i, ..) = x at the coordinate of i, or between the elements beside it.
+
+    Attributes: axis, `made` elements, mode, and coordinates and rounding as ONNX calls them; the
+    scale, or 0 for that of the extents. Coordinates are computed in float32 as the network runs.
+    """
+    (x,), axis = c.inputs, integer(c.attrs, "axis")
+    extent = x.shape[axis]
+
+    def at(i: Sequence[Expr], place: Expr) -> Expr:
+        inside = minimum(maximum(cast(place, INT32), 0), as_expr(extent) - 1)
+        return x[(*i[:axis], inside, *i[axis + 1 :])]
+
+    def body(*i: Expr) -> Expr:
+        place = _coordinate(c, cast(i[axis], FLOAT32), extent)
+        if c.attrs["mode"] == "nearest":
+            return at(i, _rounded(c, place, extent))
+        below = call("floor", place)
+        share = cast(place - below, x.dtype.compute)
+        return at(i, below) * (1.0 - share) + at(i, below + 1.0) * share
+
+    return c.stage(body)
+
+
+def _coordinate(c: OpCall, i: Expr, extent: int) -> Expr:
+    """The place in the data of result i."""
+    made, mode, scale = integer(c.attrs, "made"), c.attrs["coordinates"], number(c.attrs, "scale")
+    if mode == "align_corners":
+        last, steps = (maximum(as_expr(n) - 1, 0) for n in (extent, made))
+        return call("quotient", i * cast(last, FLOAT32), cast(maximum(steps, 1), FLOAT32))
+    shifted = i if mode == "asymmetric" else i + 0.5
+    if scale:
+        place = call("quotient", shifted, const(scale, FLOAT32))
+    else:
+        whole, parts = (cast(as_expr(n), FLOAT32) for n in (extent, made))
+        place = call("quotient", shifted * whole, parts)
+    return place if mode in ("asymmetric", "tf_half_pixel_for_nn") else place - 0.5
+
+
+def _rounded(c: OpCall, place: Expr, extent: int) -> Expr:
+    match c.attrs["rounding"]:
+        case "round_prefer_floor":
+            return call("ceil", place - 0.5)
+        case "round_prefer_ceil":
+            return call("floor", place + 0.5)
+        case "floor":
+            return call("floor", place)
+        case "ceil":
+            return call("ceil", place)
+        case _:
+            return call("ceil" if integer(c.attrs, "made") < extent else "floor", place)
 
 
 def _infer_sample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:

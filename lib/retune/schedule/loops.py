@@ -43,8 +43,9 @@ from retune.schedule.effects import check_sums
 
 Tail = str
 """`exact`: the factors divide the extent. `shift`: the last tile overlaps the one before it.
-`guard`: iterations past the end are skipped by a condition."""
-TAILS = ("exact", "shift", "guard")
+`guard`: iterations past the end are skipped by a condition. `fill`: as `shift`, but no size makes
+the extent less than a tile."""
+TAILS = ("exact", "shift", "guard", "fill")
 
 
 def loop_named(program: Program, name: str) -> For:
@@ -79,14 +80,14 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
         raise ScheduleError(f"split({name}): expected a serial loop, got {loop.kind}")
     inner = simplify(fold(lambda a, b: a * b, factors))
     exact = _divides(inner, loop.extent)
-    tail = "exact" if exact else tail
-    if tail == "shift" and not (loop.reduce and size_variables(loop.extent)):
+    sized = bool(size_variables(loop.extent)) and tail != "fill"
+    tail = "exact" if exact else "shift" if tail == "fill" else tail
+    if tail == "shift" and not (loop.reduce and sized):
         check_repeatable(f"split({name})", program, loop)
     outer_extent = loop.extent // inner if tail == "exact" else ceildiv(loop.extent, inner)
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
     base = parts[0] * inner
     place = _positional(parts[1:], factors)
-    sized = bool(size_variables(loop.extent))
     if tail == "shift":
         last = loop.extent - inner
         base = minimum(base, maximum(last, 0) if sized else last)

@@ -34,8 +34,9 @@ class Schedule(Recorder):
         `tail` says what happens where the factors do not divide the extent: `exact` requires
         that they do, `shift` moves the last tile back so that it overlaps (never on reduce
         loops), `guard` skips the iterations past the end. A tile may exceed an extent that depends
-        on sizes: `shift` skips its iterations past the end then. There it is for reduce loops as
-        well, which count each step once.
+        on sizes: `shift` skips its iterations past the end then, and `fill`, which is the same
+        otherwise, requires that no size makes it so. There `shift` is for reduce loops as well,
+        which count each step once.
 
         Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
         or are not positive.
@@ -393,8 +394,8 @@ class Schedule(Recorder):
             why = f"split({loop}): {inner} does not divide {extent}"
             rest = extent % inner
             needed = self._unsettled((simplify(rest) if size_variables(rest) else rest) <= 0, why)
-        elif tail == "shift":
+        elif tail == "fill" or (tail == "shift" and not size_variables(extent)):
             why = f"split({loop}): a tile of {inner} exceeds the extent {extent}"
-            needed = [] if size_variables(extent) else self._unsettled(inner <= extent, why)
+            needed = self._unsettled(inner <= extent, why)
         made = [f"{loop}.{i}" for i in range(len(sizes) + 1)]
         return loops.split(program, loop, sizes, tail), needed, made

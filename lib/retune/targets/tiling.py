@@ -14,6 +14,7 @@ are sampled, and the order of the loops. For example the register tile of a CPU:
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from retune.core.dims import is_fixed
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import LoopKind
@@ -93,27 +94,36 @@ class Tiling:
         return [level for level, axes in self.nest.items() if axis in axes]
 
     def apply(
-        self, s: Schedule, leading: Sequence[str] = (), *, sampled: bool = True
+        self,
+        s: Schedule,
+        leading: Sequence[str] = (),
+        *,
+        sampled: bool = True,
+        filled: bool = False,
     ) -> "TiledLoops":
         """The loops split and in the order of the nest, inside the loops `leading`.
 
-        Sizes are sampled, or else all of one element, or unit.
+        Sizes are sampled, or else all of one element, or unit. `filled`: no tile is longer than its
+        axis, whatever sizes that depends on.
         """
-        parts = {axis.loop: self._split(s, axis, sampled=sampled) for axis in self.axes}
+        tails = {a.loop: filled_tail(s, a.loop) if filled else "shift" for a in self.axes}
+        parts = {
+            axis.loop: self._split(s, axis, tails[axis.loop], sampled=sampled) for axis in self.axes
+        }
         loops = {
             level: [parts[axis.loop][level] for axis in axes] for level, axes in self.nest.items()
         }
         s.reorder(*leading, *(loop for level in loops.values() for loop in level))
         return TiledLoops(s, loops)
 
-    def _split(self, s: Schedule, axis: TiledAxis, *, sampled: bool) -> dict[Level, str]:
+    def _split(self, s: Schedule, axis: TiledAxis, tail: str, *, sampled: bool) -> dict[Level, str]:
         levels = self.levels_of(axis)
         fixed = [const(axis.unit)] if axis.unit > 1 else []
         count = len(levels) - len(fixed)
         sizes: list[Expr] = [const(1)] * (count - 1)
         if sampled:
             sizes = s.sample_tile(axis.loop, count, axis.most, unit=axis.unit)
-        return dict(zip(levels, s.split(axis.loop, [*sizes, *fixed], "shift"), strict=True))
+        return dict(zip(levels, s.split(axis.loop, [*sizes, *fixed], tail), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +163,11 @@ def run_as(s: Schedule, loop: str, kind: LoopKind) -> None:
             pass
         case _:
             s.bind(loop, kind)
+
+
+def filled_tail(s: Schedule, loop: str) -> str:
+    """The tail of a split into tiles none of which is longer than the loop."""
+    return "shift" if is_fixed(s.extent(loop)) else "fill"
 
 
 def fuse_all(s: Schedule, loops: Sequence[str]) -> str:

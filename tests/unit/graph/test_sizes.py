@@ -5,13 +5,13 @@ from pathlib import Path
 import onnx
 import pytest
 
-from retune.core.dims import Size, assuming, dim_of
+from retune.core.dims import Size, assuming, dim_of, sizes_of
 from retune.core.errors import ModelError
 from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.zoo import LIGHT, ZOO
 from retune.frontend.zoo.writer import open_axes
-from retune.graph.fuse import partition
+from retune.graph.fuse import ALIAS, partition
 from retune.graph.passes.pipeline import optimise
 from tests.support.sized_networks import check, fixing, imported, model_of
 
@@ -267,6 +267,77 @@ def test_lengths_heights_and_widths_stay_open(name: str) -> None:
     assert len(fitting) >= 2 + 2 * (not conditions), list(map(str, conditions))
     for values in (at_hand, *fitting):
         check(model, graphs, values, tolerance=1e-4)
+
+
+BEGIN, COUNT = dim_of(Size("begin", 1, 6)), dim_of(Size("count", 1, 6))
+ROWS, COLUMNS = dim_of(Size("rows", 2, 40)), dim_of(Size("columns", 2, 40))
+STATED: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {
+    "ends": (
+        "(float[n, 6, 8] x, int64[1] s) => (float[n, k, 8] y) { a = Constant <value_ints = [1]> ()"
+        " z = Constant <value_ints = [0]> () t = Slice(x, z, s, a) y = Relu(t) }",
+        {"s": (COUNT,)},
+    ),
+    "starts": (
+        "(float[n, 6, 8] x, int64[1] s) => (float[n, k, 8] y) { a = Constant <value_ints = [1]> ()"
+        " e = Constant <value_ints = [4611686018427387904]> () t = Slice(x, s, e, a) y = Relu(t) }",
+        {"s": (-BEGIN,)},
+    ),
+    "images": (
+        "(float[n, 2, 4, 6] x, int64[2] hw, float[3, 2, 3, 3] w) => (float[n, 3, p, q] y) {"
+        " f = Conv <pads = [1, 1, 1, 1]> (x, w) b = Shape <start = 0, end = 2> (f)"
+        ' c = Concat <axis = 0> (b, hw) r = Resize <mode = "linear"> (f, , , c) y = Sigmoid(r) }',
+        {"hw": (ROWS, COLUMNS)},
+    ),
+    "largest": (
+        "(float[n, 8] x, int64[1] k) => (float[n, p] y, int64[n, p] z) { y, z = TopK(x, k) }",
+        {"k": (COUNT,)},
+    ),
+    "numbers": (
+        "(float[n, 8] x, int64 k) => (int64[p] y, float[n, 8] z) { a = Constant <value_int = 0> ()"
+        " b = Constant <value_int = 1> () y = Range(a, k, b) f = Cast <to = 1> (k) z = Mul(x, f) }",
+        {"k": (COUNT,)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_an_input_may_state_a_size(name: str) -> None:
+    """Its value is how many elements there are, and is read from it when the network runs."""
+    text, stated = STATED[name]
+    model = model_of(text)
+    sizes = sorted(sizes_of(e for dims in stated.values() for e in dims), key=str)
+    values = _values((N, *sizes))
+    graphs, conditions = imported(model, [N], values[0], stated)
+    assert not conditions, list(map(str, conditions))
+    for found in values:
+        check(model, graphs, found, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("causal", ["elementwise", "elementwise", "broadcast_to"]),
+        ("embedding", ["gather", "slice", "elementwise", "slice"]),
+        ("corners", ["resize_along", "resize_along"]),
+        ("scales", ["resample", "repeat", "resample"]),
+    ],
+)
+def test_numbers_of_elements_need_no_kernels(name: str, kernels: list[str]) -> None:
+    """They are computed by what reads them, and table rows that they number are a slice."""
+    text, sizes, _ = SPATIAL[name]
+    graphs, _ = imported(model_of(text), sizes, _values(sizes)[0])
+    kinds = [group.kind for group in partition(graphs[-1])]
+    assert [kind for kind in kinds if kind != ALIAS] == kernels
+
+
+def test_values_are_those_of_an_input_of_integers() -> None:
+    model = model_of(STATED["ends"][0])
+    for name, elements in (("x", (COUNT,)), ("s", (COUNT, COUNT)), ("r", (COUNT,))):
+        with (
+            pytest.raises(ModelError, match="expected an input of"),
+            assuming({"count": 2, "n": 1}),
+        ):
+            import_model(model, {"n": (n,)}, values={name: elements})
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -427,6 +427,19 @@ CASES += [
     ("pack_blocks", [(1, 3, 4, 8)], {"batch": 1, "block": 4, "layout": "NHWC"}),
     ("unpack_blocks", [(1, 2, 3, 4, 2, 4)], {"channels": 7, "layout": "NCHW"}),
     ("unpack_blocks", [(2, 2, 3, 4, 1, 4)], {"channels": 5, "layout": "NHWC"}),
+    *(
+        (
+            "resize_along",
+            [(2, 5, 3)],
+            {"axis": 1, "made": made, "mode": mode, "coordinates": c, "rounding": r, "scale": s},
+        )
+        for made, mode, c, r, s in (
+            (8, "linear", "align_corners", "floor", 0.0),
+            (7, "linear", "half_pixel", "floor", 1.5),
+            (3, "nearest", "asymmetric", "floor", 0.0),
+            (9, "nearest", "half_pixel", "round_prefer_floor", 0.0),
+        )
+    ),
     ("extents", [], {"values": (7, 3, -2, 9), "shape": (2, 2), "to": INT64}),
     ("extents", [], {"values": (5,), "shape": (), "to": INT32}),
     ("positions", [], {"shape": (3, 4), "steps": (-2, 1), "begin": 5, "to": INT64}),

@@ -1,12 +1,15 @@
 """Storage maps: every element has a place of its own, and arrays come back as they were."""
 
+from collections.abc import Callable
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.core.dims import Size, assuming, dim_of
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, const
 from retune.ir.flat import elements, flat_index, flat_terms
@@ -226,3 +229,34 @@ def test_a_single_column_of_a_wider_buffer_keeps_its_place():
         np.testing.assert_array_equal(
             column.reshaped(shape).pack(array.reshape(shape)), column.pack(array)
         )
+
+
+ROWS, HEIGHT, TOKENS = (dim_of(Size(n, 1, 9)) for n in ("n", "h", "s"))
+SIZED: dict[str, Callable[[int, int, int], Storage]] = {
+    "blocks": lambda n, h, _: row_major((n, 50, h, 7)).tiled(1, 16),
+    "NHWC": lambda n, h, _: row_major((n, 50, h, 7)).ordered((0, 2, 3, 1)),
+    "joined": lambda n, h, s: row_major((n, h, s, 6)).reshaped((n * h * s, 6)),
+    "joined in part": lambda n, h, s: row_major((n, h, s, 6)).reshaped((n, h * s, 6)),
+    "apart": lambda n, h, s: row_major((n * h * s, 6)).reshaped((n, h, s, 6)),
+    "heads": lambda n, _, s: row_major((n, s, 8)).reshaped((n, s, 2, 4)),
+    "single": lambda n, _, s: row_major((n, s)).reshaped((n, 1, 1, s)),
+    "columns": lambda n, h, s: row_major((n, h, s, 6)).columns(2, 9).reshaped((n * h * s, 6)),
+    "halo": lambda n, h, s: row_major((n, h, s, 6)).within(1, 1, h + 2).within(2, 1, s + 2),
+    "section": lambda n, _, s: row_major((n, s + 4, 6)).section(1, 2, s),
+    "joined blocks": lambda n, h, s: row_major((n, 32, h, s)).tiled(1, 16).reshaped((n, 32, h * s)),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_storages_of_sizes_are_those_of_their_values(name: str):
+    with assuming({"n": 2, "h": 3, "s": 4}) as assumed:
+        sized = SIZED[name](ROWS, HEIGHT, TOKENS)
+        covers, columns = sized.covers, sized.is_columns
+    assert assumed.conditions == ()
+    for n, h, s in product((1, 2, 9), (1, 5), (1, 9)):
+        fixed = SIZED[name](n, h, s)
+        at = sized.at({"n": n, "h": h, "s": s})
+        assert (at.elements, at.offset) == (fixed.elements, fixed.offset)
+        data = np.arange(prod(fixed.shape)).reshape(fixed.shape)
+        assert np.array_equal(at.pack(data), fixed.pack(data))
+        assert (covers, columns) == (at.covers, at.is_columns)

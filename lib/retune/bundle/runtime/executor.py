@@ -80,6 +80,7 @@ def _looping(plan: NetworkPlan, part: Part) -> Executor:
     """Loops as parts that run several times over."""
     prepared = cache(part)
 
+    @cache
     def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
         every = launchable_segments(plan, plan.segments(first, end))
         return tuple(launch for s in every for launch in prepared(s.first, s.end, s.times))
@@ -101,6 +102,7 @@ def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     def launch(first: int, end: int, rounds: int) -> PreparedKernel:
         return kernel.launch(bases, first=first, last=end, rounds=rounds)
 
+    @cache
     def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
         every = launchable_segments(plan, rows.segments_of(first, end))
         return tuple(launch(s.first, s.end, s.times) for s in every)

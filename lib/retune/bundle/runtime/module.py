@@ -353,6 +353,16 @@ class Module:
             return iter(())
         return _medians([[r.seconds for r in self.observe(feeds)[1]] for _ in range(count)])
 
+    def plan_for(self, inputs: Mapping[str, np.ndarray] | None = None) -> NetworkPlan:
+        """The plan for the sizes of these inputs alone, or for the largest ones.
+
+        Raises: InputError as `run`.
+        """
+        if inputs is None:
+            return self.plan.at(self.plan.largest)
+        shapes = tuple(array.shape for array in self._check.arrays(inputs))
+        return self.plan.at(self._check.sizes(shapes))
+
     def random_inputs(
         self, seed: int = 0, sizes: SizeValues | None = None
     ) -> dict[str, np.ndarray]:

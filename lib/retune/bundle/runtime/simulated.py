@@ -48,11 +48,11 @@ def simulated_seconds(plan: NetworkPlan, board: SimulatedBoard) -> float:
 
 
 def launch_seconds(plan: NetworkPlan, board: SimulatedBoard) -> tuple[float, ...]:
-    """What each launch of the plan takes on the board, in order."""
+    """What each launch of the plan takes on the board, in order; of the largest sizes."""
     offending = Script(board).offending
     return tuple(
         1e-6 * time_us
-        for program in programs_of(plan)
+        for program in programs_of(plan.at(plan.largest))
         for time_us in program_times_us(program, board, offending)
     )
 
@@ -145,18 +145,19 @@ class SimulatedModule(Module):
         self,
         repeat: int = 20,
         warmup: int = 3,  # noqa: ARG002  nothing runs
-        inputs: Mapping[str, np.ndarray] | None = None,  # noqa: ARG002
+        inputs: Mapping[str, np.ndarray] | None = None,
     ) -> list[float]:
         """Simulated seconds of each of `repeat` runs: all the same."""
-        return [simulated_seconds(self.plan, self._board)] * repeat
+        return [simulated_seconds(self.plan_for(inputs), self._board)] * repeat
 
     def profile(
         self,
         repeat: int = 10,  # noqa: ARG002  all would be the same
-        inputs: Mapping[str, np.ndarray] | None = None,  # noqa: ARG002
+        inputs: Mapping[str, np.ndarray] | None = None,
         ceilings: Roofline | None = None,  # noqa: ARG002  the board has its own
     ) -> tuple[LaunchProfile, ...]:
         """The simulated time of each step in order, against the board's roofline."""
-        launched = iter(launch_seconds(self.plan, self._board))
-        seconds = [0.0 if isinstance(s, PlanHost) else next(launched) for s in self.plan.steps]
-        return profile_rows(self.plan.steps, seconds, BoardRoofline(self._board))
+        plan = self.plan_for(inputs)
+        launched = iter(launch_seconds(plan, self._board))
+        seconds = [0.0 if isinstance(s, PlanHost) else next(launched) for s in plan.steps]
+        return profile_rows(plan.steps, seconds, BoardRoofline(self._board))

@@ -12,7 +12,7 @@ import onnx
 from retune.core.errors import ModelError
 from retune.frontend.onnx.body import BodyImporter
 from retune.frontend.onnx.functions import functions_of
-from retune.frontend.onnx.inputs import Shapes, check_outputs, input_types
+from retune.frontend.onnx.inputs import Shapes, check_outputs, check_values, input_types
 from retune.frontend.onnx.order import needed_nodes, read_of, sorted_nodes
 from retune.frontend.quantized.narrow import widened
 from retune.frontend.quantized.pairs import take_pairs
@@ -24,19 +24,23 @@ from retune.proto.labels import with_numbers
 from retune.proto.scope import NameScope, opsets_of
 
 
-def load_file(path: Path, shapes: Shapes | None = None) -> Graph:
-    """The network in an ONNX file as a verified graph. Raises: ModelError."""
-    return import_model(read_onnx(path), shapes, folder=path.parent, name=path.stem)
+def load_file(path: Path, shapes: Shapes | None = None, values: Shapes | None = None) -> Graph:
+    """The network in an ONNX file as a verified graph, see `import_model`. Raises: ModelError."""
+    return import_model(read_onnx(path), shapes, values=values, folder=path.parent, name=path.stem)
 
 
 def import_model(
     model: onnx.ModelProto,
     shapes: Shapes | None = None,
     *,
+    values: Shapes | None = None,
     folder: Path = Path(),
     name: str = "",
 ) -> Graph:
     """The ONNX model as a verified graph; external weights are read from inside `folder`.
+
+    `shapes` may have Dims, and `values` are Dims for the elements of inputs that are sizes: where
+    slices start, how large an image becomes, how many elements are the largest.
 
     A model that is quantized already, with pairs of QuantizeLinear and DequantizeLinear or with
     operators on integers, computes with its integers. Raises: ModelError that names the place,
@@ -45,15 +49,17 @@ def import_model(
     model = widened(with_numbers(model).model)
     pairs = take_pairs(in_pairs(model, folder), folder)
     if pairs is not None:
-        floats = _import(pairs.model, shapes, folder, name)
+        floats = _import(pairs.model, shapes, values or {}, folder, name)
         lost = pairs.codes.keys() - floats.types.keys()
         made = None if lost else realize_given(floats, pairs.given)
         if made is not None:
             return made
-    return _import(model, shapes, folder, name)
+    return _import(model, shapes, values or {}, folder, name)
 
 
-def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: str) -> Graph:
+def _import(
+    model: onnx.ModelProto, shapes: Shapes | None, values: Shapes, folder: Path, name: str
+) -> Graph:
     """The model as it stands."""
     name = name or model.graph.name or "network"
     opset = opset_of(model, name)
@@ -62,8 +68,10 @@ def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: s
     build = GraphBuilder(name, fold=True, reserved=made)
     scope = NameScope(opsets=opsets_of(model))
     stored = initializer_names(model.graph)
-    for value, entry in input_types(model.graph, shapes or {}, stored).items():
-        scope.names[value] = build.input(value, entry)
+    types = input_types(model.graph, shapes or {}, stored)
+    check_values(types, values)
+    for value, entry in types.items():
+        scope.names[value] = build.input(value, entry, values.get(value, ()))
     check_outputs(model.graph)
     read = read_of(model.graph, nodes)
     for weight, array in initializers(model.graph, folder, read.__contains__):

@@ -139,6 +139,18 @@ def check_elements(what: str, shape: Sequence[int]) -> None:
         )
 
 
+def check_values(types: Mapping[str, TensorType], values: Shapes) -> None:
+    """Raises: ModelError for values that are not those of an input of so many integers."""
+    for name, elements in values.items():
+        kind = types.get(name)
+        integers = kind is not None and kind.dtype.is_integer and kind.fixed
+        if kind is None or not integers or kind.elements != len(elements):
+            raise ModelError(
+                f"values are given for '{name}', which is {kind or 'not an input'}; expected an "
+                f"input of {len(elements)} integers"
+            )
+
+
 def check_outputs(graph: onnx.GraphProto) -> None:
     """Holds after the call: no output is stated to be of a type that a network cannot return.
 

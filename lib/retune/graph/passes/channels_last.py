@@ -262,7 +262,7 @@ HANDLERS: dict[str, Convert] = {
     "global_max_pool": _window,
     **dict.fromkeys(("batch_norm", "resample", "gather", "lookup_codes", "sample"), _tables),
     **dict.fromkeys(("concat", "softmax", "log_softmax", "lrn", "standardise"), _along_axes),
-    **dict.fromkeys(("pad", "extend", "slice", "repeat"), _along_axes),
+    **dict.fromkeys(("pad", "extend", "slice", "repeat", "resize_along"), _along_axes),
     **dict.fromkeys(("cumulative_sum", "cumulative_product", "top_indices"), _along_axes),
     "depth_to_space": _images,
     "transpose": _transpose,

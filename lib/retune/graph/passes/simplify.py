@@ -1,12 +1,14 @@
 """Rules that remove work and bring nodes to one form. Each states its law."""
 
 from collections.abc import Container
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
 from retune.core.dims import always_equal, always_same, is_fixed
 from retune.graph.graph import Graph, Node, without_dead
+from retune.graph.passes.numbers import gather_of_positions, move_positions
 from retune.graph.rewrite import GraphRewriter, rebuild, renamed, until_stable
 from retune.ops.convolution import border
 from retune.ops.registry import AttrValue, integer, ints, lookup, number
@@ -24,6 +26,8 @@ def remove_identities(graph: Graph) -> Graph:
         drop_identity,
         drop_broadcast,
         spread_last,
+        move_positions,
+        gather_of_positions,
         gather_to_slice,
         merge_reshapes,
         merge_transposes,
@@ -335,15 +339,7 @@ def absorb_names(graph: Graph, wanted: Container[str]) -> Graph:
         for node in graph.nodes
         if not (node.op == "identity" and (node.inputs[0], node.outputs[0]) in dropped)
     )
-    cut = Graph(
-        name=graph.name,
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        nodes=kept,
-        types=graph.types,
-        constants=graph.constants,
-    )
-    return without_dead(renamed(cut, names))
+    return without_dead(renamed(replace(graph, nodes=kept), names))
 
 
 def materialise_outputs(graph: Graph) -> Graph:
@@ -359,10 +355,8 @@ def materialise_outputs(graph: Graph) -> Graph:
         Node(op="identity", name=name, inputs=(source,), outputs=(name,))
         for name, source in stored.items()
     )
-    return Graph(
-        name=graph.name,
-        inputs=graph.inputs,
-        outputs=graph.outputs,
+    return replace(
+        graph,
         nodes=(*_reading(graph, stored), *copies),
         types={**graph.types, **{stored[name]: graph.types[name] for name in stored}},
         constants={stored.get(name, name): array for name, array in graph.constants.items()},

@@ -65,7 +65,9 @@ class _Widened:
         self._build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
         self._wide: dict[str, str] = {"": ""}
         for name in graph.inputs:
-            self._wide[name] = self._widen(self._build.input(name, graph.types[name]))
+            self._wide[name] = self._widen(
+                self._build.input(name, graph.types[name], graph.values.get(name, ()))
+            )
         for name, array in graph.constants.items():
             dtype, held = graph.types[name].dtype.compute, array
             if _only_stored(graph.types[name]):

@@ -127,7 +127,9 @@ class _Realizer:
 
     def graph(self) -> Graph:
         for name in self.old.inputs:
-            self.floats[name] = self.build.input(name, self.old.types[name])
+            self.floats[name] = self.build.input(
+                name, self.old.types[name], self.old.values.get(name, ())
+            )
         for name, array in self.old.constants.items():
             self.floats[name] = self.build.constant(name, array, self.old.types[name].dtype)
         inside: set[str] = set()

@@ -8,7 +8,7 @@ it.
 
 from dataclasses import dataclass
 
-from retune.core.dims import is_fixed
+from retune.core.dims import example, is_fixed, most
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, const, minimum
@@ -64,15 +64,15 @@ def matrix_tile(stage: Accesses, spec: DeviceSpec) -> MatrixTile | None:
     if instruction is None:
         return None
     entry = instruction.entry
-    if not all(is_fixed(evaluate_int(loop.extent)) for loop in stage.loops):
+    pixels = [loop for loop in stage.results[:-1] if most(evaluate_int(loop.extent)) > 1]
+    if not all(is_fixed(evaluate_int(n.extent)) for n in stage.loops if n not in pixels):
         return None
-    pixels = [loop for loop in stage.results[:-1] if evaluate_int(loop.extent) > 1]
     channels = stage.group or evaluate_int(stage.results[-1].extent)
     depth = evaluate_int(stage.steps[-1].extent) // entry.pack
     packs = max(n for n in range(1, entry.k // entry.pack + 1) if depth % n == 0)
     if not pixels or channels < entry.n or packs < _LEAST_PACKS:
         return None
-    length = evaluate_int(pixels[-1].extent)
+    length = example(evaluate_int(pixels[-1].extent))
     rows = -(-length // -(-length // entry.m))
     return MatrixTile(instruction, rows, packs) if rows >= _LEAST_ROWS else None
 
@@ -97,7 +97,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
         ROW: pixels[-1:],
         LANE: [channels],
     }
-    tile = Tiling(CPU, nest, [*pixels, channels]).apply(s, leading, sampled=sampled)
+    tile = Tiling(CPU, nest, [*pixels, channels]).apply(s, leading, sampled=sampled, filled=True)
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     _order(s, name, plan)

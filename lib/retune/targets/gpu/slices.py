@@ -27,7 +27,16 @@ from retune.targets.gpu.tile import (
     share,
     steps_of,
 )
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, TiledLoops, fuse_all
+from retune.targets.tiling import (
+    GROUP,
+    ITEM,
+    LANE,
+    REGISTER,
+    VIRTUAL,
+    TiledLoops,
+    filled_tail,
+    fuse_all,
+)
 
 _SLICES = (2, 4, 8, 16, 32)
 _SHARED_SLICES = (2, 4, 8)
@@ -121,6 +130,8 @@ class GroupTile:
     """Neighbouring channels of one item: 1, or the last part of the channels' loop."""
     rows: int = 0
     """Which index, counted from the last one, has the first loop."""
+    filled: bool = False
+    """Whether no tile is longer than its axis, whatever sizes that depends on."""
     most_items: int = 0
     """Work-items that there are results for."""
 
@@ -165,7 +176,8 @@ def _cut(s: Schedule, cut: GroupTile) -> tuple[list[str], list[str], list[str]]:
         size = const(1)
         for n in inside[: len(inside) - len(lanes)]:
             size = size * n
-        parts.append(s.split(loop, [size, *lanes], "shift"))
+        tail = filled_tail(s, loop) if cut.filled else "shift"
+        parts.append(s.split(loop, [size, *lanes], tail))
     groups, results, lane = [p[0] for p in parts], [p[1] for p in parts], parts[-1][2:]
     s.reorder(*cut.leading, *groups, *results, *lane)
     bind_groups(s, TiledLoops(s, {GROUP: groups}), cut.leading)

@@ -11,7 +11,7 @@ then `schedule_warp`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retune.core.dims import is_fixed
+from retune.core.dims import is_fixed, least, most
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
@@ -21,7 +21,16 @@ from retune.targets.fusion import pack_operands, results_of
 from retune.targets.gpu.slices import GroupTile, sum_in_group
 from retune.targets.gpu.tile import bind_groups, roles
 from retune.targets.instructions import Instruction, find_instruction
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, Level, TiledLoops, unroll_all
+from retune.targets.tiling import (
+    GROUP,
+    ITEM,
+    LANE,
+    REGISTER,
+    Level,
+    TiledLoops,
+    filled_tail,
+    unroll_all,
+)
 
 _MOST_PIXELS = 8
 """Of an item."""
@@ -54,11 +63,12 @@ def warp_tiles(stage: Accesses, spec: DeviceSpec) -> list[WarpTile]:
         return []
     entry = instruction.entry
     first, second = _items_of(entry)
-    if not all(is_fixed(evaluate_int(loop.extent)) for loop in stage.loops):
-        return []
     *pixels, channels = (evaluate_int(loop.extent) for loop in stage.results)
-    steps, rest = divmod(evaluate_int(stage.steps[-1].extent), entry.k)
-    match [n for n in pixels if n > 1]:
+    depths = [evaluate_int(loop.extent) for loop in stage.steps]
+    if not all(map(is_fixed, (channels, *depths))):
+        return []
+    steps, rest = divmod(depths[-1], entry.k)
+    match [least(n) for n in pixels if most(n) > 1]:
         case [*_, rows, columns]:
             fit = rows >= entry.m and columns >= first
         case [several]:
@@ -87,7 +97,8 @@ def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
         return
     out = results_of(s, name)
     sizes = _tile_sizes(s, out, entry)
-    parts = [s.split(loop, n, "shift") for loop, n in zip(sizes.loops, sizes.parts, strict=True)]
+    pairs = zip(sizes.loops, sizes.parts, strict=True)
+    parts = [s.split(loop, n, filled_tail(s, loop)) for loop, n in pairs]
     loops = _levels(parts)
     s.reorder(*sizes.leading, *(n for level in loops.values() for n in level))
     tile = TiledLoops(s, loops)
@@ -103,9 +114,9 @@ def _tile_sizes(s: Schedule, out: str, entry: Intrinsic) -> GroupTile:
     axes = s.axes(out)
     leading, pixels, channels = roles(s, axes, None)
     first, second = _items_of(entry)
-    extent, least = s.extent(pixels[0]), 1 if len(pixels) > 1 else first
-    most = [n for n in range(entry.m, _MOST_PIXELS + 1, entry.m) if n * least <= extent and n != 6]
-    held = s.sample_categorical(f"pixels.{out}", most)
+    extent, beside = least(s.extent(pixels[0])), 1 if len(pixels) > 1 else first
+    fit = [n for n in range(entry.m, _MOST_PIXELS + 1, entry.m) if n * beside <= extent and n != 6]
+    held = s.sample_categorical(f"pixels.{out}", fit)
     extent = s.extent(channels)
     vectors = [n for n in range(1, _MOST_VECTORS + 1) if n * second * entry.n <= extent]
     wide = s.sample_categorical(f"vectors.{out}", vectors)
@@ -116,6 +127,7 @@ def _tile_sizes(s: Schedule, out: str, entry: Intrinsic) -> GroupTile:
         parts=[*parts, [second, wide, entry.n]],
         lanes=entry.n,
         rows=axes.index(pixels[0]) - len(axes),
+        filled=True,
     )
 
 

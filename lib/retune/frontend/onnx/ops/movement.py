@@ -2,7 +2,7 @@
 
 from math import prod
 
-from retune.core.dims import always_equal, is_fixed
+from retune.core.dims import always_equal, is_fixed, never_above
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 from retune.ops.shapes import broadcast_shapes
@@ -105,12 +105,22 @@ def sliced(extent: int, start: int, end: int, step: int) -> tuple[int, int]:
     if all(map(is_fixed, (extent, start, end, step))):
         picked = range(extent)[slice(start, end, step)]
         return picked.start, len(picked)
-    least, last = (0, extent) if step > 0 else (-1, extent - 1)
+    first, last = (0, extent) if step > 0 else (-1, extent - 1)
     begin, behind = (
-        max(least, min(place + extent if place < 0 else place, last)) for place in (start, end)
+        _between(place + extent if place < 0 else place, first, last) for place in (start, end)
     )
     count = -((begin - behind) // step) if step > 0 else -((behind - begin) // -step)
-    return begin, max(0, count)
+    return begin, _at_least(count, 0)
+
+
+def _between(place: int, first: int, last: int) -> int:
+    """The place, or the nearer one of the limits."""
+    return _at_least(place if never_above(place, last) else min(place, last), first)
+
+
+def _at_least(number: int, limit: int) -> int:
+    """The greater one; of sizes whose ranges say so, nothing is asked."""
+    return number if never_above(limit, number) else max(limit, number)
 
 
 @onnx_op("Split")
