@@ -21,11 +21,6 @@ def model_of(text: str) -> onnx.ModelProto:
     return parser.parse_model(f"<{_OPSETS}> net {text}")
 
 
-def fixing(conditions: Iterable[Condition]) -> list[str]:
-    """Those that hold for one value of a size only."""
-    return [str(c) for c in conditions if c.relation == "eq" and c.holds and len(c.dim.sizes) == 1]
-
-
 def imported(
     model: onnx.ModelProto,
     sizes: Iterable[Size],

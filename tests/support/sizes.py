@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from retune.codegen.lower import lower
+from retune.codegen.lower import finished, lower
 from retune.codegen.source import GIVEN, ProgramSource
 from retune.codegen.target import Target
 from retune.core.dims import Condition, Size, SizeValues, assuming, dim_of
@@ -14,8 +14,9 @@ from retune.core.target import DeviceSpec
 from retune.device.opencl.runtime import BuiltProgram, Device
 from retune.ir.expr import as_expr, maximum
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program, from_dag
+from retune.ir.stmt import Program, from_dag, program_at
 from retune.ir.te import Dag, at_sizes, compute, concat, placeholder, reduce_axis
+from retune.ir.verify import verify
 from retune.schedule.space import Space
 from retune.targets.devices import target_of
 from tests.support.dags import (
@@ -38,6 +39,7 @@ from tests.support.dags import (
     total,
     transpose,
 )
+from tests.support.items import run_items
 from tests.support.oracle import Arrays, assert_close, inputs_for, poisoned, reference
 
 MARGIN = 64
@@ -88,8 +90,9 @@ def lowered(
         sources: dict[str, ProgramSource] = {}
         for sketch in rules(from_dag(dag), spec).sketches:
             for row in sketch.sample(each, rng):
-                name = f"{sketch.name} {sketch.decided(row)}"
-                sources[name] = lower(sketch.instantiate(row), target or target_of(spec))
+                name, program = f"{sketch.name} {sketch.decided(row)}", sketch.instantiate(row)
+                verify(program)
+                sources[name] = lower(program, target or target_of(spec))
     return Lowered(dag, sources, assumed.conditions)
 
 
@@ -278,3 +281,21 @@ def assert_random_right(device: Device, rules: Rules, spec: DeviceSpec, seed: in
     every = [at, *(random_sizes(rng) for _ in range(40))]
     assert_right_at(device, made, [values for values in every if made.serves(values)][:5], seed)
     return ", ".join(made.noted)
+
+
+def assert_items_right(rules: Rules, spec: DeviceSpec, seed: int) -> None:
+    """Work-items that run what is printed for a random expression never race, at two sizes."""
+    rng = np.random.default_rng(seed)
+    at = random_sizes(np.random.default_rng(seed + 1))
+    with assuming(at) as assumed:
+        dag = random_sized_dag(rng)
+        sketches = rules(from_dag(dag), spec).sketches
+        sketch = sketches[rng.integers(len(sketches))]
+        program = finished(sketch.instantiate(sketch.sample(1, rng)[0]))
+    every = [at, *(random_sizes(rng) for _ in range(10))]
+    met = [v for v in every if all(condition.at(v) for condition in assumed.conditions)]
+    for values in met[:2]:
+        fixed = at_sizes(dag, values)
+        inputs = inputs_for(fixed, seed)
+        found = run_items(program_at(program, values), inputs, seed)
+        assert_close(found, reference(fixed, inputs), f"{sketch.name} at {values}\n{program}")

@@ -31,7 +31,7 @@ from retune.codegen.source import (
     ProgramSource,
     Run,
 )
-from retune.core.dims import SizeValues, dim_of, example
+from retune.core.dims import SizeValues, dim_of, example, sizes_of
 from retune.core.dtypes import FLOAT16, INT32, DType
 from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
@@ -125,7 +125,7 @@ def build_finalists(
     """
     graph = network.graph
     check_types(graph, spec)
-    sources = _Sources(finalists, spec, {s.name: example(dim_of(s)) for s in graph.sizes})
+    sources = _Sources(finalists, spec, _sizes_at_hand(graph))
     parts = _PlanBuilder(
         network=network, tasks=network.tasks, sources=sources, views=find_views(network, spec)
     )
@@ -150,8 +150,14 @@ def build_finalists(
         counts=index_counts(graph),
         least=least_values(graph),
         sizes=tuple(parts.sizes()),
+        values={name: row for name, row in graph.values.items() if sizes_of(row)},
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
+
+
+def _sizes_at_hand(graph: Graph) -> dict[str, int]:
+    elements = [element for row in graph.values.values() for element in row]
+    return {size.name: example(dim_of(size)) for size in {*graph.sizes, *sizes_of(elements)}}
 
 
 def check_types(graph: Graph, spec: DeviceSpec) -> None:
@@ -329,6 +335,7 @@ class _PlanBuilder:
         """
         loop, prefix = self.network.loops[group.name], f"{self.prefix}{group.name}/"
         scan, count = loop.scan, loop.carried
+        steps = int(scan.steps)  # which depends on no size: a plan is for so many
         states = [self._state(loop, value, prefix) for value in loop.step.graph.inputs[:count]]
         around = {value: value for value in loop.start.graph.types if value in self.graph.types}
         first = dict(zip(loop.start.graph.outputs, (pair[0] for pair in states), strict=True))
@@ -338,15 +345,15 @@ class _PlanBuilder:
         names = dict(zip(loop.step.graph.inputs[count:], read, strict=True))
         names |= zip(loop.step.graph.outputs[count:], made, strict=True)
         begin = len(self.launches)
-        for turn in range(min(2, scan.steps)):
+        for turn in range(min(2, steps)):
             self._step(loop, states, names, turn, prefix)
-        if scan.steps > 3:
-            times = scan.steps // 2
+        if steps > 3:
+            times = steps // 2
             self.loops.append(PlanLoop(first=begin, end=len(self.launches), times=times))
-        if scan.steps > 2 and scan.steps % 2:
+        if steps > 2 and steps % 2:
             self._step(loop, states, names, 0, prefix)
         used = {*self.graph.uses(), *self.graph.outputs}
-        last = (pair[scan.steps % 2] for pair in states[count - scan.states :])
+        last = (pair[steps % 2] for pair in states[count - scan.states :])
         for value, of in zip(group.anchor.outputs, last, strict=False):
             if value in used:
                 self._value(value)
@@ -411,6 +418,11 @@ class _PlanBuilder:
         for size, (value, axis) in self.graph.sizes.items():
             name = self._size(size.name)
             yield PlanSize(size=size, buffer=name, input=value, axis=axis)
+        found = {*self.graph.sizes}
+        for value, elements in self.graph.values.items():
+            for size in sorted(sizes_of(elements) - found, key=str):
+                found.add(size)
+                yield PlanSize(size=size, buffer=self._size(size.name), input=value)
 
     def _size(self, size: str) -> str:
         name = own_name(size, self.graph)

@@ -85,8 +85,11 @@ def check_sizes(plan: NetworkPlan) -> None:
         if (held.role, DType(held.dtype), held.elements) != ("size", INT32, 1):
             got = f"{held.role} of {held.elements} {held.dtype}"
             raise broken_plan(plan, where, "a buffer of role size, of one int32", got)
-        own = dict(enumerate(read.shape)).get(each.axis, -1)
-        if each.input not in plan.inputs or not always_equal(own, dim_of(each.size)):
+        own = -1 if each.axis is None else dict(enumerate(read.shape)).get(each.axis, -1)
+        is_fixed = each.size.least == each.size.most
+        elements = sizes_of(plan.values.get(each.input, ()))
+        stated = each.axis is None and (is_fixed or each.size in elements)
+        if each.input not in plan.inputs or not (stated or always_equal(own, dim_of(each.size))):
             got = f"axis {each.axis} of {each.input}, {read.shape}"
             raise broken_plan(plan, where, "an axis of an input of this extent", got)
     held_by = sorted(each.buffer for each in plan.sizes)
@@ -123,8 +126,22 @@ def _extents(plan: NetworkPlan) -> Iterator[tuple[str, Iterable[int]]]:
         parts = alias.storage.parts if alias.storage else ()
         numbers = [n for p in parts for n in (p.divisor, p.extent, p.first, p.room)]
         yield f"alias {alias.value} of {alias.of}", numbers
+    for name, elements in plan.values.items():
+        yield f"values of {name}", elements
     for variant in plan.variants:
         yield f"variant {variant}", [condition.dim for condition in variant.conditions]
+
+
+def check_values(plan: NetworkPlan) -> None:
+    """Inputs whose elements are stated are integers, as many as are stated."""
+    for name, elements in plan.values.items():
+        where = f"values of {name}"
+        if name not in plan.inputs:
+            raise broken_plan(plan, where, "an input", "another name")
+        entry = plan.buffer(name)
+        if not DType(entry.dtype).is_integer or not always_equal(entry.elements, len(elements)):
+            got = f"{entry.elements} of {entry.dtype}"
+            raise broken_plan(plan, where, f"{len(elements)} integers", got)
 
 
 def check_variants(plan: NetworkPlan) -> None:
@@ -169,7 +186,9 @@ def check_sized_samples(plan: NetworkPlan) -> None:
     if sorted(plan.samples) != sorted(plan.inputs):
         raise broken_plan(plan, "samples", "some of each input", str([*plan.samples]))
     try:
-        InputCheck(plan).sizes(tuple(plan.samples[name].shape[1:] for name in plan.inputs))
+        InputCheck(plan).sizes([plan.samples[name][0] for name in plan.inputs])
+    except IndexError:
+        raise broken_plan(plan, "samples", "some of each input", "none") from None
     except InputError as error:
         raise broken_plan(plan, "samples", "some of each input", str(error)) from error
 
@@ -496,6 +515,7 @@ WHOLE_CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_names_unique,
     check_sizes,
     check_extents,
+    check_values,
     check_variants,
     check_variant_buffers,
     check_weights,

@@ -86,7 +86,7 @@ class _SizeEntry:
     step: Positive = 1
     buffer: str
     input: str
-    axis: Count
+    axis: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +173,7 @@ class BundleManifest:
     properties: Mapping[str, _Properties] = field(default_factory=dict[str, _Properties])
     """By kernel; bundles from before they were stated have none."""
     sizes: tuple[_SizeEntry, ...] = ()
+    values: Mapping[str, tuple[Extent, ...]] = field(default_factory=dict[str, tuple[Extent, ...]])
     variants: tuple[_VariantEntry, ...] = ()
 
 
@@ -205,6 +206,7 @@ def _stated(plan: NetworkPlan) -> dict[str, object]:
             for kernel in plan.kernels
         },
         **({"sizes": [_size_entry(each) for each in plan.sizes]} if plan.sizes else {}),
+        **({"values": {n: _written(row) for n, row in plan.values.items()}} if plan.values else {}),
         **({"variants": [_variant_entry(v) for v in plan.variants]} if plan.variants else {}),
     }
 
@@ -274,6 +276,7 @@ def _plan(
             PlanSize(size=sizes[each.name], buffer=each.buffer, input=each.input, axis=each.axis)
             for each in manifest.sizes
         ),
+        values={n: tuple(_extent(e, sizes) for e in row) for n, row in manifest.values.items()},
         variants=tuple(_variant(each, sizes) for each in manifest.variants),
     )
 
@@ -336,7 +339,7 @@ def _size_entry(each: PlanSize) -> dict[str, object]:
         input=each.input,
         axis=each.axis,
     )
-    return _without(entry, step=1)
+    return _without(entry, step=1, axis=None)
 
 
 def _variant_entry(variant: PlanVariant) -> _VariantEntry:

@@ -174,6 +174,8 @@ class NetworkPlan:
     """Input -> the samples that the user gave, along a first axis; without any, they are random."""
     sizes: tuple[PlanSize, ...] = ()
     """What extents and counts of work depend on; without any, the plan is for fixed shapes."""
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Input of integers -> what its elements are, in terms of sizes."""
     variants: tuple[PlanVariant, ...] = ()
     """A decision list: the first one whose conditions hold runs. Their launches and host steps are
     those of the plan, in order. Without any, all of the plan runs."""
@@ -399,6 +401,7 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
             if first <= loop.first and loop.end <= end
         ),
         samples=_samples_at(plan, values),
+        values={n: tuple(at(e, values) for e in row) for n, row in plan.values.items()},
         sizes=tuple(each.at(values) for each in plan.sizes),
         variants=(),
     )
@@ -441,6 +444,9 @@ def _samples_at(plan: NetworkPlan, values: SizeValues) -> dict[str, np.ndarray]:
     """The samples, if they are for these sizes."""
     for name, array in plan.samples.items():
         if array.shape[1:] != tuple(at(extent, values) for extent in plan.buffer(name).shape):
+            return {}
+        elements = [at(element, values) for element in plan.values.get(name, ())]
+        if elements and any(row.reshape(-1).tolist() != elements for row in array):
             return {}
     return dict(plan.samples)
 

@@ -15,13 +15,15 @@ _MOST_TRIES = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSize:
-    """A size of the values of a network: the extent of an input along an axis."""
+    """A size of the values of a network, as an input states it."""
 
     size: Size
     buffer: str
     """Of role `size`: kernels read its value there."""
     input: str
-    axis: int
+    axis: int | None = None
+    """It is the extent along this axis; None: it is what elements of the input say, see
+    `NetworkPlan.values`."""
 
     def at(self, values: SizeValues) -> "PlanSize":
         """It with its value of these alone."""

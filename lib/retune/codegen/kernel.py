@@ -365,6 +365,8 @@ class Kernel:
     fetches: bool = False
     """Whether it asks for lines ahead of their use."""
     functions: tuple[Function, ...] = ()
+    sizes: frozenset[Name] = frozenset()
+    """Names of the sizes that it reads at its start: they are the same for all items."""
     comment: tuple[str, ...] = ()
 
 

@@ -86,6 +86,8 @@ def lower(program: Program, target: Target) -> ProgramSource:
     """The program of a concrete schedule for a target, one kernel for each root nest.
 
     Nests that write constants become no kernels: numpy evaluates them, see `codegen.constants`.
+    A program with sizes is lowered where they are assumed (`core.dims.assuming`): its kernels read
+    them, and hold for all sizes that meet the conditions noted since the expression was made.
 
     Raises: CodegenError where a nest has no OpenCL form.
     """
@@ -242,6 +244,7 @@ def _kernel(
         body=statements,
         fetches=body.streams,
         functions=tuple(functions),
+        sizes=frozenset(body.frame.sizes.values()),
         comment=tuple(_comment(part.body, body)),
     )
     arena, called = _called(kernel, target)

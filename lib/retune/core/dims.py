@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
-from math import gcd, prod
+from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
@@ -207,6 +207,10 @@ class Dim(_Number):
         match self - rest:
             case Dim(terms=(((Size() as size,), factor),)) if (value - rest) % factor == 0:
                 return {size.name: (value - rest) // factor}
+            case Dim(terms=(((Quotient(Dim() as whole, step),), factor),)) if (
+                (size := whole.size) and size.step == step and (value - rest) % factor == 0
+            ):
+                return {size.name: (value - rest) // factor * step}
             case _:
                 raise ValueError(f"{self} is {value} for no size")
 
@@ -371,9 +375,10 @@ class Assumptions:
             return
         self._noted[condition] = None
         sizes = condition.dim.sizes
-        if len(sizes) == 1:
-            (size,) = sizes
+        for size in sizes if len(sizes) == 1 else ():
             first, last = self.ends(size)
+            if (last - first) // size.step > _MOST_LOOKED_AT:
+                continue
             met = [
                 v
                 for v in range(first, last + 1, size.step)
@@ -386,6 +391,9 @@ class Assumptions:
         """The least and the greatest value of a size that the conditions on it alone leave."""
         return self._left.get(size, (size.least, size.most))
 
+
+_MOST_LOOKED_AT = 1 << 14
+"""Values of a size at most that are looked at for what a condition leaves of it."""
 
 _CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
 
@@ -562,6 +570,8 @@ def _quotient(a: int | Dim, b: int | Dim) -> int | Dim:
     left = _normal(rest)
     if least(left) >= 0 and most(left - b) < 0:
         return _normal(whole)
+    if is_fixed(b) and isinstance(left, Dim) and left.terms[0][1] < 0:  # one form of rounding up
+        return _normal(whole) - _quotient(-left + b - 1, b)
     if (nested := _nested(left, b)) is not None:
         return _normal(whole) + nested
     atom = Quotient(left, b)
@@ -614,10 +624,14 @@ def _whole(size: Size) -> Ends:
 
 def _bounds(dim: int, of: EndsOf) -> Ends:
     """The better ones of two ways to put bounds on each `c*d*(x // d)`: those of the quotient, and
-    those of `c*x` less c times a rest below d, which other terms in x take something off."""
+    those of `c*x` less c times a rest below d, which other terms in x take something off. What is
+    multiplied by less than d is so as a part of so many times the whole."""
     if not isinstance(dim, Dim):
         return dim, dim
     low, high = _plain_bounds(dim, of)
+    if (times := _common(dim)) > 1:
+        first, last = _bounds(dim * times, of)
+        low, high = max(low, -(-first // times)), min(high, last // times)
     flat: int | Dim = dim
     slack = [0, 0]
     for monomial, coefficient in dim.terms:
@@ -632,6 +646,18 @@ def _bounds(dim: int, of: EndsOf) -> Ends:
         return low, high
     first, last = _bounds(flat, of)
     return max(low, first - slack[1]), min(high, last - slack[0])
+
+
+def _common(dim: Dim) -> int:
+    """What makes the factors of all quotients multiples of their divisors."""
+    return lcm(
+        *(
+            divisor // gcd(divisor, coefficient)
+            for monomial, coefficient in dim.terms
+            for divisor in (q.divisor for q in monomial if isinstance(q, Quotient))
+            if len(monomial) == 1 and is_fixed(divisor)
+        )
+    )
 
 
 def _plain_bounds(dim: Dim, of: EndsOf) -> Ends:

@@ -233,7 +233,8 @@ class Select(Expr):
 
 @node
 class Buffer(IRNode):
-    """A named block of memory; extents may hold tile-size symbols. No storage means row-major."""
+    """A named block of memory; extents may hold tile-size symbols and sizes. No storage means
+    row-major."""
 
     name: str
     shape: tuple[Expr, ...]

@@ -7,6 +7,7 @@ Row-major memory does not care. Read `split_patches`.
 
 from collections.abc import Mapping
 
+from retune.core.dims import example
 from retune.ir.expr import Buffer, Expr, Load, Var, as_expr, const, loads, redirect, variables
 from retune.ir.simplify import affine
 from retune.ir.te import Compute, Dag, Tensor, remade
@@ -37,7 +38,7 @@ def split_patches(dag: Dag) -> Dag:
 def _patches(tensor: Tensor, dag: Dag) -> dict[int, Parts]:
     """The dimensions of a placeholder that one product alone reads, all of it in patches."""
     users = [s for s in dag.stages if s.op is not None and tensor in s.op.inputs]
-    if not tensor.shape or tensor.shape[-1] >= _LONG_ROW:
+    if not tensor.shape or example(tensor.shape[-1]) >= _LONG_ROW:
         return {}
     if len(users) != 1 or not isinstance(users[0].op, Compute) or not _contracts(users[0].op):
         return {}

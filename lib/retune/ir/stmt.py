@@ -420,9 +420,13 @@ def program_at(program: Program, values: SizeValues) -> Program:
     def fixed(buffer: Buffer) -> Buffer:
         return replace(buffer, shape=tuple(fixed_sizes(n, values) for n in buffer.shape))
 
-    body = map_exprs(program.body, lambda expr: fixed_sizes(expr, values))
+    def nest(root: Stmt) -> Stmt:
+        root = map_exprs(root, lambda expr: fixed_sizes(expr, values))
+        return map_accesses(root, lambda buffer, at: (fixed(buffer), at))
+
     return replace(
-        with_body(program, map_accesses(body, lambda buffer, at: (fixed(buffer), at))),
+        program,
+        body=Seq(tuple(map(nest, program.body.stmts))),
         inputs=tuple(map(fixed, program.inputs)),
         scratch=tuple(map(fixed, program.scratch)),
         outputs=tuple(map(fixed, program.outputs)),
@@ -430,10 +434,11 @@ def program_at(program: Program, values: SizeValues) -> Program:
 
 
 def sizes_in(program: Program) -> frozenset[SizeVar]:
-    """The sizes on which buffers and loops of the program depend."""
+    """The sizes on which buffers, loops and values of the program depend."""
     buffers = (*program.inputs, *program.scratch, *program.outputs)
     extents = [*(n for b in buffers for n in b.shape), *(n.extent for n in loops(program.body))]
-    return frozenset(v for extent in extents for v in size_variables(extent))
+    values = [e for block in blocks(program.body) for e in (*block.indices, block.value)]
+    return frozenset(v for expr in (*extents, *values) for v in size_variables(expr))
 
 
 def show(program: Program) -> str:

@@ -11,8 +11,9 @@ a dense layer with bias and rectifier::
     z = compute("z", (1, 128), lambda i, j: maximum(y[i, j] + b[j], 0.0), [y, b])
     print(Dag((z,)))
 
-Shapes are integers: a tensor expression is one workload. What a schedule does with it is not
-known here.
+Shapes are integers: a tensor expression is one workload. They may depend on sizes (`core.dims`):
+then it is one for each value of these, see `at_sizes`. What a schedule does with it is not known
+here.
 """
 
 import inspect

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from retune.core.dtypes import BOOL, INT32
 from retune.core.errors import VerifyError
-from retune.ir.expr import Binary, Buffer, Const, Expr, Var, loads, variables
+from retune.ir.expr import Binary, Buffer, Const, Expr, SizeVar, Var, loads, variables
 from retune.ir.selections import certain_loads
 from retune.ir.simplify import Range, bounds, simplify
 from retune.ir.stmt import (
@@ -54,7 +54,7 @@ def check_blocks_named_once(program: Program) -> Iterator[str]:
 
 
 def check_no_free_variables(program: Program) -> Iterator[str]:
-    """Expressions use the variables of the loops around them, and tile-size symbols."""
+    """Expressions use the variables of the loops around them, tile-size symbols and sizes."""
     for block, path in paths(program.body):
         known = {loop.var for loop in path}
         for expr in expressions(block):
@@ -200,7 +200,7 @@ def _touched(block: Block) -> list[Buffer]:
 
 
 def _is_symbol(var: Var) -> bool:
-    return "@" in var.name
+    return "@" in var.name or isinstance(var, SizeVar)
 
 
 def _is_serial(loop: For) -> bool:

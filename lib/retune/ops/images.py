@@ -82,8 +82,8 @@ def _folded(axis: Expr, begin: int, end: int, extent: int, mode: str) -> Expr:
     """The element of the data that an element of its continuation shows."""
     inside, last = axis - begin, extent - 1
     before, behind = {
-        "edge": (const(0), const(last)),
-        "reflect": (const(begin) - axis, const(2 * last + begin) - axis),
+        "edge": (const(0), as_expr(last)),
+        "reflect": (as_expr(begin) - axis, as_expr(2 * last + begin) - axis),
         "wrap": (inside + extent, inside - extent),
     }[mode]
     place = inside

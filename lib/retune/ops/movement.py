@@ -212,7 +212,8 @@ def gather(c: OpCall) -> Tensor:
 def _infer_broadcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, shape = present(types), ints(attrs, "shape")
     fits = len(data.shape) <= len(shape) and all(
-        extent in (wanted, 1) for extent, wanted in zip(data.shape[::-1], shape[::-1], strict=False)
+        always_equal(extent, 1) or extent in (wanted, 1)
+        for extent, wanted in zip(data.shape[::-1], shape[::-1], strict=False)
     )
     require(fits, lambda: f"broadcast of {data} to {list(shape)}: the extents do not fit")
     return (TensorType(shape, data.dtype),)

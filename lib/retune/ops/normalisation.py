@@ -8,7 +8,7 @@ from retune.ir.expr import Expr, const, power
 from retune.ir.functions import call
 from retune.ir.te import Reducer, Tensor, reduce_axis
 from retune.ops.convolution import padded
-from retune.ops.registry import Attrs, OpCall, integer, ints, number, op, present
+from retune.ops.registry import Attrs, OpCall, integer, ints, number, op, present, share_of
 from retune.ops.shapes import require, same_type
 
 
@@ -73,7 +73,7 @@ def standardise(c: OpCall) -> Tensor:
     """
     (data,), axes = c.inputs, ints(c.attrs, "axes")
     epsilon = number(c.attrs, "epsilon")
-    share = 1.0 / prod(data.shape[d] for d in axes)
+    share = share_of(prod(data.shape[d] for d in axes), data.dtype.compute)
     inputs, total = [data], None
 
     def first(i: tuple[Expr, ...]) -> Expr:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from retune.core.dtypes import INT32, TensorType
-from retune.ir.expr import Expr, all_of, cast, ceildiv, const, maximum, minimum, select
+from retune.ir.expr import Expr, all_of, as_expr, cast, ceildiv, const, maximum, minimum, select
 from retune.ir.stmt import identity
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
 from retune.ops.convolution import (
@@ -25,7 +25,7 @@ from retune.ops.convolution import (
     windowed,
 )
 from retune.ops.reduction import is_extreme, partial_sums
-from retune.ops.registry import Attrs, OpCall, ints, op, present
+from retune.ops.registry import Attrs, OpCall, ints, op, present, share_of
 from retune.ops.shapes import channels, data_shape, require, spatial
 
 
@@ -76,8 +76,8 @@ def _count(c: OpCall, places: list[Expr]) -> Expr:
     total: Expr = const(1)
     for d, place in enumerate(places):
         start = place * strides[d] - pads[d]
-        first = maximum(ceildiv(const(-counted[d]) - start, dilations[d]), 0)
-        end = const(extents[d] + counted[d + rank])
+        first = maximum(ceildiv(as_expr(-counted[d]) - start, dilations[d]), 0)
+        end = as_expr(extents[d] + counted[d + rank])
         last = minimum(ceildiv(end - start, dilations[d]), kernel[d])
         total = total * (last - first)
     return maximum(total, 1)
@@ -157,7 +157,8 @@ def global_avg_pool(c: OpCall) -> Tensor:
     over = range(first, first + len(spatial(data.shape, layout)))
     total = _whole(c, partial_sums(c, data, over), "pool_sum", "sum")
     axes = data_axes(len(c.output.shape) - 2, str(c.attrs["layout"]), "cc")
-    return c.stage(lambda *i: total[i] * (1.0 / positions), [total], stem=c.op, axes=axes)
+    share = share_of(positions, c.output.dtype)
+    return c.stage(lambda *i: total[i] * share, [total], stem=c.op, axes=axes)
 
 
 @op("global_max_pool", kind="reduction", infer=_infer_global)

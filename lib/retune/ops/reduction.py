@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from retune.core.dims import always_equal, is_fixed, most
 from retune.core.dtypes import BOOL, INT32, INT64, Array, TensorType, dtype_of
-from retune.ir.expr import Expr, all_of, binary, cast, const, equal, select
+from retune.ir.expr import Expr, all_of, as_expr, binary, cast, const, equal, select
 from retune.ir.functions import call
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
 from retune.ops.host_numpy import top_places
 from retune.ops.linear import BYTES
-from retune.ops.registry import Attrs, OpCall, integer, ints, op, present
+from retune.ops.registry import Attrs, OpCall, integer, ints, op, present, share_of
 from retune.ops.shapes import require, same_type
 
 _REDUCERS: dict[str, Reducer] = {
@@ -63,7 +64,7 @@ def reduce(c: OpCall) -> Tensor:
     def body(*i: Expr) -> Expr:
         if truth:  # the maximum of no elements is the least integer, which is false, too
             return binary("lt", 0, total[i]) if c.op == "reduce_max" else binary("ne", total[i], 0)
-        return total[i] * (1.0 / count)
+        return total[i] * share_of(count, c.output.dtype)
 
     return c.stage(body, [total])
 
@@ -75,23 +76,24 @@ def partial_sums(c: OpCall, data: Tensor, over: Sequence[int]) -> Tensor:
     others keep one. However a schedule orders additions, a sum is exact to its last bits then: one
     of four million elements, one after the other, lost four digits.
     """
-    if not data.dtype.is_float or prod(data.shape[d] for d in over) <= _MOST_ADDED:
+    longest = [most(extent) for extent in data.shape]
+    if not data.dtype.is_float or prod(longest[d] for d in over) <= _MOST_ADDED:
         return data
-    axis = (
-        over[-1] if data.shape[over[-1]] >= _LEAST_PARTS else max(over, key=data.shape.__getitem__)
-    )
+    axis = over[-1] if longest[over[-1]] >= _LEAST_PARTS else max(over, key=longest.__getitem__)
     extent = data.shape[axis]
-    parts = extent if extent <= _MOST_ADDED and len(over) > 1 else _parts(extent)
-    steps = -(-extent // parts)
+    whole = longest[axis] <= _MOST_ADDED and len(over) > 1
+    parts = extent if whole else _parts(longest[axis])
+    steps = 1 if whole else -(-extent // parts)
     extents = {d: steps if d == axis else data.shape[d] for d in over}
-    axes = {d: reduce_axis(f"k{d}", n) for d, n in extents.items() if n > 1}
+    axes = {d: reduce_axis(f"k{d}", n) for d, n in extents.items() if not always_equal(n, 1)}
 
     def body(*i: Expr) -> Expr:
         index = [axes[d].var if d in axes else a for d, a in enumerate(i)]
         place = index[axis] * parts + i[axis] if axis in axes else i[axis]
         index[axis] = place
         element = data[tuple(index)]
-        return element if parts * steps == extent else select(place < extent, element, 0.0)
+        inside = always_equal(parts * steps, extent)
+        return element if inside else select(place < extent, element, 0.0)
 
     shape = [parts if d == axis else 1 if d in axes else e for d, e in enumerate(data.shape)]
     return c.stage(body, [data], stem="T_partial_sums", shape=shape, reduce=list(axes.values()))
@@ -115,7 +117,8 @@ def _integer_mean(c: OpCall) -> Tensor:
     """
     (data,), over = c.inputs, ints(c.attrs, "axes")
     wide = data.dtype if data.dtype.itemsize == INT64.itemsize else INT64
-    count = const(prod(data.shape[d] for d in over), wide)
+    number = prod(data.shape[d] for d in over)
+    count = const(number, wide) if is_fixed(number) else cast(as_expr(number), wide)
 
     def total(stem: str, part: Callable[[Expr], Expr]) -> Tensor:
         return _over(c, stem, data, over, "sum", lambda x, _k, _i: part(cast(x, wide)))

@@ -19,7 +19,8 @@ from retune.core.dims import always_equal, always_same, is_fixed
 from retune.core.dtypes import Array, DType, TensorType
 from retune.core.errors import LookupFailed, ModelError
 from retune.ir.evaluate import evaluate
-from retune.ir.expr import Expr, Load, const
+from retune.ir.expr import Expr, Load, as_expr, const
+from retune.ir.expr import cast as cast_to
 from retune.ir.plan import Plan, is_quiet, quiet
 from retune.ir.te import Axis, Compute, Dag, Reducer, Tensor, compute, placeholder, stored
 
@@ -292,6 +293,11 @@ def read(tensor: Tensor, axes: Sequence[Expr], shape: Sequence[int]) -> Load:
 def is_single(extent: int, whole: int) -> bool:
     """Whether a dimension has one element, which broadcasting repeats where `whole` is more."""
     return extent == 1 if is_fixed(extent) else not always_equal(extent, whole) and extent == 1
+
+
+def share_of(count: int, dtype: DType) -> float | Expr:
+    """What a sum of so many numbers is multiplied by for their mean."""
+    return 1.0 / count if is_fixed(count) else 1.0 / cast_to(as_expr(count), dtype)
 
 
 def ints(attrs: Attrs, key: str) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from retune.core.dims import example
+from retune.core.dims import example, most
 from retune.frontend.host.step import step_of
 from retune.graph.fuse import ALIAS, Group, group_graph, group_renamed, partition
 from retune.graph.graph import Graph, GraphBuilder
@@ -172,7 +172,7 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     ends = {**tensors.inputs, **tensors.outputs}
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
     moves = inclusions_of(group, graph)
-    batches = [tensor.buffer for tensor in ends.values() if moves and tensor.shape[0] > 1]
+    batches = [tensor.buffer for tensor in ends.values() if moves and most(tensor.shape[0]) > 1]
     merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
     strides = group.anchor.attrs.get("strides")
     return Task(

@@ -1,18 +1,28 @@
 """Kernels with sizes read them once, and loops end at them."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.network.resident import WAYS
 from retune.codegen.source import ProgramBuffer
-from retune.codegen.target import CPU
+from retune.codegen.target import CPU, GPU
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import CodegenError
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder
+from retune.ir.te import Dag, at_sizes, compute, placeholder
 from retune.schedule.schedule import Schedule
-from tests.support.sizes import context
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.space import cpu_space
+from retune.targets.gpu.space import gpu_space
+from tests.support.sizes import Rules, assert_items_right, context, tokens
 from tests.support.tests_fixtures import Golden
 
+SHORT = "gpu.v4.local4.short"
+"""A fetch of so many tokens at once, the last of which may be fewer."""
 TOKENS = dim_of(Size("tokens", 1, 32))
 
 
@@ -57,3 +67,51 @@ def test_a_size_and_a_tensor_of_one_name_are_refused() -> None:
     s = Schedule(from_dag(Dag((y,)), "net"))
     with assuming({"x": 2}), pytest.raises(CodegenError, match="size 'x' has the name of a tensor"):
         lower(s.program, CPU)
+
+
+def test_all_items_of_a_larger_group_know_the_sizes() -> None:
+    """They come to every barrier, and so run every loop around one."""
+    with assuming({"tokens": 16}):
+        sketch = gpu_space(from_dag(context(1, TOKENS, 32)), GENERIC_GPU).sketch(SHORT)
+        program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+        text = lower(program, replace(GPU, offers=WAYS)).kernels[0].called
+    first = text[text.index("__local uchar* arena)") : text.index("if (0 <= item)")]
+    assert "const int tokens = tokens_size[0];" in first
+    assert "barrier" in text
+
+
+PROFILES: dict[str, tuple[Rules, DeviceSpec]] = {
+    "cpu": (cpu_space, GENERIC_CPU),
+    "gpu": (gpu_space, GENERIC_GPU),
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_was_measured_at_fixed_sizes_applies(profile: str, batch: int) -> None:
+    """The default for fixed sizes is the default where they are at hand, by the same estimate."""
+    rules, spec = PROFILES[profile]
+    values = {"batch": batch, "tokens": 24}
+    dag = tokens(dim_of(Size("batch", 1, 8)), TOKENS, 64, 48)
+    fixed = rules(from_dag(at_sizes(dag, values)), spec)
+    measured = default_candidate(fixed, spec)
+    with assuming(values) as assumed:
+        space = rules(from_dag(dag), spec)
+        assert {s.name for s in space.sketches} == {s.name for s in fixed.sketches}
+        own = default_candidate(space, spec)
+        lower(space.instantiate(measured), CPU if profile == "cpu" else GPU)
+    assert assumed.conditions == ()
+    assert own.sketch == measured.sketch
+    assert dict(own.decisions).items() >= dict(measured.decisions).items()
+
+
+@pytest.mark.parametrize(("profile", "number"), [("cpu", 1), ("gpu", 5), ("gpu", 12), ("gpu", 17)])
+def test_work_items_agree(profile: str, number: int) -> None:
+    assert_items_right(*PROFILES[profile], number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+def test_work_items_of_many_expressions_agree(profile: str) -> None:
+    for number in range(100):
+        assert_items_right(*PROFILES[profile], number)

@@ -13,7 +13,8 @@ from retune.frontend.zoo import LIGHT, ZOO
 from retune.frontend.zoo.writer import open_axes
 from retune.graph.fuse import ALIAS, partition
 from retune.graph.passes.pipeline import optimise
-from tests.support.sized_networks import check, fixing, imported, model_of
+from retune.search.extract import extract
+from tests.support.sized_networks import check, imported, model_of
 
 N = Size("n", 1, 32)
 n = dim_of(N)
@@ -103,13 +104,12 @@ OPERATORS = {
 
 
 H, W, T, S = Size("h", 16, 96, 16), Size("w", 7, 40), Size("t", 1, 24), Size("s", 2, 20)
-SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
+SPATIAL: dict[str, tuple[str, tuple[Size, ...]]] = {
     "convolutions": (
         "(float[n, 3, h, w] x, float[4, 3, 3, 3] a, float[4, 4, 5, 5] b) => (float[n, 4, p, q] y)"
         "{ c = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, a)"
         ' y = Conv <strides = [2, 2], auto_pad = "SAME_UPPER"> (c, b) }',
         (N, H, W),
-        2,
     ),
     "pools": (
         "(float[n, 2, h, w] x) => (float[n, 2, p, q] y, float[n, 2, r, s] z, float[n, 2, 1, 1] g) {"
@@ -117,7 +117,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " z = AveragePool <kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 1, 1]> (x)"
         " g = GlobalAveragePool(x) }",
         (N, H, W),
-        1,
     ),
     "scales": (
         "(float[n, 2, h, w] x) => (float[n, 2, p, q] y, float[n, 2, p, q] z, float[n, 2, r, t] u) {"
@@ -129,7 +128,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         ' u = Resize <mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel">'
         " (x, , t) }",
         (N, H, W),
-        0,
     ),
     "picks": (
         "(float[n, 2, h, w] x) => (float[n, 2, p, q] y) {"
@@ -137,7 +135,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         ' y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric",'
         ' nearest_mode = "floor"> (x, , s) }',
         (N, H, W),
-        0,
     ),
     "corners": (
         "(float[n, 2, h, w] x, float[n, 2, s, t] like) => (float[n, 2, p, q] y) {"
@@ -146,7 +143,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         ' y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners">'
         " (x, , , c) }",
         (N, H, W, S, Size("t", 2, 24)),
-        0,
     ),
     "unet": (
         "(float[n, 2, h, w] x, float[4, 2, 3, 3] a, float[4, 4, 3, 3] b, float[2, 6, 1, 1] c)"
@@ -155,21 +151,18 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () "
         ' u = Resize <mode = "nearest"> (f, , s) j = Concat <axis = 1> (u, x) y = Conv(j, c) }',
         (N, H, Size("w", 8, 40, 8)),
-        0,
     ),
     "borders": (
         "(float[n, 2, h, w] x) => (float[n, 2, p, q] y, float[n, 2, p, q] z) {"
         " p = Constant <value_ints = [0, 0, 2, 3, 0, 0, 1, 0]> ()"
         ' y = Pad <mode = "reflect"> (x, p) z = Pad <mode = "edge"> (x, p) }',
         (N, H, W),
-        0,
     ),
     "transposed": (
         "(float[n, 2, h, w] x, float[2, 4, 3, 3] k) => (float[n, 4, p, q] y)"
         "{ y = ConvTranspose <strides = [2, 2], pads = [1, 1, 1, 1], output_padding = [1, 1]>"
         " (x, k) }",
         (N, H, W),
-        0,
     ),
     "rows": (
         "(float[n, 4, h, w] x, float[12, 8] k) => (float[p, n, 8] y) {"
@@ -178,7 +171,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " w = Gather(s, i) f = ReduceMean <keepdims = 0> (m, d) d = Constant <value_ints = [2]> ()"
         " t = Transpose <perm = [2, 0, 1]> (f) e = Concat <axis = 2> (t, t, t) y = MatMul(e, k) }",
         (N, H, W),
-        1,
     ),
     "attention": (
         "(float[n, t, 8] x, float[8, 24] w, float[8, 8] o, int64[n, t] mask) => (float[n, t, 8] y)"
@@ -196,7 +188,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " back = Transpose <perm = [0, 2, 1, 3]> (u) rest = Constant <value_ints = [-1]> ()"
         " so = Concat <axis = 0> (bu, lu, rest) flat = Reshape(back, so) y = MatMul(flat, o) }",
         (N, T),
-        0,
     ),
     "embedding": (
         "(int64[n, t] x, float[50, 8] e, float[32, 8] p, float[32, 32] c) => (float[n, t, 8] y,"
@@ -207,7 +198,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " start = Constant <value_ints = [0, 0]> () m = Slice(c, start, both, axes)"
         " z = Unsqueeze(m, axes) }",
         (N, T),
-        0,
     ),
     "causal": (
         "(float[n, 2, t, t] x) => (float[n, 2, t, t] y, bool[n, 1, t, t] z) { s = Shape(x)"
@@ -219,13 +209,11 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " b0 = Gather(s, zero) bu = Unsqueeze(b0, first) lu = Unsqueeze(l, first)"
         " f = Concat <axis = 0> (bu, last, lu, lu) z = Expand(seen, f) }",
         (N, T),
-        0,
     ),
     "lengths": (
         "(float[t, n, 3] x, float[1, 20, 3] w, float[1, 20, 5] r) => (float[t, 1, n, 5] y)"
         "{ y = LSTM <hidden_size = 5> (x, w, r) }",
         (N, T),
-        0,
     ),
     "windows": (
         "(float[n, t] x) => (float[n, k] y, float[n, l] z, float[n, m] u) {"
@@ -234,7 +222,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " y = Slice(x, first, h, a) z = Slice(x, h, s, a) neg = Constant <value_ints = [-1]> ()"
         " min = Constant <value_ints = [-9223372036854775807]> () u = Slice(x, neg, min, a, neg) }",
         (N, Size("t", 2, 24)),
-        4,
     ),
     "scaled": (
         "(float[n, 1, h, w] x) => (float[n, 1, p, q] y) { s = Shape(x) f = Cast <to = 1> (s)"
@@ -242,7 +229,6 @@ SPATIAL: dict[str, tuple[str, tuple[Size, ...], int]] = {
         " i = Cast <to = 7> (g)"
         ' y = Resize <mode = "linear"> (x, , , i) }',
         (N, H, W),
-        0,
     ),
 }
 
@@ -257,15 +243,12 @@ def _values(sizes: tuple[Size, ...]) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("name", SPATIAL)
 def test_lengths_heights_and_widths_stay_open(name: str) -> None:
-    text, sizes, most = SPATIAL[name]
+    text, sizes = SPATIAL[name]
     model = model_of(text)
-    at_hand, *others = _values(sizes)
-    graphs, conditions = imported(model, sizes, at_hand)
-    assert not fixing(conditions), list(map(str, conditions))
-    assert len(conditions) <= most, list(map(str, conditions))
-    fitting = [values for values in others if all(c.at(values) for c in conditions)]
-    assert len(fitting) >= 2 + 2 * (not conditions), list(map(str, conditions))
-    for values in (at_hand, *fitting):
+    every = _values(sizes)
+    graphs, conditions = imported(model, sizes, every[0])
+    assert not conditions, list(map(str, conditions))
+    for values in every:
         check(model, graphs, values, tolerance=1e-4)
 
 
@@ -324,7 +307,7 @@ def test_an_input_may_state_a_size(name: str) -> None:
 )
 def test_numbers_of_elements_need_no_kernels(name: str, kernels: list[str]) -> None:
     """They are computed by what reads them, and table rows that they number are a slice."""
-    text, sizes, _ = SPATIAL[name]
+    text, sizes = SPATIAL[name]
     graphs, _ = imported(model_of(text), sizes, _values(sizes)[0])
     kinds = [group.kind for group in partition(graphs[-1])]
     assert [kind for kind in kinds if kind != ALIAS] == kernels
@@ -344,12 +327,35 @@ def test_values_are_those_of_an_input_of_integers() -> None:
 def test_an_operator_is_imported_once_for_every_batch(name: str) -> None:
     model = model_of(OPERATORS[name])
     graphs, conditions = imported(model, [N], {"n": 5})
-    assert not fixing(conditions), conditions
-    assert len(conditions) <= 1, list(map(str, conditions))
-    fitting = [value for value in VALUES if all(c.at({"n": value}) for c in conditions)]
-    assert len(fitting) >= 4, list(map(str, conditions))
-    for value in fitting:
+    assert not conditions, list(map(str, conditions))
+    for value in VALUES:
         check(model, graphs, {"n": value})
+
+
+ALIKE = (
+    *("elementwise", "convolution", "pooling", "flatten", "softmax", "norm", "products", "moves"),
+    *("parts", "slices", "reductions", "resize", "pads", "einsum", "transposed", "depth"),
+    *("convolutions", "unet", "borders", "attention", "windows"),
+)
+"""Those that are made of the same tasks for sizes and for numbers."""
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_tasks_share_the_records_of_fixed_shapes(name: str) -> None:
+    """At sizes, a task has the key of that of a network which was imported with fixed shapes."""
+    text, sizes = SPATIAL.get(name) or (OPERATORS[name], (N,))
+    model, values = model_of(text), _values(sizes)[0]
+    with assuming(values) as assumed:
+        shapes = {size.name: (dim_of(size),) for size in sizes}
+        tasks = extract(optimise(import_model(model, shapes))).tasks
+    assert not assumed.conditions, list(map(str, assumed.conditions))
+    found = {task.at(values).key: task.at(values) for task in tasks.values()}
+    wanted = extract(optimise(import_model(model, {k: (v,) for k, v in values.items()}))).tasks
+    assert found.keys() == wanted.keys()
+    for key, task in found.items():
+        assert task.input_shapes == wanted[key].input_shapes
+        assert task.flops == wanted[key].flops
+        assert task.at(values) is task
 
 
 def test_fixed_extents_stay_what_they_were() -> None:

@@ -82,7 +82,8 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
             shape = "x".join(map(str, entry.shape)) or "scalar"
             yield f"   {role:7} {number}: {_remark(name)}, {entry.dtype}, {shape}"
     for each in plan.sizes:
-        yield f"   size    {each.size}: axis {each.axis} of {_remark(each.input)}"
+        place = "" if each.axis is None else f"axis {each.axis} of "
+        yield f"   size    {each.size}: {place}{_remark(each.input)}"
     yield "*/"
     yield from (line.format(sizes=size_parameters(plan)) for line in _DECLARATIONS.splitlines())
 

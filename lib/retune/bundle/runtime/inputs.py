@@ -10,12 +10,12 @@ import numpy as np
 
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.sizes import PlanSize
-from retune.core.dims import at, is_fixed
+from retune.core.dims import Dim, at, is_fixed
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 
-Shapes = tuple[tuple[int, ...], ...]
-"""Of the inputs, in the module's order."""
+Key = tuple[object, ...]
+"""What the sizes of inputs follow from."""
 
 
 class InputCheck:
@@ -26,6 +26,8 @@ class InputCheck:
         entries = [plan.buffer(name) for name in plan.inputs]
         self._types = {e.name: TensorType(e.shape, DType(e.dtype)) for e in entries}
         self._expected = [(name, t.dtype.numpy) for name, t in self._types.items()]
+        self._stating = [n for n, name in enumerate(self._types) if name in plan.values]
+        """Numbers of the inputs whose elements are sizes."""
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The inputs in the module's order; their shapes are not looked at.
@@ -56,31 +58,69 @@ class InputCheck:
                 raise self._unfit(key, f"{array.dtype}{_shown(array.shape)}", remedy)
         return list(arrays.values())
 
-    def sizes(self, shapes: Shapes) -> dict[str, int]:
-        """The sizes that inputs of these shapes have.
+    def key(self, arrays: Sequence[np.ndarray]) -> Key:
+        """Equal for inputs of equal sizes."""
+        shapes = tuple([array.shape for array in arrays])
+        if not self._stating:
+            return shapes
+        return (*shapes, *(tuple(arrays[n].reshape(-1).tolist()) for n in self._stating))
+
+    def sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
+        """The sizes that these inputs have.
 
         Raises: InputError if a shape is another one, or a size is out of its range.
         """
-        given = dict(zip(self._types, shapes, strict=True))
+        given = dict(zip(self._types, arrays, strict=True))
+        stated = {name: self._stated(name, given[name]) for name in self._plan.values}
         values: dict[str, int] = {}
         for each in self._plan.sizes:
-            shape = given[each.input]
+            shape = given[each.input].shape
             if len(shape) != len(self._types[each.input].shape):
                 raise self._unfit(each.input, _shown(shape), "bring it into that layout")
-            values[each.size.name] = self._value(each, shape[each.axis])
+            if each.axis is None:
+                value = stated[each.input].get(each.size.name, -1)
+            else:
+                value = shape[each.axis]
+            values[each.size.name] = self._value(each, value)
         for name, kind in self._types.items():
-            self._check_shape(name, kind, given[name], values)
+            self._check_shape(name, kind, given[name].shape, values)
+        for name, elements in self._plan.values.items():
+            expected, found = [at(e, values) for e in elements], given[name].reshape(-1).tolist()
+            if found != expected:
+                self._raise_contradiction(name, expected, found)
         return values
+
+    def _stated(self, name: str, array: np.ndarray) -> dict[str, int]:
+        """The sizes that elements of the input say, by name."""
+        found: dict[str, int] = {}
+        for element, number in zip(
+            self._plan.values[name], array.reshape(-1).tolist(), strict=False
+        ):
+            if isinstance(element, Dim):
+                try:
+                    found |= element.solved(number)
+                except ValueError as error:
+                    where = f"bundle {self._plan.name}: input {name}"
+                    raise InputError(f"{where}: {error}; give another value") from error
+        return found
+
+    def _raise_contradiction(self, name: str, expected: list[int], found: list[int]) -> None:
+        elements = ", ".join(map(str, self._plan.values[name]))
+        raise InputError(
+            f"bundle {self._plan.name}: input {name}: expected {elements}, which is {expected} by "
+            f"the other inputs; got {found}; give inputs that fit"
+        )
 
     def _value(self, each: PlanSize, value: int) -> int:
         if value in each.size.values:
             return value
         size = each.size
         steps = f" in steps of {size.step}" if size.step > 1 else ""
+        where = f": axis {each.axis}" if each.axis is not None else ""
         raise InputError(
-            f"bundle {self._plan.name}: input {each.input}: axis {each.axis}: expected {size.name} "
-            f"from {size.least} to {size.most}{steps}; got {value}; compile the model for this "
-            "size with --shape"
+            f"bundle {self._plan.name}: input {each.input}{where}: expected {size.name} from "
+            f"{size.least} to {size.most}{steps}; got {value}; compile the model for this size "
+            "with --shape"
         )
 
     def _check_shape(
@@ -96,8 +136,9 @@ class InputCheck:
                 raise self._unfit(name, got, f"bring it into that layout, {layout}")
             raise self._unfit(name, got, "compile the model for this shape with --shape")
         sources = ", ".join(
-            f"{each.size.name}={values[each.size.name]} by axis {each.axis} of {each.input}"
+            f"{each.size.name}={values[each.size.name]} by {place}{each.input}"
             for each in self._plan.sizes
+            for place in ["" if each.axis is None else f"axis {each.axis} of "]
         )
         raise self._unfit(
             name, _shown(shape), f"for {sources} it is {_shown(expected)}; give inputs that fit"

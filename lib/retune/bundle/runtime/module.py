@@ -36,7 +36,7 @@ from retune.bundle.plan import (
 from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_executor, settle
 from retune.bundle.runtime.hosting import HostRun, RunPart, launches_at, prepare_parts
-from retune.bundle.runtime.inputs import InputCheck, Shapes
+from retune.bundle.runtime.inputs import InputCheck, Key
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import SizeValues, at
 from retune.core.dtypes import DType, TensorType
@@ -126,7 +126,9 @@ class Module:
         kept = {name: np.array(a) for name, a in plan.weights.items() if name in crossing}
         self._source, self.plan = replace(plan, weights=kept), replace(plan, weights={})
         self._connect()
-        for values in plan.corners:
+        # Drivers compile kernels at their first launch (PoCL: for small and for large ranges).
+        corners = plan.corners if self._form == "queued" else plan.corners[-1:]
+        for values in corners:
             self._set(self._at(values))
             self._host.enqueue(self._now.whole)
         self._host.finish()
@@ -143,7 +145,7 @@ class Module:
         steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
         self._crossing = dict.fromkeys([*plan.inputs, *outputs, *steps])
         self._check = InputCheck(plan)
-        self._prepared: dict[Shapes, _AtSizes] = {}
+        self._prepared: dict[Key, _AtSizes] = {}
 
     def _at(self, values: SizeValues) -> _AtSizes:
         """What a run for these sizes needs."""
@@ -168,12 +170,12 @@ class Module:
             ],
         )
 
-    def _prepare(self, shapes: Shapes) -> _AtSizes:
-        """The same for inputs of these shapes, kept. Raises: InputError if they do not fit."""
-        found = self._at(self._check.sizes(shapes))
+    def _prepare(self, key: Key, arrays: Sequence[np.ndarray]) -> _AtSizes:
+        """The same for inputs like these, kept. Raises: InputError if they do not fit."""
+        found = self._at(self._check.sizes(arrays))
         if len(self._prepared) == _MOST_KEPT:
             del self._prepared[next(iter(self._prepared))]
-        self._prepared[shapes] = found
+        self._prepared[key] = found
         return found
 
     def _set(self, wanted: _AtSizes) -> None:
@@ -188,8 +190,8 @@ class Module:
         Raises: InputError as `run`.
         """
         arrays = self._check.arrays(inputs)
-        shapes = tuple([array.shape for array in arrays])
-        wanted = self._prepared.get(shapes) or self._prepare(shapes)
+        key = self._check.key(arrays)
+        wanted = self._prepared.get(key) or self._prepare(key, arrays)
         if wanted is not self._now:
             self._set(wanted)
         for write, array in zip(wanted.writers, arrays, strict=True):
@@ -360,8 +362,7 @@ class Module:
         """
         if inputs is None:
             return self.plan.at(self.plan.largest)
-        shapes = tuple(array.shape for array in self._check.arrays(inputs))
-        return self.plan.at(self._check.sizes(shapes))
+        return self.plan.at(self._check.sizes(self._check.arrays(inputs)))
 
     def random_inputs(
         self, seed: int = 0, sizes: SizeValues | None = None
@@ -394,7 +395,10 @@ def sample_inputs(
     values = plan.largest if sizes is None else sizes
     entries = {name: plan.buffer(name) for name in plan.inputs}
     types = {name: _at(_type(entry.dtype, entry.shape), values) for name, entry in entries.items()}
-    return random_inputs(types, seed, plan.counts, plan.least)
+    arrays = random_inputs(types, seed, plan.counts, plan.least)
+    for name, elements in plan.values.items():
+        arrays[name].reshape(-1)[:] = [at(element, values) for element in elements]
+    return arrays
 
 
 def sample_of(samples: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:

@@ -66,6 +66,7 @@ class _Guarding:
         self._sizes = kernel.local_size
         self._name = kernel.name
         self._arrays = arrays
+        self._shared = kernel.sizes
         self._guarded = set[Name]()
         """Names that only working items give a value."""
 
@@ -89,7 +90,7 @@ class _Guarding:
                     made.append(replace(statement, body=self.guarded(inside)))
                 case If() if _waits((statement,)):
                     raise CodegenError(f"{self._name}: a barrier behind a test")
-                case Declare(name, value) if not self._is_free(value):
+                case Declare(name, value) if not (name in self._shared or self._is_free(value)):
                     self._guarded.add(name)
                     made.append(Registers((name,)))
                     run.append(Assign((name,), value))

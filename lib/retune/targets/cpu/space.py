@@ -67,7 +67,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
             yield Fused("cpu")
         yield rows
         return
-    lanes = spec.vector_lanes(stage.channels)
+    lanes = _lanes(stage, spec)
     if padded_neighbours(program, anchor, lanes) is not None:
         yield Neighbours(lanes)
     elif stage.by_channel and lanes >= LEAST_LANES:
@@ -77,6 +77,13 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
             for strips, slow in product([False, True], repeat=2):
                 yield replace(tiles, strips=strips, channels_slow=slow)
         yield from _register_tiles(stage, lanes, spec, can_mask=bool(_masks(program, anchor)))
+
+
+def _lanes(stage: Accesses, spec: DeviceSpec) -> int:
+    """Elements of a vector of results: one where a vector of them would gather from as many rows,
+    and their number depends on sizes. That is not worth kernels for larger numbers alone."""
+    gathers = not is_fixed(stage.channels) and stage.along_steps
+    return 1 if gathers else spec.vector_lanes(stage.channels)
 
 
 def _register_tiles(
@@ -126,7 +133,7 @@ def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
 
     def reduce(name: str) -> None:
         stage = accesses(s, name)
-        plain = RegisterTile(spec.vector_lanes(stage.channels))
+        plain = RegisterTile(_lanes(stage, spec))
         _reduction(s, name, row_structure(stage, spec) or plain, spec, sampled=False)
 
     fusion.schedule_rest(s, reduce, lambda name: schedule_elementwise(s, name, spec))

@@ -7,7 +7,7 @@ memory. Read `schedule_plain`.
 from collections.abc import Sequence
 from math import prod
 
-from retune.core.dims import is_multiple, most
+from retune.core.dims import is_fixed, is_multiple, most
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const
@@ -66,4 +66,4 @@ def order_accumulation(s: Schedule, name: str, lanes: int, *, window: bool) -> N
     reduce = [n for n in loops if s.loop(n).reduce]
     axes = s.axes(name)
     accumulate_in_registers(s, reduce, [n for n in axes if n in loops], lanes)
-    unroll_all(s, reduce if window else ())
+    unroll_all(s, (n for n in reduce if window and is_fixed(s.extent(n))))

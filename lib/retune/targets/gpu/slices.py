@@ -193,7 +193,7 @@ def _group_tile(s: Schedule, out: str, structure: Contraction) -> GroupTile:
     rows = [s.sample_tile(pixels[0], 2, _MOST_ROWS)] if len(pixels) > 1 else []
     columns = s.sample_tile(pixels[-1], 3, _MOST_ROWS)
     vectors = s.sample_tile(channels, 3, _MOST_VECTORS, unit=structure.lanes)
-    if any(s.loop(n).extent != const(1) for n in leading):
+    if any(s.likely(n) != 1 for n in leading):
         raise ScheduleError(f"{out}: shared slices are for one image")
     wide = [const(structure.lanes)] if structure.lanes > 1 else []
     return GroupTile(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
 
+from retune.core.dims import example
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
@@ -70,7 +71,8 @@ def _structures(found: WinogradConvolution, m: int, spec: DeviceSpec) -> Iterato
     fetch = Fetch(FETCHED_LANES) if near else None
     yield Contraction(lanes=lanes, fetch=fetch)
     sizes = found.tile(m)
-    tiles = prod(-(-found.extents[found.axis(dim)] // size) for dim, size in sizes.items())
+    extents = {dim: example(found.extents[found.axis(dim)]) for dim in sizes}
+    tiles = prod(-(-extents[dim] // size) for dim, size in sizes.items())
     points = prod(m + taps - 1 for taps in found.taps)
     if depth >= 2 * _LEAST_SLICE and points * tiles * made <= _MOST_PRODUCTS:
         yield Contraction(lanes=lanes, fetch=fetch, slices="groups")

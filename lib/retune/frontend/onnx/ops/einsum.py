@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from retune.core.dims import always_equal
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 
@@ -105,11 +106,16 @@ def _extents(terms: Iterable[Labels], shapes: Iterable[tuple[int, ...]]) -> dict
     for labels, shape in zip(terms, shapes, strict=True):
         for label, extent in zip(labels, shape, strict=True):
             known = extents.setdefault(label, extent)
-            if known != extent and 1 not in (known, extent):
+            if not always_equal(known, extent) and not _broadcasts(known, extent):
                 name = "the ellipsis" if label[0] == "." else f"label '{label}'"
                 raise ModelError(f"{name} stands for extents {known} and {extent}; expected equal")
-            extents[label] = extent if known == 1 else known
+            extents[label] = extent if always_equal(known, 1) else known
     return extents
+
+
+def _broadcasts(a: int, b: int) -> bool:
+    """Whether one of the extents is 1, or both are equal."""
+    return always_equal(a, 1) or always_equal(b, 1) or a == b
 
 
 def _diagonal(emit: Emitter, operand: EinsumOperand) -> EinsumOperand:
@@ -142,7 +148,11 @@ def _diagonal(emit: Emitter, operand: EinsumOperand) -> EinsumOperand:
 def _without_ones(emit: Emitter, operand: EinsumOperand, extents: dict[str, int]) -> EinsumOperand:
     """The operand without the dimensions of extent 1 that are larger elsewhere."""
     shape = emit.shape(operand.value)
-    kept = [d for d, label in enumerate(operand.labels) if shape[d] == extents[label]]
+    kept = [
+        d
+        for d, label in enumerate(operand.labels)
+        if always_equal(shape[d], extents[label]) or shape[d] != 1
+    ]
     return EinsumOperand(
         emit.reshaped(operand.value, tuple(shape[d] for d in kept)),
         tuple(operand.labels[d] for d in kept),

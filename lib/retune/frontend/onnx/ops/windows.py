@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from retune.core.dims import is_fixed
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 
@@ -97,7 +98,12 @@ def _auto_pads(
 
 
 def _ceil_end(extent: int, covered: int, stride: int, begin: int, end: int) -> int:
-    """The end padding that makes rounding down give ceil_mode's extent."""
+    """The end padding that makes rounding down give ceil_mode's extent.
+
+    Of an extent that depends on sizes it is the most that any of them needs.
+    """
+    if not is_fixed(extent) and end + stride <= covered:  # no window starts in it
+        return end + stride - 1
     count = -(-(extent + begin + end - covered) // stride) + 1
     if (count - 1) * stride >= extent + begin:  # a window may not start in the end padding
         count -= 1
