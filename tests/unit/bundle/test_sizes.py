@@ -13,9 +13,11 @@ from retune.bundle.manifest import Malformed, from_manifest, read_manifest, to_m
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import Alias, NetworkPlan, renamed
 from retune.bundle.runtime.executor import callees_of
+from retune.bundle.runtime.inputs import InputCheck
+from retune.bundle.runtime.module import sample_inputs
 from retune.bundle.runtime.placement import lay_out
 from retune.bundle.variants import join_plans
-from retune.codegen.source import KernelLaunch
+from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.core.dims import Size, dim_of, parse_condition
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU
@@ -76,6 +78,9 @@ BROKEN: dict[str, Callable[[], NetworkPlan]] = {
     "samples: expected some of each input": lambda: replace(
         PLAN, samples={"x": np.zeros((1, 2, 3, 8), "f4"), "bias": np.zeros((1, 2, 5), "f4")}
     ),
+    "values of x: expected 3 integers; got 16": lambda: replace(PLAN, values={"x": (4, 4, 4)}),
+    "values of y: expected an input": lambda: replace(PLAN, values={"y": (4,)}),
+    "values of bias: expected sizes of the plan": lambda: replace(PLAN, values={"bias": (WIDE,)}),
     "launch product .*: expected y written by an earlier step": lambda: replace(
         PLAN, launches=(*PLAN.launches[:6], PLAN.launches[7], *PLAN.launches[7:])
     ),
@@ -208,3 +213,34 @@ def test_kernels_of_one_name_are_told_apart() -> None:
     assert "sums_v2_group(z, bias, sum" in texts_of(made)["sums_v2"]
     with pytest.raises(InputError, match=r"outputs: expected .* as in all variants"):
         join_plans([several, replace(several, outputs=("sum",))], [(), ()])
+
+
+def _stating() -> NetworkPlan:
+    """The plan, with an input that says how many steps there are, and twice as many."""
+    ends = ProgramBuffer(name="ends", dtype="int64", elements=2, role="input", shape=(2,))
+    first, second = PLAN.sizes
+    return replace(
+        PLAN,
+        buffers=(*PLAN.buffers, ends),
+        inputs=(*PLAN.inputs, "ends"),
+        sizes=(first, replace(second, input="ends", axis=None)),
+        values={"ends": (2 * steps, steps - 2)},
+    )
+
+
+def test_elements_of_an_input_may_be_sizes(tmp_path: Path) -> None:
+    plan = read_bundle(write_bundle(_stating(), tmp_path / "module"))
+    assert plan.values == _stating().values and plan.sizes[1].axis is None
+    arrays = sample_inputs(plan, 0, {"batch": 2, "steps": 6})
+    assert arrays["ends"].tolist() == [12, 4]
+    check = InputCheck(plan)
+    assert check.sizes(list(arrays.values())) == {"batch": 2, "steps": 6}
+    assert check.key(list(arrays.values()))[-1] == (12, 4)
+    for elements, message in (
+        ([8, 4], r"ends: expected .*, which is \[12, 4\] by the other inputs; got \[8, 4\]"),
+        ([12, 2], "input x: expected .*; for batch=2 by axis 0 of x, steps=4 by ends it is"),
+        ([12, 3], "input ends: .* is 3 for no size; give another value"),
+        ([28, 12], "input ends: expected steps from 2 to 12 in steps of 2; got 14"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check.sizes([*list(arrays.values())[:2], np.array(elements)])
