@@ -49,9 +49,11 @@ class Compiled:
     device: str
     layout: Layout
 
-    def _trace(self, values: SizeValues, _: int) -> tuple[NetworkPlan, Sequence[Condition]]:
+    def _trace(
+        self, values: SizeValues, _: int, region: Sequence[Condition]
+    ) -> tuple[NetworkPlan, Sequence[Condition]]:
         shapes = {size.name: (dim_of(size),) for size in self.sized.sizes}
-        with assuming(values) as assumed:
+        with assuming(values, region) as assumed:
             graph = import_model(self.sized.model, shapes).verify()
             network = extract(optimise(graph, self.layout), max_error=0.0)
             spec = opened(self.device).spec
