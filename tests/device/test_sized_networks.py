@@ -37,8 +37,10 @@ BATCH = Size("n", 1, 8)
 def compiled(model: onnx.ModelProto, device: Device, tuned: Sequence[int]) -> NetworkPlan:
     """The network for any batch, with default schedules for these."""
 
-    def trace(values: SizeValues, _: int) -> tuple[NetworkPlan, Sequence[Condition]]:
-        with assuming(values) as assumed:
+    def trace(
+        values: SizeValues, _: int, region: Sequence[Condition]
+    ) -> tuple[NetworkPlan, Sequence[Condition]]:
+        with assuming(values, region) as assumed:
             graph = import_model(model, {BATCH.name: (dim_of(BATCH),)})
             network = extract(optimise(graph, "NHWC"), max_error=0.0)
             plan = build_plan(network, {}, device.spec, model_key="0", notes={})

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from retune.core.dims import always_same, least
 from tests.support.random_networks import (
     LARGEST,
     SMALLEST,
@@ -43,7 +44,7 @@ def before(n: RandomNet, x: str) -> str:
                 x = n.put("Mul", x, n.put("Sigmoid", mean))
             case "other":
                 shape = n.shapes[x]
-                other = n.pick(*n.images(lambda found, shape=shape: found == shape))
+                other = n.pick(*n.images(lambda found, shape=shape: always_same(found, shape)))
                 x = n.put(n.pick("Add", "Sub", "Mul", "Max"), *n.pick((x, other), (other, x)))
             case _:
                 x = n.put("Mul", x, activation(n, x))
@@ -86,7 +87,7 @@ def computing(n: RandomNet, x: str) -> str:
 
 def branch(n: RandomNet, value: str, found: str) -> str:
     """What was made of the value, with the value itself or another layer of it."""
-    if n.shapes[value] == n.shapes[found]:
+    if always_same(n.shapes[value], n.shapes[found]):
         return n.put("Add", found, value)
     return n.put("Relu", found)
 
@@ -111,7 +112,7 @@ def volume(n: RandomNet, x: str) -> str:
     batch, channels, h, w = n.shapes[x]
     depth = next(d for d in (n.pick(2, 3, 4), 3, 2, 1) if channels % d == 0)
     shape = (batch, channels // depth, depth, h, w)
-    made = n.put("Reshape", x, n.ints(*shape), shape=shape)
+    made = n.made(n.reshaped(x, *shape), shape)
     value = n.put(n.pick(*_NOT_ZERO_AT_ZERO), made) if n.chance(0.7) else made
     if n.chance(0.4):
         value = n.put("Mul", value, n.positive(shape[1], 1, 1, 1))
@@ -124,17 +125,15 @@ def volume(n: RandomNet, x: str) -> str:
         found = n.put("Add", convolved(n, inner, count, (3, 3, 3), pads=pads), found)
     found = n.put("Relu", found) if n.chance(0.5) else found
     whole = n.shapes[found]
-    return n.put(
-        "Reshape", found, n.ints(batch, -1, *whole[3:]),
-        shape=(batch, whole[1] * whole[2], *whole[3:]),
-    )  # fmt: skip
+    back = n.reshaped(found, batch, -1, *whole[3:])
+    return n.made(back, (batch, whole[1] * whole[2], *whole[3:]))
 
 
 def gathered(n: RandomNet, x: str) -> str:
     """Some indices of one axis, in any order and more than once; at times one alone."""
     shape = [*n.shapes[x]]
     axis = n.pick(1, 1, 2, 3)
-    extent = shape[axis]
+    extent = least(shape[axis])
     if n.chance(0.2):
         one = n("Gather", x, n.stored(np.asarray(n.pick(0, -1, extent // 2))), axis=axis)
         return n.put("Add", x, n("Unsqueeze", one, n.ints(axis)))
@@ -152,13 +151,13 @@ def norm_of_groups(n: RandomNet, x: str) -> str:
     batch, c, h, w = n.shapes[x]
     count = n.pick(*(g for g in range(1, c + 1) if c % g == 0))
     axes = n.pick((2, 3, 4), (3, 4), (2,))
-    apart = n("Reshape", x, n.ints(batch, count, c // count, h, w))
+    apart = n.reshaped(x, batch, count, c // count, h, w)
     less = n("Sub", apart, n("ReduceMean", apart, n.ints(*axes), keepdims=1))
     square = n("Mul", less, less) if n.chance(0.5) else n("Pow", less, n.stored(np.float32(2)))
     spread = n("ReduceMean", square, n.ints(*axes), keepdims=1)
     root = n("Sqrt", n("Add", spread, n.stored(np.float32(1e-2))))
     normal = n("Div", less, root) if n.chance(0.5) else n("Mul", less, n("Reciprocal", root))
-    value = n.put("Reshape", normal, n.ints(0, -1, h, w), shape=n.shapes[x])
+    value = n.made(n.reshaped(normal, 0, -1, h, w), n.shapes[x])
     return n.put("Add", n.put("Mul", value, n.positive(c, 1, 1)), n.weight(c, 1, 1))
 
 
@@ -176,7 +175,7 @@ def stages(n: RandomNet, x: str) -> str:
     made = [parts[0]]
     for part in parts[1:]:
         last = made[-1]
-        same = n.shapes[last] == n.shapes[part]
+        same = always_same(n.shapes[last], n.shapes[part])
         read = n.put("Add", part, last) if same and n.chance(0.6) else part
         if n.chance(0.4):
             total = n.shapes[last][1] + n.shapes[read][1]
@@ -202,12 +201,12 @@ def halved(n: RandomNet, x: str) -> str:
 def attended(n: RandomNet, x: str) -> str:
     """Weights of positions by what they hold, as attention has it."""
     batch, c, h, w = n.shapes[x]
-    flat = n("Reshape", x, n.ints(0, 0, -1))
+    flat = n.reshaped(x, 0, 0, -1)
     keys = n("Transpose", flat, perm=[0, 2, 1])
     scores = n("Mul", n("MatMul", keys, flat), n.stored(np.float32(0.2)))
     mixed = n("MatMul", n("Softmax", scores, axis=-1), keys)
     back = n("Transpose", mixed, perm=[0, 2, 1])
-    found = n.put("Reshape", back, n.ints(batch, c, h, w), shape=n.shapes[x])
+    found = n.made(n.reshaped(back, batch, c, h, w), n.shapes[x])
     return n.put("Add", found, x) if n.chance(0.5) else found
 
 

@@ -1,7 +1,8 @@
 """Random small image networks as ONNX: what today's networks are made of, and odd cases of it.
 
 Read `random_model`. A network grows step by step: each step of `STEPS` reads values that are there,
-old ones too, so that branches, residuals and shared values come of themselves.
+old ones too, so that branches, residuals and shared values come of themselves. Extents may depend
+on sizes, see `random_sizes`: steps ask no more of them than what holds for all sizes.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from retune.core.dims import always_same, is_fixed, is_multiple, least
 from tests.support.device_networks import Net
 
 OPSET = 18
@@ -27,14 +29,18 @@ class RandomNet(Net):
     def __init__(self, seed: int) -> None:
         super().__init__(f"random{seed}", OPSET)
         self.rng = np.random.default_rng(seed)
+        self.shapes: dict[str, Shape] = {}
+        self.x = self.first()
+
+    def first(self) -> str:
+        """The input that the network begins with."""
         shape = (
             self.pick(1, 1, 1, 2, 3),
             self.pick(3, 4, 6, 8, 12, 16),
             self.pick(5, 7, 8),
             self.pick(5, 6, 8),
         )
-        self.shapes: dict[str, Shape] = {}
-        self.x = self.made(self.input(*shape), shape)
+        return self.made(self.input(*shape), shape)
 
     def pick(self, *options: Any) -> Any:
         """One of them."""
@@ -51,6 +57,22 @@ class RandomNet(Net):
     def put(self, op: str, *inputs: str, shape: Shape | None = None, **attrs: Any) -> str:
         """An op's output; of its first input's shape where none is given."""
         return self.made(self(op, *inputs, **attrs), shape or self.shapes[inputs[0]])
+
+    def reshaped(self, x: str, *shape: int) -> str:
+        """The value in that shape; 0 and -1 in it mean what they mean to ONNX."""
+        return self("Reshape", x, self.ints(*shape))
+
+    def side(self, *shapes: Shape) -> Shape:
+        """One of these shapes of constants, whose extents do not depend on sizes."""
+        return self.pick(*(shape for shape in shapes if all(map(is_fixed, shape))))
+
+    def number(self, value: float) -> str:
+        """A float of no axes."""
+        return self.stored(np.asarray(value, np.float32))
+
+    def alike(self, x: str) -> list[str]:
+        """The values of x's shape."""
+        return [v for v, shape in self.shapes.items() if always_same(shape, self.shapes[x])]
 
     def images(self, fits: Callable[[Shape], bool] = lambda shape: True) -> list[str]:
         """The images that were made so far, of shapes that fit."""
@@ -73,9 +95,13 @@ def random_model(seed: int, steps: int = 8, among: Sequence[Step] | None = None)
 
     It grows by steps of `STEPS`, or such as are asked for.
     """
-    net = RandomNet(seed)
+    return grown(RandomNet(seed), steps, among or STEPS)
+
+
+def grown(net: RandomNet, steps: int, among: Sequence[Step]) -> onnx.ModelProto:
+    """The network after so many more steps, with one to three outputs."""
     for _ in range(steps):
-        net.step(among or STEPS)
+        net.step(among)
     last = head(net, net.x)
     inputs = [entry.name for entry in net.inputs]
     older = [value for value in net.shapes if value not in inputs]
@@ -182,7 +208,7 @@ def batch_norm(n: RandomNet, x: str) -> str:
 def scale(n: RandomNet, x: str) -> str:
     """A sum or product with a constant, of channels or of anything else, on either side."""
     channels, *rest = n.shapes[x][1:]
-    shape = n.pick((channels, 1, 1), (1, channels, 1, 1), (1,), (), (1, 1, rest[1]), (rest[0], 1))
+    shape = n.side((channels, 1, 1), (1, channels, 1, 1), (1,), (), (1, 1, rest[1]), (rest[0], 1))
     constant = n.positive(*shape) if n.chance(0.5) else n.weight(*shape)
     operands = [x, constant] if n.chance(0.7) else [constant, x]
     return n.put(n.pick("Add", "Mul", "Sub"), *operands, shape=n.shapes[x])
@@ -201,7 +227,7 @@ def parallel(n: RandomNet, x: str) -> str:
     total = ""
     for _ in range(n.pick(2, 2, 3, 4)):
         branch = _branch(n, x, made, shared, group=group, strides=strides, dilations=dilations)
-        if total and n.shapes[total] != n.shapes[branch]:
+        if total and not always_same(n.shapes[total], n.shapes[branch]):
             continue
         operands = [total, branch] if n.chance(0.5) else [branch, total]
         total = n.put(n.pick("Add", "Add", "Sub"), *operands) if total else branch
@@ -240,7 +266,7 @@ def _branch(n: RandomNet, x: str, made: int, shared: str, **attrs: Any) -> str:
 
 def residual(n: RandomNet, x: str) -> str:
     shape = n.shapes[x]
-    other = n.pick(*n.images(lambda found: found == shape))
+    other = n.pick(*n.images(lambda found: always_same(found, shape)))
     op = n.pick("Add", "Add", "Mul") if other == x else n.pick("Add", "Add", "Sub", "Mul")
     return n.put(op, *n.pick((x, other), (other, x)))
 
@@ -263,10 +289,10 @@ def concat(n: RandomNet, x: str) -> str:
         return activation(n, x)
 
     def fits(other: Shape) -> bool:
-        return all(a == b for d, (a, b) in enumerate(zip(shape, other, strict=True)) if d != axis)
+        return always_same(*((*s[:axis], *s[axis + 1 :]) for s in (shape, other)))
 
     parts = [x, *(n.pick(*n.images(fits)) for _ in range(n.pick(1, 1, 2)))]
-    if n.chance(0.1):
+    if n.chance(0.1) and all(map(is_fixed, shape)):
         constant = n.stored(n.rng.standard_normal(shape).astype(np.float32))
         parts.append(n.made(constant, shape))
     n.rng.shuffle(parts)
@@ -285,6 +311,15 @@ def cut(n: RandomNet, x: str) -> str:
     axes, begins, ends, steps = [], [], [], []
     for axis in n.pick((1,), (1,), (1,), (2,), (1, 3), (0,)):
         extent = shape[axis]
+        if not is_fixed(extent):
+            begin, end, step, shape[axis] = _open_cut(n, extent)
+            axes, begins, ends, steps = (
+                [*axes, axis],
+                [*begins, begin],
+                [*ends, end],
+                [*steps, step],
+            )
+            continue
         step = n.pick(1, 1, 1, 2, -1)
         length = n.pick(*range(max(1, extent // 2), extent + 1))
         if step == -1:
@@ -297,6 +332,27 @@ def cut(n: RandomNet, x: str) -> str:
         shape[axis] = count
     names = (n.ints(*entry) for entry in (begins, ends, axes, steps))
     return n.put("Slice", x, *names, shape=tuple(shape))
+
+
+def _open_cut(n: RandomNet, extent: int) -> tuple[int, int, int, int]:
+    """Begin, end, step and length of a slice of an extent that depends on sizes."""
+    few = least(extent)
+    match n.pick("front", "back", "both", "steps", "backwards", "half", "fixed"):
+        case "front" if few > 1:
+            return 1, 1 << 40, 1, extent - 1
+        case "back" if few > 1:
+            return 0, -1, 1, extent - 1
+        case "both" if few > 2:
+            return 1, n.pick(-1, extent - 1), 1, extent - 2
+        case "steps":
+            return 0, 1 << 40, 2, (extent + 1) // 2
+        case "half" if few > 1:
+            return 0, extent // 2, 1, extent // 2
+        case "fixed":
+            count = n.pick(*range(1, few + 1))
+            return (-count, 1 << 40, 1, count) if n.chance(0.5) else (0, count, 1, count)
+        case _:
+            return -1, -(1 << 40), -1, extent
 
 
 def split(n: RandomNet, x: str) -> str:
@@ -323,9 +379,9 @@ def split(n: RandomNet, x: str) -> str:
 def shuffle(n: RandomNet, x: str) -> str:
     batch, c, h, w = n.shapes[x]
     parts = next(p for p in (n.pick(2, 4), 3, 2, 1) if c % p == 0)
-    apart = n("Reshape", x, n.ints(batch, parts, c // parts, h, w))
+    apart = n.reshaped(x, batch, parts, c // parts, h, w)
     turned = n("Transpose", apart, perm=[0, 2, 1, 3, 4])
-    return n.put("Reshape", turned, n.ints(n.pick(batch, -1), c, h, w), shape=n.shapes[x])
+    return n.made(n.reshaped(turned, n.pick(batch, -1), c, h, w), n.shapes[x])
 
 
 def turn(n: RandomNet, x: str) -> str:
@@ -349,7 +405,7 @@ def depth_to_space(n: RandomNet, x: str) -> str:
     if n.chance(0.5) and c % 4 == 0:
         mode = n.pick("DCR", "CRD")
         return n.put("DepthToSpace", x, blocksize=2, mode=mode, shape=(batch, c // 4, 2 * h, 2 * w))
-    if h % 2 == 0 and w % 2 == 0 and min(h, w) > SMALLEST:
+    if is_multiple(h, 2) and is_multiple(w, 2) and min(h, w) > SMALLEST:
         return n.put("SpaceToDepth", x, blocksize=2, shape=(batch, 4 * c, h // 2, w // 2))
     return activation(n, x)
 
@@ -371,8 +427,11 @@ def resize(n: RandomNet, x: str) -> str:
     up, mode = n.pick((2, 2), (2, 1), (1, 3)), n.pick("nearest", "linear")
     shape = (batch, c, h * up[0], w * up[1])
     way = n.pick("half_pixel", "asymmetric", "align_corners")
+    inputs = (x, "", "", n.ints(*shape))
+    if not all(map(is_fixed, shape)) and n.chance(0.6):
+        inputs = (x, "", n.stored(np.asarray((1, 1, *up), np.float32)))
     return n.put(
-        "Resize", x, "", "", n.ints(*shape), mode=mode, shape=shape,
+        "Resize", *inputs, mode=mode, shape=shape,
         coordinate_transformation_mode=way,
     )  # fmt: skip
 
@@ -407,12 +466,12 @@ def group_norm(n: RandomNet, x: str) -> str:
         whole = n.positive(c), n.weight(c)
         return n.put("InstanceNormalization", x, *whole, epsilon=1e-4)
     rows = n.pick((0, groups, -1), (batch, groups, -1), (0, groups, h, -1))
-    flat = n("Reshape", x, n.ints(*rows))
+    flat = n.reshaped(x, *rows)
     normal = n("InstanceNormalization", flat, gain, shift, epsilon=1e-4)
-    normal = n.put("Reshape", normal, n.ints(batch, c, h, w), shape=n.shapes[x])
+    normal = n.made(n.reshaped(normal, batch, c, h, w), n.shapes[x])
     if n.chance(0.3):
         return normal
-    side = n.pick((c, 1, 1), (1, c, 1, 1), (1,), (c, h, w))
+    side = n.side((c, 1, 1), (1, c, 1, 1), (1,), (c, h, w))
     return n.put("Add", n.put("Mul", normal, n.positive(*side)), n.weight(*side))
 
 
@@ -432,7 +491,7 @@ def across_channels(n: RandomNet, x: str) -> str:
 def head(n: RandomNet, x: str) -> str:
     _, *image = n.shapes[x]
     match n.pick("none", "none", "product", "mean"):
-        case "product":
+        case "product" if all(map(is_fixed, image)):
             flat = n("Flatten", x, axis=1)
             return n("Gemm", flat, n.weight(5, int(np.prod(image))), n.weight(5), transB=1)
         case "mean":

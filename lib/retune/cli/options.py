@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retune.core.config import records_root
+from retune.core.dims import is_fixed
 from retune.core.errors import InputError
 from retune.core.names import is_built_in
 from retune.core.ranges import Stated, parse_stated
@@ -50,6 +51,46 @@ Records = Annotated[
         show_default="artifacts/records",
     ),
 ]
+
+
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size",
+        help="Size of the inputs, of a bundle for ranges: batch=8. Repeatable. Default: the "
+        "largest ones.",
+    ),
+]
+
+
+def sizes_of(plan: "NetworkPlan", given: Sequence[str] | None) -> dict[str, int]:
+    """The sizes that the options state, and the largest ones where they state none.
+
+    Raises: InputError for a size that the bundle has not, or is not for.
+    """
+    values = dict(plan.largest) if plan.sizes else {}
+    ranges = {each.size.name: each.size for each in plan.sizes}
+    stated = ", ".join(map(str, ranges.values())) or "a bundle for fixed shapes"
+    for text in given or ():
+        name, _, value = text.partition("=")
+        size = ranges.get(name.strip())
+        if size is None or not value.strip().isdecimal() or int(value) not in size.values:
+            raise InputError(f"--size {text}: expected a size of the bundle ({stated})")
+        values[size.name] = int(value)
+    if values:
+        plan.variant_at(values)
+    return values
+
+
+def stated_shapes(plan: "NetworkPlan") -> dict[str, tuple[Stated, ...]]:
+    """The shapes of the inputs as --shape states them, with ranges for sizes."""
+    ranges = {each.size.name: each.size for each in plan.sizes}
+
+    def stated(extent: int) -> Stated:
+        size = None if is_fixed(extent) else ranges.get(str(extent))
+        return extent if size is None else str(size).partition("=")[2]
+
+    return {name: tuple(map(stated, shape)) for name, shape in plan.input_shapes.items()}
 
 
 def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[Stated, ...]]:

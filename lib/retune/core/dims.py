@@ -346,17 +346,27 @@ class Condition:
         return f"{-left} {sign} {rest}" if turned else f"{left} {sign} {-rest}"
 
 
+_AtHand: TypeAlias = tuple[tuple[tuple[str, int], ...], tuple["Condition", ...]]
+"""The sizes at hand and the conditions that hold beforehand."""
+
+
 class Assumptions:
     """The sizes at hand, and the conditions that were noted."""
 
-    def __init__(self, values: SizeValues) -> None:
+    def __init__(self, values: SizeValues, given: Sequence[Condition]) -> None:
         self.values = dict(values)
+        self.given = tuple(given)
+        """Conditions that hold beforehand."""
         self._noted: dict[Condition, None] = {}
         self._left: dict[Size, Ends] = {}
+        for condition in given:
+            self.note(condition)
+        self.fixed = {size: low for size, (low, high) in self._left.items() if low == high}
+        """Sizes that have a single value where these hold."""
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """In the order in which they were noted first."""
+        """Those given, and then those noted, in the order in which they were noted first."""
         return tuple(self._noted)
 
     def note(self, condition: Condition) -> None:
@@ -394,13 +404,20 @@ def ends_at_hand(size: Size) -> Ends:
     return _whole(size) if current is None else current.ends(size)
 
 
+def fixed_value(size: Size) -> int | None:
+    """The value of a size that has a single one by the conditions that hold beforehand."""
+    current = _CURRENT.get()
+    return None if current is None else current.fixed.get(size)
+
+
 @contextmanager
-def assuming(values: SizeValues) -> Generator[Assumptions]:
+def assuming(values: SizeValues, given: Sequence[Condition] = ()) -> Generator[Assumptions]:
     """Within it, questions that ranges leave open are answered for these sizes, and noted.
 
-    What was made within it holds for all sizes that meet the conditions.
+    What was made within it holds for all sizes that meet the conditions, those `given` among them:
+    they say beforehand for which sizes it is to be.
     """
-    own = Assumptions(values)
+    own = Assumptions(values, given)
     token = _CURRENT.set(own)
     try:
         yield own
@@ -418,10 +435,11 @@ def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
         make = cast("Callable[..., R]", made)
 
         @lru_cache(maxsize=maxsize)
-        def cached(values: tuple[tuple[str, int], ...] | None, *args: Any) -> Any:
-            if values is None:
+        def cached(at_hand: _AtHand | None, *args: Any) -> Any:
+            if at_hand is None:
                 return make(*args), ()
-            with assuming(dict(values)) as assumed:
+            values, given = at_hand
+            with assuming(dict(values), given) as assumed:
                 result = make(*args)
             return result, assumed.conditions
 
@@ -429,7 +447,8 @@ def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def found(*args: P.args, **kwargs: P.kwargs) -> R:
             assert not kwargs, f"{made.__name__}: expected positional arguments"
             current = _CURRENT.get()
-            result, conditions = cached(current and tuple(sorted(current.values.items())), *args)
+            at_hand = current and (tuple(sorted(current.values.items())), current.given)
+            result, conditions = cached(at_hand, *args)
             for condition in conditions:
                 _note(condition)
             return result

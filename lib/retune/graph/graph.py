@@ -79,8 +79,11 @@ class Graph(Subgraph):
     nodes: tuple[Node, ...]
     types: Types
     constants: Mapping[str, Array] = field(default_factory=dict)
-    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
-    """Inputs whose elements are sizes, as Dims: what says how long a slice is, or an image."""
+    values: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict[str, tuple[int, ...]], compare=False
+    )
+    """Inputs whose elements are sizes, as Dims: what says how long a slice is, or an image. Bodies
+    of loops have none, so that it is no part of their contents; `key` has it."""
     ends: frozenset[str] = field(init=False, compare=False, repr=False)
     """The outputs, for passes that ask of each value whether it is one."""
 

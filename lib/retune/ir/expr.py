@@ -7,13 +7,12 @@ are not negative. Expressions know nothing of loops, tensors' producers, or Open
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from functools import lru_cache
 from functools import reduce as fold
 from itertools import chain
 from operator import is_not
 from typing import Literal
 
-from retune.core.dims import Dim, Size, SizeValues
+from retune.core.dims import Dim, Size, SizeValues, fixed_value, remembered
 from retune.core.dtypes import BOOL, FLOAT32, INT32, DType, as_dtype
 from retune.ir.nodes import IRNode, node
 from retune.ir.operators import COMPARISONS, OPERATORS, TIGHT, BinaryOp, folded
@@ -304,13 +303,13 @@ def as_expr(value: Operand, dtype: DType | str = INT32) -> Expr:
     return cast(of_dim(value), dtype) if isinstance(value, Dim) else const(value, dtype)
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def of_dim(dim: Dim) -> Expr:
-    """An extent that depends on sizes as an expression."""
+    """An extent that depends on sizes as an expression; a size with a single value is a literal."""
     total: Expr | None = None
     for monomial, coefficient in dim.terms:
         atoms = [
-            size_variable(atom)
+            _of_size(atom)
             if isinstance(atom, Size)
             else binary("floordiv", as_expr(atom.dividend), as_expr(atom.divisor))
             for atom in monomial
@@ -322,6 +321,11 @@ def of_dim(dim: Dim) -> Expr:
             total = total + term if coefficient > 0 else total - term
     assert total is not None, "a Dim has terms"
     return total
+
+
+def _of_size(size: Size) -> Expr:
+    value = fixed_value(size)
+    return size_variable(size) if value is None else const(value)
 
 
 def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:

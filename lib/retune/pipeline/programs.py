@@ -100,9 +100,11 @@ class _Programs:
     spec: DeviceSpec
     variant: Variant
 
-    def trace(self, at: SizeValues, number: int) -> tuple[NetworkPlan, Sequence[Condition]]:
-        """The plan that is made at those sizes, and on what conditions it holds."""
-        with assuming(at) as assumed:
+    def trace(
+        self, at: SizeValues, number: int, region: Sequence[Condition]
+    ) -> tuple[NetworkPlan, Sequence[Condition]]:
+        """The plan that is made at sizes of a region, and on what conditions it holds."""
+        with assuming(at, region) as assumed:
             network = self._limited(number)
             plan = build_plan(
                 network,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from retune.bundle.format import read_outline
 from retune.core.names import is_built_in
-from retune.core.quantities import counted, flop_text, numbered
+from retune.core.quantities import counted, flop_text, numbered, time_text
 from retune.core.results import KernelTime, TaskResult
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
@@ -121,6 +121,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         f"{_size(tuned.least_bytes)})",
         "records": request.records,
     }
+    if tuned.programs:
+        facts = {**facts, **_sizes(run)}
     if slow := slow_sentence(run.bench):
         facts = {**facts, "slow": slow}
     if tuned.host_steps:
@@ -136,6 +138,18 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         reasons = "; ".join(f"{name}: {why}" for name, why in failed)
         facts = {**facts, "default schedule, as the search failed": reasons}
     return tuple(facts.items())
+
+
+def _sizes(run: FinishedRun) -> dict[str, str]:
+    """Of a bundle for ranges: its programs, where it was checked, and times at other sizes."""
+    times = {
+        f"latency at {each.sizes}": ", ".join(
+            f"{row.name} {time_text(row.median_us)}" for row in each.rows
+        )
+        for each in run.bench.sizes
+    }
+    programs = "; ".join(run.tuned.programs)
+    return {"programs": programs, "checked at": "; ".join(run.verified.sizes), **times}
 
 
 def _size(count: int) -> str:

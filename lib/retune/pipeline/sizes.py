@@ -90,7 +90,8 @@ def usual_request(request: TuneRequest) -> TuneRequest:
 def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Condition, ...]]:
     """For each of them the sizes that it is for: those that meet its conditions, and none before.
 
-    Between two sizes that are tuned, the border is their geometric mean.
+    Between two sizes that are tuned, the border is their geometric mean. One is a region by itself:
+    loops of a single iteration are gone, so that programs for one are others.
     """
     reach, dims = [dict(each.values) for each in tuned], {s.name: dim_of(s) for s in every}
     found: list[tuple[Condition, ...]] = []
@@ -98,7 +99,8 @@ def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Co
         conditions: list[Condition] = []
         for name, value in own.items():
             higher = sorted({other[name] for other in reach if other[name] > value})
-            beyond = dims[name] - isqrt(value * higher[0]) - 1 if higher else 0
+            last = value if value == 1 or not higher else isqrt(value * higher[0])
+            beyond = dims[name] - last - 1 if higher else 0
             if isinstance(beyond, Dim):
                 conditions.append(Condition("lt", beyond, holds=True))
         found.append(tuple(conditions))
@@ -119,12 +121,13 @@ class Traced(Generic[T]):
 def covering(
     every: Sequence[Size],
     tuned: Sequence[TunedSizes],
-    trace: Callable[[SizeValues, int], tuple[T, Sequence[Condition]]],
+    trace: Callable[[SizeValues, int, Sequence[Condition]], tuple[T, Sequence[Condition]]],
 ) -> list[Traced[T]]:
     """Programs in the order in which they are asked: each size meets the conditions of some.
 
-    `trace` makes the program for sizes, by the choices of the tuned sizes of that number, and says
-    on what conditions it holds. Raises: InputError if too many would be needed.
+    `trace` makes the program for sizes, by the choices of the tuned sizes of that number, which is
+    to be for sizes that meet these conditions, and says on what conditions it holds: these and
+    others. Raises: InputError if too many would be needed.
     """
     grid = _Grid(every)
     found: list[Traced[T]] = []
@@ -134,8 +137,8 @@ def covering(
         left &= ~own
         start: SizeValues | None = dict(tuned[number].values)
         while start is not None:
-            program, needed = trace(start, number)
-            conditions = (*region, *needed)
+            program, needed = trace(start, number, region)
+            conditions = tuple(dict.fromkeys((*region, *needed)))
             found.append(Traced(program, conditions, start))
             own &= ~grid.meets(conditions)
             start = grid.greatest(own)

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from retune.core.dims import Condition, Dim, Size, SizeValues, dim_of, holding
+from retune.core.dims import Condition, Dim, Size, SizeValues, assuming, dim_of, holding
 from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, tuned_sizes
+from retune.ir.expr import as_expr
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.sizes import covering, has_ranges, opened, sizes, tuned_requests
+from retune.pipeline.sizes import covering, has_ranges, opened, regions, sizes, tuned_requests
 
 BATCH, LENGTH = Size("batch", 1, 32), Size("length", 1, 100)
 
@@ -55,8 +56,11 @@ def test_every_size_has_a_program() -> None:
     every, tuned = (BATCH, LENGTH), tuned_sizes(extents)
     asked: list[tuple[SizeValues, int]] = []
 
-    def trace(at: SizeValues, number: int) -> tuple[int, Sequence[Condition]]:
+    def trace(
+        at: SizeValues, number: int, region: Sequence[Condition]
+    ) -> tuple[int, Sequence[Condition]]:
         asked.append((at, number))
+        assert all(condition.at(at) for condition in region)
         alone = Condition("eq", _dim(BATCH) - 1, holds=at["batch"] == 1)  # type: ignore[arg-type]
         return number, [alone]
 
@@ -72,10 +76,25 @@ def test_programs_for_single_sizes_are_refused() -> None:
     """Where nearly every size would need its own."""
     tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
 
-    def trace(at: SizeValues, number: int) -> tuple[int, Sequence[Condition]]:
+    def trace(
+        at: SizeValues, number: int, region: Sequence[Condition]
+    ) -> tuple[int, Sequence[Condition]]:
+        del region
         same = _dim(BATCH) - at["batch"]
         assert isinstance(same, Dim)
         return number, [Condition("eq", same, holds=True)]
 
     with pytest.raises(InputError, match=r"batch=1\.\.32: expected .* more than 16 programs"):
         covering((BATCH,), tuned, trace)
+
+
+def test_one_is_a_region_by_itself() -> None:
+    """Its programs have no loop over it; other borders lie between the sizes that are tuned."""
+    tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
+    assert [list(map(str, each)) for each in regions((BATCH,), tuned)] == [
+        ["batch < 2"], ["batch < 13"], [],
+    ]  # fmt: skip
+    with assuming({"batch": 1}, regions((BATCH,), tuned)[0]) as assumed:
+        assert dim_of(BATCH) == 1
+        assert str(as_expr(dim_of(BATCH) * 7)) == "7"
+    assert list(map(str, assumed.conditions)) == ["batch < 2"]

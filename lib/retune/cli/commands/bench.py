@@ -12,14 +12,18 @@ from retune.cli.options import (
     Digest,
     Json,
     Module,
+    Sizes,
     Trusted,
     check_model,
     opened_bundle,
+    sizes_of,
+    stated_shapes,
 )
 from retune.core.errors import InputError
 from retune.core.quantities import counted, numbered
 
 if TYPE_CHECKING:
+    from retune.bundle.plan import NetworkPlan
     from retune.bundle.verify.examination import Entrant, Rival
 
 BUDGET_S = 60.0
@@ -56,6 +60,7 @@ def bench(
     profile: Annotated[
         bool, typer.Option("--profile", help="Print the time of each kernel, too.")
     ] = False,
+    size: Sizes = None,
     trust: Trusted = None,
     digest: Digest = "",
     json: Json = False,
@@ -69,12 +74,13 @@ def bench(
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
     most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
     with opened_bundle(module, trust, digest) as (bundle, plan):
+        sizes = sizes_of(plan, size)
         entrants: dict[str, Entrant] = {"retune": bundle}
         if against and peer_model:
-            entrants[against] = _rival(against, peer_model, plan.input_shapes)
+            entrants[against] = _rival(against, peer_model, plan, sizes)
         say(f"retune: measuring {', '.join(entrants)}, {most} ...")
         with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
-            found = examiner.compare(entrants, baseline="retune", options=options)
+            found = examiner.compare(entrants, baseline="retune", options=options, sizes=sizes)
             board = examiner.where
             kernels = [_kernel(row) for row in examiner.profile(bundle)] if profile else []
     rows = [_row(timing) for timing in found.timings]
@@ -122,11 +128,12 @@ def _print_closing(board: str, against: str | None, ratio: float | None) -> None
         print_line(f"{against} takes {ratio:.2f} x the bundle's time")
 
 
-def _rival(peer: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> "Rival":
+def _rival(peer: str, model: str, plan: "NetworkPlan", sizes: Mapping[str, int]) -> "Rival":
     from retune.bundle.verify.examination import Original, Rival
     from retune.frontend.models import resolve_model
 
-    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes)
+    file = resolve_model(model, shapes=stated_shapes(plan))
+    original = Original(onnx=file, shapes=plan.at(sizes).input_shapes)
     return Rival(peer=peer, network=original)
 
 

@@ -1,6 +1,6 @@
 """`retune verify`: a bundle's outputs beside those of the oracle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
@@ -16,9 +16,12 @@ from retune.cli.options import (
     Digest,
     Json,
     Module,
+    Sizes,
     Trusted,
     check_model,
     opened_bundle,
+    sizes_of,
+    stated_shapes,
 )
 from retune.core.quantities import counted
 
@@ -47,6 +50,7 @@ def verify(
     device: Device = "",
     scheduler: Scheduler = "",
     certs: Certs = None,
+    size: Sizes = None,
     trust: Trusted = None,
     digest: Digest = "",
     json: Json = False,
@@ -63,15 +67,21 @@ def verify(
     from retune.device.opening import playing
 
     with opened_bundle(module, trust, digest) as (bundle, plan):
-        taken = _sampling(plan, model, samples)
+        sizes = sizes_of(plan, size)
+        taken = _sampling(plan, model, samples, sizes)
         kind = "given" if taken.given else "random"
         say(f"retune: comparing the outputs of {counted(taken.count, f'{kind} input')} ...")
         player = device or playing(plan.device.name)
         with open_examiner(farm_device(player, scheduler, certs)) as examiner:
             judge = partial(
-                examiner.verify, bundle, samples=taken.count, given=taken.arrays, seed=seed
+                examiner.verify,
+                bundle,
+                samples=taken.count,
+                given=taken.arrays,
+                seed=seed,
+                sizes=sizes,
             )
-            judged, floats = _judged(judge, plan, model)
+            judged, floats = _judged(judge, plan, model, sizes)
     if json:
         print_json({"module": str(module), **_data(judged, floats)})
     else:
@@ -82,7 +92,9 @@ def verify(
         raise typer.Exit(1)
 
 
-def _sampling(plan: "NetworkPlan", model: str, samples: str) -> "Sampling":
+def _sampling(
+    plan: "NetworkPlan", model: str, samples: str, sizes: Mapping[str, int]
+) -> "Sampling":
     """What the option asks for. Raises: InputError."""
     from retune.bundle.verify.compare import sampling
     from retune.frontend.models import resolve_model
@@ -91,18 +103,18 @@ def _sampling(plan: "NetworkPlan", model: str, samples: str) -> "Sampling":
     from retune.pipeline.request import check_samples
 
     if not samples:
-        return sampling(plan, None if plan.samples else _RANDOM, {})
+        return sampling(plan, None if plan.samples else _RANDOM, {}, sizes)
     if samples.isdecimal() and int(samples) > 0:
-        return sampling(plan, int(samples), {})
+        return sampling(plan, int(samples), {}, sizes)
     check_samples(samples)
-    shapes = plan.input_shapes
-    graph = load_file(resolve_model(model, shapes=shapes), shapes)
+    file, shapes = resolve_model(model, shapes=stated_shapes(plan)), plan.at(sizes).input_shapes
+    graph = load_file(file, shapes)
     arrays = stacked_samples(graph, load_samples(Path(samples), graph, finite=False))
     return sampling(plan, None, arrays)
 
 
 def _judged(
-    judge: "Callable[..., Verdict]", plan: "NetworkPlan", model: str
+    judge: "Callable[..., Verdict]", plan: "NetworkPlan", model: str, sizes: Mapping[str, int]
 ) -> "tuple[Verdict, Verdict | None]":
     """The bundle beside the oracle; one of integers also beside the float network."""
     from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
@@ -111,10 +123,10 @@ def _judged(
     from retune.frontend.models import resolve_model
     from retune.graph.quantize.recipe import Recipe
 
-    shapes = plan.input_shapes
+    file = resolve_model(model, shapes=stated_shapes(plan))
     note = plan.notes.get(RECIPE_NOTE)
     recipe = from_json(Recipe, note) if note else None
-    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
+    original = Original(onnx=file, shapes=plan.at(sizes).input_shapes, recipe=recipe)
     judged = judge(original)
     if recipe is None and INTEGERS_NOTE not in plan.notes:
         return judged, None

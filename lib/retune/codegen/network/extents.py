@@ -80,8 +80,8 @@ class Counts:
 
 
 def variable(size: str) -> str:
-    """The variable that holds a size."""
-    return f"size_{size}"
+    """The variable that holds a size; with any name, it is no word of C or OpenCL."""
+    return f"extent_{size}"
 
 
 def extent_text(extent: int) -> str:

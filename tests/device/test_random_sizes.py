@@ -1,0 +1,70 @@
+"""Random networks with open dimensions, compiled once, agree with onnxruntime at many sizes.
+
+A failure names the seed: `random_sized(seed, steps)` with fewer steps is the beginning of the same
+network. For many networks at once: `python -m benchmarks.random_sizes`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.export.program import export_c
+from tests.device import c_programs
+from tests.support.random_sizes import random_sized
+from tests.support.random_ways import BARE_GPU, CPU, GPU, SHORT
+from tests.support.sized_ways import WAYS, Compiled, way_of
+
+pytestmark = pytest.mark.device
+
+AT = 5
+"""Sizes of each network."""
+
+
+@pytest.mark.parametrize("seed", [2, 9])
+def test_a_random_network_at_several_sizes(seed: int):
+    sized = random_sized(seed, 2)
+    Compiled(sized, *WAYS[seed % len(WAYS)]).assert_right(sized.some(seed, AT), seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [CPU, SHORT, GPU, BARE_GPU])
+@pytest.mark.parametrize("seed", range(500))
+def test_many_random_networks_at_several_sizes(seed: int, device: str):
+    sized = random_sized(seed)
+    Compiled(sized, *way_of(device, seed)).assert_right(sized.some(seed, AT), seed)
+
+
+def in_c(seed: int, folder: Path, steps: int) -> None:
+    sized = random_sized(seed, steps)
+    made = Compiled(sized, *WAYS[seed % len(WAYS)])
+    c_programs.build(export_c(made.plan, folder / "c"))
+    for values in sized.some(seed, AT):
+        feeds = made.module.random_inputs(seed, values)
+        options = [w for name, n in values.items() for w in ("--size", f"{name}={n}")]
+        found = c_programs.outputs_of(folder / "c", feeds, [*made.plan.outputs], *options)
+        for name, array in made.module.run(feeds).items():
+            np.testing.assert_array_equal(found[name], array, err_msg=f"seed {seed}: {name}")
+
+
+@pytest.mark.process
+def test_a_random_network_as_a_program_in_c(tmp_path: Path):
+    in_c(5, tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("seed", range(600, 650))
+def test_many_random_networks_as_programs_in_c(seed: int, tmp_path: Path):
+    in_c(seed, tmp_path, 6)
+
+
+def test_the_generator_leaves_extents_open_in_all_ways():
+    """Images and texts, with one size or two, with steps; nodes compute with shapes."""
+    every = [random_sized(seed) for seed in range(60)]
+    names = {size.name for sized in every for size in sized.sizes}
+    assert names == {"n", "h", "w", "t"}
+    assert {len(sized.sizes) for sized in every} == {1, 2}
+    assert any(size.step > 1 for sized in every for size in sized.sizes)
+    ops = {node.op_type for sized in every for node in sized.model.graph.node}
+    assert ops >= {"Shape", "Range", "Resize", "Conv", "Softmax", "LayerNormalization", "Slice"}
