@@ -173,8 +173,9 @@ def check_variant_buffers(plan: NetworkPlan) -> None:
         if listed and (count != (len(plan.outputs),) * 2 or not listed <= names):
             expected = f"buffers of role output for {list(plan.outputs)}"
             raise broken_plan(plan, f"variant {variant}", expected, str(variant.outputs))
-    used = {entry.name for values in plan.corners for entry in plan.at(values).buffers}
-    strays = [entry.name for entry in plan.buffers if entry.name not in used.union(own)]
+    used = {entry.name for values in plan.corners for entry in plan.at(values).buffers}.union(own)
+    roots = storage_roots(plan)  # who reads a whole may be the only one that reads its parts
+    strays = [entry.name for entry in plan.buffers if roots[entry.name] not in used]
     if strays:
         raise broken_plan(plan, "buffers", "those that a variant uses", str(strays)[:80])
 

@@ -556,6 +556,8 @@ def _quotient(a: int | Dim, b: int | Dim) -> int | Dim:
     if b <= 0:
         raise ValueError(f"{a} // {b}: expected a divisor above 0")
     divisor = _terms(b)
+    if len(divisor) > 1 and (exact := _ratio(a, b)) is not None:
+        return exact
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for monomial, coefficient in _terms(a).items():
@@ -577,6 +579,24 @@ def _quotient(a: int | Dim, b: int | Dim) -> int | Dim:
     atom = Quotient(left, b)
     whole[(atom,)] = whole.get((atom,), 0) + 1
     return _normal(whole)
+
+
+def _ratio(a: int | Dim, b: int | Dim) -> int | Dim | None:
+    """`a / b` where that is a polynomial: by long division, the greatest monomials first."""
+    leading, scale = max(_terms(b).items(), key=_degree)
+    ratio: int | Dim = 0
+    while terms := _terms(a):
+        found = _divided(*max(terms.items(), key=_degree), {leading: scale})
+        if found is None:
+            return None
+        term = _normal({found[0]: found[1]})
+        ratio, a = ratio + term, a - term * b
+    return ratio
+
+
+def _degree(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
+    """An order of monomials that products keep: by degree, then by atoms."""
+    return len(term[0]), [str(atom) for atom in term[0]]
 
 
 def _nested(left: int | Dim, b: int | Dim) -> int | Dim | None:

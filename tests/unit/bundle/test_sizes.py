@@ -93,6 +93,13 @@ def test_a_broken_plan_is_refused(message: str) -> None:
         verify_plan(BROKEN[message]())
 
 
+def test_parts_of_a_buffer_may_be_read_by_the_whole_alone() -> None:
+    """As parts of a split that are joined again where they are."""
+    part = Alias(value="part", of="y", storage=None)
+    buffers = (*PLAN.buffers, replace(PLAN.buffer("y"), name="part"))
+    verify_plan(replace(PLAN, buffers=buffers, aliases=(*PLAN.aliases, part)))
+
+
 def test_samples_of_sizes_of_the_plan(tmp_path: Path) -> None:
     arrays = {"x": np.zeros((1, 2, 4, 8), "f4"), "bias": np.zeros((1, 2, 5), "f4")}
     found = read_bundle(write_bundle(replace(PLAN, samples=arrays), tmp_path / "module"))

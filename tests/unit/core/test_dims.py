@@ -86,6 +86,9 @@ def test_equal_polynomials_are_equal_values() -> None:
     assert type(n - n + 7) is int
     assert n * h * 49 // (h * 49) == n
     assert prod((n, 3, h)) // (n * h) == 3
+    assert always_equal((16 * h * n + 16 * h) // (n * h + h), 16)
+    assert always_equal((n * h + 2 * n + h + 2) // (h + 2), n + 1)
+    assert str((3 * n + 5) // (n + 1)) == "((3*n + 5) // (n + 1))"
     assert pickle.loads(pickle.dumps(n * h)) == n * h  # noqa: S301
     assert type(dim_of(Size("one", 4, 4))) is int
 
