@@ -1,6 +1,6 @@
 """From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -113,7 +113,7 @@ def lower(program: Program, target: Target) -> ProgramSource:
         launches=tuple(launch for _, launch in made),
         buffers=(
             *(b for b in _buffers(program, images) if b.name in used),
-            *_size_buffers(program),
+            *_size_buffers(program, used),
         ),
         options=target.options,
         packings={name: packing for name, packing in packings.items() if name in used},
@@ -367,11 +367,15 @@ def _buffers(program: Program, images: Mapping[str, Image]) -> list[ProgramBuffe
     return found
 
 
-def _size_buffers(program: Program) -> Iterator[ProgramBuffer]:
-    """Those of the sizes on which the program depends."""
-    buffers = (*program.inputs, *program.scratch, *program.outputs)
-    names = {v.name for v in sizes_in(program)}
-    if clash := sorted(names & {b.name for b in buffers}):
+def _size_buffers(program: Program, used: Collection[str]) -> Iterator[ProgramBuffer]:
+    """Those of the sizes on which the program depends, and of all that its kernels are given.
+
+    Places in memory and values may depend on sizes that no extent depends on.
+    """
+    buffers = {b.name for b in (*program.inputs, *program.scratch, *program.outputs)}
+    own = {v.name for v in sizes_in(program)}
+    names = own | ({*used} - buffers)
+    if clash := sorted(own & buffers):
         raise CodegenError(
             f"{program.name}: size {clash[0]!r} has the name of a tensor; rename one of them"
         )

@@ -2,13 +2,12 @@
 
 `1..32` is every extent from 1 to 32, `8..512:8` every eighth one. `1:8` states one extent and how
 often it occurs, and several of these, `1:8,32:1`, or plain ones, `1,8,32`, state the range from the
-least to the greatest. Read `Extents.of`.
+least to the greatest, in steps of their largest common divisor. Read `Extents.of`.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import product
 from math import gcd, isqrt, prod
 from typing import TypeAlias
@@ -76,7 +75,7 @@ class Extents:
                 raise ValueError("one range, or extents with weights such as 1:8,32:1")
             weights[value] = weights.get(value, 0.0) + weight
         every = sorted(weights)
-        step = reduce(gcd, (value - every[0] for value in every)) or 1
+        step = gcd(*every) or 1
         total = sum(weights.values())
         return Extents(
             Size(name, every[0], every[-1], step), tuple((v, weights[v] / total) for v in every)

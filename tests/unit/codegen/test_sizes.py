@@ -12,6 +12,7 @@ from retune.codegen.target import CPU, GPU
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
+from retune.ir.expr import as_expr, select
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, at_sizes, compute, placeholder
 from retune.schedule.schedule import Schedule
@@ -115,3 +116,16 @@ def test_work_items_agree(profile: str, number: int) -> None:
 def test_work_items_of_many_expressions_agree(profile: str) -> None:
     for number in range(100):
         assert_items_right(*PROFILES[profile], number)
+
+
+def test_a_size_in_values_alone_is_an_argument() -> None:
+    """No extent depends on it: an element says whether its index is below."""
+    x = placeholder("x", (40,))
+    limit = as_expr(TOKENS)
+    y = compute("y", (40,), lambda i: select(i < limit, x[i], 0.0), [x])
+    with assuming({"tokens": 8}):
+        space = cpu_space(from_dag(Dag((y,))), GENERIC_CPU)
+        program = space.instantiate(default_candidate(space, GENERIC_CPU))
+        source = lower(program, CPU)
+    assert source.sizes == ("tokens",)
+    assert source.launches[0].args[-1] == "tokens"
