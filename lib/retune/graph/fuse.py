@@ -432,8 +432,8 @@ def _group(
 
 
 def _kind(first: Node, graph: Graph, fixed: set[str]) -> str:
-    """A reshape is a copy only where both its ends are memory of the caller, or of a constant, whose
-    shape depends on sizes then."""
+    """A reshape is a copy only where both its ends are memory of the caller, or of a constant:
+    its shape depends on sizes then."""
     if first.op == "reshape":
         source, made = first.inputs[0], first.outputs[0]
         if source in graph.constants:
