@@ -38,8 +38,7 @@ def test_many_random_networks_at_several_sizes(seed: int, device: str):
     Compiled(sized, *way_of(device, seed)).assert_right(sized.some(seed, AT), seed)
 
 
-def in_c(seed: int, folder: Path, steps: int) -> None:
-    sized = random_sized(seed, steps)
+def in_c(sized: Sized, folder: Path, seed: int) -> None:
     made = Compiled(sized, *WAYS[seed % len(WAYS)])
     c_programs.build(export_c(made.plan, folder / "c"))
     for values in sized.some(seed, AT):
@@ -52,14 +51,21 @@ def in_c(seed: int, folder: Path, steps: int) -> None:
 
 @pytest.mark.process
 def test_a_random_network_as_a_program_in_c(tmp_path: Path):
-    in_c(5, tmp_path, 2)
+    in_c(random_sized(5, 2), tmp_path, 5)
+
+
+@pytest.mark.process
+def test_a_program_in_c_whose_ranges_do_not_depend_on_sizes(tmp_path: Path):
+    few = (Size("t", 1, 4),)
+    text = "(float[t, 3] x) => (float[1, 1] y) { y = ReduceSum(x) }"
+    in_c(Sized(model_of(text), few), tmp_path, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("seed", range(600, 650))
 def test_many_random_networks_as_programs_in_c(seed: int, tmp_path: Path):
-    in_c(seed, tmp_path, 6)
+    in_c(random_sized(seed), tmp_path, seed)
 
 
 def test_a_constant_in_a_shape_that_depends_on_sizes():

@@ -111,6 +111,7 @@ def _extents(plan: NetworkPlan) -> Iterator[str]:
     yield "/* Over which range each step runs. */"
     yield "static void count_items(const int *values, size_t (*global)[3]) {"
     yield from _variables(plan)
+    yield "  (void)global;"
     for number, step in enumerate(plan.launches):
         for axis, extent in enumerate(three(step.global_size)):
             if not is_fixed(extent):
