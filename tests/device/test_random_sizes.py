@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from retune.bundle.export.program import export_c
+from retune.core.dims import Size
 from tests.device import c_programs
-from tests.support.random_sizes import random_sized
+from tests.support.random_sizes import Sized, random_sized
 from tests.support.random_ways import BARE_GPU, CPU, GPU, SHORT
+from tests.support.sized_networks import model_of
 from tests.support.sized_ways import WAYS, Compiled, way_of
 
 pytestmark = pytest.mark.device
@@ -57,6 +59,16 @@ def test_a_random_network_as_a_program_in_c(tmp_path: Path):
 @pytest.mark.parametrize("seed", range(600, 650))
 def test_many_random_networks_as_programs_in_c(seed: int, tmp_path: Path):
     in_c(seed, tmp_path, 6)
+
+
+def test_a_constant_in_a_shape_that_depends_on_sizes():
+    text = """(float[n, 3] x) => (float[n, 1] y) {
+      s = Shape <start = 0, end = 1> (x) r = Constant <value_ints = [-1]> ()
+      t = Concat <axis = 0> (s, r) d = Constant <value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]> ()
+      w = Concat <axis = 0> (d, d) m = Reshape(w, t) a = Constant <value_ints = [1]> ()
+      z = ReduceSum(m, a) q = ReduceSum(x, a) y = Add(z, q) }"""
+    sized = Sized(model_of(text), (Size("n", 2, 4),))
+    Compiled(sized, *WAYS[0]).assert_right(sized.some(0, 3), 0)
 
 
 def test_the_generator_leaves_extents_open_in_all_ways():

@@ -432,9 +432,12 @@ def _group(
 
 
 def _kind(first: Node, graph: Graph, fixed: set[str]) -> str:
-    """A reshape is a copy only where both its ends are memory of the caller."""
+    """A reshape is a copy only where both its ends are memory of the caller, or of a constant:
+    its shape depends on sizes then."""
     if first.op == "reshape":
         source, made = first.inputs[0], first.outputs[0]
+        if source in graph.constants:
+            return first.op
         taken = source in fixed or source in graph.ends
         return first.op if taken and made in graph.ends else ALIAS
     if _is_elementwise(first):
