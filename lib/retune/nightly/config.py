@@ -347,8 +347,8 @@ def member_faults(
 
 def _check_files(config: NightlyConfig, model: ModelConfig) -> None:
     """Raises: RetuneError if the model is not there, or its samples are not."""
-    shapes = {name: (s,) if isinstance(s, int) else s for name, s in model.shapes.items()}
-    check_model(model.model, shapes)
+    asked = config.request(model, config.device[0], minutes=1.0, campaign="")
+    check_model(model.model, dict(asked.shapes))
     _check_settings(config, model)
     _check_samples(config, model)
 

@@ -216,6 +216,14 @@ def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
     assert (request.max_error, request.shapes) == (0.0, (("data", (4, 784)),))
 
 
+@pytest.mark.parametrize("stated", ['["1..8", 784]', '"1..8,784"'])
+def test_shapes_may_be_ranges(load: Load, stated: str):
+    config = load(LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\nshapes = {{ data = {stated} }}'))
+    request = config.request(config.model[0], config.device[0], minutes=1.0, campaign="")
+    assert request.shapes == (("data", ("1..8", 784)),)
+    assert not member_faults(config, lambda _: None)
+
+
 def test_minutes_of_a_model_are_a_number_or_bounds(load: Load):
     def bounds(value: str) -> tuple[float, float | None]:
         text = LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\nminutes = {value}')
