@@ -1,7 +1,7 @@
 """`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,12 +14,13 @@ from retune.cli.options import (
     Module,
     Sizes,
     Trusted,
+    check_model,
     opened_bundle,
     sizes_of,
     stated_shapes,
 )
 from retune.core.errors import InputError
-from retune.core.quantities import counted
+from retune.core.quantities import counted, numbered
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
@@ -71,11 +72,11 @@ def bench(
     from retune.bundle.verify.farm_examiner import open_examiner
 
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
     with opened_bundle(module, trust, digest) as (bundle, plan):
         sizes = sizes_of(plan, size)
         entrants: dict[str, Entrant] = {"retune": bundle}
         entrants |= _rivals(against, peer_model, plan, sizes)
+        most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
         say(f"retune: measuring {', '.join(entrants)}, {most} ...")
         with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
             found = examiner.compare(entrants, baseline="retune", options=options, sizes=sizes)
@@ -91,8 +92,7 @@ def bench(
         print_json(result | where | ({"profile": kernels} if profile else {}))
     else:
         if kernels:
-            title = f"kernels of {module}, in the order in which they run"
-            print_table(_told_apart(kernels), title)
+            print_table(_told_apart(kernels), f"kernels of {module}, in the order of their runs")
         print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
         _print_closing(board, against, ratio)
     if slower:
@@ -138,3 +138,43 @@ def _rivals(
     file = resolve_model(model, shapes=stated_shapes(plan))
     original = Original(onnx=file, shapes=plan.at(sizes).input_shapes)
     return {peer: Rival(peer=peer, network=original)}
+
+
+def _kernel(row: Any) -> dict[str, Any]:
+    """A launch or host step; its roofline was measured on this device just now."""
+    return {
+        "group": f"on the host: {row.kernel}" if row.host else row.label,
+        "us": 1e6 * row.median_s,
+        "share %": 100 * row.share,
+        "GFLOP/s": None if row.host else row.gflops,
+        "GB/s": None if row.host else row.gbytes_per_s,
+        "roofline %": 100 * row.roofline if row.roofline is not None else None,
+    }
+
+
+def _told_apart(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows; those of a group of several kernels say which."""
+    groups = numbered([row["group"] for row in kernels])
+    shown = rounded(kernels)
+    return [{**row, "group": group} for row, group in zip(shown, groups, strict=True)]
+
+
+def _peer_model(against: str | None, model: str | None) -> str | None:
+    if against is None and model is not None:
+        raise InputError(f"--model {model}: expected --against PEER beside it, got none")
+    if against is None:
+        return None
+    if model is None:
+        raise InputError(f"--against {against}: expected --model MODEL beside it, got none")
+    check_model(model)
+    return model
+
+
+def _row(timing: Any) -> dict[str, Any]:
+    return {
+        "name": timing.name,
+        "median_us": timing.median_s * 1e6,
+        "p25_us": timing.first_quartile_s * 1e6,
+        "p75_us": timing.third_quartile_s * 1e6,
+        "samples": len(timing.times_s),
+    }
