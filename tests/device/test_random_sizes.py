@@ -21,6 +21,7 @@ pytestmark = pytest.mark.device
 
 AT = 5
 """Sizes of each network."""
+SIZES = (Size("n", 2, 4), Size("m", 1, 3))
 
 
 @pytest.mark.parametrize("seed", [2, 9])
@@ -67,16 +68,30 @@ def test_a_constant_in_a_shape_that_depends_on_sizes():
       t = Concat <axis = 0> (s, r) d = Constant <value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]> ()
       w = Concat <axis = 0> (d, d) m = Reshape(w, t) a = Constant <value_ints = [1]> ()
       z = ReduceSum(m, a) q = ReduceSum(x, a) y = Add(z, q) }"""
-    sized = Sized(model_of(text), (Size("n", 2, 4),))
+    sized = Sized(model_of(text), SIZES[:1])
     Compiled(sized, *WAYS[0]).assert_right(sized.some(0, 3), 0)
 
 
+def test_a_size_that_nothing_reads():
+    sized = Sized(model_of("(float[n, 3] x, float[m] u) => (float[n, 3] y) { y = Relu(x) }"), SIZES)
+    Compiled(sized, *WAYS[0]).assert_right(sized.some(0, AT), 0)
+
+
 def test_the_generator_leaves_extents_open_in_all_ways():
-    """Images and texts, with one size or two, with steps; nodes compute with shapes."""
+    """Images and texts, with steps, and sizes that inputs state; nodes compute with shapes."""
     every = [random_sized(seed) for seed in range(60)]
     names = {size.name for sized in every for size in sized.sizes}
-    assert names == {"n", "h", "w", "t"}
-    assert {len(sized.sizes) for sized in every} == {1, 2}
+    assert names == {"n", "h", "w", "t", "k", "rows"}
+    assert {len(sized.sizes) for sized in every} == {1, 2, 3}
     assert any(size.step > 1 for sized in every for size in sized.sizes)
     ops = {node.op_type for sized in every for node in sized.model.graph.node}
-    assert ops >= {"Shape", "Range", "Resize", "Conv", "Softmax", "LayerNormalization", "Slice"}
+    assert ops >= {
+        "Shape",
+        "Range",
+        "Resize",
+        "Conv",
+        "Softmax",
+        "LayerNormalization",
+        "Slice",
+        "TopK",
+    }

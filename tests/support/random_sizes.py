@@ -5,14 +5,14 @@ those of `random_tokens`. What a node is told of an extent is computed by nodes,
 it: by Shape, Gather and arithmetic; or left out by 0 and -1 in a Reshape.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from retune.core.dims import Atom, Dim, Size, SizeValues, assuming, dim_of, is_fixed
+from retune.core.dims import Atom, Dim, Size, SizeValues, assuming, dim_of, is_fixed, least
 from tests.support.random_blocks import BLOCKS
 from tests.support.random_networks import STEPS, RandomNet, Step, grown
 from tests.support.random_tokens import TOKENS, TokenNet
@@ -30,6 +30,8 @@ class Sized:
 
     model: onnx.ModelProto
     sizes: tuple[Size, ...]
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """What the elements of inputs are that state sizes."""
 
     def some(self, seed: int, count: int) -> Sequence[SizeValues]:
         """The least sizes, the greatest ones, and random ones; none twice."""
@@ -46,6 +48,9 @@ class SizedNet(RandomNet):
     def __init__(self, seed: int) -> None:
         self._computed: dict[str, str] = {}
         self._where: dict[str, tuple[str, int]] = {}
+        self._vectors: dict[str, str] = {}
+        self._sizes: list[Size] = []
+        self.values: dict[str, tuple[int, ...]] = {}
         super().__init__(seed)
 
     @property
@@ -54,7 +59,6 @@ class SizedNet(RandomNet):
         return tuple(self._sizes)
 
     def first(self) -> str:
-        self._sizes: list[Size] = []
         kind = self.pick("n", "h", "w", "nh", "hw", "nw", "hh")
         options = {"n": BATCHES, "h": HEIGHTS, "w": WIDTHS}
         found = {name: self.pick(*options[name]) for name in dict.fromkeys(kind)}
@@ -74,6 +78,20 @@ class SizedNet(RandomNet):
             if size is not None:
                 self._where.setdefault(size.name, (name, axis))
         return name
+
+    def stated(self, name: str, first: int, last: int) -> tuple[str, int]:
+        """An input of one integer that is a size, and the size; fixed where there is one already.
+
+        Its least value is that which is assumed for its name.
+        """
+        if self.values or first == last:
+            return self.ints(first), first
+        size = Size(name, first, last)
+        self._sizes.append(size)
+        given = super().input(1, element=TensorProto.INT64)
+        self.values[given] = (dim_of(size),)
+        self._vectors[name] = given
+        return given, dim_of(size)
 
     def ints(self, *values: int) -> str:
         if all(map(is_fixed, values)):
@@ -106,6 +124,8 @@ class SizedNet(RandomNet):
     def _atom(self, atom: Atom) -> str:
         if not isinstance(atom, Size):
             return self("Div", self._extent(atom.dividend), self._extent(atom.divisor))
+        if atom.name in self._vectors:
+            return self._vectors[atom.name]
         value, axis = self._where[atom.name]
         return self("Gather", self("Shape", value), super().ints(axis), axis=0)
 
@@ -114,12 +134,43 @@ class SizedTokenNet(SizedNet, TokenNet):
     """The same of texts, of any number and length."""
 
     def first(self) -> str:
-        self._sizes: list[Size] = []
         kind = self.pick("t", "nt", "t", "n")
         length = self.pick(*LENGTHS) if "t" in kind else self.pick(Size("t", 5, 5), Size("t", 8, 8))
         batch = self.pick(*BATCHES) if "n" in kind else Size("n", *[self.pick(1, 1, 2)] * 2)
         self._sizes += (size for size in (batch, length) if size.least < size.most)
         return self.begun(dim_of(batch), dim_of(length), self.pick(*FEATURES))
+
+
+def stated_end(n: SizedNet, x: str) -> str:
+    """The beginning of one axis, up to what an input says, or the rest of it."""
+    shape = [*n.shapes[x]]
+    axis = n.pick(2, 3) if len(shape) == 4 else 1
+    given, count = n.stated("k", 1, least(shape[axis]))
+    if n.chance(0.5):
+        part = n("Slice", x, n.ints(0), given, n.ints(axis))
+    else:
+        part = n("Slice", x, n("Neg", given), n.ints(1 << 40), n.ints(axis))
+    shape[axis] = count
+    return n.made(part, tuple(shape))
+
+
+def stated_largest(n: SizedNet, x: str) -> str:
+    """The largest elements along one axis, as many as an input says."""
+    shape = [*n.shapes[x]]
+    axis = n.pick(2, 3) if len(shape) == 4 else 1
+    given, shape[axis] = n.stated("k", 1, least(shape[axis]))
+    values, _ = n.parts("TopK", 2, x, given, axis=axis)
+    return n.made(values, tuple(shape))
+
+
+def stated_image(n: SizedNet, x: str) -> str:
+    """An image of as many rows as an input says."""
+    batch, c, _, w = n.shapes[x]
+    given, count = n.stated("rows", 3, 9)
+    sizes = n("Concat", n.ints(batch, c), given, n.ints(w), axis=0)
+    mode, way = n.pick("nearest", "linear"), n.pick("half_pixel", "asymmetric")
+    made = n("Resize", x, "", "", sizes, mode=mode, coordinate_transformation_mode=way)
+    return n.made(made, (batch, c, count, w))
 
 
 def random_sized(seed: int, steps: int = 6, among: Sequence[Step] | None = None) -> Sized:
@@ -129,6 +180,10 @@ def random_sized(seed: int, steps: int = 6, among: Sequence[Step] | None = None)
     """
     text = seed % 3 == 2
     net = SizedTokenNet(seed) if text else SizedNet(seed)
-    with assuming({size.name: size.least for size in net.sizes}):
+    stated = (stated_end, stated_largest, *(() if text else (stated_image,)))
+    with assuming({"k": 1, "rows": 3, **{size.name: size.least for size in net.sizes}}):
+        if not among and net.chance(0.4):
+            net.step(TOKENS if text else STEPS)
+            net.x = net.pick(*stated)(net, net.x)
         model = grown(net, steps, among or (TOKENS if text else (*STEPS, *BLOCKS)))
-    return Sized(model, net.sizes)
+    return Sized(model, net.sizes, net.values)

@@ -13,7 +13,7 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.variants import join_plans
-from retune.core.dims import Condition, SizeValues, assuming, dim_of
+from retune.core.dims import Condition, SizeValues, assuming, dim_of, sizes_of
 from retune.core.ranges import TunedSizes
 from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import Layout, optimise
@@ -52,9 +52,10 @@ class Compiled:
     def _trace(
         self, values: SizeValues, _: int, region: Sequence[Condition]
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
-        shapes = {size.name: (dim_of(size),) for size in self.sized.sizes}
+        stated = sizes_of(e for row in self.sized.values.values() for e in row)
+        shapes = {s.name: (dim_of(s),) for s in self.sized.sizes if s not in stated}
         with assuming(values, region) as assumed:
-            graph = import_model(self.sized.model, shapes).verify()
+            graph = import_model(self.sized.model, shapes, values=self.sized.values).verify()
             network = extract(optimise(graph, self.layout), max_error=0.0)
             spec = opened(self.device).spec
             plan = build_plan(network, {}, spec, model_key="0", notes={})

@@ -131,6 +131,7 @@ def build_finalists(
     )
     parts.groups()
     parts.interface()
+    sizes = tuple(parts.sizes())
     plan = NetworkPlan(
         name=graph.name,
         model_key=model_key,
@@ -149,7 +150,7 @@ def build_finalists(
         hosts=tuple(parts.hosts),
         counts=index_counts(graph),
         least=least_values(graph),
-        sizes=tuple(parts.sizes()),
+        sizes=sizes,
         values={name: row for name, row in graph.values.items() if sizes_of(row)},
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))

@@ -313,6 +313,19 @@ def test_numbers_of_elements_need_no_kernels(name: str, kernels: list[str]) -> N
     assert [kind for kind in kinds if kind != ALIAS] == kernels
 
 
+def test_parts_of_an_open_axis_may_change_places() -> None:
+    """Where they begin is no constant then, which would fix the size."""
+    model = model_of(
+        "(float[1, t, 4] x) => (float[1, t, 4] y) { zero = Constant <value_ints = [0]> ()"
+        " one = Constant <value_ints = [1]> () end = Constant <value_ints = [2147483647]> ()"
+        " a = Slice(x, zero, one, one) b = Slice(x, one, end, one) y = Concat <axis = 1> (b, a) }"
+    )
+    graphs, conditions = imported(model, [T], {"t": 12})
+    assert not [c for c in conditions if c.relation == "eq" and c.holds]
+    for count in (2, 12, 24):
+        check(model, graphs, {"t": count})
+
+
 def test_values_are_those_of_an_input_of_integers() -> None:
     model = model_of(STATED["ends"][0])
     for name, elements in (("x", (COUNT,)), ("s", (COUNT, COUNT)), ("r", (COUNT,))):

@@ -191,6 +191,9 @@ def _gather_slices(r: GraphRewriter, node: Node) -> str | None:
     axis = integer(node.attrs, "axis")
     if axis == len(made) - 1 or any(_cut_axes(r, cut) - {axis} for cut in cuts):
         return None
+    taken = [ints(cut.attrs, name)[axis] for cut in cuts for name in ("begins", "extents")]
+    if not all(map(is_fixed, taken)):  # places are a constant
+        return None
     places = [
         ints(cut.attrs, "begins")[axis] + ints(cut.attrs, "steps")[axis] * step
         for cut in cuts
