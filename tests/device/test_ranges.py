@@ -7,13 +7,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from retune.bundle.format import read_bundle
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.peers import open_peer
 from retune.core.errors import InputError
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
+from retune.pipeline.delivery import stage_compile
 from retune.pipeline.manifest import Selection, SizeSelection
-from retune.pipeline.network import stage_import
+from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.sizes import tuned_requests, usual_request
@@ -88,6 +90,19 @@ def test_a_bundle_serves_every_size_of_its_range(
         np.testing.assert_allclose(module.run(feeds)["z"], expected["z"], rtol=1e-4, atol=1e-6)
     with pytest.raises(InputError, match="expected n from 1 to 6; got 7"):
         module.run({"x": np.zeros((LARGEST + 1, 3, 12, 12), np.float32)})
+
+
+def test_one_has_the_program_of_a_fixed_shape(request_: TuneRequest) -> None:
+    """The same kernels: nothing is slower for serving other sizes as well."""
+    (_, alone), *_ = tuned_requests(request_)
+    network = stage_import(alone)
+    tasks = stage_extract(alone, network)
+    made = stage_compile(alone, network, tasks, Selection(target=""), "untuned")
+    fixed, plan = read_bundle(made.file(made.module)), read_bundle(_bundle(request_))
+    launches = plan.at({"n": 1}).launches
+    assert [launch.kernel for launch in launches] == [step.kernel for step in fixed.launches]
+    texts = {kernel.name: kernel.text for kernel in plan.kernels}
+    assert all(texts[kernel.name] == kernel.text for kernel in fixed.kernels)
 
 
 @pytest.mark.slow

@@ -49,6 +49,17 @@ def join_plans(
     )
 
 
+def with_sizes_of(plan: NetworkPlan, other: NetworkPlan) -> NetworkPlan:
+    """The plan with the sizes, inputs and outputs of another one of the same network.
+
+    It may have been made with numbers in place of some of these sizes, and is for these alone.
+    """
+    shared = {name: other.buffer(name) for name in (*other.inputs, *other.outputs)}
+    own = (shared.get(b.name, b) for b in plan.buffers if b.role != "size")
+    sizes = (b for b in other.buffers if b.role == "size")
+    return replace(plan, buffers=(*own, *sizes), sizes=other.sizes, values=other.values)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Joined:
     """The plan as it grows."""

@@ -206,7 +206,8 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
 def traced_network(request: TuneRequest, recipe: str) -> Network:
     """The network of a request with ranges: extents are in terms of its sizes.
 
-    To be called where sizes are assumed (`core.dims.assuming`), which it is traced for. `recipe` is
+    To be called where sizes are assumed (`core.dims.assuming`), which it is traced for; those that
+    have a single value there are numbers, as in a network of fixed shapes. `recipe` is
     the path of what makes integers of it; empty: it is as its file has it.
     """
     importing = _Importing(
@@ -218,7 +219,7 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
         (request.pack_start, request.pack_stop),
     )
     with HOST.working():
-        return importing.network(model_file(request), opened(request).symbolic).network
+        return importing.network(model_file(request), opened(request).at_hand).network
 
 
 def _keeps_half(request: TuneRequest) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.variants import join_plans
+from retune.bundle.variants import join_plans, with_sizes_of
 from retune.core.dims import Condition, SizeValues, assuming
 from retune.core.ranges import TunedSizes
 from retune.core.target import DeviceSpec
@@ -81,7 +81,10 @@ def stage_compile_programs(
 
 
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:
-    plan = join_plans([each.program for each in traced], [each.conditions for each in traced])
+    """The programs as one plan; the last one is for no region, and so it has all sizes."""
+    every = traced[-1].program
+    plans = [with_sizes_of(each.program, every) for each in traced]
+    plan = join_plans(plans, [each.conditions for each in traced])
     return replace(plan, name=network.model_key[:KEY_DIGITS])
 
 

@@ -72,12 +72,11 @@ def bench(
     from retune.bundle.verify.farm_examiner import open_examiner
 
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
     with opened_bundle(module, trust, digest) as (bundle, plan):
         sizes = sizes_of(plan, size)
         entrants: dict[str, Entrant] = {"retune": bundle}
-        if against and peer_model:
-            entrants[against] = _rival(against, peer_model, plan, sizes)
+        entrants |= _rivals(against, peer_model, plan, sizes)
+        most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
         say(f"retune: measuring {', '.join(entrants)}, {most} ...")
         with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
             found = examiner.compare(entrants, baseline="retune", options=options, sizes=sizes)
@@ -93,8 +92,7 @@ def bench(
         print_json(result | where | ({"profile": kernels} if profile else {}))
     else:
         if kernels:
-            title = f"kernels of {module}, in the order in which they run"
-            print_table(_told_apart(kernels), title)
+            print_table(_told_apart(kernels), f"kernels of {module}, in the order of their runs")
         print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
         _print_closing(board, against, ratio)
     if slower:
@@ -128,13 +126,18 @@ def _print_closing(board: str, against: str | None, ratio: float | None) -> None
         print_line(f"{against} takes {ratio:.2f} x the bundle's time")
 
 
-def _rival(peer: str, model: str, plan: "NetworkPlan", sizes: Mapping[str, int]) -> "Rival":
+def _rivals(
+    peer: str | None, model: str | None, plan: "NetworkPlan", sizes: Mapping[str, int]
+) -> "dict[str, Rival]":
+    """The peer that takes part, if one does, with the network at these sizes."""
     from retune.bundle.verify.examination import Original, Rival
     from retune.frontend.models import resolve_model
 
+    if not peer or not model:
+        return {}
     file = resolve_model(model, shapes=stated_shapes(plan))
     original = Original(onnx=file, shapes=plan.at(sizes).input_shapes)
-    return Rival(peer=peer, network=original)
+    return {peer: Rival(peer=peer, network=original)}
 
 
 def _kernel(row: Any) -> dict[str, Any]:

@@ -73,14 +73,8 @@ def verify(
         say(f"retune: comparing the outputs of {counted(taken.count, f'{kind} input')} ...")
         player = device or playing(plan.device.name)
         with open_examiner(farm_device(player, scheduler, certs)) as examiner:
-            judge = partial(
-                examiner.verify,
-                bundle,
-                samples=taken.count,
-                given=taken.arrays,
-                seed=seed,
-                sizes=sizes,
-            )
+            judge = partial(examiner.verify, bundle, seed=seed, sizes=sizes)
+            judge = partial(judge, samples=taken.count, given=taken.arrays)
             judged, floats = _judged(judge, plan, model, sizes)
     if json:
         print_json({"module": str(module), **_data(judged, floats)})

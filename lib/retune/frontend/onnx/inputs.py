@@ -12,7 +12,7 @@ from math import prod
 
 import onnx
 
-from retune.core.dims import dim_of, most
+from retune.core.dims import dim_of, fixed_value, most
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
 from retune.core.ranges import Extents, Stated, is_open
@@ -69,9 +69,14 @@ class OpenShapes:
         }
 
     @property
-    def symbolic(self) -> dict[str, tuple[int, ...]]:
-        """The shapes with the sizes as Dims."""
-        return self.at({each.size.name: dim_of(each.size) for each in self.extents})
+    def at_hand(self) -> dict[str, tuple[int, ...]]:
+        """The shapes with the sizes as Dims, but those that have a single value by what is assumed
+        beforehand."""
+        values: dict[str, int] = {}
+        for each in self.extents:
+            value = fixed_value(each.size)
+            values[each.size.name] = dim_of(each.size) if value is None else value
+        return self.at(values)
 
 
 def open_shapes(
