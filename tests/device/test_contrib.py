@@ -40,15 +40,15 @@ def test_a_sample(turn: int, seed: int) -> None:
 def test_weights_of_four_bits_stay_packed() -> None:
     """In the plan, and so in the bundle, are the file's bytes, and zero points in a byte each.
 
-    Rows of weights are filled up to whole vectors.
+    Rows of weights are filled up to whole tiles.
     """
     graph = load_file(FILES / "decoder_4_shifted.onnx")
     module = compile_graph(graph)
     packed, blocks = (20 * 64 + 64 * 64 + 64 * 48 + 48 * 20) // 2, (20 + 64 + 48) * 4 + 20 * 3
     stored = [buffer for buffer in module.plan.buffers if buffer.role == "weight"]
     of_bytes = sum(buffer.elements for buffer in stored if buffer.dtype == "uint8")
-    assert packed + blocks <= of_bytes < 1.1 * (packed + blocks)
-    assert sum(buffer.elements for buffer in stored if buffer.dtype == "float32") < 1.2 * blocks
+    assert packed + blocks <= of_bytes < 1.2 * (packed + blocks)
+    assert sum(buffer.elements for buffer in stored if buffer.dtype == "float32") < 1.3 * blocks
 
 
 @pytest.mark.slow
