@@ -5,7 +5,7 @@ run `bundle_worker` alone.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
-from retune.bundle.verify.compare import sampling, tolerance_of, verify
+from retune.bundle.verify.compare import Sampling, sampling, tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
-from retune.bundle.verify.reach import Reach
+from retune.bundle.verify.reach import OutputReach, Reach
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
 from retune.core.dims import SizeValues
 from retune.core.keys import file_key
@@ -88,20 +88,41 @@ def verdict_on(
     Samples, seed, tolerance and sizes are those of `examination.Verify`.
     """
     oracle, parts = _oracle(module, network, spec)
-    taken, reach = sampling(module.plan, samples, given or {}, sizes), Reach(module)
-    found = verify(
-        reach,
-        oracle,
-        taken.feeds,
-        samples=taken.count,
-        seed=seed,
-        tolerance=tolerance_of(module.plan) if tolerance is None else tolerance,
-        parts=parts,
-        unseen=None if taken.given else reach.unseen,
-        rounding=rounding_of(module.plan, network, spec, oracle),
-    )
-    found = replace(found, unseen=tuple(reach.unseen()))
-    return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
+    taken = sampling(module.plan, samples, given or {}, sizes)
+    judged = Judged(plan=module.plan, network=network, spec=spec, oracle=oracle, parts=parts)
+    return judged.verdict(Reach(module), taken, seed, tolerance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A bundle, and what it is judged by."""
+
+    plan: NetworkPlan
+    network: Original
+    spec: DeviceSpec
+    """Of the device that it runs on."""
+    oracle: Peer
+    parts: Parts | None = None
+    """The comparison by parts, where the network has some."""
+
+    def verdict(
+        self, reach: Reach | OutputReach, taken: Sampling, seed: int, tolerance: float | None
+    ) -> Verdict:
+        """How far what `reach` runs is from the oracle on these samples."""
+        plan, oracle = self.plan, self.oracle
+        found = verify(
+            reach,
+            oracle,
+            taken.feeds,
+            samples=taken.count,
+            seed=seed,
+            tolerance=tolerance_of(plan) if tolerance is None else tolerance,
+            parts=self.parts,
+            unseen=None if taken.given else reach.unseen,
+            rounding=rounding_of(plan, self.network, self.spec, oracle),
+        )
+        found = replace(found, unseen=tuple(reach.unseen()))
+        return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
 
 def _oracle(module: Module, network: Original, spec: DeviceSpec) -> tuple[Peer, Parts | None]:

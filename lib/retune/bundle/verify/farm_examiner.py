@@ -6,7 +6,6 @@ Read `FarmExaminer`, which is asked as `examiner.Examiner` is, and `open_examine
 import logging
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -16,7 +15,7 @@ from retune.bundle.format import pack_zip, read_bundle
 from retune.bundle.plan import Form
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import Benchmark, BenchOptions
-from retune.bundle.verify.compare import sampling, tolerance_of, verify
+from retune.bundle.verify.compare import sampling
 from retune.bundle.verify.examination import Entrant, Original, Verdict
 from retune.bundle.verify.examiner import Examiner
 from retune.bundle.verify.reach import OutputReach
@@ -134,24 +133,14 @@ class FarmExaminer:
 
         A network with host steps is compared by its outputs alone.
         """
-        from retune.bundle.verify.examiner_child import oracle_of, rounding_of
+        from retune.bundle.verify.examiner_child import Judged, oracle_of
 
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)
         taken = sampling(plan, samples, given or {}, sizes)
         reach = OutputReach(plan, lambda inputs: self.run(bundle, inputs))
-        found = verify(
-            reach,
-            oracle,
-            taken.feeds,
-            samples=taken.count,
-            seed=seed,
-            tolerance=tolerance_of(plan) if tolerance is None else tolerance,
-            rounding=rounding_of(plan, network, self._spec, oracle),
-            unseen=None if taken.given else reach.unseen,
-        )
-        found = replace(found, unseen=tuple(reach.unseen()))
-        return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
+        judged = Judged(plan=plan, network=network, spec=self._spec, oracle=oracle)
+        return judged.verdict(reach, taken, seed, tolerance)
 
     def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """What the bundle makes of its inputs on a board."""
