@@ -1,7 +1,7 @@
 """Stages compile, verify and bench: from chosen records to a checked and timed bundle."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,13 +190,15 @@ def stage_verify(
     given = given_samples(samples)
     count = request.samples if isinstance(request.samples, int) else None
     bundle = compiled.file(compiled.module)
-    checked = _checked(request, compiled)
+    checked, originals = _checked(request, compiled), _originals(request, network, compiled)
     found: list[Verdict] = []
     with open_examiner(player) as examiner:
         for values in checked:
-            original = _original_at(request, network, compiled, values)
             own = given if values in ({}, usual_values(request)) else {}
-            found.append(examiner.verify(bundle, original, samples=count, given=own, sizes=values))
+            verdict = examiner.verify(
+                bundle, originals(values), samples=count, given=own, sizes=values
+            )
+            found.append(verdict)
     verdict = max(found, key=lambda each: each.found.used)
     outcome = verdict.found
     where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
@@ -229,16 +231,21 @@ def _checked(request: TuneRequest, compiled: CompileManifest) -> list[dict[str, 
     return checked_sizes(request, [dict(values) for values in compiled.traced])
 
 
-def _original_at(
-    request: TuneRequest, network: ImportManifest, compiled: CompileManifest, values: SizeValues
-) -> Original:
-    """The network that the bundle is of, at these sizes."""
-    shapes = {value.name: value.shape for value in network.inputs}
-    if values:
-        plan = read_outline(compiled.file(compiled.module))
-        shapes = {n: tuple(at(e, values) for e in s) for n, s in plan.input_shapes.items()}
+def _originals(
+    request: TuneRequest, network: ImportManifest, compiled: CompileManifest
+) -> Callable[[SizeValues], Original]:
+    """What gives the network that the bundle is of, at sizes of it; a fixed one has none."""
     recipe = read_recipe(Path(network.recipe)) if network.recipe else None
-    return Original(onnx=model_file(request), shapes=shapes, recipe=recipe)
+    shapes = {value.name: value.shape for value in network.inputs}
+    if compiled.programs:
+        shapes = read_outline(compiled.file(compiled.module)).input_shapes
+    whole = Original(onnx=model_file(request), shapes=shapes, recipe=recipe)
+
+    def original(values: SizeValues) -> Original:
+        own = {name: tuple(at(e, values) for e in shape) for name, shape in shapes.items()}
+        return replace(whole, shapes=own)
+
+    return original
 
 
 def _bench_inputs(
@@ -271,12 +278,12 @@ def stage_bench(
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     peers = peer_versions(taking) if (taking := _taking_part(request, network)) else ()
     points = tuned_sizes(opened(request).extents) if tuned.programs else (FIXED,)
+    originals = _originals(request, network, tuned)
     rows: list[tuple[Latency, ...]] = []
     with open_examiner(request.device) as examiner:
         for point in points:
             values = dict(point.values)
-            original = _original_at(request, network, tuned, values)
-            rivals = {name: Rival(peer=name, network=original) for name in peers}
+            rivals = {name: Rival(peer=name, network=originals(values)) for name in peers}
             entrants: dict[str, Entrant] = {**bundles, **rivals}
             options = BenchOptions(budget_s=_BENCH_SECONDS / len(points))
             outcome = examiner.compare(entrants, options=options, sizes=values)

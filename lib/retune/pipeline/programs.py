@@ -108,10 +108,11 @@ class _Programs:
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
         """The plan that is made at sizes of a region, and on what conditions it holds."""
         with assuming(at, region) as assumed:
-            network = self._limited(number)
+            network = traced_network(self.request, self.network.recipe)
+            fixed = self._fixed_keys(network, number)
             plan = build_plan(
-                network,
-                self._candidates(network, number, at),
+                self._limited(network, number, fixed),
+                self._candidates(network, number, fixed, at),
                 self.spec,
                 model_key=self.network.model_key,
                 notes={"variant": self.variant, **bundle_notes(self.request, self.network)},
@@ -119,11 +120,10 @@ class _Programs:
             )
         return plan, assumed.conditions
 
-    def _limited(self, number: int) -> Network:
+    def _limited(self, network: Network, number: int, fixed: Mapping[str, str]) -> Network:
         """The network, whose tasks have the limits of the selection, and its images layouts."""
         selection = self.chosen[number].selection
-        network, limits = traced_network(self.request, self.network.recipe), dict(selection.limits)
-        fixed = self._fixed_keys(network, number)
+        limits = dict(selection.limits)
         tasks = {
             key: replace(task, max_error=min(limits.get(fixed.get(key, ""), inf), task.max_error))
             for key, task in network.tasks.items()
@@ -136,9 +136,11 @@ class _Programs:
         named = open_network(own).network.task_keys
         return {key: named[name] for name, key in network.task_keys.items() if name in named}
 
-    def _candidates(self, network: Network, number: int, at: SizeValues) -> dict[str, Candidate]:
+    def _candidates(
+        self, network: Network, number: int, fixed: Mapping[str, str], at: SizeValues
+    ) -> dict[str, Candidate]:
         """The candidates of a selection, by the keys of tasks at the sizes at hand."""
-        chosen, fixed = self._selected[number], self._fixed_keys(network, number)
+        chosen = self._selected[number]
         found = {
             task.at(at).key: candidate
             for key, task in network.tasks.items()

@@ -28,11 +28,6 @@ MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
 
 
-def has_ranges(request: TuneRequest) -> bool:
-    """Whether the request leaves extents open. `batch=1,8` is taken for the shape of an input."""
-    return bool(opened(request).extents)
-
-
 def opened(request: TuneRequest) -> OpenShapes:
     """The request's shapes, with a size for each extent that has a range.
 

@@ -10,7 +10,7 @@ from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, tuned_sizes
 from retune.ir.expr import as_expr
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.sizes import covering, has_ranges, opened, regions, sizes, tuned_requests
+from retune.pipeline.sizes import covering, opened, regions, sizes, tuned_requests
 
 BATCH, LENGTH = Size("batch", 1, 32), Size("length", 1, 100)
 
@@ -28,8 +28,8 @@ def _dim(size: Size) -> Dim:
 def test_a_range_is_tuned_at_some_sizes(tmp_path: Path) -> None:
     """By requests of fixed shapes, which share the budget."""
     request = _request(tmp_path, data="1:2,8:1")
-    assert has_ranges(_request(tmp_path, data="1..32,784"))
-    assert not has_ranges(_request(tmp_path, data="4,784"))
+    assert sizes(_request(tmp_path, data="1..32,784"))
+    assert not sizes(_request(tmp_path, data="4,784"))
     request = _request(tmp_path, data="1..32,784")
     assert sizes(request) == (Size("batch", 1, 32),)
     found = tuned_requests(request)

@@ -387,12 +387,12 @@ def sample_inputs(
 ) -> dict[str, np.ndarray]:
     """An array for each input of the plan, by name; equal seeds give equal arrays.
 
-    They are the samples that the user gave, in turns, or else random. Where sizes are asked for,
-    they are random ones for these, and otherwise for the largest ones.
+    They are the samples that the user gave, in turns, or else random. Where there are sizes, they
+    are random ones for these, and otherwise for the largest ones.
     """
-    if plan.samples and sizes is None:
+    if plan.samples and not sizes:
         return sample_of(plan.samples, seed)
-    values = plan.largest if sizes is None else sizes
+    values = sizes or plan.largest
     entries = {name: plan.buffer(name) for name in plan.inputs}
     types = {name: _at(_type(entry.dtype, entry.shape), values) for name, entry in entries.items()}
     arrays = random_inputs(types, seed, plan.counts, plan.least)

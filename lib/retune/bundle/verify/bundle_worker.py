@@ -85,7 +85,7 @@ class BundleWorker:
         if not isinstance(entrant, Path):
             raise InputError(f"expected bundles alone on a board, got {entrant.peer}")
         module = self._module(entrant)
-        feeds = module.random_inputs(sizes=sizes or None)
+        feeds = module.random_inputs(sizes=sizes)
         return lambda: module.run(feeds)
 
     def _timed(

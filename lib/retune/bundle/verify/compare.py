@@ -153,7 +153,7 @@ def sampling(
     """
     own = given or ({} if sizes else plan.samples)
     if not own:
-        feeds = partial(sample_inputs, replace(plan, samples={}), sizes=sizes or None)
+        feeds = partial(sample_inputs, replace(plan, samples={}), sizes=sizes)
         return Sampling(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={})
     there = len(next(iter(own.values())))
     feeds = partial(sample_of, own)

@@ -51,7 +51,7 @@ class OracleWorker(BundleWorker):
         """A whole call of the entrant, on random inputs of the bundle."""
         if isinstance(entrant, Path):
             return super()._call(entrant, bundle, sizes)
-        feeds = self._module(bundle).random_inputs(sizes=sizes or None)
+        feeds = self._module(bundle).random_inputs(sizes=sizes)
         network = entrant.network
         key = entrant.peer, network.onnx, tuple(network.shapes.items())
         if key not in self._peers:
