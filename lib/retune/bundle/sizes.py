@@ -103,8 +103,9 @@ def _chosen(
 def _rows(sizes: Sequence[Size], *, largest: bool) -> Iterator[tuple[int, ...]]:
     """Values of the sizes, from the largest or the least ones on, as far as it is worthwhile to
     look; then all values of each size with ends of the ranges of the others."""
-    ranges = [size.values[::-1] if largest else size.values for size in sizes]
-    ends = [(values[0], values[-1]) for values in ranges]
+    every = [size.values[::-1] if largest else size.values for size in sizes]
+    ends = [(values[0], values[-1]) for values in every]
+    ranges = [values[:_MOST_TRIES] for values in every]
     single = (
         product(
             *(values if other is values else own for other, own in zip(ranges, ends, strict=True))
