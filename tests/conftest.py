@@ -92,6 +92,7 @@ def own_folders(
         folder = worker_folder / hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
     monkeypatch.setenv("RETUNE_RECORDS", str(folder / "records"))
     monkeypatch.setenv("RETUNE_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("RETUNE_JOURNAL", str(folder / "journal"))
     monkeypatch.setenv("RETUNE_LOCKS", str(worker_folder / "locks"))
 
 

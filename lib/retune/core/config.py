@@ -17,6 +17,11 @@ class Knob:
 KNOBS: tuple[Knob, ...] = (
     Knob("RETUNE_RECORDS", "artifacts/records", "default folder of the record store"),
     Knob("RETUNE_CACHE", "artifacts/cache", "stage outputs, content-addressed"),
+    Knob(
+        "RETUNE_JOURNAL",
+        "artifacts/journal",
+        "candidates in flight, for after a crash",
+    ),
     Knob("RETUNE_VERIFY", "0", "1: check the IR after every lowering pass"),
     Knob(
         "RETUNE_LOCKS",

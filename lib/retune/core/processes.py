@@ -13,6 +13,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 _UNKNOWN = "unknown"
 """Start of a process where the system does not say."""
+_BOOT_DIGITS = 8
 _START_FIELD = 19
 """Of /proc/PID/stat, counted after the name: the start in ticks since boot."""
 
@@ -48,12 +49,12 @@ class Holder:
 
 def this_process() -> Holder:
     """This process, which takes something now."""
-    return Holder(
-        host=socket.gethostname(),
-        process=os.getpid(),
-        started=_started(os.getpid()),
-        since=now(),
-    )
+    return process_of(os.getpid())
+
+
+def process_of(number: int) -> Holder:
+    """The process of that number of this machine, as it is now."""
+    return Holder(host=socket.gethostname(), process=number, started=_started(number), since=now())
 
 
 def is_alive(holder: Holder) -> bool:
@@ -85,14 +86,14 @@ def _started(process: int) -> str:
     except OSError:
         return ""
     ended = fields[0] in "ZX"  # its parent has not asked yet how it ended
-    return "" if ended else f"{_boot()}.{fields[_START_FIELD]}"
+    return "" if ended else f"{boot()[:_BOOT_DIGITS]}.{fields[_START_FIELD]}"
 
 
 @cache
-def _boot() -> str:
+def boot() -> str:
     """Tells this start of the machine from others; empty where the system does not say."""
     try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()[:8]
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
 

@@ -6,6 +6,7 @@ sends is executed.
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -19,13 +20,18 @@ from typing import IO
 from retune.core.errors import DeviceError, InputError, RecordError
 from retune.core.schema import pack, unpack
 from retune.core.target import DeviceSpec
+from retune.device.measure.lease import abandon
 from retune.device.measure.messages import REPLIES, Broken, Ready
 from retune.device.opencl import pocl
 from retune.records.schema import Status
 
+_LOG = logging.getLogger(__name__)
 _START_DEADLINE_S = 120.0
 _END_DEADLINE_S = 10.0
 """For a process to end that has closed its connection."""
+_KILL_DEADLINE_S = 60.0
+"""For a process to end that was killed: a driver frees its memory meanwhile. One that takes longer
+sleeps in its driver, which no signal interrupts, and is abandoned."""
 _TAIL_CHARS = 800
 _MOST_REPLY_BYTES = 1 << 32
 """Of a reply: the outputs of a network."""
@@ -116,7 +122,7 @@ class Child:
             self._process.kill()
 
     def close(self) -> None:
-        """The process is gone when the call returns."""
+        """The process is gone when the call returns, or abandoned: see `lease.abandon`."""
         if self._lifeline is not None:
             with contextlib.suppress(OSError):
                 os.close(self._lifeline)
@@ -124,7 +130,7 @@ class Child:
             self._connection.close()
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._ended(self._process)
         if self._log is not None:
             self._log.close()
         self._process = self._connection = self._lifeline = self._log = None
@@ -194,6 +200,21 @@ class Child:
             )
         return reply
 
+    def _ended(self, process: subprocess.Popen[bytes]) -> int:
+        """The exit code of a process that was killed; of one that was abandoned, SIGKILL's."""
+        try:
+            return process.wait(_KILL_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            _LOG.error(
+                "process %d on device %s was killed %.0f s ago and is still there: its driver does "
+                "not let go of it; it is left to itself",
+                *(process.pid, self._device, _KILL_DEADLINE_S),
+            )
+            if self._spec is not None:
+                abandon(self._spec, process.pid)
+            process.returncode = -signal.SIGKILL  # nobody waits for it, or asks it again
+            return process.returncode
+
     def _lost(self) -> ChildLostError:
         """How the child died, with the end of what it printed."""
         assert self._process is not None
@@ -202,7 +223,7 @@ class Child:
             code = self._process.wait(_END_DEADLINE_S)
         except subprocess.TimeoutExpired:  # a driver that hangs while the process ends
             self._process.kill()
-            code = self._process.wait()
+            code = self._ended(self._process)
         self._log.seek(0)
         tail = self._log.read().decode(errors="replace").strip()[-_TAIL_CHARS:]
         self.close()

@@ -22,7 +22,8 @@ from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child, ChildLostError
 from retune.device.measure.gate import HOST
-from retune.device.measure.lease import lease
+from retune.device.measure.journal import Journal
+from retune.device.measure.lease import check_free, lease
 from retune.device.measure.messages import (
     Check,
     Checked,
@@ -91,6 +92,7 @@ class LocalRunner(DirectRunner):
         """Least cost of each workload."""
         self._references: list[float] = []
         """Every time of the reference kernel so far: what is known of the machine's calm level."""
+        self._kept: Journal | None = None
         self._opening = threading.Lock()
         self._turn = threading.Lock()
         """Held by who measures, and by who builds with the child that measures."""
@@ -131,16 +133,11 @@ class LocalRunner(DirectRunner):
         workload = self._workload(workload_key)
         for source in candidates:
             check_fits(workload, source)
-        if self._builds_ahead:
-            with self._building:
-                slots = self._built(self._ahead, candidates, options)
-                self._forget(self._helpers, options)  # the driver's disk cache has it
-            with self._turn, lease(self.spec):
-                return self._measured(workload, slots, options)
-        with self._turn, lease(self.spec):
-            slots = self._built(self._builder, candidates, options)
-            with HOST.measuring() if self._on_cpu else nullcontext():
-                return self._measured(workload, slots, options)
+
+        def measure(chosen: Sequence[ProgramSource]) -> list[Measurement]:
+            return self._batch(workload, chosen, options)
+
+        return self._journal.rows(workload_key, candidates, measure)
 
     def compile(
         self,
@@ -158,10 +155,14 @@ class LocalRunner(DirectRunner):
         workload = self._workload(workload_key)
         for source in candidates:
             check_fits(workload, source)
-        with self._turn, self._building:
-            slots = self._built(self._builder, candidates, options)
-            self._forget([self._main, *self._helpers], options)
-        return [_compiled(slot.built) for slot in slots]
+
+        def build(chosen: Sequence[ProgramSource]) -> list[Measurement]:
+            with self._turn, self._building:
+                slots = self._built(self._builder, chosen, options)
+                self._forget([self._main, *self._helpers], options)
+            return [_compiled(slot.built) for slot in slots]
+
+        return self._journal.rows(workload_key, candidates, build)
 
     def launching(self, options: MeasureOptions) -> LaunchCost:
         """What launching costs on the device. Raises: DeviceError if it cannot launch anything."""
@@ -176,12 +177,22 @@ class LocalRunner(DirectRunner):
         """Ends the children."""
         for child in (self._main, *self._helpers):
             child.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def _journal(self) -> Journal:
+        """What is built and measured here."""
+        spec = self.spec
+        with self._opening:
+            self._kept = self._kept or Journal(spec)
+            return self._kept
 
     @property
     def _on_cpu(self) -> bool:
@@ -191,6 +202,21 @@ class LocalRunner(DirectRunner):
     def _builds_ahead(self) -> bool:
         """Whether one batch is built while another is measured."""
         return bool(self._helpers) and not self._on_cpu
+
+    def _batch(
+        self, workload: Workload, sources: Sequence[ProgramSource], options: MeasureOptions
+    ) -> list[Measurement]:
+        """A row for each candidate: built, and then measured while the device is leased."""
+        if self._builds_ahead:
+            with self._building:
+                slots = self._built(self._ahead, sources, options)
+                self._forget(self._helpers, options)  # the driver's disk cache has it
+            with self._turn, lease(self.spec):
+                return self._measured(workload, slots, options)
+        with self._turn, lease(self.spec):
+            slots = self._built(self._builder, sources, options)
+            with HOST.measuring() if self._on_cpu else nullcontext():
+                return self._measured(workload, slots, options)
 
     def _built(
         self, builder: Builder, sources: Sequence[ProgramSource], options: MeasureOptions
@@ -214,16 +240,19 @@ class LocalRunner(DirectRunner):
         A failure in a shared program is tried again alone; a crash or a timeout, which others or a
         busy machine may have caused, once more in a fresh child.
         """
+        self._journal.begin(workload.key, [slot.source])
         result = self._attempt(workload, slot, options)
         refused, lost = slot.built.refused is not None, result.status in {"crash", "timeout"}
         if result.ok or not (lost or (slot.built.shared and not refused)):
             return result
-        if lost:
-            self._main.close()
-        if refused or slot.built.shared:
-            builder = self._ahead if self._builds_ahead else self._builder
-            slot = replace(slot, built=builder.build_alone(slot.built, self._main, options))
-        return self._attempt(workload, slot, options)
+        with self._journal.blaming(slot.source) if lost else nullcontext():
+            if lost:
+                self._main.close()
+                check_free(self.spec)
+            if refused or slot.built.shared:
+                builder = self._ahead if self._builds_ahead else self._builder
+                slot = replace(slot, built=builder.build_alone(slot.built, self._main, options))
+            return self._attempt(workload, slot, options)
 
     def _attempt(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
         build_s, refused = slot.built.build_s, slot.built.refused
