@@ -227,8 +227,8 @@ class Journal:
             if not self._warned:
                 self._warned = True
                 _LOG.warning(
-                    "%s: expected a folder that can be written to, got %s; candidates that take the "
-                    "machine down are not recognised: name another folder by RETUNE_JOURNAL",
+                    "%s: expected a folder that can be written to, got %s; candidates that take "
+                    "the machine down are not recognised: name another folder by RETUNE_JOURNAL",
                     *(self._folder, error),
                 )
 
