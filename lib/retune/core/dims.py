@@ -323,6 +323,11 @@ def always_same(a: Sequence[int], b: Sequence[int]) -> bool:
     return len(a) == len(b) and all(map(always_equal, a, b))
 
 
+def always_empty(shape: Iterable[int]) -> bool:
+    """Whether there are no elements, whatever the sizes: nothing is noted."""
+    return any(is_fixed(extent) and extent == 0 for extent in shape)
+
+
 def never_above(a: int, b: int) -> bool:
     """Whether `a <= b` for all sizes, as far as ranges say; nothing is noted."""
     return most(a - b) <= 0

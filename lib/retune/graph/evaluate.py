@@ -10,6 +10,7 @@ from retune.graph.graph import Graph, Node
 from retune.graph.passes.indices import index_counts
 from retune.ir.plan import quiet
 from retune.ops import Array, lookup
+from retune.ops.registry import HOST
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -48,7 +49,7 @@ def run_parts(
         op = lookup(node.op)
         for values, sizes in zip(runs, counted, strict=True):
             arrays = [values[value] if value else None for value in node.inputs]
-            attrs = node.at(sizes).attrs if sizes else node.attrs
+            attrs = node.at(sizes).attrs if sizes and node.op != HOST else node.attrs
             values.update(zip(node.outputs, op.reference(arrays, attrs), strict=True))
             sizes.update((s.name, values[v].shape[axis]) for s, v, axis in made_by(node))
         for value in node.outputs:

@@ -114,9 +114,9 @@ class Graph(Subgraph):
         made = (v for n in self.nodes if lookup(n.op).kind == "host" for v in n.outputs if v)
         for name in (*self.inputs, *made):
             for axis, extent in enumerate(self.types[name].shape):
-                if isinstance(extent, Dim) and (size := extent.size) is not None:
-                    if size.counted or name in self.inputs:
-                        found.setdefault(size, (name, axis))
+                size = extent.size if isinstance(extent, Dim) else None
+                if size is not None and (size.counted or name in self.inputs):
+                    found.setdefault(size, (name, axis))
         read = (extent for entry in self.types.values() for extent in entry.shape)
         elements = (element for entry in self.values.values() for element in entry)
         if lost := sizes_of(read) - found.keys() - sizes_of(elements):

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from retune.core.dims import Size, dim_of, parse_dim, sizes_of
-from retune.core.dtypes import UNKNOWN, TensorType
+from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.frontend.host.runner import open_body
 from retune.frontend.host.step import host_attrs

@@ -25,7 +25,6 @@ from retune.proto.file import initializer_names, initializers, opset_of, read_on
 from retune.proto.labels import with_numbers
 from retune.proto.scope import NameScope, opsets_of
 
-
 _MOST_TRIES = 16
 """Imports of a network whose nodes turn out to depend on counts, one after the other."""
 
