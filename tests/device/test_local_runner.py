@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +71,26 @@ def test_outcomes_of_candidates_that_leave_the_child_in_order(runner: LocalRunne
     assert "128 of 256 elements are off" in half.error
     assert "undeclared identifier 'nothing'" in unbuildable.error
     assert "INVALID_WORK_GROUP_SIZE" in unlaunchable.error
+
+
+BEYOND = {
+    "one element behind the output": ("if (i == 255) y[256] = 0;", "'y'", "nearest 1 behind its l"),
+    "an element before the output": ("if (i == 0) y[-2] = 0;", "'y'", "nearest 5 before its first"),
+    "one element behind the input": ("if (i == 3) ((__global float *)x)[256] = 1;", "'x'", "1 beh"),
+}
+
+
+@pytest.mark.parametrize("printed", [None, single_item], ids=["queued", "resident"])
+def test_a_write_beyond_a_buffer_is_found_though_the_outputs_are_right(
+    runner: LocalRunner, printed: Callable[[str], str] | None
+):
+    other = {} if printed is None else {"printed": printed}
+    sources = [program(f"{RIGHT} {fault}", **other) for fault, _, _ in BEYOND.values()]
+    rows = runner.measure("axpy", [*sources, program(RIGHT, **other)], QUICK)
+    assert statuses(rows) == ["wrong_result"] * len(BEYOND) + ["ok"]
+    for row, (_, name, where) in zip(rows, BEYOND.values(), strict=False):
+        assert f"buffer {name} of 1024 bytes: expected no write beyond it" in row.error
+        assert where in row.error
 
 
 def test_packed_constants_reach_the_kernel(runner: LocalRunner):

@@ -247,6 +247,10 @@ def test_import_retune_is_cheap():
         "assert not {'pyopencl', 'prefect'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+    late = {"xgboost", "scipy", "prefect", "pyopencl"}
+    code = f"import sys, retune.api; print({late} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()", "what trains a model, or opens a device, comes later"
     with pytest.raises(AttributeError, match="no attribute 'tun'"):
         _ = retune.tun  # type: ignore[attr-defined]
 

@@ -20,10 +20,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from retune.codegen.source import ProgramBuffer, ProgramSource
-from retune.core.dtypes import TensorType, numpy_dtype
+from retune.core.dtypes import DType, TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import pack, unpack
 from retune.core.target import DeviceSpec
+from retune.device.measure.inputs import random_array
 from retune.device.measure.messages import (
     REQUESTS,
     Broken,
@@ -44,6 +45,7 @@ from retune.device.measure.messages import (
 )
 from retune.device.measure.reference import Reference
 from retune.device.measure.timing import deviation, present_us, time_repeats
+from retune.device.opencl.guards import Guarded, guarded, overrun
 from retune.device.opencl.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.opencl.launch_cost import launch_cost
 from retune.device.opencl.pool import ConstantPool
@@ -65,8 +67,10 @@ class Worker:
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
         self._workload = LoadArrays(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
-        self._uploaded: dict[str, DeviceMemory] = {}
+        self._uploaded: dict[str, Guarded] = {}
         self._bound: BoundJob | None = None
+        self._guarded: dict[str, Guarded] = {}
+        """The buffers of the bound job."""
         self._flush: np.ndarray | None = None
 
     def handle(self, request: Request) -> Reply:
@@ -95,6 +99,7 @@ class Worker:
                 case Forget():
                     self._jobs.clear()
                     self._bound = None
+                    self._guarded = {}
                     return Done()
         except BuildFailed as error:
             return Refused(status="compile_error", error=str(error))
@@ -104,6 +109,7 @@ class Worker:
     def _check(self, request: Check) -> Reply:
         built, job = self._jobs[request.index]
         self._bound = None
+        self._guarded = {}
         fresh = not self._uploaded
         result = self._run_and_compare(built, job, request)
         if isinstance(result, Refused) and not fresh:
@@ -116,7 +122,8 @@ class Worker:
 
     def _run_and_compare(self, built: BuiltJob, job: ProgramSource, request: Check) -> Reply:
         others = (spec for spec in job.buffers if spec.role != "weight")
-        buffers = {spec.name: self._fill(spec) for spec in others}
+        guards = {spec.name: self._fill(spec) for spec in others}
+        buffers = {name: each.memory for name, each in guards.items()}
         bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
         seconds = bound.time()
         found = {
@@ -126,9 +133,9 @@ class Worker:
         }
         expected = {name: self._workload.outputs[name] for name in found}
         off = deviation(found, expected, self._workload.rtol, self._workload.atol)
-        if off.problem:
-            return Refused(status="wrong_result", error=off.problem, max_abs_err=off.largest)
-        self._bound = bound
+        if problem := overrun(self._device, guards) or off.problem:
+            return Refused(status="wrong_result", error=problem, max_abs_err=off.largest)
+        self._bound, self._guarded = bound, guards
         return Checked(max_abs_err=off.largest, first_s=seconds)
 
     def _result(self, buffer: DeviceMemory, spec: ProgramBuffer) -> np.ndarray:
@@ -165,13 +172,15 @@ class Worker:
             if spec.role == "weight"
         }
 
-    def _fill(self, spec: ProgramBuffer) -> DeviceMemory:
-        """The workload's array where there is one, random data elsewhere."""
+    def _fill(self, spec: ProgramBuffer) -> Guarded:
+        """The workload's array where there is one, random data elsewhere: what a candidate leaves
+        out is wrong, whatever the one before it has computed."""
         if spec.role in {"output", "temp"}:
-            return self._device.random(spec.dtype, spec.elements, _SEED)
+            kind = TensorType((max(1, spec.elements),), DType(spec.dtype))
+            return guarded(self._device, random_array(kind, seed=_SEED))
         if spec.name not in self._uploaded:
             array = self._workload.inputs[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
-            self._uploaded[spec.name] = self._device.upload(array)
+            self._uploaded[spec.name] = guarded(self._device, array)
         return self._uploaded[spec.name]
 
     def _flush_caches(self) -> None:

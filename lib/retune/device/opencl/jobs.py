@@ -12,6 +12,7 @@ import numpy as np
 
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.source import ProgramSource, three
+from retune.device.opencl.guards import padded
 from retune.device.opencl.joining import join_kernels
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.pool import ConstantPool, Window
@@ -70,11 +71,12 @@ class _QueuedJob:
     program: BuiltProgram
 
     def warm(self) -> None:
-        buffers = {
-            spec.name: self.device.upload(np.zeros(spec.elements, np.float32), spec.image)
-            if spec.image
-            else self.device.allocate(spec.bytes)
-            for spec in self.job.buffers
+        specs = self.job.buffers
+        tried = {s.name: padded(self.device, s.bytes) for s in specs if not s.image}
+        buffers = {name: each.memory for name, each in tried.items()} | {
+            s.name: self.device.upload(np.zeros(s.elements, np.float32), s.image)
+            for s in specs
+            if s.image
         }
         self.device.enqueue([launch.one_group() for launch in self._launches(buffers)])
         self.device.finish()

@@ -27,16 +27,20 @@ when trained on networks), trees of the logarithm's residual (0.621 0.845), corr
 the members' disagreement, members of half the tasks each, flatter trees. None was better in both.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import xgboost as xgb
 
 from retune.core.errors import RecordError
 from retune.search.model.features import COLUMN, FEATURES, VERSION
+
+if TYPE_CHECKING:
+    import xgboost as xgb
 
 Loss = Literal["weighted", "squared", "ranking"]
 """Squared error weighted by the score, not weighted, or the pairwise logistic loss in a task."""
@@ -193,6 +197,8 @@ def _fit(
     loss: Loss = LOSS,
 ) -> tuple[xgb.Booster, ...]:
     """The ensemble of trees of that depth; `prior` is what they are added to."""
+    import xgboost as xgb
+
     parameters = {**_PARAMETERS, "max_depth": depth}
     weight = _weights(score, task) if loss == "weighted" else None
     order = np.arange(len(score))
@@ -220,6 +226,8 @@ def _fit(
 
 def _boosted(parameters: dict[str, object], data: xgb.DMatrix) -> xgb.Booster:
     """What `xgb.train` gives, without what it does around each round of a few small trees."""
+    import xgboost as xgb
+
     booster = xgb.Booster(parameters, [data])
     for number in range(_ROUNDS):
         booster.update(data, number)
@@ -237,12 +245,16 @@ def _weights(score: np.ndarray, task: np.ndarray) -> np.ndarray:
 def _ensemble(
     members: Sequence[xgb.Booster], features: np.ndarray, prior: np.ndarray
 ) -> Prediction:
+    import xgboost as xgb
+
     data = xgb.DMatrix(features, base_margin=prior, nthread=1)
     each = np.stack([m.predict(data) for m in members])
     return Prediction(each.mean(axis=0, dtype=np.float64), each.std(axis=0, dtype=np.float64))
 
 
 def _load(offline: OfflineModel) -> tuple[xgb.Booster, ...]:
+    import xgboost as xgb
+
     offline.check()
     members: list[xgb.Booster] = []
     for text in offline.members:

@@ -1,0 +1,72 @@
+"""Buffers between guard bytes, which show whether a kernel wrote beyond them.
+
+A candidate that writes beyond a buffer may compute the right outputs, and spoil whatever lies there
+in its network. Read `guarded` and `overrun`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.device.opencl.runtime import PART_ALIGN_BYTES, Device, DeviceMemory
+
+GUARD_BYTES = PART_ALIGN_BYTES
+"""Before a buffer and, at least, behind it: a vector or a row of a tile lies in them."""
+_PATTERN = 0xA5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guarded:
+    """A buffer with the allocation that it is the middle of."""
+
+    memory: DeviceMemory
+    """What kernels are given."""
+    whole: DeviceMemory
+    """With the guard bytes. It lives as long as the buffer is used."""
+
+
+def guarded(device: Device, array: np.ndarray) -> Guarded:
+    """A buffer that holds a copy of the array, and nothing but guard bytes around it."""
+    size = max(1, array.nbytes)
+    content = np.full(size + 2 * GUARD_BYTES, _PATTERN, np.uint8)
+    content[GUARD_BYTES : GUARD_BYTES + array.nbytes] = (
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    )
+    whole = device.allocate(content.nbytes)
+    device.write(whole, content)
+    return Guarded(device.part(whole, GUARD_BYTES, size), whole)
+
+
+def padded(device: Device, size_bytes: int) -> Guarded:
+    """A buffer of zeros amid others, where a kernel that is only tried may write, too."""
+    size = max(1, size_bytes)
+    whole = device.allocate(size + 2 * GUARD_BYTES)
+    return Guarded(device.part(whole, GUARD_BYTES, size), whole)
+
+
+def overrun(device: Device, buffers: Mapping[str, Guarded]) -> str:
+    """Which buffers a kernel wrote beyond, and where; '' if it wrote beyond none."""
+    for name, buffer in buffers.items():
+        before, behind = _guards(device, buffer)
+        for written, where in (
+            (np.flatnonzero(before[::-1] != _PATTERN), "before its first byte"),
+            (np.flatnonzero(behind != _PATTERN), "behind its last byte"),
+        ):
+            if len(written):
+                return (
+                    f"buffer {name!r} of {buffer.memory.bytes} bytes: expected no write beyond it, "
+                    f"got one to {len(written)} guard bytes, the nearest {written[0] + 1} {where}"
+                )
+    return ""
+
+
+def _guards(device: Device, buffer: Guarded) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes before and behind the buffer."""
+    before = np.empty(GUARD_BYTES, np.uint8)
+    device.read_into(buffer.whole, before)
+    end = GUARD_BYTES + buffer.memory.bytes
+    start = end // PART_ALIGN_BYTES * PART_ALIGN_BYTES  # where a part may begin
+    rest = np.empty(buffer.whole.bytes - start, np.uint8)
+    device.read_into(device.part(buffer.whole, start, rest.nbytes), rest)
+    return before, rest[end - start :]
