@@ -33,8 +33,7 @@ def guarded(device: Device, array: np.ndarray) -> Guarded:
     content[GUARD_BYTES : GUARD_BYTES + array.nbytes] = (
         np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     )
-    whole = device.allocate(content.nbytes)
-    device.write(whole, content)
+    whole = device.upload(content)
     return Guarded(device.part(whole, GUARD_BYTES, size), whole)
 
 
