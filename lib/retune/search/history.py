@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,9 +48,21 @@ def split_run(rows: "Table", run_id: str) -> "tuple[Table, Table]":
     beside = rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
     own = rows.loc[mine & ~beside].sort_values(by="trial")
     tried = ~mine & (rows["status"] != "skipped").to_numpy(bool)
-    if len(own):
-        tried &= (rows["timestamp"] < own["timestamp"].min()).to_numpy(bool)
+    if (moment := began(own)) is not None:
+        tried &= (rows["timestamp"] < moment).to_numpy(bool)
     return rows.loc[tried].sort_values(by="timestamp"), own
+
+
+def began(own: "Table") -> datetime | None:
+    """When a run began, by its rows: at its first trial. None if it has none.
+
+    Not at its earliest row: the machine's clock may have been set back since.
+    """
+    if own.empty:
+        return None
+    beside = own["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
+    first = own.assign(beside=beside).sort_values(["beside", "trial"], kind="stable")
+    return first["timestamp"].iloc[0]
 
 
 def history_of(rows: "Table", space: Space) -> History:

@@ -29,7 +29,7 @@ from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
-from retune.search.history import HISTORY_COLUMNS, History, history_of, split_run
+from retune.search.history import HISTORY_COLUMNS, History, began, history_of, split_run
 from retune.search.model.features import VERSION
 from retune.search.model.learning import Learner, ModelScorer, TrainingSet
 from retune.search.model.offline import offline_model
@@ -134,8 +134,7 @@ class Session:
         rows = store.scan(mine, HISTORY_COLUMNS)
         earlier, own = split_run(rows, settings.run_id)
         self._experience = warm_start(store, self.conditions, settings.run_id)
-        began = min(own["timestamp"].tolist(), default=None)
-        offline = offline_model(store.root, self.spec, began)
+        offline = offline_model(store.root, self.spec, began(own))
         self._learner = Learner(self.spec, settings.seed, self._experience.training_set, offline)
         self._scorers: dict[str, ModelScorer] = {}
         self._runs = {task.key: self._task_run(task, earlier) for task in tuned}

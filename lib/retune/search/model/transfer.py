@@ -8,6 +8,7 @@ from retune.records.conditions import Conditions, group
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidates, Sketch, Space, join
+from retune.search.history import began
 from retune.search.model.features import FEATURES, VERSION
 from retune.search.model.learning import TrainingSet, scores
 
@@ -20,7 +21,7 @@ _GOOD = 0.9
 """Share of a task's best speed from which on a candidate is a model for similar tasks."""
 _COLUMNS = (
     *COST_COLUMNS, "task_key", "conditions", "sketch", "decisions", "timestamp", "features",
-    "feature_set",
+    "feature_set", "phase", "trial",
 )  # fmt: skip
 
 
@@ -55,8 +56,8 @@ def warm_start(store: RecordStore, conditions: Conditions, run_id: str) -> WarmS
     rows = store.scan({**conditions.comparable, "feature_set": VERSION}, _COLUMNS)
     mine = (rows["run_id"] == run_id).to_numpy(bool)
     usable = ~mine & (rows["status"] != "skipped").to_numpy(bool)
-    if mine.any():
-        usable &= (rows["timestamp"] < rows.loc[mine, "timestamp"].min()).to_numpy(bool)
+    if (moment := began(rows.loc[mine])) is not None:
+        usable &= (rows["timestamp"] < moment).to_numpy(bool)
     return WarmStart(rows.loc[usable].sort_values(by="timestamp").tail(_ROWS))
 
 
