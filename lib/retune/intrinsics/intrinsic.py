@@ -30,7 +30,7 @@ FIRST, SECOND = Var("item.first"), Var("item.second")
 """The number of a work-item among those of its warp along local.0, and along local.1."""
 
 _LETTER = {UINT8: "u", INT8: "s", INT7: "n", BFLOAT16: "b"}
-"""Type -> its letter in a function's name: unsigned, signed, narrow, bfloat16. Others have names."""
+"""Type -> its letter in a function's name: unsigned, signed, narrow, brain. Others: their names."""
 _LANES = (1, 2, 4, 8, 16)
 
 
