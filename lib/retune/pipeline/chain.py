@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from retune.bundle.verify.farm_examiner import sharing_processes
 from retune.core.ranges import TunedSizes, usual_sizes
 from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
@@ -77,6 +78,7 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
             recorded = _Recorded(by, run)
             parts.append(_searched(sizes, own, network, quantized, recorded, run))
         assert run is not None, "there is a part"
+        held.enter_context(sharing_processes())  # the search is over
         return _delivered(request, parts, _Recorded(by, run))
 
 

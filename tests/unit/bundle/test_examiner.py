@@ -11,9 +11,12 @@ import pytest
 from retune.bundle.format import write_bundle
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import BundleWarning
+from retune.bundle.verify import farm_examiner
 from retune.bundle.verify.bench import Benchmark, BenchOptions
 from retune.bundle.verify.examination import (
     Compare,
+    Drop,
+    Dropped,
     Failed,
     FindForm,
     Forms,
@@ -25,6 +28,7 @@ from retune.bundle.verify.examination import (
     Verify,
 )
 from retune.bundle.verify.examiner import Examiner, Original, Patience, Rival
+from retune.bundle.verify.farm_examiner import open_examiner, sharing_processes
 from retune.core.errors import DeviceError, InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
@@ -39,6 +43,7 @@ ANSWERS: dict[type, object] = {
     Open: Opened(call_s=0.01),
     Verify: VERDICT,
     Compare: TIMES,
+    Drop: Dropped(),
     Profile: Profiled(steps=()),
     ListForms: Forms(forms=("persistent", "inline")),
     FindForm: Forms(forms=("inline",)),
@@ -263,3 +268,61 @@ def test_the_calibration_kernel_takes_part_under_its_name(folder: Path) -> None:
     examiner_of(child).compare({"a": folder}, calibration="kernel")
     (request,) = [each for each in child.seen if isinstance(each, Compare)]
     assert request.calibration == "kernel"
+
+
+class Living(FakeChild):
+    """A process that is there until it is closed."""
+
+    pid: int | None = 1
+
+    def close(self) -> None:
+        super().close()
+        self.pid = None
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Living]:
+    """Processes of the examiners that are opened."""
+    processes: list[Living] = []
+
+    def make(device: str) -> Examiner:
+        processes.append(Living())
+        return examiner_of(processes[-1])
+
+    monkeypatch.setattr(farm_examiner, "Examiner", make)
+    return processes
+
+
+def test_examiners_after_each_other_share_a_process_that_holds_nothing(
+    folder: Path, made: list[Living]
+) -> None:
+    with sharing_processes():
+        for _ in range(2):
+            with open_examiner("fake") as examiner:
+                examiner.profile(folder)
+        assert not made[0].closed
+    (child,) = made
+    assert child.kinds() == ["Open", "Profile", "Drop"] * 2, "the bundle is loaded anew"
+    assert child.closed == 1
+
+
+def test_a_process_that_was_lost_or_failed_is_not_handed_on(
+    folder: Path, made: list[Living]
+) -> None:
+    with sharing_processes():
+        with pytest.raises(KeyboardInterrupt), open_examiner("fake"):
+            raise KeyboardInterrupt
+        with open_examiner("fake") as examiner:
+            examiner.close()
+        with open_examiner("fake") as examiner:
+            made[-1].fault = first(Drop, CRASH)
+        with open_examiner("fake"), open_examiner("fake"):
+            pass
+    assert len(made) == 5 and all(child.closed for child in made)
+
+
+def test_outside_of_a_run_each_examiner_has_its_own_process(made: list[Living]) -> None:
+    for _ in range(2):
+        with open_examiner("fake"):
+            pass
+    assert [child.closed for child in made] == [1, 1]

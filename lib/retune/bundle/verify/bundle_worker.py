@@ -17,6 +17,8 @@ from retune.bundle.verify.bench import Benchmark, CountingClock, compare_times
 from retune.bundle.verify.examination import (
     REQUESTS,
     Compare,
+    Drop,
+    Dropped,
     Entrant,
     Failed,
     FindForm,
@@ -71,6 +73,9 @@ class BundleWorker:
                 return Forms(forms=forms_worth_timing(read_outline(request.bundle), self._device))
             case FindForm():
                 return Forms(forms=(self._best_form(request.bundle),))
+            case Drop():
+                self._modules.clear()
+                return Dropped()
             case _:
                 raise DeviceError(f"expected a request of an examiner, got {request}")
 

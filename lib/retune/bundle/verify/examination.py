@@ -150,7 +150,17 @@ class Run:
     inputs: Mapping[str, np.ndarray]
 
 
-REQUESTS: tuple[type, ...] = (Open, Run, Compare, Profile, ListForms, FindForm)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Hold no bundle and no peer any more; the reply is Dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """The process is as it was when its device had been opened."""
+
+
+REQUESTS: tuple[type, ...] = (Open, Run, Compare, Profile, ListForms, FindForm, Drop)
 """What the process is asked on any board; with an oracle, also Verify."""
 
 
@@ -209,5 +219,5 @@ def _kinds(base: type[T]) -> dict[str, type[T]]:
     return found
 
 
-ANSWERS: tuple[type, ...] = (Opened, Verdict, Benchmark, Profiled, Forms, Outputs, Failed)
+ANSWERS: tuple[type, ...] = (Opened, Verdict, Benchmark, Profiled, Forms, Outputs, Failed, Dropped)
 """What a process in which bundles run answers."""

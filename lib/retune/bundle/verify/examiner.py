@@ -21,6 +21,8 @@ from retune.bundle.verify.compare import sampling
 from retune.bundle.verify.examination import (
     ANSWERS,
     Compare,
+    Drop,
+    Dropped,
     Entrant,
     Failed,
     FindForm,
@@ -258,6 +260,18 @@ class Examiner:
             return best.forms[0]
 
         return self._twice(ask)
+
+    def drop(self) -> bool:
+        """The process holds no bundle and no peer; false if there is no process, or it is lost."""
+        self._plans.clear()
+        self._calls.clear()
+        if self._child.pid is None:
+            return False
+        self._child.holds.clear()
+        try:
+            return isinstance(self._child.request(Drop(), self._patience.answer_s), Dropped)
+        except ChildLostError:
+            return False
 
     def close(self) -> None:
         """Ends the process."""

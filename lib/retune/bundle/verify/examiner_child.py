@@ -16,7 +16,7 @@ from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
 from retune.bundle.verify.compare import Sampling, sampling, tolerance_of, verify
-from retune.bundle.verify.examination import REQUESTS, Entrant, Original, Verdict, Verify
+from retune.bundle.verify.examination import REQUESTS, Drop, Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.verify.reach import OutputReach, Reach
@@ -46,6 +46,8 @@ class OracleWorker(BundleWorker):
         self._peers: dict[tuple[object, ...], Peer] = {}
 
     def _carry_out(self, request: object) -> object:
+        if isinstance(request, Drop):
+            self._peers.clear()
         return self._verify(request) if isinstance(request, Verify) else super()._carry_out(request)
 
     def _call(self, entrant: Entrant, bundle: Path, sizes: SizeValues) -> Callable[[], object]:

@@ -5,7 +5,9 @@ Read `FarmExaminer`, which is asked as `examiner.Examiner` is, and `open_examine
 
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -88,9 +90,47 @@ class BundleExaminer(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-def open_examiner(device: str) -> BundleExaminer:
+_IDLE: ContextVar[dict[str, Examiner] | None] = ContextVar("retune_idle", default=None)
+"""By device, the examiner that the next one to open one gets; None outside of `sharing_processes`.
+"""
+
+
+@contextmanager
+def sharing_processes() -> Generator[None]:
+    """In the context, whoever opens an examiner gets the process of one that was left before.
+
+    It holds nothing of that one's, and its start, of a second, is saved. Nothing is to be searched
+    meanwhile: the device stays open.
+    """
+    idle: dict[str, Examiner] = {}
+    token = _IDLE.set(idle)
+    try:
+        yield
+    finally:
+        _IDLE.reset(token)
+        for examiner in idle.values():
+            examiner.close()
+
+
+@contextmanager
+def open_examiner(device: str) -> Generator[BundleExaminer]:
     """Who examines bundles on the device of that name. Raises: InputError, as `spec_of`."""
-    return FarmExaminer(device) if is_farm(device) else Examiner(device)
+    if is_farm(device):
+        with FarmExaminer(device) as boards:
+            yield boards
+        return
+    idle = _IDLE.get()
+    left = idle.pop(device, None) if idle is not None else None
+    examiner = left or Examiner(device)
+    try:
+        yield examiner
+    except BaseException:
+        examiner.close()
+        raise
+    if idle is not None and device not in idle and examiner.drop():
+        idle[device] = examiner
+    else:
+        examiner.close()
 
 
 class FarmExaminer:
