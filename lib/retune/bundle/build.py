@@ -345,17 +345,19 @@ class _PlanBuilder:
                 task = self.tasks[placed.task_key]
                 self.offload(placed.group, task, self.sources.first(task))
             else:
-                self._launch_all(placed, self.tasks[placed.task_key])
+                self._launch_all(placed)
 
-    def _launch_all(self, placed: PlacedGroup, task: Task) -> None:
+    def _launch_all(self, placed: PlacedGroup) -> None:
         """The launches of all finalists of a group."""
+        task, key = placed.task_among(self.tasks), placed.task_key
+        assert key is not None, "it has a kernel"
         outputs = zip(task.outputs, placed.group.outputs, strict=True)
         rows = {name: self.rows[value][1] for name, value in outputs if value in self.rows}
         made = self.sources.of(task, self.storages(placed, task), rows)
         ranges = tuple(self.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
             label = f"{self.prefix}{placed.group.name}"
-            self.slots.append(Slot(task_key=task.key, label=label, finalists=ranges))
+            self.slots.append(Slot(task_key=key, label=label, finalists=ranges))
 
     def _loop(self, group: Group) -> None:
         """Steps in turns: states lie in one of two places, and each step leaves them in the other.

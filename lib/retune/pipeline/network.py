@@ -6,6 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
+from retune.core.dims import is_fixed
+from retune.core.dtypes import UNKNOWN
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
@@ -32,6 +34,7 @@ from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
 from retune.proto.file import external_files, read_onnx
 from retune.proto.labels import Numbered, with_numbers
+from retune.search.counted import counted_network
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.targets.vta.config import VtaConfig
@@ -142,9 +145,21 @@ class _Importing:
 
     def network(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> ImportedNetwork:
         """The model of a file, imported, optimised and cut into tasks."""
+        labels = _labels(with_numbers(read_onnx(path)))
+        fixed = all(is_fixed(extent) for shape in shapes.values() for extent in shape)
+
+        def made(counts: bool) -> Network:
+            return self._extracted(path, shapes, counts=counts and fixed)
+
+        network = counted_network(made)
+        flops = sum(task.flops * task.weight for task in network.tasks.values())
+        return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
+
+    def _extracted(
+        self, path: Path, shapes: Mapping[str, tuple[int, ...]], *, counts: bool
+    ) -> Network:
         model = read_onnx(path)
-        labels = _labels(with_numbers(model))
-        graph = import_model(model, shapes, folder=path.parent, name=path.stem)
+        graph = import_model(model, shapes, folder=path.parent, name=path.stem, counts=counts)
         del model  # its weights are in the graph
         if len(graph.nodes) >= _MANY_NODES:
             text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
@@ -154,13 +169,11 @@ class _Importing:
             if self.accelerator is not None:
                 start, stop = self.packed_part
                 graph = packed_network(graph, self.accelerator, start_name=start, stop_name=stop)
-        network = extract(
+        return extract(
             optimise(graph, order_of(self.layout), half=self.half),
             max_error=self.max_error,
             accelerator=self.accelerator if self.recipe is not None else None,
         )
-        flops = sum(task.flops * task.weight for task in network.tasks.values())
-        return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
 
 
 def _labels(found: Numbered) -> tuple[OutputLabels, ...]:
@@ -251,7 +264,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
             for name, entry in inputs.items()
         ),
         output_values=tuple(
-            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
+            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=_stated(graph.types[n].shape))
             for n in graph.outputs
         ),
         nodes=imported.nodes,
@@ -260,6 +273,11 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
         labels=imported.labels,
     )
+
+
+def _stated(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What is known of it beforehand."""
+    return tuple(extent if is_fixed(extent) else UNKNOWN for extent in shape)
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:

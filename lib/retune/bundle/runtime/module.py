@@ -374,12 +374,13 @@ class Module:
         values = self._values
         variant, plan = self.plan.variant_at(values), self.plan.at(values)
         steps = [
-            launch
+            launches_at(self._executor.part(i, i + 1, 1), values)
             for i in range(variant.first, variant.end)
-            for launch in launches_at(self._executor.part(i, i + 1, 1), values)
         ]
-        alone = _medians([self._host.profile(steps) for _ in range(count)])
-        launched = map(operator.mul, alone, plan.repeats)
+        busy = [launch for each in steps for launch in each]
+        alone = _medians([self._host.profile(busy) for _ in range(count)])
+        each_s = (sum(next(alone) for _ in launches) for launches in steps)
+        launched = map(operator.mul, each_s, plan.repeats)
         hosted = iter(self._host_medians(feeds, count))
         medians = [
             next(hosted) if isinstance(step, PlanHost) else next(launched) for step in plan.steps
