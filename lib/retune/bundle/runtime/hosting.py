@@ -12,10 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retune.bundle.plan import NetworkPlan, PlanHost, made_by_hosts, storage_roots
+from retune.bundle.plan import (
+    NetworkPlan,
+    PlanHost,
+    PlanPart,
+    made_by_hosts,
+    storage_roots,
+)
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
-from retune.bundle.sizes import PlanSize
+from retune.bundle.sizes import PlanSize, PlanVariant
 from retune.core.dims import SizeValues
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
@@ -149,14 +155,28 @@ def prepare_parts(
 ) -> tuple[RunPart, ...]:
     """The parts in order of the variant for these sizes, with launches of the executor's form.
 
-    From that of number `first` on, up to the one that finds a size that is not among these.
+    From that of number `first` on, up to the one that finds a size that is not among these: host
+    steps behind it are a part of their own.
     """
     unknown = {each.input for each in plan.sizes if each.size.name not in values}
     found: list[RunPart] = []
-    for part in plan.parts_of(plan.variant_at(values))[first:]:
+    for part in _counting_apart(plan, plan.variant_at(values))[first:]:
         launches = launches_at(executor.segments(part.first, part.end), values)
         hosts = tuple(HostCall(step, plan, types, held, device) for step in part.hosts)
         found.append(RunPart(launches=launches, hosts=hosts))
         if any(name in unknown for step in part.hosts for name in step.outputs):
             break
     return tuple(found)
+
+
+def _counting_apart(plan: NetworkPlan, variant: PlanVariant) -> list[PlanPart]:
+    """The parts of the variant, none of which has host steps behind one that finds a size."""
+    counted = {each.input for each in plan.sizes if each.counted}
+    found: list[PlanPart] = []
+    for part in plan.parts_of(variant):
+        ends = [n + 1 for n, step in enumerate(part.hosts) if counted & {*step.outputs}]
+        ends = sorted({*ends, len(part.hosts)})
+        for begin, end in zip([0, *ends], ends, strict=False):
+            first = part.end if begin else part.first
+            found.append(PlanPart(first=first, end=part.end, hosts=part.hosts[begin:end]))
+    return found
