@@ -1,35 +1,52 @@
 """Whether kernels run behind counts that host steps find, or the host does all of that.
 
-Read `counted_network`. On the host each operator takes some microseconds, and there is one wait for
-the device in place of several: for a few numbers behind the last step that is the faster way.
+Read `counted_network`. The host does what stands behind a count in one last step. Kernels do the
+work itself faster, but the host waits for the device at each step that finds a count.
 """
 
 from collections.abc import Callable
+from math import isqrt
 
-from retune.core.dims import apart, note
+from retune.core.dims import Size, apart, note
 from retune.core.target import GENERIC_CPU
 from retune.ops.registry import HOST
 from retune.search.extract import Network
 from retune.search.layout.views import find_views
 
-LEAST_BYTES = 1 << 19
-"""Bytes moved, and operations, behind counts that are worth kernels: about what numpy does in the
-time of a few launches and waits."""
+_FEW = 1 << 10
+"""Counts are far below larger bounds as a rule: taken for the mean of both, by factors."""
+_HOST_BYTES, _HOST_FLOPS = 2e9, 5e9
+"""What numpy moves, and computes, in a second, on a core of an AMD EPYC."""
+_KERNEL_SHARE = 0.2
+"""Of that time, for kernels."""
+_WAKE_S, _STEP_S = 50e-6, 150e-6
+"""To start kernels once more, and for a host step with the waits around it."""
 
 
 def counted_network(make: Callable[[bool], Network]) -> Network:
-    """What `make` makes with counts as sizes, if kernels serve all counts and have enough to do.
+    """What `make` makes with counts as sizes, if that serves all counts and is faster by estimate.
 
     Otherwise that without.
     """
     with apart() as assumed:
         network = make(True)
         find_views(network, GENERIC_CPU)
-    if not any(node.op == HOST for node in network.graph.nodes):
-        note(assumed.conditions)
-        return network
+    counted = any(placed.counted for placed in network.groups)
     decided = not any(condition.counted for condition in assumed.conditions)
-    if not decided or network.counted_bytes < LEAST_BYTES:
+    if counted and not (decided and gain_s(network) > 0):
         return make(False)
     note(assumed.conditions)
     return network
+
+
+def gain_s(network: Network) -> float:
+    """Seconds of a run that kernels behind counts save, by estimate."""
+    tasks = [placed.counted for placed in network.groups if placed.counted is not None]
+    usual = [task.at({size.name: _usual(size) for size in task.counts}) for task in tasks]
+    host_s = sum(t.least_bytes / _HOST_BYTES + t.flops / _HOST_FLOPS for t in usual)
+    steps = sum(node.op == HOST for node in network.graph.nodes)
+    return host_s * (1 - _KERNEL_SHARE) - _WAKE_S - _STEP_S * (steps - 1)
+
+
+def _usual(size: Size) -> int:
+    return size.most if size.most <= _FEW else isqrt(_FEW * size.most)

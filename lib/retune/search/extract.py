@@ -66,12 +66,6 @@ class Network:
         """The task of a group that has one, for all counts."""
         return placed.task_among(self.tasks)
 
-    @property
-    def counted_bytes(self) -> int:
-        """What the groups move at most, and compute, whose extents are counts."""
-        tasks = (self.tasks[p.task_key] for p in self.groups if p.counted and p.task_key)
-        return sum(task.least_bytes + task.flops for task in tasks)
-
     def renamed(self, names: Mapping[str, str]) -> "Network":
         """The network with other names of some of its values."""
         groups = (replace(p, group=group_renamed(p.group, names)) for p in self.groups)
