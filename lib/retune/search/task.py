@@ -120,8 +120,9 @@ class Task:
 
     @property
     def sizes(self) -> frozenset[Size]:
-        """What its extents depend on."""
-        return sizes_of(e for shape in (self.output_shape, *self.input_shapes) for e in shape)
+        """What it depends on: its extents, and where its parts begin."""
+        own = sizes_of(e for shape in (self.output_shape, *self.input_shapes) for e in shape)
+        return own if self.graph is None else own | self.graph.sizes_read
 
     @property
     def counts(self) -> frozenset[Size]:

@@ -9,6 +9,7 @@ may find sizes, on which the parts behind them depend.
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from retune.bundle.plan import (
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
 from retune.bundle.sizes import PlanSize, PlanVariant
-from retune.core.dims import SizeValues
+from retune.core.dims import SizeValues, at, counts_of, sizes_of
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
@@ -167,6 +168,44 @@ def prepare_parts(
         if any(name in unknown for step in part.hosts for name in step.outputs):
             break
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedValue:
+    """A value that some of several launches make, by counts."""
+
+    label: str
+    elements: int
+    ranges: tuple[tuple[int, ...], ...]
+    """Of the launches that make it, for all sizes."""
+
+    def is_made(self, values: SizeValues) -> bool:
+        """Whether one of them does for these sizes, or it has no elements, or not all are known."""
+        if any(s.name not in values for s in sizes_of([self.elements, *chain(*self.ranges)])):
+            return True
+        busy = (all(at(extent, values) for extent in each) for each in self.ranges)
+        return not at(self.elements, values) or any(busy)
+
+
+def counted_values(plan: NetworkPlan) -> list[CountedValue]:
+    """The values behind a group all of whose launches depend on counts."""
+    if not any(each.counted for each in plan.sizes):
+        return []
+    roots, made = storage_roots(plan), dict[tuple[str, str], list[tuple[int, ...]]]()
+    read = {roots[name] for step in plan.hosts for name in step.read}
+    read |= {roots[name] for name in plan.outputs}
+    own: dict[str, set[str]] = {}
+    for launch in plan.launches:
+        for name in launch.read:
+            own.setdefault(roots[name], set()).add(launch.label)
+        for name in launch.writes:
+            made.setdefault((launch.label, roots[name]), []).append(launch.global_size)
+    return [
+        CountedValue(label, plan.buffer(root).elements, tuple(ranges))
+        for (label, root), ranges in made.items()
+        if (root in read or own.get(root, {label}) - {label})
+        and all(counts_of(each) for each in ranges)
+    ]
 
 
 def _counting_apart(plan: NetworkPlan, variant: PlanVariant) -> list[PlanPart]:

@@ -35,7 +35,13 @@ from retune.bundle.plan import (
 )
 from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_executor, settle
-from retune.bundle.runtime.hosting import HostRun, RunPart, launches_at, prepare_parts
+from retune.bundle.runtime.hosting import (
+    HostRun,
+    RunPart,
+    counted_values,
+    launches_at,
+    prepare_parts,
+)
 from retune.bundle.runtime.inputs import InputCheck, Key
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import SizeValues, at, sizes_of
@@ -150,6 +156,7 @@ class Module:
         steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
         self._crossing = {name: self._types[name] for name in [*plan.inputs, *outputs, *steps]}
         self._check = InputCheck(plan)
+        self._counted = counted_values(plan)
         self._prepared: dict[Key, _AtSizes] = {}
 
     def _at(self, values: SizeValues, first: int = 0) -> _AtSizes:
@@ -186,13 +193,25 @@ class Module:
     def _behind(self, now: _AtSizes, runs: Sequence[HostRun]) -> _AtSizes:
         """What runs behind these steps; the sizes that they found are on the device."""
         counts = {name: count for run in runs for name, count in run.counts.items()}
+        values = {**now.values, **counts}
         key: Key = ("behind", *now.values.items(), *counts.items())
         found = self._prepared.get(key) or self._keep(
-            key, self._at({**now.values, **counts}, now.first + len(now.parts))
+            key, self._at(self._served(values), now.first + len(now.parts))
         )
         for name, array in found.sizes[len(now.sizes) :]:
             self._host.write(self._places[name], array)
         return found
+
+    def _served(self, values: SizeValues) -> SizeValues:
+        """These sizes. Raises: InputError if no kernel of some group is for the counts."""
+        for value in self._counted:
+            if not value.is_made(values):
+                given = ", ".join(f"{name}={count}" for name, count in values.items())
+                raise InputError(
+                    f"bundle {self.plan.name}: {value.label}: expected counts for which it has a "
+                    f"kernel; got {given}; compile the model again, and report it"
+                )
+        return values
 
     def _keep(self, key: Key, found: _AtSizes) -> _AtSizes:
         if len(self._prepared) == _MOST_KEPT:
