@@ -37,6 +37,7 @@ def device() -> Device:
         ("chosen", "persistent", GENERIC_CPU),
         ("compressed", "inline", GENERIC_CPU),
         ("distinct", "queued", GENERIC_GPU),
+        ("cut", "persistent", GENERIC_CPU),
     ],
 )
 def test_any_count_is_right(
