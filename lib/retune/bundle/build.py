@@ -13,7 +13,6 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from retune.bundle.alternatives import Alternative, covering_counts
 from retune.bundle.plan import (
     INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
@@ -52,6 +51,7 @@ from retune.ir.views import stacked, view
 from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
 from retune.schedule.space import Candidate, Space
+from retune.search.alternatives import Alternative, covering_counts
 from retune.search.extract import Loop, Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
@@ -225,13 +225,26 @@ class _Sources:
         """
         key = (task.key, frozenset([*storages.items(), *rows.items()]))
         if key not in self._made:
-            numbers = count()
-
-            def make() -> list[ProgramSource]:
-                return self._lowered(task, storages, rows, next(numbers))
-
-            self._made[key] = covering_counts(task.counts, _elements(task), make)
+            self._made[key] = self._covered(task, storages, rows)
         return self._made[key]
+
+    def _covered(
+        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
+    ) -> Finalists:
+        """The same for all counts; by the default schedule where too many would be needed."""
+        numbers = count()
+
+        def make() -> list[ProgramSource]:
+            return self._lowered(task, storages, rows, next(numbers))
+
+        try:
+            return covering_counts(task.counts, _elements(task), make)
+        except InputError:
+            own = task.at(self._values).key
+            if own not in self._finalists:
+                raise
+            self._finalists = {k: c for k, c in self._finalists.items() if k != own}
+            return covering_counts(task.counts, _elements(task), make)
 
     def _lowered(
         self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int], number: int

@@ -5,11 +5,11 @@ from math import prod
 
 import pytest
 
-from retune.bundle.alternatives import covering_counts
 from retune.bundle.runtime.hosting import CountedValue
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import Size, apart, assuming, at, dim_of
 from retune.core.errors import InputError
+from retune.search.alternatives import covering_counts
 
 FOUND, KEPT = Size("found", 0, 40, counted=True), Size("kept", 0, 9, counted=True)
 N, M = dim_of(FOUND), dim_of(KEPT)
