@@ -96,7 +96,7 @@ def detector(image: int, widths: Sequence[int], proposals: int, hidden: int) -> 
     seen = net("Relu", net.dense(seen, hidden, hidden))
     classes = net("Softmax", net.dense(seen, hidden, CLASSES), axis=1)
     moved = net("Add", rows, net.dense(seen, hidden, 4))
-    net.stored.append(numpy_helper.from_array(np.float32([0.6]), "least"))
+    net.stored.append(numpy_helper.from_array(np.full(1, 0.6, np.float32), "least"))
     floats = TensorProto.FLOAT
     graph = helper.make_graph(
         net.nodes,

@@ -98,7 +98,7 @@ def _labels(rng: np.random.Generator, share: float) -> Arrays:
 
 NETWORKS: dict[str, tuple[onnx.ModelProto, Callable[[np.random.Generator, float], Arrays]]] = {
     "chosen": (
-        _made(_CHOSEN, least=np.float32(1.5), first=np.array([0]), w=_weights(24, 8)),
+        _made(_CHOSEN, least=np.full((), 1.5, np.float32), first=np.array([0]), w=_weights(24, 8)),
         _rows,
     ),
     "compressed": (_made(_COMPRESSED), _kept),
