@@ -11,7 +11,7 @@ from retune.codegen.target import Target
 from retune.core.dims import SizeValues, at, remembered, sizes_of
 from retune.core.dtypes import DType, TensorType, dtype_of
 from retune.core.errors import InputError
-from retune.core.keys import content_key
+from retune.core.keys import content_key, short_key
 from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
 from retune.device.measure.workload import Workload
@@ -39,6 +39,7 @@ class Task:
     key: str
     """Content key of the tensor expression: equal groups are one task."""
     name: str
+    """For people: its ops, its window and a part of its key. Unique within a store."""
     op: str
     weight: int
     graph: Graph | None
@@ -251,7 +252,7 @@ def expression_task(dag: Dag, schedules: Callable[[Program], Space] | None = Non
     out = dag.outputs[0]
     task = Task(
         key=scheduled.key,
-        name=out.name,
+        name=f"{out.name}_{short_key(scheduled.key)}",
         op=_heaviest(dag),
         weight=1,
         graph=None,
