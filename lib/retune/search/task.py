@@ -8,7 +8,7 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
-from retune.core.dims import SizeValues, at, remembered, sizes_of
+from retune.core.dims import Size, SizeValues, at, counts_of, remembered, sizes_of
 from retune.core.dtypes import DType, TensorType, dtype_of
 from retune.core.errors import InputError
 from retune.core.keys import content_key, short_key
@@ -118,6 +118,11 @@ class Task:
             input_shapes=tuple(_shape_at(shape, values) for shape in self.input_shapes),
             output_shape=_shape_at(self.output_shape, values),
         )
+
+    @property
+    def counts(self) -> frozenset[Size]:
+        """The sizes among its extents that a step of the network computes."""
+        return counts_of(e for shape in (self.output_shape, *self.input_shapes) for e in shape)
 
     @property
     def program(self) -> Program:
