@@ -128,6 +128,12 @@ def _values(counts: Collection[Size]) -> dict[str, Any]:
     return {size.name: axis.reshape(-1) for size, axis in zip(sizes, axes, strict=True)}
 
 
+def looks_at_all(counts: Collection[Size]) -> bool:
+    """Whether `covering_counts` looks at each value of these: it serves them all then."""
+    most = int(_MOST_VALUES ** (1 / max(1, len(counts))))
+    return all(len(size.values) <= most for size in counts)
+
+
 def _looked_at(size: Size, counts: int) -> np.ndarray:
     """Values of one of so many sizes, all of them where these are few."""
     most = int(_MOST_VALUES ** (1 / counts))

@@ -27,6 +27,7 @@ from retune.core.dims import SizeValues, at, counts_of, sizes_of
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
+from retune.search.alternatives import looks_at_all
 
 Values = MutableMapping[str, np.ndarray]
 """What the host has of a run, by storage root: inputs, sizes, and what host steps have made."""
@@ -188,7 +189,8 @@ class CountedValue:
 
 
 def counted_values(plan: NetworkPlan) -> list[CountedValue]:
-    """The values behind a group all of whose launches depend on counts."""
+    """Values all of whose launches depend on counts, not each of which was looked at when they were
+    made."""
     if not any(each.counted for each in plan.sizes):
         return []
     roots, made = storage_roots(plan), dict[tuple[str, str], list[tuple[int, ...]]]()
@@ -205,6 +207,7 @@ def counted_values(plan: NetworkPlan) -> list[CountedValue]:
         for (label, root), ranges in made.items()
         if (root in read or own.get(root, {label}) - {label})
         and all(counts_of(each) for each in ranges)
+        and not looks_at_all(counts_of([*chain(*ranges)]))
     ]
 
 
