@@ -1,4 +1,4 @@
-"""Requests whose extents are ranges: the sizes to tune for, and which sizes what is made serves.
+"""Requests with ranges: the sizes to tune for, and which sizes what is made serves.
 
 Read `tuned_requests`, then `covering`. Kernels are searched at a few sizes, by requests of fixed
 shapes. A bundle for a range has programs that were traced at these sizes, each for all sizes that
@@ -17,7 +17,7 @@ import numpy as np
 from retune.core.dims import Condition, Dim, Size, SizeValues, dim_of
 from retune.core.errors import InputError
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
-from retune.frontend.onnx.inputs import OpenShapes, open_shapes
+from retune.frontend.onnx.inputs import OpenInputs, open_inputs
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
 
@@ -28,23 +28,25 @@ MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
 
 
-def opened(request: TuneRequest) -> OpenShapes:
-    """The request's shapes, with a size for each extent that has a range.
+def opened(request: TuneRequest) -> OpenInputs:
+    """The request's shapes and values, with a size for each of them that has a range.
 
     Raises: ModelError for a model that cannot be read, and for what is no range.
     """
-    if not request.shapes:
-        return OpenShapes({}, ())
+    if not (request.shapes or request.values):
+        return OpenInputs({}, {})
     path = model_file(request)
     facts = path.stat()
-    return _opened(path, (facts.st_ino, facts.st_size, facts.st_mtime_ns), request.shapes)
+    version = facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return _opened(path, version, request.shapes, request.values)
 
 
 @lru_cache(maxsize=8)
-def _opened(path: Path, version: tuple[int, ...], shapes: Shapes) -> OpenShapes:
+def _opened(path: Path, version: tuple[int, ...], shapes: Shapes, values: Shapes) -> OpenInputs:
     del version
     graph = read_onnx(path).graph
-    return open_shapes(graph, dict(shapes), {entry.name for entry in graph.initializer})
+    stored = {entry.name for entry in graph.initializer}
+    return open_inputs(graph, dict(shapes), dict(values), stored)
 
 
 def sizes(request: TuneRequest) -> tuple[Size, ...]:
@@ -54,10 +56,21 @@ def sizes(request: TuneRequest) -> tuple[Size, ...]:
 
 def fixed_request(request: TuneRequest, values: SizeValues, share: float = 1.0) -> TuneRequest:
     """The request for these sizes alone, with that share of the budget."""
-    shapes = opened(request).at(values)
+    stated = opened(request).at(values)
     trials = None if request.trials is None else round(request.trials * share)
     minutes = None if request.minutes is None else request.minutes * share
-    return replace(request, shapes=tuple(sorted(shapes.items())), trials=trials, minutes=minutes)
+    return replace(
+        request, shapes=stated.shapes, values=stated.values, trials=trials, minutes=minutes
+    )
+
+
+def fixed_inputs(request: TuneRequest) -> OpenInputs:
+    """The shapes and values of a request without ranges. Raises: InputError for one with them."""
+    stated = opened(request)
+    if stated.extents:
+        ranges = ", ".join(str(each.size) for each in stated.extents)
+        raise InputError(f"{ranges}: expected single numbers here; write one of the range")
+    return stated
 
 
 def tuned_requests(request: TuneRequest) -> list[tuple[TunedSizes, TuneRequest]]:

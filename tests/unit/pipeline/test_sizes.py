@@ -3,14 +3,25 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 import pytest
 
 from retune.core.dims import Condition, Dim, Size, SizeValues, assuming, dim_of, holding
 from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, tuned_sizes
+from retune.frontend.onnx.inputs import OpenInputs
 from retune.ir.expr import as_expr
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.sizes import covering, opened, regions, sizes, tuned_requests
+from retune.pipeline.sizes import (
+    covering,
+    fixed_inputs,
+    opened,
+    regions,
+    sizes,
+    tuned_requests,
+)
+from tests.support.sized_networks import model_of
+from tests.unit.graph.test_sizes import STATED
 
 BATCH, LENGTH = Size("batch", 1, 32), Size("length", 1, 100)
 
@@ -36,6 +47,21 @@ def test_a_range_is_tuned_at_some_sizes(tmp_path: Path) -> None:
     assert [str(each) for each, _ in found] == ["batch=1", "batch=5", "batch=32"]
     assert [dict(fixed.shapes)["data"] for _, fixed in found] == [(1, 784), (5, 784), (32, 784)]
     assert [fixed.minutes for _, fixed in found] == [3.0, 3.0, 3.0]
+
+
+def test_ranges_of_values_are_tuned_too(tmp_path: Path) -> None:
+    """By requests of fixed values; what has none is the request of fixed shapes that it was."""
+    net, path = model_of(STATED["ends"][0]), tmp_path / "net.onnx"
+    onnx.save(net, path)
+    request = TuneRequest(
+        model=path, out="", work=tmp_path, shapes={"n": 4}, values={"s": "3..4"}, trials=8
+    )
+    found = tuned_requests(request)
+    assert [str(each) for each, _ in found] == ["s=3", "s=4"]
+    assert [fixed.values for _, fixed in found] == [(("s", (3,)),), (("s", (4,)),)]
+    assert fixed_inputs(found[0][1]) == OpenInputs({"n": (4,)}, {"s": (3,)})
+    with pytest.raises(InputError, match=r"s=3\.\.4: expected single numbers here"):
+        fixed_inputs(request)
 
 
 def test_contradictory_ranges_are_refused(tmp_path: Path) -> None:

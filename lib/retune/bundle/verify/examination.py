@@ -31,6 +31,8 @@ class Original:
     onnx: Path
     shapes: Mapping[str, tuple[int, ...]]
     """Of every input."""
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Of inputs whose elements are stated: what these are."""
     recipe: "Recipe | None" = None
     """What makes the integers of it that the bundle computes."""
     integers: bool = True

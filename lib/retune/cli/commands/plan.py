@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from retune.core.layouts import LayoutPlan
 
 
-@takes_request("model", "device", "shapes", "records", "layout_solver")
+@takes_request("model", "device", "shapes", "values", "records", "layout_solver")
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
 
@@ -26,11 +26,14 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     from retune.api import import_network
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import totals_of
+    from retune.pipeline.sizes import fixed_inputs
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import recorded_layouts
 
     spec = spec_of(request.device)
-    network = import_network(model, request.fixed_shapes, "NHWC", Path(request.work)).network
+    stated = fixed_inputs(request)
+    work, values = Path(request.work), stated.values
+    network = import_network(model, stated.shapes, "NHWC", work, values=values).network
     where = network_conditions(spec, network.tasks.values())
     found = recorded_layouts(network, spec, store, where)
     if found is None:

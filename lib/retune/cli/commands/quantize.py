@@ -23,7 +23,7 @@ _SHOWN = (
 
 
 @takes_request(
-    *("model", "device", "quantize", "calibration", "accuracy_drop", "shapes"),
+    *("model", "device", "quantize", "calibration", "accuracy_drop", "shapes", "values"),
     flags={"quantize": "--scheme"},
     quantize="int8",
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @takes_request(
     *("model", "device", "quantize", "pack_start", "pack_stop", "calibration", "accuracy_drop"),
-    *("shapes", "layout"),
+    *("shapes", "values", "layout"),
     device="",
 )
 def tasks(request: TuneRequest, json: Json = False) -> None:
@@ -59,6 +59,7 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
     """Raises: InputError for options that do not go together."""
     from retune.pipeline.network import import_network, open_network
     from retune.pipeline.quantization import check_quantization
+    from retune.pipeline.sizes import fixed_inputs
 
     if request.device:
         check_quantization(request)
@@ -69,8 +70,8 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
             "types of a quantized network follow from the device"
         )
     check_quantization(request)
-    shapes, work = request.fixed_shapes, Path(request.work)
-    return import_network(request.model, shapes, request.layout, work)
+    stated, work = fixed_inputs(request), Path(request.work)
+    return import_network(request.model, stated.shapes, request.layout, work, values=stated.values)
 
 
 def _facts(task: "Task") -> str:

@@ -101,8 +101,8 @@ def _sampling(
     if samples.isdecimal() and int(samples) > 0:
         return sampling(plan, int(samples), {}, sizes)
     check_samples(samples)
-    file, shapes = resolve_model(model, shapes=stated_shapes(plan)), plan.at(sizes).input_shapes
-    graph = load_file(file, shapes)
+    file, own = resolve_model(model, shapes=stated_shapes(plan)), plan.at(sizes)
+    graph = load_file(file, own.input_shapes, own.values)
     arrays = stacked_samples(graph, load_samples(Path(samples), graph, finite=False))
     return sampling(plan, None, arrays)
 
@@ -120,7 +120,8 @@ def _judged(
     file = resolve_model(model, shapes=stated_shapes(plan))
     note = plan.notes.get(RECIPE_NOTE)
     recipe = from_json(Recipe, note) if note else None
-    original = Original(onnx=file, shapes=plan.at(sizes).input_shapes, recipe=recipe)
+    own = plan.at(sizes)
+    original = Original(onnx=file, shapes=own.input_shapes, values=own.values, recipe=recipe)
     judged = judge(original)
     if recipe is None and INTEGERS_NOTE not in plan.notes:
         return judged, None
