@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from retune.core.dims import Condition, Dim, Size, SizeValues, dim_of
+from retune.core.dims import Condition, Dim, Size, SizeValues, condition_of, dim_of
 from retune.core.errors import InputError
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
 from retune.frontend.onnx.inputs import OpenInputs, open_inputs
@@ -110,7 +110,7 @@ def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Co
             last = value if value == 1 or not higher else isqrt(value * higher[0])
             beyond = dims[name] - last - 1 if higher else 0
             if isinstance(beyond, Dim):
-                conditions.append(Condition("lt", beyond, holds=True))
+                conditions.append(condition_of("lt", beyond, holds=True))
         found.append(tuple(conditions))
     return found
 
@@ -146,7 +146,7 @@ def covering(
         start: SizeValues | None = dict(tuned[number].values)
         while start is not None:
             program, needed = trace(start, number, region)
-            conditions = tuple(dict.fromkeys((*region, *needed)))
+            conditions = grid.without_implied(tuple(dict.fromkeys((*region, *needed))))
             found.append(Traced(program, conditions, start))
             own &= ~grid.meets(conditions)
             start = grid.greatest(own)
@@ -180,6 +180,15 @@ class _Grid:
         for condition in conditions:
             result &= condition.at(self._values)
         return result
+
+    def without_implied(self, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+        """Those that are met by the same sizes as all of them, without what others say as well."""
+        missed = {condition: ~self.meets([condition]) for condition in conditions}
+        count = sum(missed.values(), np.zeros(self.count, np.int64))
+        for condition, own in list(missed.items()):
+            if not np.any(own & (count == 1)):
+                count -= missed.pop(condition)
+        return tuple(missed)
 
     def greatest(self, among: np.ndarray) -> dict[str, int] | None:
         """The last one among them; None if there is none."""

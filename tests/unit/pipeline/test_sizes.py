@@ -1,6 +1,7 @@
 """Requests with ranges: what is tuned, and the programs that cover every size."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -74,6 +75,26 @@ def test_contradictory_ranges_are_refused(tmp_path: Path) -> None:
 
 def _traced(condition: Condition) -> tuple[str, Sequence[Condition]]:
     return str(condition), [condition]
+
+
+def test_programs_have_no_condition_that_others_imply() -> None:
+    """Neither a weaker one of a size, nor one that two others make up."""
+
+    def trace(
+        at: SizeValues, number: int, region: Sequence[Condition]
+    ) -> tuple[str, Sequence[Condition]]:
+        with assuming(at, region) as assumed:
+            for least in (2, 5, 9):
+                _ = batch >= least
+            _ = batch + length >= 12
+        return "", assumed.conditions
+
+    batch, length = dim_of(BATCH), dim_of(LENGTH)
+    tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
+    found = covering(
+        (BATCH, LENGTH), [replace(tuned[-1], values=(("batch", 32), ("length", 9)))], trace
+    )
+    assert [str(c) for c in found[0].conditions] == ["batch >= 9", "batch + length >= 12"]
 
 
 def test_every_size_has_a_program() -> None:
