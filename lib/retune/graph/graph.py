@@ -346,6 +346,14 @@ class GraphBuilder:
         """The value's contents where it is constant, asked for by what has to know them."""
         return self.constants.get(name)
 
+    def inputs_of(self, value: str) -> tuple[str, ...]:
+        """The inputs that the value follows from, in order."""
+        read = {value}
+        for node in reversed(self._nodes):
+            if read.intersection(node.outputs):
+                read.update(node.inputs)
+        return tuple(name for name in self._inputs if name in read)
+
     def carry(self, graph: Graph) -> None:
         """The inputs and constants of a valid graph are those of this one, which had none."""
         self._inputs += graph.inputs

@@ -155,11 +155,24 @@ class Emitter:
         value = self.node.inputs[index]
         array = self.build.contents(value)
         if array is None:
-            raise NotConstant(
-                f"{what} (input '{value}') depends on the network's input; expected a constant: "
-                "make it an initializer, or fold the model's constants first"
-            )
+            raise NotConstant(f"{what} (input '{value}') {self._remedy(value)}")
         return array
+
+    def _remedy(self, value: str) -> str:
+        """What a value that is not known follows from, and what the user can do."""
+        inputs = self.build.inputs_of(value)
+        types = [self.build.types[name] for name in inputs]
+        if inputs and all(t.fixed and not t.dtype.is_float for t in types):
+            several = " and ".join(f"'{name}'" for name in inputs)
+            options = " ".join(f"--value {name}=1..8" for name in inputs)
+            return (
+                f"follows from the values of the network's input {several}; expected their range: "
+                f"write {options}, or such numbers as they have"
+            )
+        return (
+            "depends on the network's input; expected a constant: make it an initializer, or fold "
+            "the model's constants first"
+        )
 
     def index_list(self, index: int, what: str) -> tuple[int, ...]:
         """The contents of an input as integers, which may depend on sizes. Raises: NotConstant."""
