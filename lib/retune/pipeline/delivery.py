@@ -236,7 +236,7 @@ def _originals(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> Callable[[SizeValues], Original]:
     """What gives the network that the bundle is of, at sizes of it; a fixed one has none."""
-    recipe = read_recipe(Path(network.recipe)) if network.recipe else None
+    recipe = Path(network.recipe).read_text(encoding="utf-8") if network.recipe else ""
     stated = opened(request)
     if compiled.programs:
         outline = read_outline(compiled.file(compiled.module))
