@@ -73,10 +73,6 @@ def test_contradictory_ranges_are_refused(tmp_path: Path) -> None:
         opened(_request(tmp_path, data="1..2,784", batch="1..4,9"))
 
 
-def _traced(condition: Condition) -> tuple[str, Sequence[Condition]]:
-    return str(condition), [condition]
-
-
 def test_programs_have_no_condition_that_others_imply() -> None:
     """Neither a weaker one of a size, nor one that two others make up."""
 

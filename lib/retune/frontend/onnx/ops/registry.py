@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, helper
 
-from retune.core.dims import always_equal, always_same, is_fixed
+from retune.core.dims import always_equal, always_same, is_fixed, sizes_of
 from retune.core.dtypes import INT64, DType, TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.values import Values
@@ -150,6 +150,14 @@ class Emitter:
         """The value's contents, if they are known at import."""
         return self.build.constants.get(value)
 
+    def decided(self, value: str) -> Array | None:
+        """The value's contents, if they are known at import: those for the sizes at hand alone,
+        where they depend on sizes."""
+        extents = self.build.extents.get(value)
+        if extents is None:
+            return self.known(value)
+        return np.asarray([int(e) for e in extents.reshape(-1)], np.int64).reshape(extents.shape)
+
     def contents(self, index: int, what: str) -> Array:
         """The contents of an input that must be known. Raises: NotConstant naming it."""
         value = self.node.inputs[index]
@@ -160,6 +168,9 @@ class Emitter:
 
     def _remedy(self, value: str) -> str:
         """What a value that is not known follows from, and what the user can do."""
+        if value in self.build.extents:
+            sizes = ", ".join(sorted(map(str, sizes_of(self.build.extents[value].reshape(-1)))))
+            return f"depends on {sizes}; expected a single number: write one of the range"
         inputs = self.build.inputs_of(value)
         types = [self.build.types[name] for name in inputs]
         if inputs and all(t.fixed and not t.dtype.is_float for t in types):
