@@ -1,6 +1,7 @@
 """Functions, branches, loops, sequences and host steps: what a body of nodes becomes."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ def assert_as_onnxruntime(made: onnx.ModelProto, inputs: dict[str, Any]) -> Grap
     names = [output.name for output in session.get_outputs()]
     graph = import_model(made)
     found = run_graph(graph, inputs)
-    for name, array in zip(names, session.run(names, inputs), strict=True):
+    for name, output in zip(names, session.run(names, inputs), strict=True):
+        array = np.asarray(output)
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
         assert found[name].dtype == array.dtype
     return graph
@@ -245,7 +247,7 @@ net (float[3,4] x, float[3] s) => (float[3] last, float[4,3] all, float[3,4] tur
 
 
 @pytest.mark.parametrize(("read", "steps"), [(parsed, 4), (longer, 12)])
-def test_a_scan_forward_and_backward(read, steps):
+def test_a_scan_forward_and_backward(read: Callable[[str], onnx.ModelProto], steps: int):
     graph = assert_as_onnxruntime(read(SCAN), {"x": rand(3, steps), "s": rand(3, seed=1)})
     assert ops(graph).count("scan") == (steps > 4)
 
