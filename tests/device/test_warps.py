@@ -8,8 +8,9 @@ import pytest
 from retune.core.target import GENERIC_GPU
 from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.runtime import Device, open_device
-from retune.intrinsics import Signature
+from retune.intrinsics import Intrinsic, Signature
 from retune.intrinsics.warp8 import WARP8
+from retune.intrinsics.warp16 import WARP16, WARP16S
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
 from tests.support.gpu_warps import SHAPES
@@ -17,8 +18,12 @@ from tests.support.oracle import assert_device_agrees
 
 pytestmark = pytest.mark.device
 
-NVIDIA = replace(GENERIC_GPU, instructions=("warp8.mma",))
-EXCHANGE = WARP8.implementations[-1]
+NVIDIA = replace(GENERIC_GPU, instructions=("warp8.mma", "warp16.mma", "warp16s.mma"))
+PROBED = [
+    (entry, signature)
+    for entry in (WARP8, WARP16, WARP16S)
+    for signature in entry.signatures(entry.implementations[0])
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,7 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("name", ["window", "strided window", "signed"])
+@pytest.mark.parametrize("name", ["window", "strided window", "half window", "brain matrix"])
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
     for sketch in space.sketches:
@@ -34,6 +39,8 @@ def test_sketches(device: Device, name: str):
         assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
 
 
-@pytest.mark.parametrize("signature", WARP8.signatures(WARP8.implementations[0]), ids=str)
-def test_what_a_probe_expects_is_what_a_warp_makes(device: Device, signature: Signature):
-    assert is_right(device, WARP8, EXCHANGE, signature)
+@pytest.mark.parametrize(("entry", "signature"), PROBED, ids=str)
+def test_what_a_probe_expects_is_what_a_warp_makes(
+    device: Device, entry: Intrinsic, signature: Signature
+):
+    assert is_right(device, entry, entry.implementations[-1], signature)

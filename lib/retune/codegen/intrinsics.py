@@ -27,6 +27,8 @@ Read `intrinsics_to_calls`, and `tile_registers` for the numbers that tiles' reg
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from retune.codegen.kernel import (
     Array,
     Assign,
@@ -245,9 +247,15 @@ def _shares(found: Match, items: tuple[Var, Var], number: int) -> Iterable[Expr]
         pack: Expr = _read_as(load, dtype, at, operand.pack)
         if (choice := found.mask(number)) is not None:
             assert isinstance(choice.otherwise, Const), "it was matched so"
-            filled = (int(choice.otherwise.value) & 0xFF) * 0x01010101
-            pack = Select(substitute(choice.condition, theirs), pack, Const(filled, dtype))
+            filled = Const(_word_of(choice.otherwise.value, load.buffer.dtype), dtype)
+            pack = Select(substitute(choice.condition, theirs), pack, filled)
         yield pack
+
+
+def _word_of(value: float | bool, dtype: DType) -> int:
+    """The bits of four bytes that hold an element of that type again and again."""
+    element = np.asarray(value).astype(dtype.numpy).tobytes()
+    return int.from_bytes(element * (4 // len(element)), "little")
 
 
 def with_exchange(

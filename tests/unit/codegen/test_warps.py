@@ -6,15 +6,16 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
-from retune.core.dtypes import INT7, INT8, UINT8
+from retune.core.dtypes import FLOAT16, INT7, INT8, UINT8
 from retune.core.errors import CodegenError, ScheduleError
+from retune.intrinsics import intrinsic
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
 from tests.support.dags import byte_product
 from tests.support.oracle import assert_items_agree
 
-NVIDIA = replace(GPU, offers=("warp8.mma",))
+NVIDIA = replace(GPU, offers=("warp8.mma", "warp16.mma", "warp16s.mma"))
 
 
 def shared_out(
@@ -38,10 +39,12 @@ def shared_out(
     return s
 
 
-def by_warps(dag: Dag, *, pixels: int = 2, vectors: int = 1, pack: bool = True) -> Schedule:
+def by_warps(
+    dag: Dag, *, pixels: int = 2, vectors: int = 1, pack: bool = True, name: str = "warp8"
+) -> Schedule:
     """The products of such a tile given to the instruction."""
-    s = shared_out(dag, pixels=pixels, vectors=vectors)
-    deep, words, word = s.split("y.k", [8, 4])
+    s, entry = shared_out(dag, pixels=pixels, vectors=vectors), intrinsic(name)
+    deep, words, word = s.split("y.k", [entry.k // entry.pack, entry.pack])
     held, row = s.split("y.i", [2])
     vector, lane = s.split("y.j", [4])
     s.reorder(deep, held, vector, row, words, lane, word)
@@ -49,13 +52,22 @@ def by_warps(dag: Dag, *, pixels: int = 2, vectors: int = 1, pack: bool = True) 
         s.unroll(loop)
     if pack:
         s.pack("w")
-    s.tensorize(row, "warp8")
+    s.tensorize(row, name)
     return s
 
 
 def test_a_warp_multiplies(golden):
     s = by_warps(byte_product(32, 64, 64), pixels=4)
     assert f"{s.program}\n\n{lower(s.program, NVIDIA).text}" == golden
+
+
+def test_a_warp_multiplies_halves(golden):
+    x, w = (placeholder(name, (32, 64), FLOAT16, constant=name == "w") for name in "xw")
+    k = reduce_axis("k", 64)
+    dag = Dag((compute("y", (32, 32), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,)),))
+    s = by_warps(dag, name="warp16")
+    assert_items_agree(dag, s.program)
+    assert lower(s.program, NVIDIA).text == golden
 
 
 @pytest.mark.parametrize(("pixels", "vectors"), [(2, 1), (4, 2), (8, 1)])

