@@ -31,7 +31,7 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("name", ["window", "strided window", "half window", "brain matrix"])
+@pytest.mark.parametrize("name", ["window", "strided window", "half window", "scores", "values"])
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
     for sketch in space.sketches:

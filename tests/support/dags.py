@@ -121,6 +121,21 @@ def half_product(rows: int, inner: int, outer: int, dtype: DType = FLOAT16) -> D
     return Dag((compute("z", y.shape, lambda i, j: maximum(y[i, j], 0.0), [y]),))
 
 
+def half_products(
+    heads: int, rows: int, inner: int, outer: int, *, turned: bool, dtype: DType = FLOAT16
+) -> Dag:
+    """`x @ w` of two activations for each head, or `x @ w.T`, of 16-bit floats, in float32."""
+    x = placeholder("x", (heads, rows, inner), dtype)
+    w = placeholder("w", (heads, outer, inner) if turned else (heads, inner, outer), dtype)
+    k = reduce_axis("k", inner)
+
+    def product(b, i, j):
+        return x[b, i, k] * (w[b, j, k] if turned else w[b, k, j])
+
+    y = compute("y", (heads, rows, outer), product, [x, w], reduce=(k,))
+    return Dag((compute("z", y.shape, lambda b, i, j: y[b, i, j] * 0.125, [y]),))
+
+
 def half_conv2d(
     h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1, dtype: DType = FLOAT16
 ) -> Dag:

@@ -2,7 +2,13 @@
 
 from retune.core.dtypes import BFLOAT16, INT8
 from retune.ir.te import Dag
-from tests.support.dags import byte_conv2d, byte_product, half_conv2d, half_product
+from tests.support.dags import (
+    byte_conv2d,
+    byte_product,
+    half_conv2d,
+    half_product,
+    half_products,
+)
 
 SHAPES: dict[str, Dag] = {
     "window": byte_conv2d(5, 7, 64, 32),
@@ -14,5 +20,7 @@ SHAPES: dict[str, Dag] = {
     "half strided window": half_conv2d(9, 9, 32, 32, stride=2),
     "half matrix": half_product(37, 64, 64),
     "brain matrix": half_product(19, 48, 64, BFLOAT16),
+    "scores": half_products(2, 19, 32, 37, turned=True),
+    "values": half_products(2, 18, 37, 32, turned=False, dtype=BFLOAT16),
     "brain tap": half_conv2d(6, 6, 96, 96, window=1, dtype=BFLOAT16),
 }

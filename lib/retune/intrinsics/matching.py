@@ -236,7 +236,7 @@ def _apart(found: Match, nest: Stmt, loop: For) -> str:
     """Why the items around a loop cannot do it together; empty where they can.
 
     All of them come to it, and each operand is moved by its own items alone. No item of the group
-    writes what others read for it.
+    writes what others read for it, but to local memory, where items wait for each other.
     """
     warp = found.entry.warp
     assert warp is not None, "whoever asks has looked"
@@ -259,8 +259,10 @@ def _apart(found: Match, nest: Stmt, loop: For) -> str:
             return f"expected {load} to be that of all items along local.{1 - number}"
         if not tested.isdisjoint({*found.loops.values()} - {row}):
             return f"expected {load} to be padding, or none, for all of its bytes"
-        if load.buffer.scope not in ("global", "constant") or load.buffer in written:
+        if load.buffer.scope != "local" and load.buffer in written:
             return f"expected {load.buffer.name} in memory that the kernel only reads"
+        if load.buffer.scope not in ("global", "constant", "local"):
+            return f"expected {load.buffer.name} in memory that other items read"
     return ""
 
 

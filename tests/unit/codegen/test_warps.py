@@ -115,14 +115,18 @@ def test_operands_of_the_other_items_are_refused():
         s.tensorize("y.i", "warp8")
 
 
-def test_copies_of_operands_in_local_memory_are_refused():
-    """Items may read them before their neighbours are done: what waits for whom is not stated."""
-    s = shared_out(byte_product(32, 64, 64))
+def test_copies_of_operands_in_local_memory_are_waited_for():
+    """Items read them after all of their neighbours are done."""
+    dag = byte_product(32, 64, 64)
+    s = shared_out(dag)
     deep, words, word = s.split("y.k", [8, 4])
     s.reorder(deep, "y.i", words, "y.j", word)
     s.cache_read("x", deep, "local")
-    with pytest.raises(ScheduleError, match="in memory that the kernel only reads"):
-        s.tensorize("y.i", "warp8")
+    s.pack("w")
+    s.tensorize("y.i", "warp8")
+    assert_items_agree(dag, s.program)
+    text = lower(s.program, NVIDIA).text
+    assert text.index("x_local[") < text.index("barrier(") < text.index("  WARP8_")
 
 
 def test_words_that_lie_apart_are_refused():

@@ -15,10 +15,11 @@ from retune.ir.verify import verify
 from retune.targets.cost.estimate import estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.support.dags import byte_conv2d, byte_product
+from tests.support.dags import byte_conv2d, byte_product, half_products
 from tests.support.gpu_warps import SHAPES
 from tests.support.oracle import assert_items_agree
 
+_PANELS = "gpu.v4.warp.panels"
 NVIDIA = replace(
     GENERIC_GPU,
     compute_units=132,
@@ -39,7 +40,8 @@ def names(dag: Dag) -> list[str]:
 def test_every_sketch_keeps_the_meaning(name: str):
     dag, rng = SHAPES[name], np.random.default_rng(len(name))
     space = gpu_space(from_dag(dag), NVIDIA)
-    assert names(dag) == ["gpu.v4.warp", "gpu.v4.warp.shared"][: len(space.sketches)]
+    found = names(dag)
+    assert found == ["gpu.v4.warp", "gpu.v4.warp.shared"][: len(found)] or found == [_PANELS]
     for sketch in space.sketches:
         for row in sketch.sample(1, rng):
             program = sketch.instantiate(row)
@@ -83,6 +85,25 @@ def test_without_the_instruction_there_are_none():
     words = replace(NVIDIA, instructions=("dot4.dp4a",))
     space = gpu_space(from_dag(SHAPES["window"]), words)
     assert not any(".warp" in sketch.name for sketch in space.sketches)
+
+
+@pytest.mark.parametrize("name", ["scores", "values"])
+def test_products_of_activations_go_by_panels(name: str):
+    assert names(SHAPES[name]) == [_PANELS]
+
+
+def test_steps_are_filled_up_with_zeros():
+    """Sixty-four steps need none, and are copied by whole vectors; thirty-seven become 64."""
+    texts = {
+        turned: lower(sketch.instantiate(sketch.sample(1, rng)[0]), target_of(NVIDIA)).text
+        for turned in (True, False)
+        for rng in [np.random.default_rng(0)]
+        for sketch in gpu_space(
+            from_dag(half_products(2, 32, 64 if turned else 37, 64, turned=turned)), NVIDIA
+        ).sketches
+    }
+    assert "? vload_half" not in texts[True] and "(__local ushort8*)" in texts[True]
+    assert "< 37) ? vload_half" in texts[False]
 
 
 def test_a_small_image_takes_slices():

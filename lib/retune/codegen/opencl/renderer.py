@@ -5,7 +5,7 @@ Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
 from textwrap import wrap
 
@@ -75,6 +75,7 @@ from retune.core.dtypes import (
     INT32,
     INT64,
     UINT8,
+    UINT16,
     UINT32,
     DType,
 )
@@ -433,10 +434,30 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 
 def _store(s: Store, to: Printer) -> list[str]:
-    at, value = s.at, _bare(s.value, to)
+    at = s.at
+    if _moves(s):
+        assert isinstance(s.value, MemoryLoad), "it was asked"
+        return _written(_bits(at), _read(_bits(s.value.at), UINT16, to), to)
+    value = _bare(s.value, to)
     if (conversion := _conversion(at.memory.dtype)) is not None:
         return conversion.store(at, value, to)
     return _written(at, value, to)
+
+
+def _moves(s: Store) -> bool:
+    """Whether elements of 16 bits are stored as they are read: no conversion is needed."""
+    dtype = s.at.memory.dtype
+    moved = isinstance(s.value, MemoryLoad) and s.value.at.memory.dtype == dtype
+    return moved and dtype.is_small_float and dtype.bits == UINT16.bits
+
+
+def _bits(at: At) -> At:
+    """The place in its array seen as one of integers."""
+    memory = at.memory
+    if type_name(memory.dtype) == type_name(UINT16):
+        return at
+    name = f"(({_vector(memory, UINT16)}*){memory.name})"
+    return replace(at, memory=replace(memory, name=name, dtype=UINT16))
 
 
 def _written(at: At, value: str, to: Printer) -> list[str]:

@@ -32,6 +32,7 @@ from retune.targets.fusion import (
 )
 from retune.targets.gpu.images import may_be_images
 from retune.targets.gpu.limits import keep_to_limits
+from retune.targets.gpu.panels import PanelTile, panel_tile, schedule_panels
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import (
     CrossThreadReduction,
@@ -56,7 +57,7 @@ from retune.targets.instructions import find_instruction, in_packs
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Tiled = Contraction | WindowReduction
-Structure = Tiled | WarpTile | CrossThreadReduction | Fused | None
+Structure = Tiled | WarpTile | PanelTile | CrossThreadReduction | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -77,10 +78,10 @@ def gpu_space(program: Program, spec: DeviceSpec) -> Space:
         return name, partial(schedule_gpu, structure=structure, spec=spec)
 
     structures = list(_structures(program, spec))
-    warps = [structure for structure in structures if isinstance(structure, WarpTile)]
+    warps = [s for s in structures if isinstance(s, WarpTile | PanelTile)]
     sketches = legal_sketches(program, map(named, warps))
     # Beside those of warps, tiles of items are never the faster ones, see `gpu.warp`.
-    less = WarpTile | Contraction if sketches else WarpTile
+    less = WarpTile | PanelTile | (Contraction if sketches else WarpTile)
     others = (named(structure) for structure in structures if not isinstance(structure, less))
     plain = None if sketches else named(None)
     return Space((*sketches, *legal_sketches(program, others, plain)))
@@ -101,7 +102,10 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     stage = accesses(s, anchor.name)
     lanes = _LANES if is_multiple(stage.channels, _LANES) else 1
     if stage.contracts:
-        yield from warp_tiles(_unpadded(program, anchor), spec)
+        warps = warp_tiles(_unpadded(program, anchor), spec)
+        yield from warps
+        if not warps and (panels := panel_tile(stage, spec)) is not None:
+            yield panels
         packed = find_instruction(stage, spec, "vector lane", lanes)
         if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
@@ -210,6 +214,8 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             schedule_shared(s, name, structure, spec)
         case WarpTile():
             schedule_warp(s, name, structure)
+        case PanelTile():
+            schedule_panels(s, name, structure)
         case Contraction() | WindowReduction():
             schedule_tile(s, name, structure, spec)
         case None:

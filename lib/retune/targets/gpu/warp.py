@@ -77,7 +77,8 @@ def _fits(stage: Accesses, entry: Intrinsic) -> bool:
     if not stage.plain or stage.group is not None or not all(map(is_fixed, (channels, *depths))):
         return False
     _, second = _items_of(entry)
-    if depths[-1] % entry.k or channels % (second * entry.n):
+    laid = all(o.constant for o in stage.operands if stage.channel in o.moving)
+    if depths[-1] % entry.k or channels < second * entry.n or not laid:
         return False
     return bool(_sizes_of(entry, _pixels_of(stage)))
 
