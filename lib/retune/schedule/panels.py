@@ -57,7 +57,7 @@ def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
     others = [i for i in columns.indices if i not in (last.var, column)]
     b_read = Load(b.buffer, (*others, far, column * pack + near if pack > 1 else column))
     reads = {rows: a_read, columns: b_read}
-    value = redirect(block.value, lambda e: reads.get(e) if isinstance(e, Load) else None)
+    value = redirect(block.value, reads.get)
     steps = [(far, const(count)), *([(near, const(pack))] if pack > 1 else [])]
 
     def rule(node: Stmt) -> Stmt | None:
@@ -66,7 +66,7 @@ def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
         return None
 
     made = [a, b]
-    nests = [over(zip(x.indices, x.buffer.shape, strict=True), x) for x in made]  # type: ignore[arg-type]
+    nests = [over(zip(x.indices, x.buffer.shape, strict=True), x) for x in made]
     program = replace_root(program, root, *nests, rewrite(root, rule))
     scratch = (*program.scratch, *(x.buffer for x in made))
     return replace(program, scratch=scratch), [x.name for x in made]
