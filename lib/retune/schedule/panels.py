@@ -66,10 +66,16 @@ def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
         return None
 
     made = [a, b]
-    nests = [over(zip(x.indices, x.buffer.shape, strict=True), x) for x in made]
+    nests = [over(_dimensions(x), x) for x in made]
     program = replace_root(program, root, *nests, rewrite(root, rule))
     scratch = (*program.scratch, *(x.buffer for x in made))
     return replace(program, scratch=scratch), [x.name for x in made]
+
+
+def _dimensions(block: Block) -> list[tuple[Var, Expr]]:
+    """The loops of a stage each of whose indices is one."""
+    pairs = zip(block.indices, block.buffer.shape, strict=True)
+    return [(axis, extent) for axis, extent in pairs if isinstance(axis, Var)]
 
 
 def _operands(block: Block, step: Var) -> tuple[Load, Load]:
