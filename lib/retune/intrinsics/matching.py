@@ -74,6 +74,16 @@ class Match:
         chosen = (n for n in walk(self.block.value) if isinstance(n, Select) and n.then == read)
         return next(chosen, None)
 
+    @property
+    def faces(self) -> bool:
+        """Whether the first operand moves with rows, and the second one with columns, alone."""
+        own = [self.loops[axis.var] for axis in self.entry.op.axes]
+        moved = [{v for i in load.indices for v in variables(i)} for load in self.reads]
+        return all(
+            [v in found for v in own] == [n == number for n in range(len(own))]
+            for number, found in enumerate(moved)
+        )
+
     def lies(self, number: int) -> bool:
         """Whether an operand lies as the intrinsic takes it."""
         if not self.entry.op.axes:
@@ -141,6 +151,8 @@ def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match 
             f"{block.reducer} of {block.value}{guard}"
         )
     every = [Match(entry, block, axes, tuple(b[o.name] for o in entry.operands)) for b in found]
+    if entry.op.axes:
+        every = [one for one in every if one.faces] or every
     if len(every) == 1 or not entry.op.axes:  # packs of either operand lie alike
         return every[0]
     return next((one for one in every if all(map(one.lies, range(len(one.reads))))), every[0])

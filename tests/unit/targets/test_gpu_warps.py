@@ -46,6 +46,7 @@ def test_every_sketch_keeps_the_meaning(name: str):
         for row in sketch.sample(1, rng):
             program = sketch.instantiate(row)
             verify(program)
+            assert np.isfinite(estimate(sketch, row[None], NVIDIA)).all()
             assert_items_agree(dag, program)
 
 
@@ -87,7 +88,7 @@ def test_without_the_instruction_there_are_none():
     assert not any(".warp" in sketch.name for sketch in space.sketches)
 
 
-@pytest.mark.parametrize("name", ["scores", "values"])
+@pytest.mark.parametrize("name", ["scores", "values", "tap of 24"])
 def test_products_of_activations_go_by_panels(name: str):
     assert names(SHAPES[name]) == [_PANELS]
 

@@ -15,8 +15,10 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic, Match, intrinsics
 from retune.intrinsics.matching import matching_block
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Load, const, variables
-from retune.ir.stmt import For
+from retune.ir.expr import Load, Var, const, substitute, variables
+from retune.ir.flat import flat_index
+from retune.ir.simplify import Range, polynomial, simplify
+from retune.ir.stmt import Block, For
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import accesses, results_of
@@ -52,9 +54,11 @@ class PanelTile:
 
 def panel_tile(stage: Accesses, spec: DeviceSpec) -> PanelTile | None:
     """The tile for a product; None where the device has no instruction for it, or it is small."""
-    if not stage.plain or stage.group is not None or len(stage.steps) != 1:
+    if not stage.plain or stage.group is not None or not stage.steps:
         return None
-    steps, roles = evaluate_int(stage.steps[0].extent), _roles(stage)
+    if any(loop.extent != const(1) for loop in stage.steps[:-1]):
+        return None  # a window's taps would be copied again and again
+    steps, roles = evaluate_int(stage.steps[-1].extent), _roles(stage)
     if roles is None or not is_fixed(steps):
         return None
     sizes = [evaluate_int(loop.extent) for loop in roles]
@@ -66,7 +70,7 @@ def panel_tile(stage: Accesses, spec: DeviceSpec) -> PanelTile | None:
 
 def _instructions(stage: Accesses, spec: DeviceSpec) -> Iterator[Instruction]:
     """The instructions of warps that multiply a stage's operands, wherever they lie."""
-    along = stage.steps[0].var
+    along = stage.steps[-1].var
     for entry in intrinsics():
         found = matching_block(entry, stage.block, [along] * len(entry.axes))
         if entry.warp is not None and isinstance(found, Match):
@@ -89,7 +93,7 @@ def _roles(stage: Accesses) -> tuple[For, For] | None:
     Rows are along the innermost axis that moves one operand alone, and columns along the last one.
     """
     column, found = stage.channel, [o.load for o in stage.operands]
-    if len(found) != 2 or found[0].buffer == found[1].buffer or column is None:
+    if len(found) != 2 or column is None:
         return None
     moved = [{v for i in load.indices for v in variables(i)} for load in found]
     owners = [n for n, own in enumerate(moved) if column in own]
@@ -158,7 +162,9 @@ def _tile(
 def _accumulate(s: Schedule, name: str, place: int, entry: Intrinsic) -> str:
     """The product of an item: copies, then steps between them, then registers, the instruction
     inside. Gives the loop around the copies."""
-    far, *near = s.reduce_loops(name)
+    steps = s.reduce_loops(name)
+    near = steps[-1:] if entry.pack > 1 else []
+    *window, far = steps[: len(steps) - len(near)]
     packs = entry.k // entry.pack
     count = s.extent(far) // packs
     depth = s.sample_categorical(f"depth.{name}", [n for n in _DEPTHS if count % n == 0])
@@ -168,7 +174,7 @@ def _accumulate(s: Schedule, name: str, place: int, entry: Intrinsic) -> str:
     others = [n for n in axes if n in s.loops(name) and n not in (held, channels)]
     held, row = s.split(held, [entry.m])
     vector, lane = s.split(channels, [entry.n])
-    s.reorder(outer, inner, *others, held, vector, row, packs_loop, lane, *near)
+    s.reorder(*window, outer, inner, *others, held, vector, row, packs_loop, lane, *near)
     unroll_all(s, [*others, held, vector])
     s.tensorize(row, entry.name)
     return outer
@@ -176,13 +182,21 @@ def _accumulate(s: Schedule, name: str, place: int, entry: Intrinsic) -> str:
 
 def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, pack: int) -> None:
     """A panel copied by all items, by whole vectors where they lie side by side."""
-    block, width = s.block(copy), 1
-    if isinstance(value := block.value, Load):  # nothing is filled up
-        size = evaluate_int(value.buffer.shape[-1])
-        along = variables(value.indices[-1])
-        if value.indices[-1] == block.indices[-1] and is_fixed(size) and size % _COPIED == 0:
-            width = _COPIED
-        elif set(along) == set(block.indices[-2:]):
-            width = pack
+    block = s.block(copy)
+    width = next((n for n in (_COPIED, pack) if _side_by_side(block, n)), 1)
     s.compute_at(copy, at, "local")
     share(s, s.loops(copy)[-len(block.indices) :], tile, width)
+
+
+def _side_by_side(block: Block, count: int) -> bool:
+    """Whether so many neighbours of a copy are neighbours where they are read, in whole vectors."""
+    value, last = block.value, block.indices[-1]
+    if not isinstance(value, Load) or not isinstance(last, Var):
+        return False  # some of them are zeros
+    lane = Var("lane")
+    at = substitute(flat_index(value.buffer, value.indices), {last: last * count + lane})
+    terms = polynomial(simplify(at, {lane: Range(0, count - 1)}))
+    return terms.pop((lane,), 0) == 1 and not any(
+        step % count or any(lane in variables(atom) for atom in monomial)
+        for monomial, step in terms.items()
+    )
