@@ -22,6 +22,6 @@ SHAPES: dict[str, Dag] = {
     "brain matrix": half_product(19, 48, 64, BFLOAT16),
     "scores": half_products(2, 19, 32, 37, turned=True),
     "values": half_products(2, 18, 37, 32, turned=False, dtype=BFLOAT16),
-    "tap of 24": half_conv2d(6, 6, 24, 48, window=1),
+    "tap of 24": half_conv2d(3, 9, 24, 48, window=1),
     "brain tap": half_conv2d(6, 6, 96, 96, window=1, dtype=BFLOAT16),
 }
