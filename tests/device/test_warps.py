@@ -39,7 +39,9 @@ def test_sketches(device: Device, name: str):
         assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
 
 
-@pytest.mark.parametrize(("entry", "signature"), PROBED, ids=str)
+@pytest.mark.parametrize(
+    ("entry", "signature"), PROBED, ids=[f"{entry.name}-{signature}" for entry, signature in PROBED]
+)
 def test_what_a_probe_expects_is_what_a_warp_makes(
     device: Device, entry: Intrinsic, signature: Signature
 ):

@@ -22,11 +22,12 @@ from retune.ir.expr import (
     Var,
     const,
     loads,
+    substitute,
     variables,
     walk,
 )
 from retune.ir.flat import flat_index, flat_terms
-from retune.ir.simplify import Polynomial, from_polynomial, polynomial
+from retune.ir.simplify import Polynomial, from_polynomial, polynomial, simplify
 from retune.ir.stmt import Block, For, Stmt, blocks, loops, paths
 
 _COMMUTATIVE = ("add", "mul", "min", "max")
@@ -88,11 +89,35 @@ class Match:
         """Whether an operand lies as the intrinsic takes it."""
         if not self.entry.op.axes:
             return self.pack(number) is not None
+        fragment = self.entry.operands[number].fragment
+        if fragment is not None and fragment.row is None:
+            return all(self._in_lanes(number, step) for step in fragment.steps)
         place, pack = self.tile(number), self.entry.operands[number].pack
         if place is None or self.entry.warp is None:
             return place is not None
         steps = (place.pitch, *polynomial(place.origin).values())
         return all(step % pack == 0 for step in steps)
+
+    def at_step(self, number: int, step: Expr, chosen: Mapping[Var, Expr]) -> Expr:
+        """Index of the first element that an operand is read at for a step, in packs, with other
+        variables as `chosen`."""
+        load, (steps, *near) = self.reads[number], self.entry.op.reduce_axes
+        first = {self.loops[axis.var]: const(0) for axis in near}
+        index = flat_index(load.buffer, load.indices)
+        return simplify(substitute(index, {self.loops[steps.var]: step, **first, **chosen}))
+
+    def _in_lanes(self, number: int, step: Expr) -> bool:
+        """Whether the packs that are read at a step lie side by side, one for each column."""
+        column, pack = self.loops[self.entry.op.axes[1].var], self.entry.operands[number].pack
+        load, (steps, *near) = self.reads[number], self.entry.op.reduce_axes
+        index = flat_index(load.buffer, load.indices)
+        terms = polynomial(simplify(substitute(index, {self.loops[steps.var]: step})))
+        ones = [terms.pop((self.loops[axis.var],), 0) for axis in near]
+        if terms.pop((column,), 0) != pack or any(one != 1 for one in ones):
+            return False
+        inner = {column, *(self.loops[axis.var] for axis in near)}
+        moved = {v for monomial in terms for atom in monomial for v in variables(atom)}
+        return inner.isdisjoint(moved) and all(step % pack == 0 for step in terms.values())
 
 
 @dataclass(frozen=True, slots=True)
