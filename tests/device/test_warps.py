@@ -11,6 +11,7 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.intrinsics import Intrinsic, Signature
 from retune.intrinsics.warp8 import WARP8
 from retune.intrinsics.warp16 import WARP16, WARP16S
+from retune.intrinsics.warp32 import WARP32
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
 from tests.support.gpu_warps import SHAPES
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.device
 NVIDIA = replace(GENERIC_GPU, instructions=("warp8.mma", "warp16.mma", "warp16s.mma"))
 PROBED = [
     (entry, signature)
-    for entry in (WARP8, WARP16, WARP16S)
+    for entry in (WARP8, WARP16, WARP16S, WARP32)
     for signature in entry.signatures(entry.implementations[0])
 ]
 

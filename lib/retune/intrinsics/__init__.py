@@ -5,7 +5,7 @@ Read `Intrinsic` in `intrinsic`. `dot4` is the entry to copy for an instruction 
 nest of loops is what an instruction computes. Importing this package registers all of them.
 """
 
-from retune.intrinsics import dot4, tile8, warp8, warp16
+from retune.intrinsics import dot4, tile8, warp8, warp16, warp32
 from retune.intrinsics.intrinsic import (
     FIRST,
     SECOND,
@@ -48,4 +48,5 @@ __all__ = [
     "tile8",
     "warp8",
     "warp16",
+    "warp32",
 ]

@@ -46,6 +46,8 @@ def warp_intrinsic(
     accumulator: DType,
     share: int,
     implementations: Sequence[Implementation],
+    *,
+    rounds: bool = False,
 ) -> Intrinsic:
     """The entry of instructions on these types, whose items read so many words of a pixel."""
     first, second = operands
@@ -69,6 +71,7 @@ def warp_intrinsic(
         accumulator=accumulator,
         residence="warp",
         warp=Warp(4, 8),
+        rounds=rounds,
         implementations=tuple(implementations),
     )
 

@@ -35,7 +35,9 @@ def find_instructions(
 ) -> Iterator[Instruction]:
     """All such instructions, in the order of their registration."""
     for entry in intrinsics():
-        if entry.residence == residence and (found := _contraction(stage, entry)):
+        if entry.rounds or entry.residence != residence:
+            continue
+        if (found := _contraction(stage, entry)) is not None:
             chosen = entry.implementation(found.signature(lanes), spec.instructions)
             if chosen is not entry.implementations[-1]:
                 yield Instruction(entry, chosen)

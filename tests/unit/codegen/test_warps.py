@@ -6,7 +6,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
-from retune.core.dtypes import FLOAT16, INT7, INT8, UINT8
+from retune.core.dtypes import FLOAT16, FLOAT32, INT7, INT8, UINT8
 from retune.core.errors import CodegenError, ScheduleError
 from retune.intrinsics import intrinsic
 from retune.ir.stmt import from_dag
@@ -15,7 +15,7 @@ from retune.schedule.schedule import Schedule
 from tests.support.dags import byte_product
 from tests.support.oracle import assert_items_agree
 
-NVIDIA = replace(GPU, offers=("warp8.mma", "warp16.mma", "warp16s.mma"))
+NVIDIA = replace(GPU, offers=("warp8.mma", "warp16.mma", "warp16s.mma", "warp32.mma"))
 
 
 def shared_out(
@@ -44,10 +44,11 @@ def by_warps(
 ) -> Schedule:
     """The products of such a tile given to the instruction."""
     s, entry = shared_out(dag, pixels=pixels, vectors=vectors), intrinsic(name)
-    deep, words, word = s.split("y.k", [entry.k // entry.pack, entry.pack])
+    packs = [entry.pack] if entry.pack > 1 else []
+    deep, words, *word = s.split("y.k", [entry.k // entry.pack, *packs])
     held, row = s.split("y.i", [2])
     vector, lane = s.split("y.j", [4])
-    s.reorder(deep, held, vector, row, words, lane, word)
+    s.reorder(deep, held, vector, row, words, lane, *word)
     for loop in (held, vector):
         s.unroll(loop)
     if pack:
@@ -61,11 +62,12 @@ def test_a_warp_multiplies(golden):
     assert f"{s.program}\n\n{lower(s.program, NVIDIA).text}" == golden
 
 
-def test_a_warp_multiplies_halves(golden):
-    x, w = (placeholder(name, (32, 64), FLOAT16, constant=name == "w") for name in "xw")
+@pytest.mark.parametrize(("name", "dtype"), [("warp16", FLOAT16), ("warp32", FLOAT32)])
+def test_a_warp_multiplies_floats(golden, name: str, dtype: str):
+    x, w = (placeholder(n, (32, 64), dtype, constant=n == "w") for n in "xw")
     k = reduce_axis("k", 64)
     dag = Dag((compute("y", (32, 32), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,)),))
-    s = by_warps(dag, name="warp16")
+    s = by_warps(dag, name=name)
     assert_items_agree(dag, s.program)
     assert lower(s.program, NVIDIA).text == golden
 

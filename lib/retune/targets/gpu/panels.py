@@ -73,7 +73,7 @@ def _instructions(stage: Accesses, spec: DeviceSpec) -> Iterator[Instruction]:
     along = stage.steps[-1].var
     for entry in intrinsics():
         found = matching_block(entry, stage.block, [along] * len(entry.axes))
-        if entry.warp is not None and isinstance(found, Match):
+        if entry.warp is not None and not entry.rounds and isinstance(found, Match):
             chosen = entry.implementation(found.signature(), spec.instructions)
             if chosen is not entry.implementations[-1]:
                 yield Instruction(entry, chosen)
