@@ -43,6 +43,16 @@ def find_instructions(
                 yield Instruction(entry, chosen)
 
 
+def has_warps(spec: DeviceSpec) -> bool:
+    """Whether the device has an instruction that the items of a warp execute together."""
+    return any(
+        entry.full_name(x) in spec.instructions
+        for entry in intrinsics()
+        if entry.warp is not None
+        for x in entry.implementations
+    )
+
+
 def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:
     """The stage as what an intrinsic adds up along its last steps.
 

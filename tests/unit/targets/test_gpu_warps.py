@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
-from retune.core.dtypes import INT32
+from retune.core.dtypes import FLOAT16, INT32
 from retune.core.target import GENERIC_GPU
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.targets.cost.estimate import estimate
 from retune.targets.devices import target_of
@@ -91,6 +91,24 @@ def test_without_the_instruction_there_are_none():
 @pytest.mark.parametrize("name", ["scores", "values", "tap of 24"])
 def test_products_of_activations_go_by_panels(name: str):
     assert names(SHAPES[name]) == [_PANELS]
+
+
+def test_panels_are_copied_from_where_parts_of_a_tensor_lie():
+    """Query and key are slices of one tensor, and the key is turned before it is multiplied."""
+    data = placeholder("data", (32, 3, 2, 32), FLOAT16)
+    k = reduce_axis("k", 32)
+    turned = compute("turned", (2, 32, 32), lambda h, n, t: data[t, 1, h, n], [data])
+
+    def product(h, i, j):
+        return data[i, 0, h, k] * turned[h, k, j]
+
+    dag = Dag((compute("y", (2, 32, 32), product, [data, turned], reduce=(k,)),))
+    assert names(dag) == [_PANELS]
+    (sketch,) = gpu_space(from_dag(dag), NVIDIA).sketches
+    program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+    assert_items_agree(dag, program)
+    text = lower(program, target_of(NVIDIA)).text
+    assert "(__local ushort8*)" in text and "(__local ushort2*)" in text
 
 
 def test_steps_are_filled_up_with_zeros():

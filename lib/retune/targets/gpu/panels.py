@@ -21,6 +21,7 @@ from retune.ir.simplify import Range, polynomial, simplify
 from retune.ir.stmt import Block, For
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
+from retune.schedule.stages import readers
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.tile import bind_groups, share
 from retune.targets.instructions import Instruction
@@ -68,6 +69,15 @@ def panel_tile(stage: Accesses, spec: DeviceSpec) -> PanelTile | None:
     return None if least is None else PanelTile(least)
 
 
+def inline_movements(s: Schedule, name: str) -> None:
+    """Movements that the product alone reads are part of it: its panels are copied anyhow."""
+    for other in reversed(s.blocks()):
+        block = s.block(other)
+        moves = isinstance(block.value, Load) and block.reducer is None and block.guard is None
+        if moves and readers(s.program, block.buffer) == [s.block(name)]:
+            s.compute_inline(other)
+
+
 def _instructions(stage: Accesses, spec: DeviceSpec) -> Iterator[Instruction]:
     """The instructions of warps that multiply a stage's operands, wherever they lie."""
     along = stage.steps[-1].var
@@ -109,6 +119,7 @@ def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
     """The product `name` under the tiles of its epilogue; tile sizes are sampled."""
     entry = structure.instruction.entry
     assert entry.warp is not None, "it is one of warps"
+    inline_movements(s, name)
     roles = _roles(accesses(s, name))
     if roles is None:
         raise ScheduleError(f"{name}: expected rows and columns")

@@ -32,7 +32,12 @@ from retune.targets.fusion import (
 )
 from retune.targets.gpu.images import may_be_images
 from retune.targets.gpu.limits import keep_to_limits
-from retune.targets.gpu.panels import PanelTile, panel_tile, schedule_panels
+from retune.targets.gpu.panels import (
+    PanelTile,
+    inline_movements,
+    panel_tile,
+    schedule_panels,
+)
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import (
     CrossThreadReduction,
@@ -53,7 +58,7 @@ from retune.targets.gpu.tile import (
     short_depths,
 )
 from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
-from retune.targets.instructions import find_instruction, in_packs
+from retune.targets.instructions import find_instruction, has_warps, in_packs
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Tiled = Contraction | WindowReduction
@@ -102,10 +107,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     stage = accesses(s, anchor.name)
     lanes = _LANES if is_multiple(stage.channels, _LANES) else 1
     if stage.contracts:
-        warps = warp_tiles(_unpadded(program, anchor), spec)
-        yield from warps
-        if not warps and (panels := panel_tile(stage, spec)) is not None:
-            yield panels
+        yield from _by_warps(program, anchor, spec)
         packed = find_instruction(stage, spec, "vector lane", lanes)
         if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
@@ -117,12 +119,21 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     yield from _through_images(windows, stage, spec)
 
 
-def _unpadded(program: Program, anchor: Block) -> Accesses:
-    """What a reduction reads where padding is a mask on it."""
-    s = Schedule(program)
+def _by_warps(program: Program, anchor: Block, spec: DeviceSpec) -> Iterator[WarpTile | PanelTile]:
+    """The tiles by instructions of warps, where the device has some."""
+    if not has_warps(spec):
+        return
+    masked, moved = Schedule(program), Schedule(program)
     for padding in padding_of(program, anchor):
-        s.compute_inline(padding.name)
-    return accesses(s, anchor.name)
+        masked.compute_inline(padding.name)
+    inline_elementwise(masked)
+    if tiles := warp_tiles(accesses(masked, anchor.name), spec):
+        yield from tiles
+        return
+    inline_elementwise(moved)
+    inline_movements(moved, anchor.name)
+    if (panels := panel_tile(accesses(moved, anchor.name), spec)) is not None:
+        yield panels
 
 
 def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
