@@ -35,7 +35,7 @@ def device() -> Device:
 @pytest.mark.parametrize("name", ["window", "strided window", "half window", "scores", "values"])
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
-    for sketch in space.sketches:
+    for sketch in (s for s in space.sketches if ".warp" in s.name):
         (row,) = sketch.sample(1, np.random.default_rng(1))
         assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
 

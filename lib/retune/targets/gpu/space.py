@@ -86,7 +86,8 @@ def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     warps = [s for s in structures if isinstance(s, WarpTile | PanelTile)]
     sketches = legal_sketches(program, map(named, warps))
     # Beside those of warps, tiles of items are never the faster ones, see `gpu.warp`.
-    less = WarpTile | PanelTile | (Contraction if sketches else WarpTile)
+    settled = any(isinstance(structure, WarpTile) for structure in warps) and sketches
+    less = WarpTile | PanelTile | (Contraction if settled else WarpTile)
     others = (named(structure) for structure in structures if not isinstance(structure, less))
     plain = None if sketches else named(None)
     return Space((*sketches, *legal_sketches(program, others, plain)))
