@@ -1,13 +1,14 @@
 """What tests of gpu warps share with others."""
 
-from retune.core.dtypes import BFLOAT16, INT8
-from retune.ir.te import Dag
+from retune.core.dtypes import BFLOAT16, INT8, UINT8
+from retune.ir.te import Dag, placeholder
 from tests.support.dags import (
     byte_conv2d,
     byte_product,
     half_conv2d,
     half_product,
     half_products,
+    product_of_bytes,
 )
 
 SHAPES: dict[str, Dag] = {
@@ -20,6 +21,9 @@ SHAPES: dict[str, Dag] = {
     "half strided window": half_conv2d(9, 9, 32, 32, stride=2),
     "half matrix": half_product(37, 64, 64),
     "brain matrix": half_product(19, 48, 64, BFLOAT16),
+    "byte scores": product_of_bytes(
+        placeholder("x", (19, 50), UINT8), placeholder("w", (40, 50), INT8)
+    ),
     "scores": half_products(2, 19, 32, 37, turned=True),
     "values": half_products(2, 18, 37, 32, turned=False, dtype=BFLOAT16),
     "tap of 24": half_conv2d(3, 9, 24, 48, window=1),

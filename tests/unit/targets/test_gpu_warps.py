@@ -89,7 +89,7 @@ def test_without_the_instruction_there_are_none():
     assert not any(".warp" in sketch.name for sketch in space.sketches)
 
 
-@pytest.mark.parametrize("name", ["scores", "values", "tap of 24"])
+@pytest.mark.parametrize("name", ["byte scores", "scores", "values", "tap of 24"])
 def test_products_of_activations_go_by_panels(name: str):
     assert names(SHAPES[name]) == [_PANELS]
 
