@@ -15,6 +15,11 @@ _EXTENSIONS = {FLOAT16: "cl_khr_fp16", FLOAT64: "cl_khr_fp64"}
 """Element type -> the OpenCL extension without which no kernel computes with it."""
 
 
+def converting(dtype: DType) -> str:
+    """The name, among `DeviceSpec.instructions`, of instructions that convert a small float."""
+    return f"convert.{dtype}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """Limits of one device. Sizes are bytes unless the name says otherwise."""

@@ -316,6 +316,27 @@ def storer_lines(dtype: DType, lanes: int) -> list[str]:
     )
 
 
+def rounding_instruction_lines(dtype: DType, lanes: int) -> list[str]:
+    """The same of bfloat16 by an instruction, which takes the least numbers of float32 for zero.
+
+    As assembly, which compilers take for processors that they do not know, or misname.
+
+    Source: Intel's Instruction Set Reference, VCVTNEPS2BF16.
+    """
+    kind, size = type_name(dtype, lanes), 2 * lanes
+    return _function(
+        storer(dtype, lanes),
+        kind,
+        f"const float{lanes} value",
+        f"typedef float wide __attribute__((__vector_size__({2 * size})));",
+        f"typedef int made __attribute__((__vector_size__({size})));",
+        "const wide x = __builtin_astype(value, wide);",
+        "made y;",
+        '__asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(x));',
+        f"return __builtin_astype(y, {kind});",
+    )
+
+
 def _upper_half_lines(dtype: DType, lanes: int) -> list[str]:
     """The same of the upper bits of a float32: what rounding carries goes to the exponent."""
     n, shift = str(lanes) if lanes > 1 else "", FLOAT32.mantissa - dtype.mantissa

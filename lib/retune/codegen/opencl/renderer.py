@@ -14,6 +14,7 @@ import numpy as np
 from retune.codegen.intrinsics import signature_of
 from retune.codegen.kernel import (
     CHANNELS,
+    ROUNDED_LANES,
     Array,
     Assign,
     At,
@@ -56,6 +57,7 @@ from retune.codegen.opencl.prelude import (
     macro_of,
     of_vectors,
     of_vectors_lines,
+    rounding_instruction_lines,
     rounding_lines,
     short_vector_lines,
     short_vectors,
@@ -596,6 +598,8 @@ def _storage_lines(kernel: Kernel) -> list[str]:
         if (conversion := _conversion(dtype)) is None:
             continue
         maker = conversion.load_lines if is_load else conversion.store_lines
+        if not is_load and dtype in kernel.converts and lanes in ROUNDED_LANES[dtype]:
+            maker = rounding_instruction_lines
         lines += maker(dtype, lanes) if maker is not None else []
     short = [
         (n.at.memory.dtype, n.at.lanes) for n in nodes if _is_short_vector(n.at, n.at.memory.dtype)
