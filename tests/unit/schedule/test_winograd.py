@@ -122,7 +122,7 @@ def test_merged_axes_are_recognised(name: str):
         assert_same_meaning(dag, transformed(dag, m).program)
 
 
-def test_the_program(golden):
+def test_the_program(golden: object):
     s = transformed(conv2d(1, 5, 5, 3, 4), 2)
     assert f"{s.trace}\n\n{s.program}\n" == golden
 

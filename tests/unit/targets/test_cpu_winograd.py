@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
@@ -44,7 +44,7 @@ SHAPES: dict[str, Dag] = {
     [*((name, GENERIC_CPU) for name in SHAPES), ("odd", NARROW), ("1x7", NARROW)],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_every_sketch_keeps_the_meaning(name: str, spec):
+def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
     dag = merge_axes(SHAPES[name])
     sketches = cpu_winograd_sketches(from_dag(dag), spec)
     sizes = [m for m in (2, 4, 6) if any(s.name == f"{PREFIX}{m}" for s in sketches)]
