@@ -65,7 +65,8 @@ def _unsuppressed(corners: Array, limit: int, threshold: Any) -> Array:
     for start in range(0, corners.shape[1], _CHUNK):
         some = boxes[:, start : start + _CHUNK]
         apart = ~_overlaps(np.concatenate([boxes[:, kept], some], axis=1), some, threshold)
-        free, before = apart[: len(kept)].all(axis=0), len(kept)
+        before = len(kept)
+        free: Array = np.all(apart[:before], axis=0)
         for place in range(some.shape[1]):
             if len(kept) == limit:
                 return np.array(kept)
