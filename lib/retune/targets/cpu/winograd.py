@@ -29,7 +29,7 @@ from retune.targets.cpu.tile import (
     schedule_register_tile,
 )
 from retune.targets.fusion import pack_operands, untouched
-from retune.targets.tiling import fuse_all, made_loops, unroll_all
+from retune.targets.tiling import fuse_all, made_loops, sized_tail, unroll_all
 from retune.targets.transforms import (
     Rewritten,
     rewritten,
@@ -117,7 +117,7 @@ def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _FusedNest:
     far, tiles, tile = [], [], []
     for loop in every[-2:]:
         middle, near = s.sample_tile(loop, 3, _MAX_TILES)
-        block, inside = s.split(loop, [middle * near], "shift")
+        block, inside = s.split(loop, [middle * near], sized_tail(s, loop, "guard"))
         far.append(block)
         tiles.append(inside)
         tile.append(near)
