@@ -46,10 +46,6 @@ def test_contradictory_ranges_are_refused(tmp_path: Path) -> None:
         opened(_request(tmp_path, data="1..2,784", batch="1..4,9"))
 
 
-def _traced(condition: Condition) -> tuple[str, Sequence[Condition]]:
-    return str(condition), [condition]
-
-
 def test_every_size_has_a_program() -> None:
     """The first one whose conditions it meets; it was traced for sizes of the same region."""
     extents = [Extents.of("batch", ["1..32"]), Extents.of("length", ["1..100"])]
