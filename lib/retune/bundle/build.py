@@ -157,7 +157,7 @@ def build_finalists(
         counts=index_counts(graph),
         least=least_values(graph),
         sizes=sizes,
-        values={name: row for name, row in graph.values.items() if sizes_of(row)},
+        values=dict(graph.values),
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
