@@ -97,4 +97,6 @@ def _spread(cycles: Array, groups: Array, spec: DeviceSpec, core: Core) -> Array
     """Cycles until the last core is done: each has taken whole groups, and not all at one pace."""
     units = spec.compute_units
     even = groups / units + core.uneven * (1.0 - 1.0 / units)
-    return (cycles / groups + core.group_cycles) * np.maximum(np.ceil(groups / units), even)
+    return (cycles / np.maximum(groups, 1) + core.group_cycles) * np.maximum(
+        np.ceil(groups / units), even
+    )
