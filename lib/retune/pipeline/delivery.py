@@ -138,6 +138,7 @@ def bundle_notes(request: TuneRequest, network: ImportManifest) -> dict[str, str
     """What is to be stated of a bundle, beside which one of the run's it is."""
     return {
         "layout": request.layout,
+        **({} if request.precision == "float32" else {"precision": request.precision}),
         MAX_ERROR_NOTE: f"{request.max_error:g}",
         **_recipe_note(network),
         **labels_note(network.labels),

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
+from retune.core.dtypes import FLOAT16, DType
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
@@ -15,7 +16,13 @@ from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import import_model
-from retune.graph.passes.pipeline import Layout, optimise, passes_for
+from retune.graph.passes.pipeline import (
+    FLOAT32_PRECISION,
+    Layout,
+    optimise,
+    passes_for,
+)
+from retune.graph.passes.precision import Precision
 from retune.graph.quantize.recipe import quantized
 from retune.pipeline.manifest import ImportManifest, OutputLabels, TaskManifest, ValueInfo
 from retune.pipeline.quantization import (
@@ -30,7 +37,7 @@ from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.sizes import opened
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
-from retune.proto.file import external_files, read_onnx
+from retune.proto.file import element_types, external_files, read_onnx
 from retune.proto.labels import Numbered, with_numbers
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
@@ -63,7 +70,7 @@ def import_network(
     cache: Path | str | None = None,
     *,
     max_error: float = DEFAULT_MAX_ERROR,
-    half: bool = False,
+    precision: Precision = FLOAT32_PRECISION,
     recipe: Path | None = None,
     accelerator: VtaConfig | None = None,
     packed_part: tuple[str, str] = ("", ""),
@@ -71,8 +78,8 @@ def import_network(
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
-    `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
-    the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
+    `max_error` is the largest error of a layer, as a part of its output's range. `precision` says
+    which types lie between kernels.
     By a `recipe`, which stage quantize writes, the network is quantized; then the part of it that
     the `accelerator` can run is packed, between the ops of `packed_part`.
 
@@ -85,9 +92,8 @@ def import_network(
     versions = tuple(_version(file) for file in (path, *beside))
     shapes_ = tuple(sorted(own.items()))
     with HOST.working():
-        return _import(
-            path, versions, shapes_, layout, max_error, half, recipe, accelerator, packed_part
-        )
+        made = _Importing(layout, max_error, precision, recipe, accelerator, packed_part)
+        return _import(path, versions, shapes_, made)
 
 
 def _version(path: Path) -> Version:
@@ -116,17 +122,11 @@ def _import(
     path: Path,
     versions: tuple[Version, ...],
     shapes: Bindings,
-    layout: str,
-    max_error: float,
-    half: bool,
-    recipe: Path | None,
-    accelerator: VtaConfig | None,
-    packed_part: tuple[str, str],
+    importing: "_Importing",
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
-    made = _Importing(layout, max_error, half, recipe, accelerator, packed_part)
-    return made.network(path, dict(shapes))
+    return importing.network(path, dict(shapes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class _Importing:
 
     layout: str
     max_error: float
-    half: bool
+    precision: Precision
     recipe: Path | None
     accelerator: VtaConfig | None
     packed_part: tuple[str, str]
@@ -154,8 +154,9 @@ class _Importing:
             if self.accelerator is not None:
                 start, stop = self.packed_part
                 graph = packed_network(graph, self.accelerator, start_name=start, stop_name=stop)
+        order = order_of(self.layout)
         network = extract(
-            optimise(graph, order_of(self.layout), half=self.half),
+            optimise(graph, order, precision=self.precision),
             max_error=self.max_error,
             accelerator=self.accelerator if self.recipe is not None else None,
         )
@@ -196,11 +197,17 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
         request.layout,
         Path(request.work),
         max_error=request.max_error,
-        half=_keeps_half(request),
+        precision=precision_of(request),
         recipe=recipe,
         accelerator=config_of(spec_of(request.device)),
         packed_part=(request.pack_start, request.pack_stop),
     )
+
+
+def precision_of(request: TuneRequest) -> Precision:
+    """What the request's network is computed with."""
+    own = spec_of(request.device).stored if request.device else frozenset[DType]()
+    return Precision(own=own, stored=DType(request.precision))
 
 
 def traced_network(request: TuneRequest, recipe: str) -> Network:
@@ -213,7 +220,7 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
     importing = _Importing(
         request.layout,
         request.max_error,
-        _keeps_half(request),
+        precision_of(request),
         Path(recipe) if recipe else None,
         config_of(spec_of(request.device)),
         (request.pack_start, request.pack_stop),
@@ -222,15 +229,22 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
         return importing.network(model_file(request), opened(request).at_hand).network
 
 
-def _keeps_half(request: TuneRequest) -> bool:
-    return spec_of(request.device).keeps_half
-
-
 def _import_inputs(request: TuneRequest) -> Inputs:
-    path = model_file(request)
+    path, spec = model_file(request), spec_of(request.device)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
-    return contents, request.shapes, request.layout, _keeps_half(request)
+    half = FLOAT16 in spec.stored and not spec.lacking(FLOAT16)
+    stored = sorted(_small_floats(path, _version(path)) & spec.stored)
+    inputs: Inputs = (contents, request.shapes, request.layout, half)
+    inputs += (stored,) if stored else ()
+    return inputs if request.precision == "float32" else (*inputs, request.precision)
+
+
+@lru_cache(maxsize=4)
+def _small_floats(path: Path, version: Version) -> frozenset[DType]:
+    """The small floats that are types of tensors in the file."""
+    del version
+    return frozenset(dtype for dtype in element_types(read_onnx(path)) if dtype.is_small_float)
 
 
 @stage(ImportManifest, "import", _import_inputs)
@@ -242,7 +256,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     imported = _open(request)
     graph = imported.network.graph
     inputs = {name: graph.types[name] for name in graph.inputs}
-    half = _keeps_half(request)
+    passes = passes_for(order_of(request.layout), precision=precision_of(request))
     return ImportManifest(
         model_key=stage_import.key(request),
         layout=request.layout,
@@ -257,7 +271,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         nodes=imported.nodes,
         parameters=sum(int(a.size) for a in graph.constants.values()),
         flops=imported.flops,
-        passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
+        passes=tuple(step.name for step in passes),
         labels=imported.labels,
     )
 

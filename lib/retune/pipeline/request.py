@@ -48,6 +48,7 @@ Samples = Positive | str
 """A number of random samples, or the path of files with given ones."""
 PeerName = Literal["onnxruntime", "openvino"]
 Publish = Literal["always", "faster"]
+PrecisionName = Literal["float32", "bfloat16", "float16"]
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
 }  # fmt: skip
@@ -269,6 +270,11 @@ class TuneRequest:
         "Peer that the bundle has to be as fast as: the run fails after publishing if it is "
         "slower; by default none",
         default=None,
+    )
+    precision: PrecisionName = option(
+        "Precision of a network of float32: the type of what lies between kernels, and of what "
+        "products multiply; sums stay in float32",
+        default="float32",
     )
     quantize: QuantizeSettings | None = option(
         f"Quantization scheme: {', '.join(SCHEMES)}; by default none",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from retune.core.layouts import LayoutPlan
 
 
-@takes_request("model", "device", "shapes", "records", "layout_solver")
+@takes_request("model", "device", "precision", "shapes", "records", "layout_solver")
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
 
@@ -23,14 +23,14 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     check_model(request.model)
     check_folder("RETUNE_CACHE", Path(request.work))
     store, model = record_store(Path(request.records)), request.model
-    from retune.api import import_network
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import totals_of
+    from retune.pipeline.network import open_network
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import recorded_layouts
 
     spec = spec_of(request.device)
-    network = import_network(model, request.fixed_shapes, "NHWC", Path(request.work)).network
+    network = open_network(request).network
     where = network_conditions(spec, network.tasks.values())
     found = recorded_layouts(network, spec, store, where)
     if found is None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @takes_request(
-    *("model", "device", "quantize", "pack_start", "pack_stop", "calibration", "accuracy_drop"),
-    *("shapes", "layout"),
+    *("model", "device", "precision", "quantize", "pack_start", "pack_stop"),
+    *("calibration", "accuracy_drop", "shapes", "layout"),
     device="",
 )
 def tasks(request: TuneRequest, json: Json = False) -> None:
@@ -57,7 +57,7 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
 
 def _network(request: TuneRequest) -> "ImportedNetwork":
     """Raises: InputError for options that do not go together."""
-    from retune.pipeline.network import import_network, open_network
+    from retune.pipeline.network import import_network, open_network, precision_of
     from retune.pipeline.quantization import check_quantization
 
     if request.device:
@@ -69,8 +69,8 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
             "types of a quantized network follow from the device"
         )
     check_quantization(request)
-    shapes, work = request.fixed_shapes, Path(request.work)
-    return import_network(request.model, shapes, request.layout, work)
+    shapes, work, precision = request.fixed_shapes, Path(request.work), precision_of(request)
+    return import_network(request.model, shapes, request.layout, work, precision=precision)
 
 
 def _facts(task: "Task") -> str:
