@@ -14,6 +14,7 @@ from retune.bundle.plan import (
     LABELS_NOTE,
     LARGEST_ERROR_NOTE,
     MAX_ERROR_NOTE,
+    PRECISION_NOTE,
     RECIPE_NOTE,
     NetworkPlan,
 )
@@ -138,7 +139,7 @@ def bundle_notes(request: TuneRequest, network: ImportManifest) -> dict[str, str
     """What is to be stated of a bundle, beside which one of the run's it is."""
     return {
         "layout": request.layout,
-        **({} if request.precision == "float32" else {"precision": request.precision}),
+        **({PRECISION_NOTE: request.precision} if request.lowered else {}),
         MAX_ERROR_NOTE: f"{request.max_error:g}",
         **_recipe_note(network),
         **labels_note(network.labels),

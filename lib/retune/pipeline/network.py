@@ -237,7 +237,7 @@ def _import_inputs(request: TuneRequest) -> Inputs:
     stored = sorted(_small_floats(path, _version(path)) & spec.stored)
     inputs: Inputs = (contents, request.shapes, request.layout, half)
     inputs += (stored,) if stored else ()
-    return inputs if request.precision == "float32" else (*inputs, request.precision)
+    return (*inputs, request.precision) if request.lowered else inputs
 
 
 @lru_cache(maxsize=4)

@@ -49,6 +49,7 @@ Samples = Positive | str
 PeerName = Literal["onnxruntime", "openvino"]
 Publish = Literal["always", "faster"]
 PrecisionName = Literal["float32", "bfloat16", "float16"]
+FULL_PRECISION: PrecisionName = "float32"
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
 }  # fmt: skip
@@ -274,7 +275,7 @@ class TuneRequest:
     precision: PrecisionName = option(
         "Precision of a network of float32: the type of what lies between kernels, and of what "
         "products multiply; sums stay in float32",
-        default="float32",
+        default=FULL_PRECISION,
     )
     quantize: QuantizeSettings | None = option(
         f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
@@ -329,6 +330,11 @@ class TuneRequest:
             name: tuple(extent for extent in stated if isinstance(extent, int))
             for name, stated in self.shapes
         }
+
+    @property
+    def lowered(self) -> bool:
+        """Whether a network of float32 is computed with less."""
+        return self.precision != FULL_PRECISION
 
     @property
     def module(self) -> Path:
