@@ -14,6 +14,7 @@ from retune.bundle.plan import (
     broken_plan,
     storage_roles,
     storage_roots,
+    used_by,
 )
 from retune.bundle.runtime.hazards import are_apart
 from retune.bundle.runtime.inputs import InputCheck
@@ -47,8 +48,9 @@ def verify_plan(plan: NetworkPlan) -> None:
     for check in WHOLE_CHECKS:
         check(plan)
     for values in plan.corners:
+        alone = plan.at(values)
         for check in CHECKS:
-            check(plan.at(values))
+            check(alone)
 
 
 def check_options(plan: NetworkPlan) -> None:
@@ -166,14 +168,14 @@ def check_variants(plan: NetworkPlan) -> None:
 def check_variant_buffers(plan: NetworkPlan) -> None:
     """A variant has as many outputs as the plan; each buffer is there for a variant."""
     names = {entry.name for entry in plan.buffers if entry.role == "output"} | {*plan.inputs}
-    own = [name for variant in plan.variants for name in variant.outputs]
     for variant in plan.variants:
         listed = {*variant.outputs}
         count = (len(listed), len(variant.outputs))
         if listed and (count != (len(plan.outputs),) * 2 or not listed <= names):
             expected = f"buffers of role output for {list(plan.outputs)}"
             raise broken_plan(plan, f"variant {variant}", expected, str(variant.outputs))
-    used = {entry.name for values in plan.corners for entry in plan.at(values).buffers}.union(own)
+    used = {name for variant in plan.alternatives for name in used_by(plan, variant)}
+    used.update(plan.outputs)
     roots = storage_roots(plan)  # who reads a whole may be the only one that reads its parts
     strays = [entry.name for entry in plan.buffers if roots[entry.name] not in used]
     if strays:

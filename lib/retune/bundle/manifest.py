@@ -7,6 +7,7 @@ older program reads what a newer one of the same format version wrote. This file
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
@@ -325,7 +326,13 @@ def _read(kind: type[T], entry: object, sizes: Mapping[str, Size]) -> T:
 
 
 def _extent(stated: Extent, sizes: Mapping[str, Size]) -> int:
-    return parse_dim(stated, sizes) if isinstance(stated, str) else stated
+    return _parsed(stated, tuple(sizes.values())) if isinstance(stated, str) else stated
+
+
+@lru_cache(maxsize=1 << 12)
+def _parsed(text: str, sizes: tuple[Size, ...]) -> int:
+    """The extent of that text: launches of one layer state those of the next one."""
+    return parse_dim(text, {size.name: size for size in sizes})
 
 
 def _size_entry(each: PlanSize) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from retune.bundle.sizes import PlanSize, PlanVariant, choose, corner
+from retune.bundle.sizes import PlanSize, PlanVariant, choose, corners
 from retune.codegen.network.chains import MOST_LINKS
 from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.dims import SizeValues, at
@@ -200,23 +200,6 @@ class NetworkPlan:
             )
         return self.alternatives[number]
 
-    def corner(self, *, largest: bool, variant: int | None = None) -> dict[str, int]:
-        """About the largest or the least sizes that choose the variant of that number, or any.
-
-        Raises: VerifyError if none do.
-        """
-
-        def accepts(values: SizeValues) -> bool:
-            number = choose(self.alternatives, values)
-            return number is not None and variant in (None, number)
-
-        found = corner([each.size for each in self.sizes], accepts, largest=largest)
-        if found is None:
-            ranges = ", ".join(str(each.size) for each in self.sizes)
-            where = "variants" if variant is None else f"variant {self.variants[variant]}"
-            raise broken_plan(self, where, f"some of {ranges}", "none for which it runs")
-        return found
-
     @property
     def corners(self) -> tuple[dict[str, int], ...]:
         """About the least and the largest sizes of each variant; one of none if it has no sizes.
@@ -225,19 +208,37 @@ class NetworkPlan:
         """
         if not self.sizes:
             return ({},)
-        numbers = [*range(len(self.alternatives))] if self.variants else []
-        found = [
-            self.corner(largest=largest, variant=number)
-            for number in (*numbers, None)
-            for largest in (False, True)
-        ]
-        unique = {tuple(values.values()): values for values in reversed(found)}
+        least, largest = (self._corners(largest=largest) for largest in (False, True))
+        first, last = next(iter(least.values())), next(iter(largest.values()))
+        found = [own[n] for n in range(len(self.alternatives)) for own in (least, largest)]
+        unique = {tuple(values.values()): values for values in reversed([*found, first, last])}
         return tuple(reversed(unique.values()))
+
+    def _corners(self, *, largest: bool) -> dict[int, dict[str, int]]:
+        """About the largest or the least sizes of each variant, by its number; those of all first.
+
+        Raises: VerifyError if a variant is for none.
+        """
+        sizes = [each.size for each in self.sizes]
+        found = dict(corners(sizes, self.alternatives, largest=largest))
+        for number, variant in enumerate(self.alternatives):
+            if number not in found:
+                raise self._without_sizes(f"variant {variant}")
+        return found
 
     @property
     def largest(self) -> dict[str, int]:
         """About the largest sizes. Raises: VerifyError if no variant is for any sizes."""
-        return self.corner(largest=True)
+        sizes = [each.size for each in self.sizes]
+        if not sizes:
+            return {}
+        for _, values in corners(sizes, self.alternatives, largest=True):
+            return values
+        raise self._without_sizes("variants")
+
+    def _without_sizes(self, where: str) -> VerifyError:
+        ranges = ", ".join(str(each.size) for each in self.sizes)
+        return broken_plan(self, where, f"some of {ranges}", "none for which it runs")
 
     def at(self, values: SizeValues) -> "NetworkPlan":
         """The plan for these sizes alone: the steps of one variant, with fixed extents.
@@ -381,13 +382,7 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
     first, end = variant.first, variant.end
     launches = tuple(launch.at(values) for launch in plan.launches[first:end])
     hosts = plan.hosts[variant.first_host : variant.end_host]
-    outputs = variant.outputs or plan.outputs
-    used = {*plan.inputs, *outputs, *(each.buffer for each in plan.sizes)}
-    used |= {name for step in (*launches, *hosts) for name in (*step.read, *step.writes)}
-    parents = {alias.value: alias.of for alias in plan.aliases}
-    for name in [*used]:
-        while (name := parents.get(name, "")) and name not in used:
-            used.add(name)
+    used = used_by(plan, variant)
     called = {launch.kernel for launch in launches}
     made = replace(
         plan,
@@ -409,6 +404,19 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
     )
     own = dict(zip(variant.outputs, plan.outputs, strict=False))
     return renamed(made, own, {}) if own else made
+
+
+def used_by(plan: NetworkPlan, variant: PlanVariant) -> set[str]:
+    """The buffers that the variant is in need of."""
+    used = {*plan.inputs, *(variant.outputs or plan.outputs), *(s.buffer for s in plan.sizes)}
+    launches = plan.launches[variant.first : variant.end]
+    hosts = plan.hosts[variant.first_host : variant.end_host]
+    used |= {name for step in (*launches, *hosts) for name in (*step.read, *step.writes)}
+    parents = {alias.value: alias.of for alias in plan.aliases}
+    for name in [*used]:
+        while (name := parents.get(name, "")) and name not in used:
+            used.add(name)
+    return used
 
 
 def renamed(plan: NetworkPlan, names: Mapping[str, str], kernels: Mapping[str, str]) -> NetworkPlan:

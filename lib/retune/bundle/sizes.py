@@ -3,14 +3,21 @@
 Read PlanSize and PlanVariant, then `choose`. This file knows no device and no file.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
+from typing import Any
+
+import numpy as np
 
 from retune.core.dims import Condition, Size, SizeValues
 
 _MOST_TRIES = 1 << 16
 """Sizes that are looked at for one that meets conditions."""
+_CHUNK = 1 << 12
+"""Sizes that are looked at together."""
+_MOST_IN_PRODUCTS = 1 << 16
+"""Sizes below this: products of three, times a factor, are exact in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +66,50 @@ def choose(variants: Iterable[PlanVariant], values: SizeValues) -> int | None:
     return next((n for n, variant in enumerate(variants) if variant.holds(values)), None)
 
 
-def size_values(sizes: Sequence[Size], *, largest: bool) -> Iterator[dict[str, int]]:
+def corners(
+    sizes: Sequence[Size], variants: Sequence[PlanVariant], *, largest: bool
+) -> Iterator[tuple[int, dict[str, int]]]:
+    """Number of each variant, and about the largest or the least sizes that choose it.
+
+    In the order in which they are found: the first ones are about the largest or the least that
+    choose any. Variants for which no sizes are found are left out.
+    """
+    left = set(range(len(variants)))
+    names = [size.name for size in sizes]
+    rows = _rows(sizes, largest=largest)
+    while left and (chunk := list(islice(rows, _CHUNK))):
+        for at, number in enumerate(_chosen(variants, sizes, chunk).tolist()):
+            if number in left:
+                left.remove(number)
+                yield number, dict(zip(names, chunk[at], strict=True))
+
+
+def _chosen(
+    variants: Sequence[PlanVariant], sizes: Sequence[Size], rows: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """For each row of values of the sizes what `choose` returns; -1 for none. [rows]"""
+    exact = max(size.most for size in sizes) < _MOST_IN_PRODUCTS
+    table = np.array(rows, np.int64 if exact else object)
+    values: Mapping[str, Any] = {size.name: table[:, n] for n, size in enumerate(sizes)}
+    numbers = np.full(len(rows), -1)
+    for number, variant in enumerate(variants):
+        holds = numbers < 0
+        for condition in variant.conditions:
+            holds &= condition.at(values)
+        numbers[holds] = number
+    return numbers
+
+
+def _rows(sizes: Sequence[Size], *, largest: bool) -> Iterator[tuple[int, ...]]:
     """Values of the sizes, from the largest or the least ones on, as far as it is worthwhile to
     look; then all values of each size with ends of the ranges of the others."""
-    ranges = [size.values[::-1] if largest else size.values for size in sizes]
-    ends = [(values[0], values[-1]) for values in ranges]
+    every = [size.values[::-1] if largest else size.values for size in sizes]
+    ends = [(values[0], values[-1]) for values in every]
+    ranges = [values[:_MOST_TRIES] for values in every]
     single = (
         product(
             *(values if other is values else own for other, own in zip(ranges, ends, strict=True))
         )
         for values in ranges
     )
-    for row in chain(islice(product(*ranges), _MOST_TRIES), chain.from_iterable(single)):
-        yield dict(zip((size.name for size in sizes), row, strict=True))
-
-
-def corner(
-    sizes: Sequence[Size], accepts: Callable[[SizeValues], bool], *, largest: bool
-) -> dict[str, int] | None:
-    """About the largest or the least values that are accepted; None if none is found."""
-    return next(filter(accepts, size_values(sizes, largest=largest)), None)
+    return chain.from_iterable(islice(rows, _MOST_TRIES) for rows in (product(*ranges), *single))

@@ -16,6 +16,7 @@ from retune.bundle.runtime.executor import callees_of
 from retune.bundle.runtime.inputs import InputCheck
 from retune.bundle.runtime.module import sample_inputs
 from retune.bundle.runtime.placement import lay_out
+from retune.bundle.sizes import corners
 from retune.bundle.variants import join_plans
 from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.core.dims import Size, dim_of, parse_condition
@@ -134,6 +135,16 @@ def test_corners_are_sizes_of_each_variant() -> None:
     assert sorted(found) == [(0, 2), (1, 2), (1, 12), (9, 12)]
     assert found[-1] == (9, 12), "a module is ready for the largest sizes"
     assert _with_variant(conditions=(FEW,)).largest == {"batch": 4, "steps": 12}
+
+
+def test_corners_of_large_sizes_are_exact() -> None:
+    """Products that no 64 bits hold choose as they do one by one."""
+    huge = Size("huge", 1, 1 << 40)
+    above = parse_condition(f"huge*huge*huge >= {1 << 70}", {"huge": huge})
+    variants = [replace(PLAN.variants[0], conditions=(above,)), replace(PLAN.variants[1])]
+    found = dict(corners([huge], variants, largest=True))
+    assert found == {0: {"huge": 1 << 40}}, "those for the others are too far away"
+    assert dict(corners([huge], variants, largest=False)) == {1: {"huge": 1}}
 
 
 def test_what_the_manifest_says_of_extents() -> None:

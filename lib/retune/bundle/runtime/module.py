@@ -108,12 +108,14 @@ _MOST_KEPT = 64
 class Module:
     """A network on a device. Not for use by two threads at once."""
 
-    def __init__(self, plan: NetworkPlan, device: Device) -> None:
+    def __init__(self, plan: NetworkPlan, device: Device, *, verified: bool = False) -> None:
         """Every kernel is compiled, and has run once, when the call returns.
 
+        A plan that is `verified` is known to be valid, as those of bundles are.
         Raises: VerifyError if the plan is not valid. InputError if the device cannot run it.
         """
-        verify_plan(plan)
+        if not verified:
+            verify_plan(plan)
         _check_device(plan, device.spec)
         self._device = device
         self._form: Form
@@ -209,7 +211,7 @@ class Module:
             if device is None or isinstance(device, str):
                 device = open_device(device or plan.device.name)
             warn_if_foreign(plan, device.spec)
-            return cls(plan, device)
+            return cls(plan, device, verified=True)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
