@@ -151,6 +151,7 @@ class _Verified(TypedDict):
     used: float
     decision: str
     notes: list[str]
+    top1: float | None
     max_error: float
     largest_error: str
 
@@ -176,6 +177,7 @@ class _Tuned(TypedDict):
     latency: list[Latency]
     sizes: list[_AtSizes]
     slow: str
+    precision: str
     settled: str
     failed: dict[str, str]
 

@@ -87,6 +87,17 @@ class LayerQuality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPrecision:
+    """The type that one layer of a network in mixed precision reads and is stored as."""
+
+    layer: str
+    op: str
+    dtype: str
+    decibels: float
+    """Signal to noise of what it makes where 16 bits hold its operands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SizeLatency:
     """Latencies at some sizes of a bundle for ranges."""
 
@@ -120,6 +131,8 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     """What the comparison leaves open, as sentences: the oracle is not another program, or parts
     were compared with nothing."""
+    top1: float | None = None
+    """Part of the rows of scores whose largest element is the oracle's; None without such rows."""
     sizes: tuple[str, ...] = ()
     """Of a bundle for ranges: the sizes at which it was compared. The rest is of those at which it
     uses most of what is allowed."""

@@ -217,6 +217,7 @@ def stage_verify(
         used=_finite(outcome.used),
         decision=outcome.decision,
         notes=(*verdict.notes, *samples.notes),
+        top1=outcome.top1,
         sizes=tuple(sizes_text(values) for values in checked if values),
     )
 

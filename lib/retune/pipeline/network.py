@@ -25,13 +25,14 @@ from retune.graph.passes.pipeline import (
 from retune.graph.passes.precision import Precision
 from retune.graph.quantize.recipe import quantized
 from retune.pipeline.manifest import ImportManifest, OutputLabels, TaskManifest, ValueInfo
+from retune.pipeline.precision import precision_from, stage_precision
 from retune.pipeline.quantization import (
     accelerator_inputs,
     quantized_network,
     read_recipe,
     stage_quantize,
 )
-from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.request import MIXED, TuneRequest, model_file
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.sizes import opened
@@ -185,19 +186,22 @@ def order_of(layout: str) -> Layout:
 def open_network(request: TuneRequest) -> ImportedNetwork:
     """The request's model, imported for its device, and quantized if that is asked for."""
     if request.quantize is None:
-        return _open(request)
-    network = stage_import(request)
-    return _open(request, Path(quantized_network(network, stage_quantize(request, network)).recipe))
+        return _open(request, precision_of(request))
+    network, precision = stage_import(request), precision_of(request)
+    made = quantized_network(network, stage_quantize(request, network))
+    return _open(request, precision, Path(made.recipe))
 
 
-def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
+def _open(
+    request: TuneRequest, precision: Precision, recipe: Path | None = None
+) -> ImportedNetwork:
     return import_network(
         request.model,
         request.fixed_shapes,
         request.layout,
         Path(request.work),
         max_error=request.max_error,
-        precision=precision_of(request),
+        precision=precision,
         recipe=recipe,
         accelerator=config_of(spec_of(request.device)),
         packed_part=(request.pack_start, request.pack_stop),
@@ -206,7 +210,17 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
 
 def precision_of(request: TuneRequest) -> Precision:
     """What the request's network is computed with."""
+    if request.precision == MIXED:
+        made = stage_precision(request, stage_import(request))
+        return precision_from(made, spec_of(request.device))
+    return _stated_precision(request)
+
+
+def _stated_precision(request: TuneRequest) -> Precision:
+    """The precision by the request alone: that of the network which layers are judged in."""
     own = spec_of(request.device).stored if request.device else frozenset[DType]()
+    if request.precision == MIXED:
+        return Precision(own=own)
     return Precision(own=own, stored=DType(request.precision))
 
 
@@ -233,11 +247,12 @@ def _import_inputs(request: TuneRequest) -> Inputs:
     path, spec = model_file(request), spec_of(request.device)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
-    half = FLOAT16 in spec.stored and not spec.lacking(FLOAT16)
+    half = FLOAT16 in spec.stored and not spec.lacking(FLOAT16)  # as all earlier keys say it
     stored = sorted(_small_floats(path, _version(path)) & spec.stored)
     inputs: Inputs = (contents, request.shapes, request.layout, half)
     inputs += (stored,) if stored else ()
-    return (*inputs, request.precision) if request.lowered else inputs
+    stated = request.lowered and request.precision != MIXED  # which follows from float32
+    return (*inputs, request.precision) if stated else inputs
 
 
 @lru_cache(maxsize=4)
@@ -253,10 +268,11 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
     Raises: ModelError for a network that cannot be used. InputError for an unknown device.
     """
-    imported = _open(request)
+    precision = _stated_precision(request)
+    imported = _open(request, precision)
     graph = imported.network.graph
     inputs = {name: graph.types[name] for name in graph.inputs}
-    passes = passes_for(order_of(request.layout), precision=precision_of(request))
+    passes = passes_for(order_of(request.layout), precision=precision)
     return ImportManifest(
         model_key=stage_import.key(request),
         layout=request.layout,

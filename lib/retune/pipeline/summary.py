@@ -11,6 +11,7 @@ from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
     OutputLabels,
+    PrecisionManifest,
     PublishedManifest,
     QuantizeManifest,
     TaskManifest,
@@ -26,7 +27,7 @@ _SHOWN_LABELS = 6
 
 def event_of(
     request: TuneRequest,
-    done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest,
+    done: ImportManifest | QuantizeManifest | PrecisionManifest | TaskManifest | CompileManifest,
     sizes: str = "",
 ) -> TuneEvent:
     """What those who watch are told of a stage that is done, for some `sizes` alone."""
@@ -37,6 +38,8 @@ def event_of(
             return TuneEvent(stage="import", text=text)
         case QuantizeManifest():
             return TuneEvent(stage="quantize", text=quality_text(done))
+        case PrecisionManifest():
+            return TuneEvent(stage="precision", text=precision_text(done))
         case TaskManifest():
             text = counted(len(done.tasks), "task") + (f" for {sizes}" if sizes else "")
             return TuneEvent(stage="extract", text=text)
@@ -116,6 +119,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         statuses=run.searched.statuses,
         max_error=request.max_error,
         largest_error=run.tuned.largest_error,
+        precision=lowered_text(request, run),
         settled=validated(run.constraints, run.verified),
         published=published,
         failed=failed_tasks(run),
@@ -161,3 +165,20 @@ def quality_text(done: QuantizeManifest) -> str:
     text = f"{done.scheme}, {len(done.layers)} layers by {done.samples} {kind}: cosine {cosine:.5f}"
     text += "".join(f", {part}" for part in agreed[:1]) + " with the float network, held out"
     return text + (f"; left in floats: {', '.join(done.left)}" if done.left else "")
+
+
+def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
+    """What the network's values are stored as, and what that costs; '' where it is of float32."""
+    if run.precision is not None:
+        return precision_text(run.precision)
+    return f"{request.precision} between kernels, sums in float32" if request.lowered else ""
+
+
+def precision_text(done: PrecisionManifest) -> str:
+    """How far a network of mixed precision is from that of float32, in a line."""
+    kind = "random samples" if done.random else "samples"
+    agreed = [f", {100 * q.top1:.1f}% top-1" for q in done.outputs if q.top1 is not None]
+    text = f"mixed {done.stored}, {len(done.kept)} of {len(done.layers)} layers in float32: "
+    text += f"deviation {done.deviation:.1e} of the range ({done.max_deviation:g} allowed)"
+    text += f"{''.join(agreed[:1])} by {done.samples} {kind}"
+    return text + (f"; in float32: {', '.join(done.kept)}" if done.kept else "")

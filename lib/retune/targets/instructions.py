@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from retune.core.dims import is_fixed
+from retune.core.dtypes import DType
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
 from retune.intrinsics.matching import matching_block
@@ -32,6 +33,18 @@ def find_instruction(
             if chosen is not entry.implementations[-1]:
                 return Instruction(entry, chosen)
     return None
+
+
+def multiplied(spec: DeviceSpec) -> frozenset[DType]:
+    """The element types that some instruction of the device multiplies, by probes."""
+    return frozenset(
+        dtype
+        for entry in intrinsics()
+        for one in entry.implementations[:-1]
+        if entry.full_name(one) in spec.instructions
+        for signature in entry.signatures(one)
+        for dtype in signature.dtypes
+    )
 
 
 def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:

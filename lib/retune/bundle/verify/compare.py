@@ -63,6 +63,9 @@ class OutputDeviation:
     for, as the share of the range decides."""
     problem: str = ""
     """Why the output cannot be compared, such as another shape; the deviation is infinite then."""
+    top1: float | None = None
+    """Of scores in rows: the part of all samples' rows whose largest element is the reference's.
+    None for other outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,8 @@ class Verification:
     """The largest of all outputs': they may deviate by `rounding.FACTOR` times that, too."""
     by_parts: bool = False
     """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
+    top1: float | None = None
+    """The smallest of all outputs'; None where none is of scores in rows."""
     unseen: tuple[str, ...] = ()
     """Host steps of which no sample made any element: they were compared with nothing."""
 
@@ -182,11 +187,14 @@ def verify(
     if samples < 1:
         raise InputError(f"verify: expected at least one sample; got {samples}")
     found: dict[str, OutputDeviation] = {}
+    agreeing: dict[str, list[bool]] = {}
     by_parts = False
     taken = 0
     for inputs in _samples(feeds, samples, seed, unseen):
         taken += 1
         expected, got = reference(inputs), module(inputs)
+        for name, array in expected.items():
+            agreeing.setdefault(name, []).extend(_same_top1(np.asarray(array), got.get(name)))
         rows = _compared(expected, got, tolerance, {})
         if rounding and _used(rows) > 1:
             rows = _compared(expected, got, tolerance, rounding(inputs))
@@ -196,7 +204,8 @@ def verify(
         for row in rows:
             if row.name not in found or _order(row) > _order(found[row.name]):
                 found[row.name] = row
-    outputs = tuple(found.values())
+    shares = {name: sum(same) / len(same) for name, same in agreeing.items() if same}
+    outputs = tuple(replace(row, top1=shares.get(row.name)) for row in found.values())
     return Verification(
         samples=taken,
         max_abs=max((entry.max_abs for entry in outputs), default=inf),
@@ -206,8 +215,17 @@ def verify(
         used=_used(outputs),
         rounding=max((e.rounding for e in outputs if e.rounding is not None), default=None),
         by_parts=by_parts,
+        top1=min(shares.values(), default=None),
         unseen=tuple(unseen()) if unseen else (),
     )
+
+
+def _same_top1(expected: np.ndarray, got: np.ndarray | None) -> list[bool]:
+    """Of each row of scores, whether the largest element is the same; none for other outputs."""
+    scores = expected.ndim == 2 and expected.shape[1] > 1 and dtype_of(expected).is_float
+    if not scores or got is None or got.shape != expected.shape:
+        return []
+    return (expected.argmax(1) == got.argmax(1)).tolist()
 
 
 def _samples(

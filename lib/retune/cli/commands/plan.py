@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from retune.core.layouts import LayoutPlan
 
 
-@takes_request("model", "device", "precision", "shapes", "records", "layout_solver")
+@takes_request(
+    "model", "device", "precision", "max_deviation", "shapes", "records", "layout_solver"
+)
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
 

@@ -9,7 +9,7 @@ from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
 from retune.core.quantities import counted, flop_text
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import MIXED, TuneRequest
 
 if TYPE_CHECKING:
     from retune.pipeline.network import ImportedNetwork
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @takes_request(
-    *("model", "device", "precision", "quantize", "pack_start", "pack_stop"),
+    *("model", "device", "precision", "max_deviation", "quantize", "pack_start", "pack_stop"),
     *("calibration", "accuracy_drop", "shapes", "layout"),
     device="",
 )
@@ -58,8 +58,10 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
 def _network(request: TuneRequest) -> "ImportedNetwork":
     """Raises: InputError for options that do not go together."""
     from retune.pipeline.network import import_network, open_network, precision_of
+    from retune.pipeline.precision import check_precision
     from retune.pipeline.quantization import check_quantization
 
+    check_precision(request)
     if request.device:
         check_quantization(request)
         return open_network(request)
@@ -67,6 +69,11 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
         raise InputError(
             f"--quantize {request.quantize.scheme}: expected --device beside it, got none; the "
             "types of a quantized network follow from the device"
+        )
+    if request.precision == MIXED:
+        raise InputError(
+            f"--precision {MIXED}: expected --device beside it, got none; the types of layers "
+            "follow from the device"
         )
     check_quantization(request)
     shapes, work, precision = request.fixed_shapes, Path(request.work), precision_of(request)
