@@ -8,7 +8,7 @@ truth values have to be equal unless rounding decides them. A network with host 
 compared part by part, see `by_parts`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -193,8 +193,7 @@ def verify(
     for inputs in _samples(feeds, samples, seed, unseen):
         taken += 1
         expected, got = reference(inputs), module(inputs)
-        for name, array in expected.items():
-            agreeing.setdefault(name, []).extend(_same_top1(np.asarray(array), got.get(name)))
+        _note_top1(agreeing, expected, got)
         rows = _compared(expected, got, tolerance, {})
         if rounding and _used(rows) > 1:
             rows = _compared(expected, got, tolerance, rounding(inputs))
@@ -208,8 +207,8 @@ def verify(
     outputs = tuple(replace(row, top1=shares.get(row.name)) for row in found.values())
     return Verification(
         samples=taken,
-        max_abs=max((entry.max_abs for entry in outputs), default=inf),
-        max_rel_range=max((entry.max_rel_range for entry in outputs), default=inf),
+        max_abs=_largest(entry.max_abs for entry in outputs),
+        max_rel_range=_largest(entry.max_rel_range for entry in outputs),
         outputs=outputs,
         tolerance=tolerance,
         used=_used(outputs),
@@ -218,6 +217,20 @@ def verify(
         top1=min(shares.values(), default=None),
         unseen=tuple(unseen()) if unseen else (),
     )
+
+
+def _largest(numbers: Iterable[float]) -> float:
+    return max(numbers, default=inf)
+
+
+def _note_top1(
+    agreeing: dict[str, list[bool]],
+    expected: Mapping[str, np.ndarray],
+    got: Mapping[str, np.ndarray],
+) -> None:
+    """Adds the rows of a sample to those of each output."""
+    for name, array in expected.items():
+        agreeing.setdefault(name, []).extend(_same_top1(np.asarray(array), got.get(name)))
 
 
 def _same_top1(expected: np.ndarray, got: np.ndarray | None) -> list[bool]:
@@ -267,7 +280,7 @@ def _compare_part(part: "PartValue", tolerance: float) -> OutputDeviation:
 
 
 def _used(rows: Sequence[OutputDeviation]) -> float:
-    return max((row.used for row in rows), default=inf)
+    return _largest(row.used for row in rows)
 
 
 def _order(row: OutputDeviation) -> tuple[float, float]:
