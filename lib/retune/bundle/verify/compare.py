@@ -63,9 +63,6 @@ class OutputDeviation:
     for, as the share of the range decides."""
     problem: str = ""
     """Why the output cannot be compared, such as another shape; the deviation is infinite then."""
-    top1: float | None = None
-    """Of scores in rows: the part of all samples' rows whose largest element is the reference's.
-    None for other outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +83,8 @@ class Verification:
     by_parts: bool = False
     """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
     top1: float | None = None
-    """The smallest of all outputs'; None where none is of scores in rows."""
+    """Of outputs that are scores in rows: the part of all samples' rows whose largest element is
+    the reference's, the smallest of all outputs'; None where no output is such."""
     unseen: tuple[str, ...] = ()
     """Host steps of which no sample made any element: they were compared with nothing."""
 
@@ -203,8 +201,7 @@ def verify(
         for row in rows:
             if row.name not in found or _order(row) > _order(found[row.name]):
                 found[row.name] = row
-    shares = {name: sum(same) / len(same) for name, same in agreeing.items() if same}
-    outputs = tuple(replace(row, top1=shares.get(row.name)) for row in found.values())
+    outputs = tuple(found.values())
     return Verification(
         samples=taken,
         max_abs=_largest(entry.max_abs for entry in outputs),
@@ -214,7 +211,7 @@ def verify(
         used=_used(outputs),
         rounding=max((e.rounding for e in outputs if e.rounding is not None), default=None),
         by_parts=by_parts,
-        top1=min(shares.values(), default=None),
+        top1=min((sum(same) / len(same) for same in agreeing.values() if same), default=None),
         unseen=tuple(unseen()) if unseen else (),
     )
 
