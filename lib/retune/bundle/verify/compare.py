@@ -186,8 +186,7 @@ def verify(
         raise InputError(f"verify: expected at least one sample; got {samples}")
     found: dict[str, OutputDeviation] = {}
     agreeing: dict[str, list[bool]] = {}
-    by_parts = False
-    taken = 0
+    by_parts, taken = False, 0
     for inputs in _samples(feeds, samples, seed, unseen):
         taken += 1
         expected, got = reference(inputs), module(inputs)
