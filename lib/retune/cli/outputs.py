@@ -178,6 +178,7 @@ class _Tuned(TypedDict):
     sizes: list[_AtSizes]
     slow: str
     precision: str
+    gain: str
     settled: str
     failed: dict[str, str]
 

@@ -68,6 +68,8 @@ class KernelTime:
     bytes: int = 0
     roofline: float | None = None
     """Share of what the machine's ceilings, measured in the same process, allow."""
+    in_16_bits: float | None = None
+    """Part of its time that the ceilings allow with values of 16 bits; None: not known."""
     host: bool = False
     """True for a host step."""
     simulated: bool = False

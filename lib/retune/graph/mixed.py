@@ -1,4 +1,4 @@
-"""Which products of a network stay in float32, where 16 bits for all of them are too coarse.
+"""Which layers of a network stay in float32, where 16 bits for all of them are too coarse.
 
 Read `mixed`. Graphs run by their numpy meaning.
 """
@@ -9,10 +9,10 @@ from math import inf, log10
 
 import numpy as np
 
-from retune.core.dtypes import FLOAT32, DType
+from retune.core.dtypes import FLOAT32, DType, dtype_of
 from retune.graph.evaluate import run_parts
 from retune.graph.graph import Graph, Node
-from retune.graph.passes.precision import Precision, in_precision, products
+from retune.graph.passes.precision import Precision, in_precision, layers
 from retune.graph.quantize.calibrate import parts_of
 from retune.graph.quantize.leaving import fewest
 from retune.graph.quantize.quality import Agreement, LayerNoise, compared, outputs_over
@@ -22,11 +22,11 @@ from retune.ops import Array, lookup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """A precision with as many products in float32 as it took."""
+    """A precision with as many layers in float32 as it took."""
 
     precision: Precision
     noise: tuple[LayerNoise, ...]
-    """Of each product, in the order of the network."""
+    """Of each layer, in the order of the network."""
     agreement: tuple[Agreement, ...]
     """Of each output with that of the network in float32."""
 
@@ -50,7 +50,7 @@ def mixed(
     deviation: float,
     drop: float | None = None,
 ) -> Mixed:
-    """The precision, with the noisiest products in float32 until outputs are as near as asked.
+    """The precision, with the noisiest layers in float32 until outputs are as near as asked.
 
     `deviation` is a part of an output's range, `drop` is in points of top-1 agreement, both with
     the network in float32 over `data`. How many it takes is found by halving, see `fewest`. If all
@@ -69,11 +69,11 @@ def mixed(
 
 
 def rounding_noise(graph: Graph, data: Mapping[str, Array], dtype: DType) -> tuple[LayerNoise, ...]:
-    """What rounding its operands does to each product, while all others are exact, in their order.
+    """What rounding its operands does to each layer, while all others are exact, in their order.
 
     Raises: InputError for data of no whole part.
     """
-    meters = {node.outputs[0]: _Meter(node, dtype) for node in products(graph)}
+    meters = {node.outputs[0]: _Meter(node, dtype) for node in layers(graph)}
     read = {value for meter in meters.values() for value in meter.node.inputs}
     for inputs in parts_of(graph, data):
         held: dict[str, Array] = {**graph.constants, **inputs}
@@ -93,19 +93,23 @@ def rounding_noise(graph: Graph, data: Mapping[str, Array], dtype: DType) -> tup
 
 
 class _Meter:
-    """Sums over samples for one product."""
+    """Sums over samples for one layer."""
 
     def __init__(self, node: Node, dtype: DType) -> None:
         self.node, self._dtype = node, dtype
         self._signal = self._noise = 0.0
 
     def measure(self, operands: Sequence[Array], exact: Array) -> None:
-        """Adds what the product makes of these operands, rounded."""
-        rounded = [array.astype(self._dtype.numpy).astype(FLOAT32.numpy) for array in operands]
+        """Adds what the layer makes of these operands, rounded."""
+        rounded = [self._rounded(array) for array in operands]
         (made,) = lookup(self.node.op).reference(rounded, self.node.attrs)
         wide = exact.astype(np.float64)
         self._signal += float(np.sum(wide**2))
         self._noise += float(np.sum((made - wide) ** 2))
+
+    def _rounded(self, array: Array) -> Array:
+        float32 = dtype_of(array) is FLOAT32
+        return array.astype(self._dtype.numpy).astype(FLOAT32.numpy) if float32 else array
 
     def result(self) -> LayerNoise:
         """What came of all samples."""

@@ -322,6 +322,7 @@ def _kernel_time(step: LaunchProfile) -> KernelTime:
         flops=step.flops,
         bytes=step.bytes,
         roofline=step.roofline,
+        in_16_bits=step.in_16_bits,
         host=step.host,
     )
 

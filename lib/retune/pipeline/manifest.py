@@ -170,13 +170,13 @@ class PrecisionManifest(Manifest):
     """Layers in float32, the noisiest first."""
     layers: tuple[LayerPrecision, ...]
     """In the network's order."""
-    outputs: tuple[OutputQuality, ...]
-    """Against the network in float32, by numpy."""
+    quality: tuple[OutputQuality, ...]
+    """Of each output against that of the network in float32, by numpy."""
 
     @property
     def deviation(self) -> float:
         """The largest of an output."""
-        return max((entry.deviation or 0.0 for entry in self.outputs), default=0.0)
+        return max((entry.deviation or 0.0 for entry in self.quality), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

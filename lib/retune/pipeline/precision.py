@@ -31,8 +31,10 @@ from retune.pipeline.request import MIXED, TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.targets.instructions import multiplied
 
-_PARTS = 2
+_PARTS = 4
 """Random samples, where none are given."""
+_MARGIN = 0.5
+"""Part of the allowed deviation that layers are chosen by: other samples deviate more."""
 _PREFERRED = (FLOAT16, BFLOAT16)
 """By their mantissas: where both are as fast, the one with more bits."""
 
@@ -90,9 +92,8 @@ def stage_precision(_: Path, request: TuneRequest, network: ImportManifest) -> P
     graph = optimise(written, layout, precision=Precision(own=spec.stored))
     random = request.calibration in (RANDOM, "")
     data = calibration_samples(request, graph, _PARTS)
-    found = mixed(
-        graph, data, precision, deviation=request.max_deviation, drop=request.accuracy_drop
-    )
+    bound = _MARGIN * request.max_deviation
+    found = mixed(graph, data, precision, deviation=bound, drop=request.accuracy_drop)
     return PrecisionManifest(
         model_key=network.model_key,
         stored=precision.stored,
@@ -109,7 +110,7 @@ def stage_precision(_: Path, request: TuneRequest, network: ImportManifest) -> P
             )
             for entry in found.noise
         ),
-        outputs=tuple(
+        quality=tuple(
             OutputQuality(
                 output=entry.output,
                 cosine=entry.cosine,

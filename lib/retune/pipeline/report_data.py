@@ -18,6 +18,7 @@ from retune.pipeline.slowness import slow_sentence
 from retune.pipeline.summary import (
     accelerated,
     failed_tasks,
+    gain_text,
     lowered_text,
     precision_text,
     quality_text,
@@ -125,6 +126,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         f"{_size(tuned.least_bytes)})",
         "records": request.records,
     }
+    if gain := gain_text(request, run):
+        facts = {**facts, "in 16 bits": gain}
     if lowered := lowered_text(request, run):
         facts = {**facts, "precision": lowered}
     if run.verified.top1 is not None:

@@ -68,6 +68,7 @@ def result_data(result: TuneResult) -> Row:
         },
         "slow": result.slow,
         "precision": result.precision,
+        "gain": result.gain,
         "settled": result.settled,
         "failed": dict(result.failed),
     }

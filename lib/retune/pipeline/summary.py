@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+from retune.bundle.format import read_outline
+from retune.bundle.plan import INTEGERS_NOTE
+from retune.core.dtypes import as_dtype
 from retune.core.errors import VerifyError
 from retune.core.quantities import counted, flop_text, time_text
 from retune.core.results import TaskResult
+from retune.device.opening import spec_of
 from retune.pipeline.manifest import (
     BestRecord,
     CompileManifest,
@@ -17,10 +21,13 @@ from retune.pipeline.manifest import (
     TaskManifest,
     VerifyManifest,
 )
+from retune.pipeline.precision import small_float_of
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 from retune.pipeline.slowness import slow_sentence
 
+_WORTH = 0.95
+"""Part of the time from which on a lower precision is not worth a word."""
 _SHOWN_LABELS = 6
 """Labels of an output that are listed."""
 
@@ -120,6 +127,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         max_error=request.max_error,
         largest_error=run.tuned.largest_error,
         precision=lowered_text(request, run),
+        gain=gain_text(request, run),
         settled=validated(run.constraints, run.verified),
         published=published,
         failed=failed_tasks(run),
@@ -174,10 +182,34 @@ def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
     return f"{request.precision} between kernels, sums in float32" if request.lowered else ""
 
 
+def gain_text(request: TuneRequest, run: FinishedRun) -> str:
+    """What 16 bits would gain a network of float32; '' where it has other types, and for little.
+
+    Each launch takes the part of its time that the ceilings say: by its traffic or its arithmetic.
+    """
+    steps = [step for step in run.bench.profile if not step.simulated]
+    known = all(step.host or step.in_16_bits is not None for step in steps)
+    if request.lowered or not steps or not known or not _is_of_float32(run):
+        return ""
+    lower = sum(step.us * (1.0 if step.in_16_bits is None else step.in_16_bits) for step in steps)
+    part = lower / (sum(step.us for step in steps) or 1.0)
+    dtype = small_float_of(spec_of(request.device))
+    if part > _WORTH:
+        return ""
+    return f"{part:.2f}x the time by the device's ceilings; try --precision {dtype}"
+
+
+def _is_of_float32(run: FinishedRun) -> bool:
+    """Whether the bundle stores no smaller floats, and computes with no quantized values."""
+    outline = read_outline(run.tuned.file(run.tuned.module))
+    types = {as_dtype(buffer.dtype) for buffer in outline.buffers}
+    return INTEGERS_NOTE not in outline.notes and not any(t.is_small_float for t in types)
+
+
 def precision_text(done: PrecisionManifest) -> str:
     """How far a network of mixed precision is from that of float32, in a line."""
     kind = "random samples" if done.random else "samples"
-    agreed = [f", {100 * q.top1:.1f}% top-1" for q in done.outputs if q.top1 is not None]
+    agreed = [f", {100 * q.top1:.1f}% top-1" for q in done.quality if q.top1 is not None]
     text = f"mixed {done.stored}, {len(done.kept)} of {len(done.layers)} layers in float32: "
     text += f"deviation {done.deviation:.1e} of the range ({done.max_deviation:g} allowed)"
     text += f"{''.join(agreed[:1])} by {done.samples} {kind}"

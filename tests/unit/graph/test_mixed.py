@@ -1,4 +1,4 @@
-"""Products stay in float32 until the rest in 16 bits is near enough, and no more of them."""
+"""Layers stay in float32 until the rest in 16 bits is near enough, and no more of them."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.mixed import mixed, rounding_noise
 from retune.graph.passes.pipeline import optimise
-from retune.graph.passes.precision import Precision, in_precision, products
+from retune.graph.passes.precision import Precision, in_precision, layers
 from retune.graph.quantize.leaving import fewest
 from retune.ops import Array
 from tests.support.quantize_networks import residual
@@ -31,7 +31,7 @@ def test_as_many_layers_are_kept_as_the_bound_needs(bound: float):
     kept = found.precision.kept
     ranked = sorted(found.noise, key=lambda entry: entry.signal_to_noise)
     assert kept == tuple(entry.layer for entry in ranked[: len(kept)])
-    assert len(found.noise) == len(products(graph))
+    assert len(found.noise) == len(layers(graph))
     if bound:
         assert found.deviation <= bound
     if bound == 1.0:
@@ -60,3 +60,10 @@ def test_the_fewest_are_found_by_halving(needed: int):
     found = fewest("abcde", attempt, lambda kept: len(kept) >= needed)
     assert found == tuple("abcde"[:needed])
     assert len(tried) <= 5 and len(set(tried)) == len(tried)
+
+
+def test_with_all_layers_kept_it_is_the_network_in_float32():
+    graph, data = network()
+    found = mixed(graph, data, BF16, deviation=0.0)
+    assert found.deviation == 0.0
+    assert set(found.precision.kept) == {node.outputs[0] for node in layers(graph)}

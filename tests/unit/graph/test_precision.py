@@ -8,7 +8,7 @@ from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
-from retune.graph.passes.precision import Precision, in_precision, products
+from retune.graph.passes.precision import Precision, in_precision, layers
 from tests.support.networks import random_network
 
 RNG = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def test_what_is_kept_reads_and_makes_float32():
     found = types(made)
     assert (found["hidden"], found["second"]) == (FLOAT32, FLOAT32)
     assert found["first"] is BFLOAT16 and "v" in made.constants
-    assert [node.outputs[0] for node in products(perceptron())] == ["first", "second"]
+    assert [node.outputs[0] for node in layers(perceptron())] == ["first", "second"]
 
 
 def norm_in_parts() -> Graph:

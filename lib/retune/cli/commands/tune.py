@@ -76,6 +76,8 @@ def print_result(result: TuneResult) -> None:
         print_line(f"top-1     {100 * verified.top1:.1f}% of the rows as {verified.oracle}")
     if result.precision:
         print_line(f"precision {result.precision}")
+    if result.gain:
+        print_line(f"16 bits   {result.gain}")
     for note in verified.notes:
         print_line(f"note      {note}")
     if verified.by_parts:

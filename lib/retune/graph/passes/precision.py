@@ -52,7 +52,7 @@ class Precision:
     stored: DType = FLOAT32
     """What is of float32 in the network is stored as that between kernels."""
     kept: tuple[str, ...] = ()
-    """Products that read and make float32, by their outputs."""
+    """Layers that read and make float32, by their outputs, see `layers`."""
 
     @property
     def changes(self) -> bool:
@@ -67,14 +67,17 @@ def in_precision(graph: Graph, precision: Precision) -> Graph:
     return _Stored(graph, precision).finish()
 
 
-def products(graph: Graph) -> tuple[Node, ...]:
-    """The products of floats of 32 bits, which a precision may keep."""
-    return tuple(
-        node
-        for node in graph.nodes
-        if node.op in PRODUCTS
-        and all(graph.types[value].dtype is FLOAT32 for value in (*node.inputs, *node.outputs))
-    )
+def layers(graph: Graph) -> tuple[Node, ...]:
+    """What reads weights of float32: products, also of two activations, and rows of tables."""
+    return tuple(node for node in graph.nodes if _is_layer(node, graph))
+
+
+def _is_layer(node: Node, graph: Graph) -> bool:
+    if node.op in _TABLES:
+        array = graph.constants.get(node.inputs[0])
+        return array is not None and array.ndim > 1 and graph.types[node.inputs[0]].dtype is FLOAT32
+    ends = (*node.inputs, *node.outputs)
+    return node.op in PRODUCTS and all(graph.types[value].dtype is FLOAT32 for value in ends)
 
 
 class _Stored:
@@ -87,11 +90,12 @@ class _Stored:
         self._new: dict[str, str] = {"": ""}
         self._narrow: dict[str, str] = {}
         self._positions: set[str] = set()
-        self._products = {node.outputs[0] for node in products(graph)} - {*precision.kept}
+        self._layers = {node.outputs[0] for node in layers(graph)} - {*precision.kept}
         kept = (node for node in graph.nodes if node.outputs[0] in precision.kept)
         self._whole = {value for node in kept for value in (*node.inputs, *node.outputs)}
-        """Values of kept products, which stay in float32."""
-        self._wanted = _read_by(graph, self._products)
+        """Values of kept layers, which stay in float32."""
+        read = {node.outputs[0] for node in layers(graph) if node.op in PRODUCTS}
+        self._wanted = _read_by(graph, read & self._layers)
 
     def finish(self) -> Graph:
         """The new graph."""
@@ -145,11 +149,9 @@ class _Stored:
 
     def _operands(self, node: Node) -> list[str]:
         """What the node reads, in the types in which it does."""
-        if node.outputs[0] in self._products and all(map(self._fits, node.inputs)):
+        if node.outputs[0] in self._layers and all(map(self._fits, node.inputs)):
             return [self._as(value, self._to) for value in node.inputs]
-        if node.op in _TABLES and self._is_table(node.inputs[0]):
-            return [self._as(node.inputs[0], self._to), *map(self._own, node.inputs[1:])]
-        if self._is_whole(node):
+        if node.outputs[0] in self._whole or self._is_whole(node):
             return [self._as(value, FLOAT32) for value in node.inputs]
         own = [self._own(value) for value in node.inputs]
         if node.op == "concat" and any(self._build.types[v].dtype is self._to for v in own):
@@ -212,10 +214,6 @@ class _Stored:
         """Whether the type holds the value's numbers, as far as they are known."""
         array = self._old.constants.get(value)
         return array is None or not array.size or not _beyond(array, self._limit)
-
-    def _is_table(self, value: str) -> bool:
-        array = self._old.constants.get(value)
-        return array is not None and array.ndim > 1 and self._fits(value)
 
     def _is_grid(self, value: str) -> bool:
         """Whether it is a constant of several integers, such as the corners of a grid."""
