@@ -25,14 +25,14 @@ from retune.graph.passes.pipeline import (
 from retune.graph.passes.precision import Precision
 from retune.graph.quantize.recipe import quantized
 from retune.pipeline.manifest import ImportManifest, OutputLabels, TaskManifest, ValueInfo
-from retune.pipeline.precision import precision_from, stage_precision
+from retune.pipeline.precision import precision_from, precision_named, stage_precision
 from retune.pipeline.quantization import (
     accelerator_inputs,
     quantized_network,
     read_recipe,
     stage_quantize,
 )
-from retune.pipeline.request import MIXED, TuneRequest, model_file
+from retune.pipeline.request import FULL_PRECISION, MIXED, TuneRequest, model_file
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.sizes import opened
@@ -218,10 +218,9 @@ def precision_of(request: TuneRequest) -> Precision:
 
 def _stated_precision(request: TuneRequest) -> Precision:
     """The precision by the request alone: that of the network which layers are judged in."""
-    own = spec_of(request.device).stored if request.device else frozenset[DType]()
-    if request.precision == MIXED:
-        return Precision(own=own)
-    return Precision(own=own, stored=DType(request.precision))
+    spec = spec_of(request.device) if request.device else None
+    name = FULL_PRECISION if request.precision == MIXED else request.precision
+    return precision_named(name, spec)
 
 
 def traced_network(request: TuneRequest, recipe: str) -> Network:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, TF32, DType
 from retune.core.errors import InputError
 from retune.core.ranges import is_open
 from retune.core.results import LayerPrecision
@@ -130,6 +130,19 @@ def _count(graph: Graph, data: Mapping[str, Array]) -> int:
 def mixed_network(network: ImportManifest, made: PrecisionManifest) -> ImportManifest:
     """The facts of the network in mixed precision: those of float32, under a key of its own."""
     return replace(network, model_key=made.key)
+
+
+def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
+    """The precision of that name on the device; None: on any.
+
+    TF32 is what some instructions read of float32: without them products are of float32.
+    """
+    own = spec.stored if spec else frozenset[DType]()
+    dtype = DType(name)
+    if dtype is not TF32:
+        return Precision(own=own, stored=dtype)
+    rounds = spec is None or FLOAT32 in multiplied(spec)
+    return Precision(own=own, operands=TF32 if rounds else None)
 
 
 def precision_from(made: PrecisionManifest, spec: DeviceSpec) -> Precision:

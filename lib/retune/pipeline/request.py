@@ -48,7 +48,7 @@ Samples = Positive | str
 """A number of random samples, or the path of files with given ones."""
 PeerName = Literal["onnxruntime", "openvino"]
 Publish = Literal["always", "faster"]
-PrecisionName = Literal["float32", "bfloat16", "float16", "mixed"]
+PrecisionName = Literal["float32", "tf32", "bfloat16", "float16", "mixed"]
 DEFAULT_MAX_DEVIATION = 0.01
 FULL_PRECISION: PrecisionName = "float32"
 MIXED: PrecisionName = "mixed"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from retune.bundle.format import read_outline
 from retune.bundle.plan import INTEGERS_NOTE
-from retune.core.dtypes import as_dtype
+from retune.core.dtypes import TF32, DType, as_dtype
 from retune.core.errors import VerifyError
 from retune.core.quantities import counted, flop_text, time_text
 from retune.core.results import TaskResult
@@ -21,7 +21,7 @@ from retune.pipeline.manifest import (
     TaskManifest,
     VerifyManifest,
 )
-from retune.pipeline.precision import small_float_of
+from retune.pipeline.precision import precision_named, small_float_of
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 from retune.pipeline.slowness import slow_sentence
@@ -179,7 +179,13 @@ def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
     """What the network's values are stored as, and what that costs; '' where it is of float32."""
     if run.precision is not None:
         return precision_text(run.precision)
-    return f"{request.precision} between kernels, sums in float32" if request.lowered else ""
+    if not request.lowered:
+        return ""
+    if DType(request.precision) is not TF32:
+        return f"{request.precision} between kernels, sums in float32"
+    if precision_named(request.precision, spec_of(request.device)).operands is TF32:
+        return f"products of {TF32}, all else in float32"
+    return f"float32: the device has no instructions that multiply {TF32}"
 
 
 def gain_text(request: TuneRequest, run: FinishedRun) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64, DType, TensorType
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64, TF32, DType, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph, GraphBuilder
@@ -159,3 +159,24 @@ def test_random_networks_stay_close(seed: int):
             scale = max(float(np.ptp(array)), 0.1)
             assert np.abs(found[name] - array).max() <= 5 * BFLOAT16.tolerance * scale, name
     partition(made)
+
+
+def test_tf32_rounds_what_products_read_to_ten_bits():
+    graph = perceptron()
+    made = in_precision(graph, Precision(operands=TF32)).verify()
+    assert made.types == graph.types
+    inputs = random_inputs(graph)
+    x, w, v = (a.astype(np.float64) for a in (inputs["x"], *map(graph.constants.get, "wv")))
+    hidden = np.maximum(tf32(x) @ tf32(w).T + graph.constants["b"], 0)
+    scores = tf32(hidden) @ tf32(v).T
+    shares = np.exp(scores - scores.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    found = run_graph(made, inputs)["y"]
+    np.testing.assert_allclose(found, shares, atol=1e-6)
+    assert np.abs(found - run_graph(graph, inputs)["y"]).max() > 1e-6
+
+
+def tf32(numbers: np.ndarray) -> np.ndarray:
+    """The nearest numbers of ten bits behind the first."""
+    mantissa, exponent = np.frexp(numbers)
+    return np.ldexp(np.rint(np.ldexp(mantissa, 11)), exponent - 11)

@@ -14,7 +14,7 @@ products are rounded once, to the nearest, ties to even. What 16 bits would ruin
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,20 +51,32 @@ class Precision:
     types there."""
     stored: DType = FLOAT32
     """What is of float32 in the network is stored as that between kernels."""
+    operands: DType | None = None
+    """What products of float32 round their operands to, as instructions do that read less: storage
+    stays."""
     kept: tuple[str, ...] = ()
     """Layers that read and make float32, by their outputs, see `layers`."""
 
     @property
     def changes(self) -> bool:
         """Whether a network of float32 becomes another one."""
-        return self.stored is not FLOAT32
+        return self.stored is not FLOAT32 or self.operands is not None
 
 
 def in_precision(graph: Graph, precision: Precision) -> Graph:
     """The graph with values of float32 stored as `precision` says; its interface stays."""
-    if not precision.changes:
+    if precision.stored is not FLOAT32:
+        graph = _Stored(graph, precision).finish()
+    if precision.operands is None:
         return graph
-    return _Stored(graph, precision).finish()
+    read = {n.outputs[0] for n in layers(graph) if n.op in PRODUCTS} - {*precision.kept}
+    nodes = (
+        replace(node, attrs={**node.attrs, "operands": precision.operands})
+        if node.outputs[0] in read
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
 
 
 def layers(graph: Graph) -> tuple[Node, ...]:
