@@ -16,6 +16,7 @@ from retune.graph.passes.storage import computed_wide
 from retune.graph.rewrite import renamed
 from retune.graph.scan import SCAN, Scan, StepGraph, step_graph
 from retune.ir.merge import merge_axes
+from retune.ir.moved import moved_as_stored
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
 from retune.ir.storage import Storage
@@ -175,7 +176,8 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
     moves = inclusions_of(group, graph)
     batches = [tensor.buffer for tensor in ends.values() if moves and most(tensor.shape[0]) > 1]
-    merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
+    narrow = moved_as_stored(made_as_read(tensors.dag))
+    merged = merge_axes(split_patches(narrow), rows=rows, batches=batches)
     strides = group.anchor.attrs.get("strides")
     return Task(
         key=merged.key,
