@@ -110,7 +110,7 @@ def _vector_lines(text: str) -> Iterator[str]:
     yield "#ifdef RETUNE_VECTORS"
     for name in sorted(used):
         yield f"#undef {name}\n#define {name} retune_{name}"
-    yield from vectors.definitions(used)
+    yield from vectors.definitions(used, text)
     yield "#endif\n"
 
 
