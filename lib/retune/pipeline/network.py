@@ -246,7 +246,7 @@ def _import_inputs(request: TuneRequest) -> Inputs:
     path, spec = model_file(request), spec_of(request.device)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
-    half = FLOAT16 in spec.stored and not spec.lacking(FLOAT16)  # as all earlier keys say it
+    half = FLOAT16 in spec.stored and "cl_khr_fp16" in spec.extensions  # as earlier keys say it
     stored = sorted(_small_floats(path, _version(path)) & spec.stored)
     inputs: Inputs = (contents, request.shapes, request.layout, half)
     inputs += (stored,) if stored else ()
