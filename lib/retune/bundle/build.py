@@ -157,7 +157,7 @@ def build_finalists(
         counts=index_counts(graph),
         least=least_values(graph),
         sizes=sizes,
-        values={name: row for name, row in graph.values.items() if sizes_of(row)},
+        values=dict(graph.values),
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
@@ -179,7 +179,7 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
             check_types(Scan.of(node.attrs).body, spec)
         for value in filter(None, (*node.inputs, *node.outputs)):
             kind = graph.types[value]
-            extension = spec.lacking(kind.dtype.compute)
+            extension = spec.lacking(kind.dtype)
             if extension and not always_empty(kind.shape):
                 raise InputError(
                     f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "

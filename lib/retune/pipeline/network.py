@@ -1,12 +1,11 @@
 """Stages import and extract: from a model's name to a graph cut into tasks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
-from retune.core.dtypes import FLOAT16, DType
+from retune.core.dtypes import DType
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
@@ -16,6 +15,7 @@ from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.inputs import OpenInputs, Shapes
 from retune.graph.passes.pipeline import (
     FLOAT32_PRECISION,
     Layout,
@@ -35,7 +35,7 @@ from retune.pipeline.quantization import (
 from retune.pipeline.request import FULL_PRECISION, MIXED, TuneRequest, model_file
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
-from retune.pipeline.sizes import opened
+from retune.pipeline.sizes import fixed_inputs, opened
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
 from retune.proto.file import element_types, external_files, read_onnx
@@ -53,6 +53,18 @@ Bindings = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Quantizing:
+    """How a float network becomes one of integers."""
+
+    recipe: Path
+    """What stage quantize wrote."""
+    accelerator: VtaConfig | None = None
+    """What runs a part of it, which is packed."""
+    packed_part: tuple[str, str] = ("", "")
+    """The ops between which that part is."""
+
+
+@dataclass(frozen=True, slots=True)
 class ImportedNetwork:
     """A model in its optimised form, and the path of its ONNX file."""
 
@@ -66,35 +78,33 @@ class ImportedNetwork:
 
 def import_network(
     model: str | Path,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     layout: str = "NHWC",
     cache: Path | str | None = None,
     *,
+    values: Shapes | None = None,
     max_error: float = DEFAULT_MAX_ERROR,
     precision: Precision = FLOAT32_PRECISION,
-    recipe: Path | None = None,
-    accelerator: VtaConfig | None = None,
-    packed_part: tuple[str, str] = ("", ""),
+    quantizing: Quantizing | None = None,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
+    `values` are what the elements of inputs are, in order.
     `max_error` is the largest error of a layer, as a part of its output's range. `precision` says
-    which types lie between kernels.
-    By a `recipe`, which stage quantize writes, the network is quantized; then the part of it that
-    the `accelerator` can run is packed, between the ops of `packed_part`.
+    which types lie between kernels. By `quantizing`, integers are made of it.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
-    given, model = dict(shapes or {}), str(model)
+    given, model = {name: tuple(shape) for name, shape in (shapes or {}).items()}, str(model)
     path = resolve_model(model, Path(cache or cache_root()) / "models", given)
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
-    shapes_ = tuple(sorted(own.items()))
+    stated = tuple(sorted(own.items())), tuple(sorted((values or {}).items()))
     with HOST.working():
-        made = _Importing(layout, max_error, precision, recipe, accelerator, packed_part)
-        return _import(path, versions, shapes_, made)
+        made = _Importing(layout, max_error, precision, quantizing)
+        return _import(path, versions, stated, made)
 
 
 def _version(path: Path) -> Version:
@@ -122,12 +132,13 @@ def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
 def _import(
     path: Path,
     versions: tuple[Version, ...],
-    shapes: Bindings,
+    stated: tuple[Bindings, Bindings],
     importing: "_Importing",
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
-    return importing.network(path, dict(shapes))
+    shapes, values = map(dict, stated)
+    return importing.network(path, OpenInputs(shapes, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,29 +148,30 @@ class _Importing:
     layout: str
     max_error: float
     precision: Precision
-    recipe: Path | None
-    accelerator: VtaConfig | None
-    packed_part: tuple[str, str]
+    quantizing: Quantizing | None
 
-    def network(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> ImportedNetwork:
+    def network(self, path: Path, stated: OpenInputs) -> ImportedNetwork:
         """The model of a file, imported, optimised and cut into tasks."""
         model = read_onnx(path)
         labels = _labels(with_numbers(model))
-        graph = import_model(model, shapes, folder=path.parent, name=path.stem)
+        graph = import_model(
+            model, stated.shapes, values=stated.values, folder=path.parent, name=path.stem
+        )
         del model  # its weights are in the graph
         if len(graph.nodes) >= _MANY_NODES:
             text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
             tell(TuneEvent(stage="import", text=text))
-        if self.recipe is not None:
-            graph = quantized(graph, read_recipe(self.recipe))
-            if self.accelerator is not None:
-                start, stop = self.packed_part
-                graph = packed_network(graph, self.accelerator, start_name=start, stop_name=stop)
+        by, accelerator = self.quantizing, self.quantizing and self.quantizing.accelerator
+        if by is not None:
+            graph = quantized(graph, read_recipe(by.recipe))
+            if accelerator is not None:
+                start, stop = by.packed_part
+                graph = packed_network(graph, accelerator, start_name=start, stop_name=stop)
         order = order_of(self.layout)
         network = extract(
             optimise(graph, order, precision=self.precision),
             max_error=self.max_error,
-            accelerator=self.accelerator if self.recipe is not None else None,
+            accelerator=accelerator,
         )
         flops = sum(task.flops * task.weight for task in network.tasks.values())
         return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
@@ -189,22 +201,20 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
         return _open(request, precision_of(request))
     network, precision = stage_import(request), precision_of(request)
     made = quantized_network(network, stage_quantize(request, network))
-    return _open(request, precision, Path(made.recipe))
+    return _open(request, precision, made.recipe)
 
 
-def _open(
-    request: TuneRequest, precision: Precision, recipe: Path | None = None
-) -> ImportedNetwork:
+def _open(request: TuneRequest, precision: Precision, recipe: str = "") -> ImportedNetwork:
+    stated = fixed_inputs(request)
     return import_network(
         request.model,
-        request.fixed_shapes,
+        stated.shapes,
         request.layout,
         Path(request.work),
+        values=stated.values,
         max_error=request.max_error,
         precision=precision,
-        recipe=recipe,
-        accelerator=config_of(spec_of(request.device)),
-        packed_part=(request.pack_start, request.pack_stop),
+        quantizing=_quantizing(request, recipe),
     )
 
 
@@ -223,6 +233,14 @@ def _stated_precision(request: TuneRequest) -> Precision:
     return precision_named(name, spec)
 
 
+def _quantizing(request: TuneRequest, recipe: str) -> Quantizing | None:
+    """How the request's network is quantized by a recipe, the path of which may be empty."""
+    if not recipe:
+        return None
+    part = request.pack_start, request.pack_stop
+    return Quantizing(Path(recipe), config_of(spec_of(request.device)), part)
+
+
 def traced_network(request: TuneRequest, recipe: str) -> Network:
     """The network of a request with ranges: extents are in terms of its sizes.
 
@@ -231,12 +249,7 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
     the path of what makes integers of it; empty: it is as its file has it.
     """
     importing = _Importing(
-        request.layout,
-        request.max_error,
-        precision_of(request),
-        Path(recipe) if recipe else None,
-        config_of(spec_of(request.device)),
-        (request.pack_start, request.pack_stop),
+        request.layout, request.max_error, precision_of(request), _quantizing(request, recipe)
     )
     with HOST.working():
         return importing.network(model_file(request), opened(request).at_hand).network
@@ -246,12 +259,13 @@ def _import_inputs(request: TuneRequest) -> Inputs:
     path, spec = model_file(request), spec_of(request.device)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
-    half = FLOAT16 in spec.stored and "cl_khr_fp16" in spec.extensions  # as earlier keys say it
-    stored = sorted(_small_floats(path, _version(path)) & spec.stored)
-    inputs: Inputs = (contents, request.shapes, request.layout, half)
-    inputs += (stored,) if stored else ()
-    stated = request.lowered and request.precision != MIXED  # which follows from float32
-    return (*inputs, request.precision) if stated else inputs
+    half = spec.device_class != "cpu"  # as the keys of earlier versions say it
+    stated = (request.shapes, request.values) if request.values else (request.shapes,)
+    inputs: Inputs = (contents, *stated, request.layout, half)
+    if stored := sorted(_small_floats(path, _version(path)) & spec.stored):
+        inputs += (stored,)
+    named = request.lowered and request.precision != MIXED  # which follows from float32
+    return (*inputs, request.precision) if named else inputs
 
 
 @lru_cache(maxsize=4)

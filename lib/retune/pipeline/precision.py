@@ -54,11 +54,15 @@ def check_precision(request: TuneRequest) -> None:
             f"{asked}: expected float32 for device {request.device!r}, which computes with "
             "integers; leave the precision out"
         )
-    if request.precision == MIXED and any(is_open(stated) for _, stated in request.shapes):
+    if request.precision == MIXED and _has_ranges(request):
         raise InputError(
             f"{asked}: expected fixed shapes, as layers are judged on samples of one shape, got "
             "ranges; state a size, or ask for one type"
         )
+
+
+def _has_ranges(request: TuneRequest) -> bool:
+    return any(is_open(stated) for _, stated in (*request.shapes, *request.values))
 
 
 def small_float_of(spec: DeviceSpec) -> DType:
