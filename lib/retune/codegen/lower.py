@@ -29,6 +29,7 @@ from retune.codegen.passes.pipeline import (
     whole_vectors,
 )
 from retune.codegen.passes.starts import starts_at_addends
+from retune.codegen.passes.tails import whole_register_tiles
 from retune.codegen.printing import render
 from retune.codegen.source import (
     KernelLaunch,
@@ -75,6 +76,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("one item", one_item),
     ("place barriers", place_barriers),
     ("virtual threads", virtual_threads),
+    ("whole register tiles", whole_register_tiles),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
     ("whole vectors", whole_vectors),

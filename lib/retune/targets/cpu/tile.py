@@ -85,7 +85,7 @@ def schedule_register_tile(
         group, last = s.split(last, [stage.group])
         leading.append(group)
     channels = TiledAxis(last, _MOST_TILE, plan.lanes)
-    tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled)
+    tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled, tail="clamp")
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     order_reduction(s, name, plan, sampled=sampled)

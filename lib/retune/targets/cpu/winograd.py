@@ -31,7 +31,7 @@ from retune.targets.cpu.tile import (
 )
 from retune.targets.fusion import accesses, pack_operands, untouched
 from retune.targets.instructions import find_instruction
-from retune.targets.tiling import fuse_all, made_loops, unroll_all
+from retune.targets.tiling import fuse_all, made_loops, sized_tail, unroll_all
 from retune.targets.transforms import (
     Rewritten,
     rewritten,
@@ -121,7 +121,7 @@ def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _FusedNest:
     far, tiles, tile = [], [], []
     for loop in every[-2:]:
         middle, near = s.sample_tile(loop, 3, _MAX_TILES)
-        block, inside = s.split(loop, [middle * near], "shift")
+        block, inside = s.split(loop, [middle * near], sized_tail(s, loop, "guard"))
         far.append(block)
         tiles.append(inside)
         tile.append(near)
