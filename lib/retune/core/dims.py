@@ -437,6 +437,37 @@ def ends_at_hand(size: Size) -> Ends:
     return _whole(size) if current is None else current.ends(size)
 
 
+def samples_at_hand(sizes: Iterable[Size], count: int) -> list[dict[str, int]]:
+    """The sizes at hand, and so many others, spread over what the conditions leave of each.
+
+    What is estimated for all of them holds on the average of those that a program serves.
+    Source of the order: Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences", 2018.
+    """
+    current = _CURRENT.get()
+    every = sorted(set(sizes), key=str)
+    if current is None or not every:
+        return [{}]
+    ratio = _harmonious(len(every))
+    found = [dict(current.values)]
+    for number in range(count):
+        values = dict(current.values)
+        for i, size in enumerate(every):
+            first, last = current.ends(size)
+            part = (0.5 + (number + 1) * ratio ** -(i + 1)) % 1.0
+            steps = (last - first) // size.step + 1
+            values[size.name] = first + int(part * steps) * size.step
+        found.append(values)
+    return found
+
+
+def _harmonious(count: int) -> float:
+    """The root above 1 of `x**(count + 1) == x + 1`: its powers spread points most evenly."""
+    root = 2.0
+    for _ in range(32):
+        root = (1.0 + root) ** (1.0 / (count + 1))
+    return root
+
+
 def fixed_value(size: Size) -> int | None:
     """The value of a size that has a single one by the conditions that hold beforehand."""
     current = _CURRENT.get()

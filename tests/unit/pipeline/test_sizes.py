@@ -137,7 +137,7 @@ def test_one_is_a_region_by_itself() -> None:
     """Its programs have no loop over it; other borders lie between the sizes that are tuned."""
     tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
     assert [list(map(str, each)) for each in regions((BATCH,), tuned)] == [
-        ["batch < 2"], ["batch < 13"], [],
+        ["batch < 2"], ["batch < 13", "batch >= 2"], ["batch >= 13"],
     ]  # fmt: skip
     with assuming({"batch": 1}, regions((BATCH,), tuned)[0]) as assumed:
         assert dim_of(BATCH) == 1
