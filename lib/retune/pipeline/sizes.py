@@ -26,6 +26,8 @@ T = TypeVar("T")
 _RANDOM_SIZES = 3
 MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
+MOST_COMBINATIONS = 1 << 24
+"""Of sizes that a bundle is for: each of them is looked at for the program that serves it."""
 
 
 def opened(request: TuneRequest) -> OpenInputs:
@@ -46,7 +48,14 @@ def _opened(path: Path, version: tuple[int, ...], shapes: Shapes, values: Shapes
     del version
     graph = read_onnx(path).graph
     stored = {entry.name for entry in graph.initializer}
-    return open_inputs(graph, dict(shapes), dict(values), stored)
+    found = open_inputs(graph, dict(shapes), dict(values), stored)
+    if prod(len(each.size.values) for each in found.extents) > MOST_COMBINATIONS:
+        ranges = ", ".join(str(each.size) for each in found.extents)
+        raise InputError(
+            f"{ranges}: expected at most {MOST_COMBINATIONS} combinations of sizes; give narrower "
+            "ranges, or steps such as 16..4096:16"
+        )
+    return found
 
 
 def sizes(request: TuneRequest) -> tuple[Size, ...]:

@@ -61,6 +61,8 @@ def test_ranges_of_values_are_tuned_too(tmp_path: Path) -> None:
     assert [str(each) for each, _ in found] == ["s=3", "s=4"]
     assert [fixed.values for _, fixed in found] == [(("s", (3,)),), (("s", (4,)),)]
     assert fixed_inputs(found[0][1]) == OpenInputs({"n": (4,)}, {"s": (3,)})
+    with pytest.raises(InputError, match=r"s=0\.\.99999999: expected at most 16777216 comb"):
+        tuned_requests(replace(request, values={"s": "0..99999999"}))
     with pytest.raises(InputError, match=r"s=3\.\.4: expected single numbers here"):
         fixed_inputs(request)
 
