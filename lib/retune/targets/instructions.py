@@ -66,12 +66,13 @@ def has_warps(spec: DeviceSpec) -> bool:
 
 
 def multiplied(spec: DeviceSpec) -> frozenset[DType]:
-    """The element types that some instruction of the device multiplies, by probes."""
+    """The element types that some instruction of the device multiplies, by probes, and that rules
+    choose it for."""
     return frozenset(
         dtype
         for entry in intrinsics()
         for one in entry.implementations[:-1]
-        if entry.full_name(one) in spec.instructions
+        if not entry.rounds and entry.full_name(one) in spec.instructions
         for signature in entry.signatures(one)
         for dtype in signature.dtypes
     )
