@@ -23,6 +23,8 @@ from retune.targets.vta.step import OffloadedStep, open_offloaded
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
+PRECISION_NOTE = "precision"
+"""Note on what the float32 of the network is stored as; bundles in float32 have none."""
 RECIPE_NOTE = "recipe"
 """What made integers of the network, see `graph.quantize.recipe`; not there for floats."""
 LABELS_NOTE = "labels"
@@ -241,9 +243,12 @@ class NetworkPlan:
     def at(self, values: SizeValues) -> "NetworkPlan":
         """The plan for these sizes alone: the steps of one variant, with fixed extents.
 
-        Raises: InputError if no variant is for them.
+        Counts without a value are the largest ones. Raises: InputError if no variant is for them.
         """
-        return _plan_at(self, values) if self.sizes else self
+        if not self.sizes:
+            return self
+        counts = {each.size.name: each.size.most for each in self.sizes if each.counted}
+        return _plan_at(self, {**counts, **values})
 
     @property
     def parts(self) -> tuple[PlanPart, ...]:

@@ -4,12 +4,13 @@ Read `run_chain`. What calls a stage is passed in: this process does, or Prefect
 run of each call. A new stage is one line here, beside its own file.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from retune.bundle.verify.farm_examiner import sharing_processes
+from retune.core.errors import ModelError
 from retune.core.ranges import TunedSizes, usual_sizes
 from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
@@ -20,6 +21,7 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
+    PrecisionManifest,
     QuantizeManifest,
     Selection,
     SizeSelection,
@@ -28,10 +30,11 @@ from retune.pipeline.manifest import (
     Variant,
 )
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.precision import mixed_network, stage_precision
 from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.publishing import stage_promote, stage_report
 from retune.pipeline.quantization import quantized_network, stage_quantize
-from retune.pipeline.request import TuneRequest, check_request
+from retune.pipeline.request import MIXED, TuneRequest, check_request
 from retune.pipeline.results import FinishedRun, SlowerThanPeer, TuneEvent, TuneResult
 from retune.pipeline.running import RecordedRun, recorded_run
 from retune.pipeline.selection import stage_choose, untuned
@@ -66,20 +69,41 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
         run: RecordedRun | None = None
         parts: list[_Part] = []
         for sizes, own in points:
-            network = by.call(stage_import, own)  # before the run: a bad model leaves nothing
+            with _said_of(sizes):  # before the run: a bad model leaves nothing
+                network = by.call(stage_import, own)
             tell(event_of(own, network))
             quantized = None
             if own.quantize is not None:
                 quantized = by.call(stage_quantize, own, network)
                 tell(event_of(own, quantized))
                 network = quantized_network(network, quantized)
+            precision = None
+            if own.precision == MIXED:
+                precision = by.call(stage_precision, own, network)
+                tell(event_of(own, precision))
+                network = mixed_network(network, precision)
             run = run or held.enter_context(recorded_run(request, wait=wait))
             run.claim(run_id(own, network, spec_of(own.device)))
             recorded = _Recorded(by, run)
-            parts.append(_searched(sizes, own, network, quantized, recorded, run))
+            parts.append(_searched(sizes, own, network, (quantized, precision), recorded, run))
         assert run is not None, "there is a part"
         held.enter_context(sharing_processes())  # the search is over
         return _delivered(request, parts, _Recorded(by, run))
+
+
+_Lowered = tuple[QuantizeManifest | None, PrecisionManifest | None]
+"""What made integers of a network, or mixed its types; neither for one that is as asked for."""
+
+
+@contextmanager
+def _said_of(sizes: TunedSizes) -> Generator[None]:
+    """Within it, what is wrong with a model is said of these sizes; fixed shapes have none."""
+    try:
+        yield
+    except ModelError as error:
+        if not sizes.values:
+            raise
+        raise ModelError(f"at {sizes}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +114,7 @@ class _Part:
     request: TuneRequest
     """With these sizes alone."""
     network: ImportManifest
-    quantized: QuantizeManifest | None
+    lowered: _Lowered
     tasks: TaskManifest
     searched: TunedTasks
     layouts: LayoutManifest
@@ -102,7 +126,7 @@ def _searched(
     sizes: TunedSizes,
     request: TuneRequest,
     network: ImportManifest,
-    quantized: QuantizeManifest | None,
+    lowered: _Lowered,
     by: Caller,
     run: RecordedRun,
 ) -> _Part:
@@ -121,7 +145,7 @@ def _searched(
         sizes=sizes,
         request=request,
         network=network,
-        quantized=quantized,
+        lowered=lowered,
         tasks=tasks,
         searched=searched,
         layouts=layouts,
@@ -151,7 +175,8 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
         tuned=tuned,
         verified=verified,
         bench=bench,
-        quantized=usual.quantized,
+        quantized=usual.lowered[0],
+        precision=usual.lowered[1],
         layouts=usual.layouts,
     )
     publish = stage_promote if request.publish == "faster" else stage_report
