@@ -82,9 +82,11 @@ PASSES: Sequence[tuple[str, Pass]] = (
 )
 
 
-def lower(program: Program, target: Target) -> ProgramSource:
+def lower(program: Program, target: Target, *, panels: bool = False) -> ProgramSource:
     """The program of a concrete schedule for a target, one kernel for each root nest.
 
+    With `panels`, packed constants are stored in an order that does not depend on tile sizes, where
+    their reads allow it: programs that tile otherwise share them.
     Nests that write constants become no kernels: numpy evaluates them, see `codegen.constants`.
     A program with sizes is lowered where they are assumed (`core.dims.assuming`): its kernels read
     them, and hold for all sizes that meet the conditions noted since the expression was made.
@@ -100,7 +102,7 @@ def lower(program: Program, target: Target) -> ProgramSource:
     )
     inputs = {b.name: b for b in program.inputs}
     run = [root for root in program.body.stmts if not is_compile_time(root)]
-    parts, packs = pack_constants([_passed(_part(program, root)) for root in run])
+    parts, packs = pack_constants([_passed(_part(program, root)) for root in run], panels=panels)
     inputs |= {b.name: b for part in parts for b in part.inputs if b.name in part.packed}
     program = replace(program, inputs=tuple(inputs.values()))
     nests = [_Nest.of(part, target) for part in parts]
