@@ -44,7 +44,7 @@ from retune.core.dims import is_fixed, most
 from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, conjuncts, variables
+from retune.ir.expr import Buffer, Expr, Var, conjuncts, const, variables
 from retune.ir.flat import FlatIndices, elements
 from retune.ir.simplify import range_below
 from retune.ir.stmt import (
@@ -164,6 +164,9 @@ class KernelBody:
             terms = [] if inside(loop).waits else self._invariant_guards(loop)
             if terms:
                 self._under(terms, loop, env)
+            elif loop.extent == const(1):  # around a copy, see `FEW`
+                self._declare(loop)
+                self._walk(loop.body, {**env, loop.var.name: 0})
             elif usual := self._usual_guards(loop, env):
                 self._versions(usual, loop, env)
             else:

@@ -56,6 +56,7 @@ from retune.ir.stmt import (
     Seq,
     Stmt,
     blocks,
+    for_most_sizes,
     is_compile_time,
     loops,
     paths,
@@ -247,7 +248,7 @@ def _kernel(
         fetches=body.streams,
         functions=tuple(functions),
         sizes=frozenset(body.frame.sizes.values()),
-        comment=tuple(_comment(part.body, body)),
+        comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
     arena, called = _called(kernel, target)
     text = KernelText(
@@ -285,8 +286,8 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
         writes=tuple(b.name for b in nest.touched if b in written),
         global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
         local_size=three(local),
-        flops=_flops(nest.root),
-        bytes=_least_traffic(nest.root),
+        flops=_flops(for_most_sizes(nest.root)),
+        bytes=_least_traffic(for_most_sizes(nest.root)),
     )
 
 

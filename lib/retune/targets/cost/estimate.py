@@ -8,6 +8,8 @@ from retune.targets.cost.nests import kernels
 from retune.targets.devices import rules_for
 
 _SAMPLES = 1024
+_FEW_PREFERRED = 16
+"""One of so many candidates meets its sketch's preferences, about."""
 _SEED = 0
 _THROUGH_IMAGES = 0.95
 """Time of a program that reads constants through images, as there is one only where that is faster.
@@ -51,9 +53,11 @@ def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
         if sketch.roundings > MOST_ROUNDINGS:
             continue
         stated = sketch.untuned
-        rows = sketch.sample(_SAMPLES, rng) if stated is None else stated[None]
+        count = _SAMPLES * (_FEW_PREFERRED if sketch.preferences else 1)
+        rows = sketch.sample(count, rng) if stated is None else stated[None]
         if not len(rows):
             continue
+        rows = sketch.preferred(rows)[:_SAMPLES] if sketch.preferences else rows
         times = estimate(sketch, rows, spec)
         winner = int(np.argmin(times))
         if best is None or times[winner] < best[0]:
