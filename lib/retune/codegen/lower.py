@@ -106,7 +106,7 @@ def lower(program: Program, target: Target, *, panels: bool = False) -> ProgramS
     parts, packs = pack_constants([_passed(_part(program, root)) for root in run], panels=panels)
     inputs |= {b.name: b for part in parts for b in part.inputs if b.name in part.packed}
     program = replace(program, inputs=tuple(inputs.values()))
-    nests = [_Nest.of(part, target) for part in parts]
+    nests = [_Nest.of(part, target, panels=panels) for part in parts]
     images = _images(program, nests, target)
     made = [_kernel(nest, n, target, images) for n, nest in enumerate(nests)]
     used = {name for _, launch in made for name in launch.args}
@@ -177,9 +177,10 @@ class _Nest:
     """Of the kernel, in the order of its arguments."""
     groups: Groups
     reserved: frozenset[str]
+    panels: bool
 
     @staticmethod
-    def of(part: Program, target: Target) -> "_Nest":
+    def of(part: Program, target: Target, *, panels: bool) -> "_Nest":
         root = _checked(peel_borders(part), "peel borders").body
         calls = intrinsics_to_calls(root)
         return _Nest(
@@ -189,12 +190,21 @@ class _Nest:
             touched=_touched(calls),
             groups=target.groups(calls),
             reserved=target.renderer.reserved,
+            panels=panels,
         )
 
     def body(self, images: Mapping[str, Image]) -> KernelBody:
         """What emits the kernel."""
         packed = self.part.packed
-        return KernelBody(self.calls, self.groups, self.touched, packed, self.reserved, images)
+        return KernelBody(
+            self.calls,
+            self.groups,
+            self.touched,
+            packed,
+            self.reserved,
+            images,
+            panels=self.panels,
+        )
 
 
 def _images(program: Program, nests: Sequence[_Nest], target: Target) -> dict[str, Image]:

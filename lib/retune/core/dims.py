@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
-from math import gcd, lcm, prod
+from math import gcd, isqrt, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
@@ -255,6 +255,23 @@ def at(extent: int, values: SizeValues) -> int:
     return extent.at(values) if isinstance(extent, Dim) else extent
 
 
+def spread(sizes: Iterable[Size]) -> list[dict[str, int]]:
+    """Values of sizes that stand for all at which what is made now is to be fast.
+
+    Those at hand, the greatest ones that conditions leave, and the geometric middle of each.
+    """
+    every = {size.name: (size, ends_at_hand(size)) for size in sizes}
+    middle = {n: _in_steps(size, isqrt(max(1, a) * b)) for n, (size, (a, b)) in every.items()}
+    greatest = {name: last for name, (_, (_, last)) in every.items()}
+    at_hand = {name: example(dim_of(size)) for name, (size, _) in every.items()}
+    return list({tuple(v.values()): v for v in (at_hand, middle, greatest)}.values())
+
+
+def _in_steps(size: Size, value: int) -> int:
+    """The value of a size at or below this one."""
+    return max(size.least, value - (value - size.least) % size.step)
+
+
 def most(extent: int) -> int:
     """The largest value of an extent, or a bound above it."""
     return extent.most if isinstance(extent, Dim) else extent
@@ -401,6 +418,17 @@ _MOST_LOOKED_AT = 1 << 14
 """Values of a size at most that are looked at for what a condition leaves of it."""
 
 _CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
+
+
+@contextmanager
+def estimating(values: SizeValues) -> Generator[None]:
+    """Within it these sizes are at hand, for estimates: what is noted is not kept."""
+    current = _CURRENT.get()
+    if current is None:
+        yield
+        return
+    with assuming({**current.values, **values}, current.given):
+        yield
 
 
 def ends_at_hand(size: Size) -> Ends:

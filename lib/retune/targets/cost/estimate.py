@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from retune.core.dims import estimating, spread
 from retune.core.target import DeviceSpec
+from retune.ir.stmt import sizes_in
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
 from retune.targets.cost.nests import kernels
 from retune.targets.devices import rules_for
@@ -58,9 +60,22 @@ def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
         if not len(rows):
             continue
         rows = sketch.preferred(rows)[:_SAMPLES] if sketch.preferences else rows
-        times = estimate(sketch, rows, spec)
+        times = _over_sizes(sketch, rows, spec)
         winner = int(np.argmin(times))
         if best is None or times[winner] < best[0]:
             best = (float(times[winner]), space.population(number, rows[winner : winner + 1]))
     assert best is not None, "a space has at least one valid candidate"
     return space.candidate(best[1], 0)
+
+
+def _over_sizes(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+    """The estimate of each row; of one whose extents depend on sizes the logarithm of its geometric
+    mean over sizes that stand for all."""
+    points = spread({v.size for v in sizes_in(sketch.program)})
+    if len(points) < 2:
+        return estimate(sketch, rows, spec)
+    total = np.zeros(len(rows))
+    for values in points:
+        with estimating(values):
+            total += np.log(estimate(sketch, rows, spec))
+    return total / len(points)
