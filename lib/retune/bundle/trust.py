@@ -26,6 +26,7 @@ from retune.bundle.format import (
     WEIGHTS,
 )
 from retune.core.errors import InputError
+from retune.core.names import how_to_install
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -184,4 +185,4 @@ def _no_key(path: Path, side: str, got: str) -> InputError:
 
 def _check_installed() -> None:
     if find_spec("cryptography") is None:
-        raise InputError("signatures need more than is installed; type: pip install 'retune[sign]'")
+        raise InputError(f"signatures need more than is installed; {how_to_install('sign')}")

@@ -41,6 +41,9 @@ class Size:
     least: int
     most: int
     step: int = 1
+    counted: bool = False
+    """A step of the network computes it from data, so that it chooses no program beforehand. Its
+    value at hand is the greatest."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most or self.step < 1:
@@ -298,6 +301,11 @@ def sizes_of(extents: Iterable[int]) -> frozenset[Size]:
     return frozenset[Size]().union(*found)
 
 
+def counts_of(extents: Iterable[int]) -> frozenset[Size]:
+    """The sizes among them that a step of the network computes."""
+    return frozenset(size for size in sizes_of(extents) if size.counted)
+
+
 def _is_extent(value: object) -> TypeGuard[int]:
     return isinstance(value, int | Dim)
 
@@ -337,6 +345,11 @@ def always_same(a: Sequence[int], b: Sequence[int]) -> bool:
     return len(a) == len(b) and all(map(always_equal, a, b))
 
 
+def always_empty(shape: Iterable[int]) -> bool:
+    """Whether there are no elements, whatever the sizes: nothing is noted."""
+    return any(is_fixed(extent) and extent == 0 for extent in shape)
+
+
 def never_above(a: int, b: int) -> bool:
     """Whether `a <= b` for all sizes, as far as ranges say; nothing is noted."""
     return most(a - b) <= 0
@@ -358,6 +371,19 @@ class Condition:
         value = self.dim.at(values)
         return (value < 0 if self.relation == "lt" else value == 0) == self.holds
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is on a size that a step of the network computes."""
+        return any(size.counted for size in self.dim.sizes)
+
+    @property
+    def indicator(self) -> int:
+        """1 for sizes that meet it, and 0 for others, in terms of sizes."""
+        found = 1 - _reached(self.dim) if self.relation == "lt" else _reached(self.dim)
+        if self.relation == "eq":
+            found = found * _reached(-self.dim)
+        return found if self.holds else 1 - found
+
     def __str__(self) -> str:
         rest = dict(self.dim.terms).get((), 0)
         left, turned = self.dim - rest, self.dim.terms[0][1] < 0
@@ -366,6 +392,13 @@ class Condition:
         else:
             sign = (">" if self.holds else "<=") if turned else ("<" if self.holds else ">=")
         return f"{-left} {sign} {rest}" if turned else f"{left} {sign} {-rest}"
+
+
+def _reached(dim: int) -> int:
+    """1 where it is 0 or more, and 0 where it is less."""
+    low, high = _bounds(dim, _whole)
+    beyond = max(high + 1, -low, 1)
+    return (dim + beyond) // beyond
 
 
 _AtHand: TypeAlias = tuple[tuple[tuple[str, int], ...], tuple["Condition", ...]]
@@ -458,6 +491,22 @@ def assuming(values: SizeValues, given: Sequence[Condition] = ()) -> Generator[A
         _CURRENT.reset(token)
 
 
+@contextmanager
+def apart(values: SizeValues | None = None) -> Generator[Assumptions]:
+    """Within it, conditions are noted apart, for who calls to judge; these sizes are at hand, and
+    otherwise those around it."""
+    current = _CURRENT.get()
+    around, given = ({}, ()) if current is None else (current.values, current.given)
+    with assuming({**around, **(values or {})}, given) as own:
+        yield own
+
+
+def note(conditions: Iterable[Condition]) -> None:
+    """What is being made holds where these do, too."""
+    for condition in conditions:
+        _note(condition)
+
+
 def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """An `lru_cache` of what is made of extents, for each of the sizes at hand.
 
@@ -482,8 +531,7 @@ def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
             current = _CURRENT.get()
             at_hand = current and (tuple(sorted(current.values.items())), current.given)
             result, conditions = cached(at_hand, *args)
-            for condition in conditions:
-                _note(condition)
+            note(conditions)
             return result
 
         return found
@@ -502,14 +550,17 @@ def holding(conditions: Sequence[Condition], sizes: Iterable[Size]) -> Iterator[
 
 def _at_hand(dim: Dim) -> SizeValues:
     current = _CURRENT.get()
-    if current is None:
+    values = {} if current is None else current.values
+    missing = [size for size in dim.sizes if size.name not in values]
+    if not all(size.counted for size in missing):
         raise ValueError(f"the extent {dim} has no value here; expected to be assuming sizes")
-    return current.values
+    return {**values, **{size.name: size.most for size in missing}} if missing else values
 
 
 def _note(condition: Condition) -> None:
     current = _CURRENT.get()
-    assert current is not None, "what is noted was answered by the sizes at hand"
+    if current is None:
+        raise ValueError(f"'{condition}' has no answer here; expected to be assuming sizes")
     current.note(condition)
 
 

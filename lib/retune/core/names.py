@@ -21,6 +21,14 @@ def model_name(model: str) -> str:
     return model.partition(":")[2] if is_built_in(model) else Path(model).stem
 
 
+def how_to_install(extra: str) -> str:
+    """What to do where an optional part of retune (an extra of pyproject.toml) is missing.
+
+    It installs from the source: in the package index, `retune` is an unrelated project.
+    """
+    return f"type in the folder of retune's source: pip install '.[{extra}]'"
+
+
 def slug(*words: str) -> str:
     """The words as a key of a Prefect artifact: lower-case letters, digits and dashes."""
     return "-".join(re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in words)

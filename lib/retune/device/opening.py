@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from retune.core.errors import InputError
+from retune.core.names import how_to_install
 from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
 from retune.device.measure.device_pool import DevicePool
@@ -197,7 +198,7 @@ def _display_name(device: str) -> str:
 def _farm() -> ModuleType:
     """What knows farms. Raises: InputError where distributed is not installed."""
     if find_spec("distributed") is None:
-        raise InputError("a farm needs more than is installed; type: pip install 'retune[farm]'")
+        raise InputError(f"a farm needs more than is installed; {how_to_install('farm')}")
     return import_module("retune.device.remote.runner")
 
 

@@ -151,7 +151,7 @@ def test_openvino_runs_the_model(model: Path) -> None:
     assert verify(peer, reference, partial(random_inputs, peer.inputs)).passed
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("onnxruntime", "retune.peers."), ("openvino", "")])
+@pytest.mark.parametrize(("name", "remedy"), [("onnxruntime", r".\[peers\]"), ("openvino", "")])
 def test_a_peer_that_is_not_installed_says_what_to_install(
     model: Path, monkeypatch: pytest.MonkeyPatch, name: str, remedy: str
 ) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from retune.core.dtypes import FLOAT32, FLOAT64, NUMPY_DTYPES, DType, TensorType
 from retune.core.errors import InputError, ModelError
+from retune.core.names import how_to_install
 from retune.device.opencl.host import available_cores
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
@@ -316,10 +317,8 @@ def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        extra = "'retune[peers]'" if name == "onnxruntime" else name
-        raise InputError(
-            f"{name} is not installed here ({error}); install it with: pip install {extra}"
-        ) from error
+        how = how_to_install("peers") if name == "onnxruntime" else f"type: pip install {name}"
+        raise InputError(f"{name} is not installed here ({error}); {how}") from error
 
 
 def _refused(peer: str, model: Path, error: Exception) -> ModelError:

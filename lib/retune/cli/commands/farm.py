@@ -10,6 +10,7 @@ from retune.cli.console import print_json, print_line, print_table, say
 from retune.core.config import knob
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.core.names import how_to_install
 
 app = typer.Typer(
     name="farm", help="Run a farm: a scheduler and boards that share it.", no_args_is_help=True
@@ -226,4 +227,4 @@ def needs_farm() -> None:
     from importlib.util import find_spec
 
     if find_spec("distributed") is None:
-        raise InputError("a farm needs more than is installed; type: pip install 'retune[farm]'")
+        raise InputError(f"a farm needs more than is installed; {how_to_install('farm')}")
