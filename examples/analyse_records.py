@@ -13,37 +13,38 @@ import pandas as pd
 import retune.records
 
 COLUMNS = [
-    *("model", "task_name", "task_key", "sketch", "decisions", "config_hash"),
-    *("status", "error", "median_us", "reference_us", "timestamp", "device"),
+    *("model", "task_name", "task_key", "sketch", "decisions", "config_hash", "phase"),
+    *("status", "error", "median_us", "reference_us", "timestamp", "device", "conditions", "place"),
 ]
+ALIKE = ["task_name", "task_key", "device", "conditions", "place"]
+"""Times compare where these are equal: on one device, alone or in one network."""
+SHOWN = ["task_name", "device", "place"]
 
 
 def best_per_task(rows: pd.DataFrame) -> pd.DataFrame:
-    """The fastest right candidate of each task, how many were tried, and what tuning gained."""
+    """The fastest right candidate of each task and condition, how many were tried, and the gain."""
     right = rows[rows["status"] == "ok"].sort_values("median_us")
-    tasks = right.groupby(["task_name", "task_key"], observed=True)
+    tasks = right.groupby(ALIKE)
     best = tasks.agg(best_us=("median_us", "min"), median_us=("median_us", "median"))
-    best["tried"] = rows.groupby(["task_name", "task_key"], observed=True).size()
+    best["tried"] = rows.groupby(ALIKE).size()
     best["decisions"] = tasks["decisions"].first().map(list)
     best["typical / best"] = (best["median_us"] / best["best_us"]).round(2)
-    return best.reset_index().drop(columns="task_key").sort_values("best_us", ascending=False)
+    shown = best.reset_index().drop(columns=["task_key", "conditions"])
+    return shown.sort_values("best_us", ascending=False)
 
 
 def tuning_curve(rows: pd.DataFrame, points: int = 8) -> pd.DataFrame:
-    """Best time so far of each task after 1, 2, 4, ... measurements."""
-    rows = rows.sort_values("timestamp")
-    times = rows["median_us"].where(rows["status"] == "ok")
-    keys = [rows["task_name"], rows["task_key"]]
-    curve = pd.DataFrame(
-        {
-            "task_name": rows["task_name"],
-            "trial": rows.groupby(["task_name", "task_key"], observed=True).cumcount() + 1,
-            "best_us": times.astype("float64").groupby(keys, observed=True).cummin(),
-        }
-    )
-    curve["best_us"] = curve["best_us"].groupby(keys, observed=True).ffill()
+    """Best time so far of each task after 1, 2, 4, ... trials of its searches.
+
+    Finalists are measured again, most of them inside the network: those are no trials.
+    """
+    curve = rows[rows["phase"] == "search"].sort_values("timestamp")
+    times = curve["median_us"].where(curve["status"] == "ok").astype("float64")
+    keys = [curve[name] for name in ALIKE]
+    curve = curve.assign(trial=curve.groupby(ALIKE).cumcount() + 1, best_us=times)
+    curve["best_us"] = curve["best_us"].groupby(keys).cummin().groupby(keys).ffill()
     shown = curve[curve["trial"].isin([2**i for i in range(points)])]
-    return shown.pivot_table(index="task_name", columns="trial", values="best_us", observed=True)
+    return shown.pivot_table(index=SHOWN, columns="trial", values="best_us")
 
 
 def failure_reasons(rows: pd.DataFrame) -> pd.DataFrame:
@@ -58,6 +59,7 @@ def main() -> None:
     """Prints the three tables."""
     store = sys.argv[1] if len(sys.argv) > 1 else None
     rows = retune.records.load(store, columns=COLUMNS)
+    rows = rows.fillna({"conditions": "", "place": "", "phase": "search"})  # of early versions
     pd.set_option("display.width", 160, "display.max_columns", 20, "display.precision", 1)
     print(f"{len(rows)} measurements of {rows['task_key'].nunique()} tasks\n")
     if rows.empty:

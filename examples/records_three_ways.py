@@ -3,8 +3,9 @@
     .venv/bin/python examples/records_three_ways.py [STORE]
 
 STORE is a record store, artifacts/records by default. The questions: how many GFLOPS each task
-reaches, which tuner found what, and the decisions of each candidate, a column for each knob. DuckDB
-and Polars read the Parquet files as they are; neither comes with retune.
+reaches under each of its conditions, which tuner found what, and the decisions of each candidate, a
+column for each knob. DuckDB and Polars read the Parquet files as they are; neither comes with
+retune.
 """
 
 import sys
@@ -17,6 +18,8 @@ import retune.records
 
 SHOWN = 5
 """Candidates whose knobs are printed."""
+ALIKE = ["task_name", "device", "conditions"]
+"""Columns that are equal where times compare."""
 PATTERN = "v1/*/*/*/*.parquet"
 """Of the store's files; target, model and date are in the names of the folders."""
 
@@ -24,8 +27,10 @@ PATTERN = "v1/*/*/*/*.parquet"
 def with_pandas(pd: ModuleType, store: str) -> None:
     """`load` fills columns that older files lack with nulls."""
     right = retune.records.load(store, status="ok").sort_values("median_us")
-    gflops = (right["flops"] / right["median_us"] / 1e3).groupby(right["task_name"]).max()
-    tuners = right.pivot_table("median_us", index="task_name", columns="tuner", aggfunc="min")
+    right = right.fillna({"conditions": ""})
+    right["gflops"] = right["flops"] / right["median_us"] / 1e3
+    gflops = right.groupby(ALIKE)["gflops"].max()
+    tuners = right.pivot_table("median_us", index=ALIKE, columns="tuner", aggfunc="min")
     right = right.dropna(subset="knobs")
     knobs = pd.DataFrame(map(dict, right["knobs"]), index=right["median_us"])
     print(gflops.to_frame("gflops"), tuners, knobs.head(SHOWN), sep="\n\n")
@@ -36,8 +41,9 @@ def with_duckdb(duckdb: ModuleType, store: str) -> None:
     files = f"'{store}/{PATTERN}', union_by_name = true, hive_partitioning = true"
     ask = duckdb.connect().sql
     ask(f"CREATE VIEW good AS SELECT * FROM read_parquet({files}) WHERE status = 'ok'")
-    print(ask("SELECT task_name, max(flops / median_us / 1e3) AS gflops FROM good GROUP BY ALL"))
-    print(ask("PIVOT good ON tuner USING min(median_us) GROUP BY task_name"))
+    alike = ", ".join(ALIKE)
+    print(ask(f"SELECT {alike}, max(flops / median_us / 1e3) AS gflops FROM good GROUP BY ALL"))
+    print(ask(f"PIVOT good ON tuner USING min(median_us) GROUP BY {alike}"))
     pairs = "SELECT median_us, unnest(map_entries(knobs), recursive := true) FROM good"
     knobs = f"PIVOT ({pairs}) ON key USING first(value) GROUP BY median_us"
     print(ask(f"{knobs} ORDER BY median_us LIMIT {SHOWN}"))
@@ -49,8 +55,8 @@ def with_polars(pl: ModuleType, store: str) -> None:
     rows = pl.concat([pl.read_parquet(path) for path in files], how="diagonal")
     right = rows.filter(status="ok").sort("median_us")
     gflops = (pl.col("flops") / pl.col("median_us") / 1e3).max().alias("gflops")
-    print(right.group_by("task_name").agg(gflops))
-    print(right.pivot("tuner", index="task_name", values="median_us", aggregate_function="min"))
+    print(right.group_by(ALIKE).agg(gflops))
+    print(right.pivot("tuner", index=ALIKE, values="median_us", aggregate_function="min"))
     kind = pl.List(pl.Struct({"key": pl.String, "value": pl.List(pl.Int32)}))
     pairs = right.select("median_us", pl.col("knobs").cast(kind)).explode("knobs").unnest("knobs")
     print(pairs.pivot("key", index="median_us", aggregate_function="first").head(SHOWN))

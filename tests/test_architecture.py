@@ -155,13 +155,12 @@ def test_no_unfinished_work():
 
 UNPICKLING: dict[str, str] = {
     "lib/retune/device/remote/restricted_unpickler.py": "takes pickles apart, to refuse them",
-    "lib/retune/device/measure/worker.py": "reads the requests of the process that started it",
 }
 """File -> why it may unpickle."""
 
 
 def test_nothing_is_unpickled():
-    """Loading a bundle or a record file executes nothing, and no process answers by pickles."""
+    """Loading a bundle or a record file executes nothing, and processes talk without pickles."""
     found = {
         f"{_name(path)}:{line} {what}"
         for path in SOURCES

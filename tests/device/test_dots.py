@@ -1,4 +1,4 @@
-"""Dot products of bytes on PoCL give what the loops that they stand for state."""
+"""Dot products of bytes and of pairs on PoCL give what the loops that they stand for state."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,16 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, placeholder
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.support.dags import byte_product, product_of_bytes
+from tests.support.dags import byte_product, pair_product, product_of_bytes
 from tests.support.oracle import assert_device_agrees
 from tests.support.properties import seeded
 from tests.support.random_schedules import scramble
 
 pytestmark = pytest.mark.device
+
+
+DOTS = ((4, "dot4", byte_product), (2, "dot2", pair_product))
+"""Elements of a pack, the intrinsic, and what it computes."""
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +68,10 @@ def test_dot_products(device: Device, dag: Dag, shape: Callable[[Schedule], None
 @pytest.mark.parametrize("seed", range(16))
 def test_random_schedules_around_dot_products(device: Device, seed: int):
     choose = seeded(seed)
-    dag = byte_product(1 + choose(6), 4 * (1 + choose(3)), 1 + choose(9))
+    pack, name, product = DOTS[seed % len(DOTS)]
+    dag = product(1 + choose(6), pack * (1 + choose(3)), 1 + choose(9))
     s = Schedule(from_dag(dag))
-    s.tensorize(s.split("y.k", [4])[1], "dot4")
+    s.tensorize(s.split("y.k", [pack])[1], name)
     scramble(s, choose, 8, verify)
-    assert " = dot4_" in lower(s.program, CPU).text
+    assert f" = {name}_" in lower(s.program, CPU).text
     assert_device_agrees(device, dag, s.program)

@@ -171,8 +171,8 @@ def test_without_onnxruntime_the_oracle_is_the_numpy_meaning(
 
 def test_the_process_stays_in_order_after_a_failure(made: Made, device: Device, tmp_path: Path):
     worker = OracleWorker(device)
-    gone = Open(entrant=tmp_path / "gone", bundle=tmp_path / "gone")
+    gone = Open(bundle=tmp_path / "gone")
     assert isinstance(worker.handle(gone), Failed)
     assert isinstance(worker.handle("nonsense"), Failed)
-    opened = worker.handle(Open(entrant=made.bundle, bundle=made.bundle))
+    opened = worker.handle(Open(bundle=made.bundle))
     assert isinstance(opened, Opened) and opened.call_s > 0

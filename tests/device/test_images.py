@@ -12,6 +12,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import Layout
 from tests.external.on_device import compile_graph
 from tests.support.networks import model, node, normal
+from tests.support.sampling import one_of_each
 
 pytestmark = pytest.mark.device
 
@@ -116,8 +117,7 @@ def assert_on_device(made: onnx.ModelProto, inputs: dict[str, np.ndarray], layou
         assert deviation.max_rel_range < 1e-5, deviation
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "layout"), one_of_each(CASES, LAYOUTS))
 def test_between_convolutions(name: str, layout: Layout):
     x = normal(np.random.default_rng(4), 1, 3, 11, 13)
     assert_on_device(between(name), {"x": x}, layout)

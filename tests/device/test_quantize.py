@@ -1,6 +1,7 @@
 """A quantized network's bundle computes exactly the integers that numpy computes."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,11 @@ LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
 GRAPHS = {made.__name__: made for made in (residual, squeezing, moving, resizing)}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("settings", "name"), one_of_each(SETTINGS, tuple(GRAPHS)))
-def test_bundles_are_exact(settings: str, name: str, layout: Layout) -> None:
+@pytest.mark.parametrize(
+    ("settings", "case"), one_of_each(SETTINGS, tuple(product(GRAPHS, LAYOUTS)))
+)
+def test_bundles_are_exact(settings: str, case: tuple[str, Layout]) -> None:
+    name, layout = case
     check_exact(*GRAPHS[name](), SETTINGS[settings], layout)
 
 

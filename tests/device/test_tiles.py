@@ -9,7 +9,8 @@ from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.runtime import Device, open_device
 from retune.intrinsics import Signature
 from retune.intrinsics.tile8 import TILE8
-from tests.support.dags import byte_product
+from retune.intrinsics.tile16 import TILE16
+from tests.support.dags import byte_product, pair_product
 from tests.support.oracle import assert_device_agrees
 from tests.support.tiles import tiled
 
@@ -30,6 +31,18 @@ def test_tiles(device: Device, first: str, rows: int, columns: int, high: int):
     program = tiled(dag, rows, columns, high=high).program
     assert "// tile8.plain" in lower(program, CPU).text
     assert_device_agrees(device, dag, program)
+
+
+def test_tiles_of_pairs(device: Device):
+    dag = pair_product(28, 96, 32)
+    program = tiled(dag, 2, 2, high=7, name="tile16").program
+    assert "// tile16.plain" in lower(program, CPU).text
+    assert_device_agrees(device, dag, program)
+
+
+def test_what_the_probe_of_pairs_expects_is_what_loops_make(device: Device):
+    (signature,) = TILE16.signatures(TILE16.implementations[0])
+    assert is_right(device, TILE16, TILE16.implementations[-1], signature)
 
 
 @pytest.mark.parametrize("signature", TILE8.signatures(TILE8.implementations[0]), ids=str)

@@ -143,7 +143,7 @@ class _BundleChild(FakeChild):
             case Run():
                 return Outputs(arrays={})
             case Compare():
-                return Benchmark(rounds=1, timings=tuple(map(_timing, request.entrants)), ratios=())
+                return Benchmark(rounds=1, timings=tuple(map(_timing, request.bundles)), ratios=())
             case Profile():
                 return Profiled(steps=())
             case ListForms() | FindForm():

@@ -1,11 +1,14 @@
 """Tensor expressions for tests: fixed ones by name, random small ones, and one tiled by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
-from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8, TensorType
+from retune.core.dtypes import BFLOAT16, FLOAT32, INT8, INT32, UINT8, TensorType
 from retune.ir.expr import (
+    Buffer,
     Expr,
+    Load,
     all_of,
     binary,
     cast,
@@ -13,11 +16,13 @@ from retune.ir.expr import (
     equal,
     maximum,
     minimum,
+    redirect,
     select,
 )
 from retune.ir.functions import call
+from retune.ir.moved import moved_as_stored
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
+from retune.ir.te import Compute, Dag, Tensor, compute, concat, placeholder, reduce_axis, remade
 from retune.ops.packed import dense_blocks
 from retune.ops.registry import Names, OpCall
 from retune.schedule.schedule import Schedule
@@ -77,6 +82,29 @@ def byte_product(
     x = placeholder("x", (rows, inner), first)
     w = placeholder("w", (outer, inner), second, constant=True)
     return product_of_bytes(x, w)
+
+
+def pair_product(rows: int, inner: int, outer: int) -> Dag:
+    """`x @ w.T` of bfloat16, added up in float32."""
+    x = placeholder("x", (rows, inner), BFLOAT16)
+    w, k = placeholder("w", (outer, inner), BFLOAT16, constant=True), reduce_axis("k", inner)
+    product = compute("y", (rows, outer), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,))
+    return Dag((product,))
+
+
+def in_bfloat16(dag: Dag) -> Dag:
+    """The DAG with all that it reads and makes in bfloat16."""
+
+    def change(tensor: Tensor, made: Mapping[Buffer, Tensor]) -> Tensor:
+        ends = tensor.op is None or tensor in dag.outputs
+        buffer = replace(tensor.buffer, dtype=BFLOAT16) if ends else tensor.buffer
+        if not isinstance(tensor.op, Compute):
+            return Tensor(buffer)
+        body = redirect(tensor.op.body, lambda x: Load(made[x.buffer].buffer, x.indices))
+        inputs = tuple(made[t.buffer] for t in tensor.op.inputs)
+        return Tensor(buffer, replace(tensor.op, body=body, inputs=inputs))
+
+    return moved_as_stored(remade(dag, change))
 
 
 def product_of_bytes(x: Tensor, w: Tensor) -> Dag:

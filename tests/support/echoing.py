@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from retune.core.schema import pack
+from retune.core.schema import pack, unpack
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.messages import Ready
 
@@ -26,8 +26,13 @@ class Echo:
 def main(channel: int, lifeline: int, device: str) -> None:
     connection = Connection(channel)
     connection.send_bytes(pack(Ready(spec=GENERIC_CPU)))
-    while (request := connection.recv()) != MUTE:
+    while (request := _request(connection)) != MUTE:
         echo = Echo(os.getpid(), request)
         connection.send_bytes(pickle.dumps(echo) if request == PICKLED else pack(echo))
     connection.close()
     signal.pause()
+
+
+def _request(connection: Connection) -> str:
+    frame = connection.recv_bytes()
+    return unpack((str,), frame, len(frame))

@@ -4,8 +4,10 @@ Read `Case` and `run`: each is one node, which gets more, fewer and no rows of i
 behind what the data choose. What it reads besides comes at run time, too.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,9 +76,19 @@ class Case:
         return f"{self.op}-{self.opset}{self.label}"
 
 
+@cache
+def _schemas() -> Mapping[str, list[defs.OpSchema]]:
+    """Operator -> its schemas in all operator sets of ONNX's own domain."""
+    found: dict[str, list[defs.OpSchema]] = defaultdict(list)
+    for schema in defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            found[schema.name].append(schema)
+    return found
+
+
 def versions(op: str) -> list[int]:
     """The operator sets in which the operator changed, those before the oldest as that one."""
-    schemas = [s for s in defs.get_all_schemas_with_history() if (s.domain, s.name) == ("", op)]
+    schemas = _schemas()[op]
     retired = min((s.since_version for s in schemas if s.deprecated), default=NEWEST_PEER + 1)
     own = {max(s.since_version, OLDEST_OPSET) for s in schemas if not s.deprecated}
     return sorted(v for v in own if v < retired and (op, v) not in PEER_LACKS)

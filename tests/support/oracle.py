@@ -27,7 +27,7 @@ def inputs_for(dag: Dag, seed: int = 0) -> Arrays:
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for tensor in dag.placeholders:
-        if tensor.dtype.startswith("float"):
+        if tensor.dtype.is_float:
             values = rng.uniform(-1.0, 1.0, tensor.shape)
         elif tensor.dtype in (INT7, INT8, UINT8):
             least, most = tensor.dtype.limits

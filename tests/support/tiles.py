@@ -1,14 +1,16 @@
 """What tests of tiles share with others."""
 
+from retune.intrinsics import intrinsic
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.schedule.schedule import Schedule
 
 
 def tiled(
-    dag: Dag, rows: int, columns: int, *, words: int = 16, high: int = 16, pack: bool = True
-) -> Schedule:
-    """Blocks of `rows` by `columns` tiles, `high` rows each, over steps of so many words."""
+    dag: Dag, rows: int, columns: int, *, words: int = 16, high: int = 16, pack: bool = True,
+    name: str = "tile8",
+) -> Schedule:  # fmt: skip
+    """Blocks of `rows` by `columns` tiles, `high` rows each, over steps of so many packs."""
     s = Schedule(from_dag(dag, "net"))
     out = s.cache_write("y")
     i, j = s.loops(out)
@@ -18,7 +20,7 @@ def tiled(
     s.compute_at("y", strip)
     s.bind(far, "group.0")
     s.vectorize(s.split(column, [16])[1])
-    deep, *inside = s.split("y.k", [words, 4])
+    deep, *inside = s.split("y.k", [words, intrinsic(name).pack])
     blocks, one = s.split("y.i", [high])
     strips, lane = s.split("y.j", [16])
     s.reorder(deep, blocks, strips, one, inside[0], lane, inside[1])
@@ -26,5 +28,5 @@ def tiled(
         s.unroll(loop)
     if pack:
         s.pack("w")
-    s.tensorize(one, "tile8")
+    s.tensorize(one, name)
     return s

@@ -7,10 +7,13 @@ stays the model that it is.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from itertools import count
+from math import prod
+from typing import TypeAlias, cast
 
 import numpy as np
 
+from retune.bundle.alternatives import Alternative, covering_counts
 from retune.bundle.plan import (
     INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
@@ -31,7 +34,7 @@ from retune.codegen.source import (
     ProgramSource,
     Run,
 )
-from retune.core.dims import SizeValues, dim_of, example, sizes_of
+from retune.core.dims import SizeValues, always_empty, dim_of, example, sizes_of
 from retune.core.dtypes import FLOAT16, INT32, DType
 from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
@@ -60,6 +63,10 @@ from retune.targets.vta.packed import work_of
 
 ROW_NUMBER = "row_number"
 """Input of kernels that write one of several rows: which one."""
+
+
+Finalists: TypeAlias = "list[tuple[Alternative[ProgramSource], ...]]"
+"""The programs of each finalist of a task: one, or several where extents are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +189,7 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
             extension = spec.lacking(kind.dtype)
             if (
                 extension
-                and kind.elements
+                and not always_empty(kind.shape)
                 and not (kind.dtype == FLOAT16 and only_moves(node, graph))
             ):
                 raise InputError(
@@ -213,27 +220,36 @@ class _Sources:
         self._errors: dict[str, float] = {}
         self._refused: dict[str, Candidate] = {}
         """By task: a finalist for fixed extents that is not one for all sizes."""
-        self._made: dict[tuple[str, frozenset[tuple[str, Storage | int]]], list[ProgramSource]] = {}
+        self._made: dict[tuple[str, frozenset[tuple[str, Storage | int]]], Finalists] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
         refused = {REFUSED_NOTE: f"{len(self._refused)} tasks"} if self._refused else {}
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values())), **refused}
 
-    def of(
-        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
-    ) -> list[ProgramSource]:
+    def of(self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]) -> Finalists:
         """The programs of its finalists, with these storages of inputs and outputs.
 
         Outputs among `rows` are one of so many rows, of the number that `ROW_NUMBER` holds.
         """
         key = (task.key, frozenset([*storages.items(), *rows.items()]))
         if key not in self._made:
-            programs = [view(program, storages) for program in self._programs_of(task)]
-            for name, count in rows.items():
-                programs = [stacked(program, name, count, ROW_NUMBER) for program in programs]
-            self._made[key] = [lower(p, self._target, panels=self._shared) for p in programs]
+            numbers = count()
+
+            def make() -> list[ProgramSource]:
+                return self._lowered(task, storages, rows, next(numbers))
+
+            self._made[key] = covering_counts(task.counts, _elements(task), make)
         return self._made[key]
+
+    def _lowered(
+        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int], number: int
+    ) -> list[ProgramSource]:
+        """The programs of its finalists for the counts at hand, the alternative of that number."""
+        programs = [view(program, storages) for program in self._programs_of(task, number)]
+        for name, extent in rows.items():
+            programs = [stacked(program, name, extent, ROW_NUMBER) for program in programs]
+        return [lower(program, self._target, panels=self._shared) for program in programs]
 
     def first(self, task: Task) -> Candidate:
         """The first finalist, or the default schedule."""
@@ -258,17 +274,29 @@ class _Sources:
         default = [default_candidate(space, self.spec)] if not found else []
         return [*found, *((candidate, space.instantiate(candidate)) for candidate in default)]
 
-    def _programs_of(self, task: Task) -> list[Program]:
+    def _programs_of(self, task: Task, alternative: int) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
-        if task.key not in self._programs:
+        key = f"{task.key} {alternative}"
+        if key not in self._programs:
             space = task.space(self.spec)
             made = self._instantiated(task, space)
-            self._programs[task.key] = [
-                replace(program, name=f"{program.name}_{number}") if number else program
+            self._programs[key] = [
+                replace(program, name=_numbered(program.name, number, alternative))
                 for number, (_, program) in enumerate(made)
             ]
-            self._errors[task.key] = max(space.sketch(c.sketch).error for c, _ in made)
-        return self._programs[task.key]
+            error = max(space.sketch(c.sketch).error for c, _ in made)
+            self._errors[task.key] = max(error, self._errors.get(task.key, 0.0))
+        return self._programs[key]
+
+
+def _elements(task: Task) -> int:
+    """Of all its outputs."""
+    return sum(prod(tensor.shape) for tensor in task.dag.outputs)
+
+
+def _numbered(name: str, finalist: int, alternative: int) -> str:
+    name = f"{name}_{finalist}" if finalist else name
+    return f"{name}_or{alternative}" if alternative else name
 
 
 def _integers(graph: Graph) -> dict[str, str]:
@@ -483,7 +511,11 @@ class _PlanBuilder:
         )
 
     def launch(
-        self, placed: PlacedGroup, task: Task, source: ProgramSource, finalist: int
+        self,
+        placed: PlacedGroup,
+        task: Task,
+        alternatives: Sequence[Alternative[ProgramSource]],
+        finalist: int,
     ) -> range:
         """The launches of one finalist of a group are added; their numbers."""
         group, first = placed.group, len(self.launches)
@@ -492,21 +524,23 @@ class _PlanBuilder:
         bound = bound_values(placed, task)
         for value in self.rows.keys() & set(group.outputs):
             bound[ROW_NUMBER] = self.rows[value][0]
-        names = {
-            buffer.name: self._bind(buffer, source.packing(buffer.name), bound, own)
-            for buffer in source.buffers
-        }
-        for kernel, launch in self._needed(placed, source):
-            text = kernel.text + kernel.called
-            self.kernels[kernel.name] = replace(kernel, text=text, called="")
-            self.launches.append(
-                replace(
-                    launch,
-                    args=tuple(names[name] for name in launch.args),
-                    writes=tuple(names[name] for name in launch.writes),
-                    label=label,
+        for number, each in enumerate(alternatives):
+            part = f"{own}|{number}" if number else own
+            names = {
+                buffer.name: self._bind(buffer, each.made.packing(buffer.name), bound, part)
+                for buffer in each.made.buffers
+            }
+            for kernel, launch in self._needed(placed, each.made):
+                text = kernel.text + kernel.called
+                self.kernels[kernel.name] = replace(kernel, text=text, called="")
+                self.launches.append(
+                    replace(
+                        each.launch(launch),
+                        args=tuple(names[name] for name in launch.args),
+                        writes=tuple(names[name] for name in launch.writes),
+                        label=label,
+                    )
                 )
-            )
         return range(first, len(self.launches))
 
     def storages(self, group: PlacedGroup, task: Task) -> dict[str, Storage]:

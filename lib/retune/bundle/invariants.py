@@ -12,6 +12,7 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLoop,
     broken_plan,
+    made_by_hosts,
     storage_roles,
     storage_roots,
     used_by,
@@ -21,8 +22,8 @@ from retune.bundle.runtime.inputs import InputCheck
 from retune.codegen.passes.images import fits_image
 from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
-from retune.core.dims import always_equal, dim_of, sizes_of
-from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, numpy_dtype
+from retune.core.dims import always_equal, counts_of, dim_of, sizes_of
+from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, TensorType, numpy_dtype
 from retune.core.errors import InputError, ModelError
 from retune.device.remote.names import is_farm
 from retune.frontend.host.step import HostModel
@@ -75,9 +76,11 @@ def check_names_unique(plan: NetworkPlan) -> None:
 
 
 def check_sizes(plan: NetworkPlan) -> None:
-    """Each size is the extent of an input along an axis, and has a buffer of its own."""
+    """Each size is the extent of an input along an axis, or of what a host step makes before it is
+    read, and has a buffer of its own."""
     buffers = {entry.name: entry for entry in plan.buffers}
     names = [each.size.name for each in plan.sizes]
+    made = made_by_hosts(plan)
     if len({*names}) < len(names) or (plan.variants and not names):
         raise broken_plan(plan, "sizes", "one of each name, at least one for variants", str(names))
     for each in plan.sizes:
@@ -91,7 +94,8 @@ def check_sizes(plan: NetworkPlan) -> None:
         is_fixed = each.size.least == each.size.most
         elements = sizes_of(plan.values.get(each.input, ()))
         stated = each.axis is None and (is_fixed or each.size in elements)
-        if each.input not in plan.inputs or not (stated or always_equal(own, dim_of(each.size))):
+        stated = stated or always_equal(own, dim_of(each.size))
+        if not stated or each.input not in (made if each.counted else plan.inputs):
             got = f"axis {each.axis} of {each.input}, {read.shape}"
             raise broken_plan(plan, where, "an axis of an input of this extent", got)
     held_by = sorted(each.buffer for each in plan.sizes)
@@ -425,10 +429,37 @@ def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel | Offlo
             raise broken_plan(plan, where, f"input {name} of {dtype}", plan.buffer(name).dtype)
     for name, kind in zip(host.outputs, step.types, strict=True):
         entry = plan.buffer(name) if name else None
-        if entry and (entry.dtype, entry.shape) != (kind.dtype, kind.shape):
+        if entry and not _is_made(kind, entry):
             raise broken_plan(
                 plan, where, f"output {name} of {kind}", f"{entry.dtype}{entry.shape}"
             )
+
+
+def _is_made(kind: TensorType, entry: ProgramBuffer) -> bool:
+    """Whether a buffer may hold what a model makes; extents that this leaves open are any."""
+    return (
+        entry.dtype == kind.dtype
+        and len(entry.shape) == len(kind.shape)
+        and all(
+            own in (UNKNOWN, extent) for own, extent in zip(kind.shape, entry.shape, strict=True)
+        )
+    )
+
+
+def check_counts_found(plan: NetworkPlan) -> None:
+    """A step that depends on a count comes after the host step that finds it."""
+    found = {each.size: each for each in plan.sizes if each.counted}
+    unmade = {each.input: each.size for each in plan.sizes if each.counted}
+    for part in plan.parts if found else ():
+        for launch in plan.launches[part.first : part.end]:
+            early = {each for each in unmade.values() if found[each].buffer in launch.args}
+            early |= counts_of(launch.global_size) & {*unmade.values()}
+            if early:
+                expected = f"{', '.join(s.name for s in early)} found by an earlier host step"
+                raise broken_plan(plan, _where(launch), expected, "a launch that depends on it")
+        for host in part.hosts:
+            for name in host.outputs:
+                unmade.pop(name, None)
 
 
 def check_host_writes(plan: NetworkPlan) -> None:
@@ -521,6 +552,7 @@ WHOLE_CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_values,
     check_variants,
     check_variant_buffers,
+    check_counts_found,
     check_weights,
     check_kernel_texts,
     check_sized_samples,

@@ -295,7 +295,10 @@ def _variant(entry: _VariantEntry, sizes: Mapping[str, Size]) -> PlanVariant:
 
 def _sizes(manifest: BundleManifest) -> dict[str, Size]:
     try:
-        return {e.name: Size(e.name, e.least, e.most, e.step) for e in manifest.sizes}
+        return {
+            e.name: Size(e.name, e.least, e.most, e.step, counted=e.input not in manifest.inputs)
+            for e in manifest.sizes
+        }
     except ValueError as error:
         raise Malformed(f"sizes: {error}") from error
 

@@ -22,20 +22,26 @@ _MOST_IN_PRODUCTS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSize:
-    """A size of the values of a network, as an input states it."""
+    """A size of the values of a network, as an input states it, or as a host step finds it."""
 
     size: Size
     buffer: str
     """Of role `size`: kernels read its value there."""
     input: str
+    """What it is an extent of: an input, or what a host step makes."""
     axis: int | None = None
     """It is the extent along this axis; None: it is what elements of the input say, see
     `NetworkPlan.values`."""
 
+    @property
+    def counted(self) -> bool:
+        """Whether a host step finds it."""
+        return self.size.counted
+
     def at(self, values: SizeValues) -> "PlanSize":
         """It with its value of these alone."""
         value = values[self.size.name]
-        return replace(self, size=Size(self.size.name, value, value))
+        return replace(self, size=replace(self.size, least=value, most=value, step=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

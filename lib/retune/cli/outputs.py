@@ -103,6 +103,12 @@ class _Best(TypedDict):
     model: str | None
     constants: str | None
     place: str | None
+    layout_in: str | None
+    layout_out: str | None
+    host: str | None
+    compute_units: int | None
+    affinity: str | None
+    flush: bool | None
     device: str
     conditions: str | None
     sketch: str

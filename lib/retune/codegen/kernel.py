@@ -45,7 +45,7 @@ class Tile(DType):
 
 def vectorizes(dtype: DType) -> bool:
     """Whether vectors hold elements of the type, or words of them."""
-    return tile_type(dtype) is None and dtype.compute.element in VECTOR_TYPES
+    return tile_type(dtype) is None and dtype.element.compute in VECTOR_TYPES
 
 
 def tile_type(dtype: DType) -> Tile | None:

@@ -56,6 +56,7 @@ from retune.ir.stmt import (
     Seq,
     Stmt,
     blocks,
+    for_most_sizes,
     is_compile_time,
     loops,
     paths,
@@ -105,7 +106,7 @@ def lower(program: Program, target: Target, *, panels: bool = False) -> ProgramS
     parts, packs = pack_constants([_passed(_part(program, root)) for root in run], panels=panels)
     inputs |= {b.name: b for part in parts for b in part.inputs if b.name in part.packed}
     program = replace(program, inputs=tuple(inputs.values()))
-    nests = [_Nest.of(part, target) for part in parts]
+    nests = [_Nest.of(part, target, panels=panels) for part in parts]
     images = _images(program, nests, target)
     made = [_kernel(nest, n, target, images) for n, nest in enumerate(nests)]
     used = {name for _, launch in made for name in launch.args}
@@ -176,9 +177,10 @@ class _Nest:
     """Of the kernel, in the order of its arguments."""
     groups: Groups
     reserved: frozenset[str]
+    panels: bool
 
     @staticmethod
-    def of(part: Program, target: Target) -> "_Nest":
+    def of(part: Program, target: Target, *, panels: bool) -> "_Nest":
         root = _checked(peel_borders(part), "peel borders").body
         calls = intrinsics_to_calls(root)
         return _Nest(
@@ -188,12 +190,21 @@ class _Nest:
             touched=_touched(calls),
             groups=target.groups(calls),
             reserved=target.renderer.reserved,
+            panels=panels,
         )
 
     def body(self, images: Mapping[str, Image]) -> KernelBody:
         """What emits the kernel."""
         packed = self.part.packed
-        return KernelBody(self.calls, self.groups, self.touched, packed, self.reserved, images)
+        return KernelBody(
+            self.calls,
+            self.groups,
+            self.touched,
+            packed,
+            self.reserved,
+            images,
+            panels=self.panels,
+        )
 
 
 def _images(program: Program, nests: Sequence[_Nest], target: Target) -> dict[str, Image]:
@@ -247,7 +258,7 @@ def _kernel(
         fetches=body.streams,
         functions=tuple(functions),
         sizes=frozenset(body.frame.sizes.values()),
-        comment=tuple(_comment(part.body, body)),
+        comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
     arena, called = _called(kernel, target)
     text = KernelText(
@@ -285,8 +296,8 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
         writes=tuple(b.name for b in nest.touched if b in written),
         global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
         local_size=three(local),
-        flops=_flops(nest.root),
-        bytes=_least_traffic(nest.root),
+        flops=_flops(for_most_sizes(nest.root)),
+        bytes=_least_traffic(for_most_sizes(nest.root)),
     )
 
 

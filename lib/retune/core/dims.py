@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
-from math import gcd, lcm, prod
+from math import gcd, isqrt, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
@@ -41,6 +41,9 @@ class Size:
     least: int
     most: int
     step: int = 1
+    counted: bool = False
+    """A step of the network computes it from data, so that it chooses no program beforehand. Its
+    value at hand is the greatest."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most or self.step < 1:
@@ -255,6 +258,23 @@ def at(extent: int, values: SizeValues) -> int:
     return extent.at(values) if isinstance(extent, Dim) else extent
 
 
+def spread(sizes: Iterable[Size]) -> list[dict[str, int]]:
+    """Values of sizes that stand for all at which what is made now is to be fast.
+
+    Those at hand, the greatest ones that conditions leave, and the geometric middle of each.
+    """
+    every = {size.name: (size, ends_at_hand(size)) for size in sizes}
+    middle = {n: _in_steps(size, isqrt(max(1, a) * b)) for n, (size, (a, b)) in every.items()}
+    greatest = {name: last for name, (_, (_, last)) in every.items()}
+    at_hand = {name: example(dim_of(size)) for name, (size, _) in every.items()}
+    return list({tuple(v.values()): v for v in (at_hand, middle, greatest)}.values())
+
+
+def _in_steps(size: Size, value: int) -> int:
+    """The value of a size at or below this one."""
+    return max(size.least, value - (value - size.least) % size.step)
+
+
 def most(extent: int) -> int:
     """The largest value of an extent, or a bound above it."""
     return extent.most if isinstance(extent, Dim) else extent
@@ -263,6 +283,11 @@ def most(extent: int) -> int:
 def least(extent: int) -> int:
     """The least value of an extent, or a bound below it."""
     return extent.least if isinstance(extent, Dim) else extent
+
+
+def reach(extent: int) -> Ends:
+    """The least and the greatest value that the conditions noted so far leave of an extent."""
+    return _bounds(extent, ends_at_hand)
 
 
 def example(extent: int) -> int:
@@ -274,6 +299,11 @@ def sizes_of(extents: Iterable[int]) -> frozenset[Size]:
     """The sizes that extents depend on."""
     found = (extent.sizes for extent in extents if isinstance(extent, Dim))
     return frozenset[Size]().union(*found)
+
+
+def counts_of(extents: Iterable[int]) -> frozenset[Size]:
+    """The sizes among them that a step of the network computes."""
+    return frozenset(size for size in sizes_of(extents) if size.counted)
 
 
 def _is_extent(value: object) -> TypeGuard[int]:
@@ -315,6 +345,11 @@ def always_same(a: Sequence[int], b: Sequence[int]) -> bool:
     return len(a) == len(b) and all(map(always_equal, a, b))
 
 
+def always_empty(shape: Iterable[int]) -> bool:
+    """Whether there are no elements, whatever the sizes: nothing is noted."""
+    return any(is_fixed(extent) and extent == 0 for extent in shape)
+
+
 def never_above(a: int, b: int) -> bool:
     """Whether `a <= b` for all sizes, as far as ranges say; nothing is noted."""
     return most(a - b) <= 0
@@ -336,6 +371,19 @@ class Condition:
         value = self.dim.at(values)
         return (value < 0 if self.relation == "lt" else value == 0) == self.holds
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is on a size that a step of the network computes."""
+        return any(size.counted for size in self.dim.sizes)
+
+    @property
+    def indicator(self) -> int:
+        """1 for sizes that meet it, and 0 for others, in terms of sizes."""
+        found = 1 - _reached(self.dim) if self.relation == "lt" else _reached(self.dim)
+        if self.relation == "eq":
+            found = found * _reached(-self.dim)
+        return found if self.holds else 1 - found
+
     def __str__(self) -> str:
         rest = dict(self.dim.terms).get((), 0)
         left, turned = self.dim - rest, self.dim.terms[0][1] < 0
@@ -344,6 +392,13 @@ class Condition:
         else:
             sign = (">" if self.holds else "<=") if turned else ("<" if self.holds else ">=")
         return f"{-left} {sign} {rest}" if turned else f"{left} {sign} {-rest}"
+
+
+def _reached(dim: int) -> int:
+    """1 where it is 0 or more, and 0 where it is less."""
+    low, high = _bounds(dim, _whole)
+    beyond = max(high + 1, -low, 1)
+    return (dim + beyond) // beyond
 
 
 _AtHand: TypeAlias = tuple[tuple[tuple[str, int], ...], tuple["Condition", ...]]
@@ -398,6 +453,17 @@ _MOST_LOOKED_AT = 1 << 14
 _CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
 
 
+@contextmanager
+def estimating(values: SizeValues) -> Generator[None]:
+    """Within it these sizes are at hand, for estimates: what is noted is not kept."""
+    current = _CURRENT.get()
+    if current is None:
+        yield
+        return
+    with assuming({**current.values, **values}, current.given):
+        yield
+
+
 def ends_at_hand(size: Size) -> Ends:
     """The least and the greatest value of a size that the conditions noted so far leave."""
     current = _CURRENT.get()
@@ -425,6 +491,22 @@ def assuming(values: SizeValues, given: Sequence[Condition] = ()) -> Generator[A
         _CURRENT.reset(token)
 
 
+@contextmanager
+def apart(values: SizeValues | None = None) -> Generator[Assumptions]:
+    """Within it, conditions are noted apart, for who calls to judge; these sizes are at hand, and
+    otherwise those around it."""
+    current = _CURRENT.get()
+    around, given = ({}, ()) if current is None else (current.values, current.given)
+    with assuming({**around, **(values or {})}, given) as own:
+        yield own
+
+
+def note(conditions: Iterable[Condition]) -> None:
+    """What is being made holds where these do, too."""
+    for condition in conditions:
+        _note(condition)
+
+
 def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """An `lru_cache` of what is made of extents, for each of the sizes at hand.
 
@@ -449,8 +531,7 @@ def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
             current = _CURRENT.get()
             at_hand = current and (tuple(sorted(current.values.items())), current.given)
             result, conditions = cached(at_hand, *args)
-            for condition in conditions:
-                _note(condition)
+            note(conditions)
             return result
 
         return found
@@ -469,14 +550,17 @@ def holding(conditions: Sequence[Condition], sizes: Iterable[Size]) -> Iterator[
 
 def _at_hand(dim: Dim) -> SizeValues:
     current = _CURRENT.get()
-    if current is None:
+    values = {} if current is None else current.values
+    missing = [size for size in dim.sizes if size.name not in values]
+    if not all(size.counted for size in missing):
         raise ValueError(f"the extent {dim} has no value here; expected to be assuming sizes")
-    return current.values
+    return {**values, **{size.name: size.most for size in missing}} if missing else values
 
 
 def _note(condition: Condition) -> None:
     current = _CURRENT.get()
-    assert current is not None, "what is noted was answered by the sizes at hand"
+    if current is None:
+        raise ValueError(f"'{condition}' has no answer here; expected to be assuming sizes")
     current.note(condition)
 
 

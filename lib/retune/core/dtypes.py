@@ -123,7 +123,7 @@ class DType(str):
     @property
     def itemsize(self) -> int:
         """Bytes of one element, or of one word of several."""
-        return self.elements * self.numpy.itemsize
+        return self.elements * -(-self.element.bits // 8)
 
     @property
     def limits(self) -> tuple[int, int]:

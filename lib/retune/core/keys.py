@@ -16,6 +16,8 @@ CODE_VERSION = "3"
 """Bumped when a stage's output changes for the same input."""
 
 _DIGEST_BYTES = 16
+_SHOWN_DIGITS = 8
+"""Of ten thousand tasks, two have the same ones with a probability of one in a hundred."""
 
 
 def content_key(*values: object) -> str:
@@ -31,6 +33,11 @@ def content_key(*values: object) -> str:
         for piece in _canonical(value):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def short_key(key: str) -> str:
+    """The digits of a content key that names show: tasks of one store differ in them."""
+    return key[:_SHOWN_DIGITS]
 
 
 def file_key(path: Path) -> str:

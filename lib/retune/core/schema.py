@@ -170,8 +170,8 @@ def extended(kind: type | None, **fields: Any) -> Any:
 
 
 def pack(message: object) -> bytes:
-    """A message of a process to another one, with its arrays: for `unpack`."""
-    return msgspec.msgpack.encode((type(message).__name__, message), enc_hook=_packed_array)
+    """A message of a process to another one, with its arrays, paths and ranges: for `unpack`."""
+    return msgspec.msgpack.encode((type(message).__name__, message), enc_hook=_packed)
 
 
 def unpack(kinds: Sequence[type[T]], frame: bytes | memoryview, most_bytes: int) -> T:
@@ -186,7 +186,7 @@ def unpack(kinds: Sequence[type[T]], frame: bytes | memoryview, most_bytes: int)
         name, body = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
         if name not in known:
             raise RecordError(f"message: expected one of {', '.join(known)}, got {_shown(name)}")
-        return msgspec.msgpack.decode(body, type=known[name], dec_hook=_unpacked_array)
+        return msgspec.msgpack.decode(body, type=known[name], dec_hook=_unpacked)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise RecordError(f"message: expected one of {', '.join(known)}; {error}") from None
 
@@ -203,9 +203,11 @@ _ARRAY_KINDS = "biufV"
 """Of numpy's types, those that are numbers; V are the small floats of `ml_dtypes`."""
 
 
-def _packed_array(value: object) -> object:
-    if isinstance(value, str):
+def _packed(value: object) -> object:
+    if isinstance(value, str | Path):
         return str(value)
+    if isinstance(value, range):
+        return (value.start, value.stop, value.step)
     import numpy as np
 
     if isinstance(value, np.generic):
@@ -217,13 +219,23 @@ def _packed_array(value: object) -> object:
     return (value.dtype.name, value.shape, pieces)
 
 
-def _unpacked_array(kind: type, data: object) -> object:
+def _unpacked(kind: type, data: object) -> object:
+    if kind is Path:
+        return Path(msgspec.convert(data, str))
+    if kind is range:
+        return range(*msgspec.convert(data, tuple[int, int, int]))
+    import numpy as np
+
+    if kind is not np.ndarray:
+        raise TypeError(f"unpack: {kind} has no form as a message")
+    return _unpacked_array(data)
+
+
+def _unpacked_array(data: object) -> object:
     import numpy as np
 
     from retune.core.dtypes import ENTRIES, numpy_dtype
 
-    if kind is not np.ndarray:
-        raise TypeError(f"unpack: {kind} has no form as a message")
     name, shape, pieces = msgspec.convert(data, tuple[str, tuple[Count, ...], list[bytes]])
     try:
         dtype = numpy_dtype(name) if name in ENTRIES else np.dtype(name)

@@ -4,15 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from retune.core.dims import Size
 from retune.core.errors import InputError
-from retune.graph.graph import Graph
+from retune.graph.graph import Graph, Node
 from retune.graph.passes.indices import index_counts
 from retune.ir.plan import quiet
 from retune.ops import Array, lookup
+from retune.ops.registry import HOST
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Every output of the graph by name, of the type that the graph states for it.
+    """Every output of the graph by name, of the type that the graph states for it; extents that it
+    counts are those of these inputs.
 
     Values are dropped after their last use. Raises: InputError when an input is missing, or has
     another shape or element type.
@@ -33,14 +36,22 @@ def run_parts(
     Raises: InputError, as `run_graph` does.
     """
     runs: list[dict[str, Array]] = [dict(graph.constants) for _ in parts]
+    counted: list[dict[str, int]] = [{} for _ in parts]
+    counts = [(s, v, axis) for s, (v, axis) in graph.sizes.items() if s.counted]
+
+    def made_by(node: Node) -> list[tuple[Size, str, int]]:
+        return [entry for entry in counts if entry[1] in node.outputs]
+
     for values, inputs in zip(runs, parts, strict=True):
         values.update((name, _checked(graph, name, inputs)) for name in graph.inputs)
     last = {value: i for i, node in enumerate(graph.nodes) for value in node.inputs}
     for position, node in enumerate(graph.nodes):
         op = lookup(node.op)
-        for values in runs:
+        for values, sizes in zip(runs, counted, strict=True):
             arrays = [values[value] if value else None for value in node.inputs]
-            values.update(zip(node.outputs, op.reference(arrays, node.attrs), strict=True))
+            attrs = node.at(sizes).attrs if sizes and node.op != HOST else node.attrs
+            values.update(zip(node.outputs, op.reference(arrays, attrs), strict=True))
+            sizes.update((s.name, values[v].shape[axis]) for s, v, axis in made_by(node))
         for value in node.outputs:
             changed = change(value, [values[value] for values in runs])
             for values, array in zip(runs, changed, strict=True):

@@ -104,15 +104,18 @@ class Graph(Subgraph):
 
     @property
     def sizes(self) -> dict[Size, tuple[str, int]]:
-        """The input and the dimension that each size is the extent of, in the order of the inputs.
+        """The input, or what a host step makes, and the dimension that each size is the extent of,
+        in order.
 
-        Others are elements of inputs, see `sizes_of_inputs`. Raises: ModelError for a size that no
-        input states.
+        Others are elements of inputs, see `sizes_of_inputs`. Raises: ModelError for a size that
+        none of them states.
         """
         found: dict[Size, tuple[str, int]] = {}
-        for name in self.inputs:
+        made = (v for n in self.nodes if lookup(n.op).kind == "host" for v in n.outputs if v)
+        for name in (*self.inputs, *made):
             for axis, extent in enumerate(self.types[name].shape):
-                if isinstance(extent, Dim) and (size := extent.size) is not None:
+                size = extent.size if isinstance(extent, Dim) else None
+                if size is not None and (size.counted or name in self.inputs):
                     found.setdefault(size, (name, axis))
         read = (extent for entry in self.types.values() for extent in entry.shape)
         elements = (element for entry in self.values.values() for element in entry)
@@ -130,7 +133,9 @@ class Graph(Subgraph):
         Raises: InputError for arrays that contradict each other.
         """
         stated = [
-            (size.name, name, inputs[name].shape[d]) for size, (name, d) in self.sizes.items()
+            (size.name, name, inputs[name].shape[d])
+            for size, (name, d) in self.sizes.items()
+            if not size.counted
         ]
         for name, elements in self.values.items():
             for dim, number in zip(elements, inputs[name].reshape(-1).tolist(), strict=True):

@@ -5,7 +5,7 @@ Read `Intrinsic` in `intrinsic`. `dot4` is the entry to copy for an instruction 
 nest of loops is what an instruction computes. Importing this package registers all of them.
 """
 
-from retune.intrinsics import dot4, tile8, warp8
+from retune.intrinsics import dot2, dot4, tile8, tile16, warp8
 from retune.intrinsics.intrinsic import (
     FIRST,
     SECOND,
@@ -38,6 +38,7 @@ __all__ = [
     "TileIndex",
     "Warp",
     "build_options",
+    "dot2",
     "dot4",
     "intrinsic",
     "intrinsics",
@@ -46,5 +47,6 @@ __all__ = [
     "mismatch",
     "register_intrinsic",
     "tile8",
+    "tile16",
     "warp8",
 ]

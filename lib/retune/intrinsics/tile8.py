@@ -28,28 +28,33 @@ PACK = 4
 _ROW_BYTES = COLUMNS * PACK
 
 
-def _amx(signature: Signature) -> list[str]:
-    """As assembly, with registers by their number, which compilers need not know.
+def amx_steps(dot: str, item_bytes: int) -> list[str]:
+    """The steps with that instruction, on elements of so many bytes.
 
-    Registers are configured for a kernel and released at its end. Nothing else uses them, so they
-    keep what they hold from one statement to the next; the order of statements is kept.
+    As assembly, with registers by their number, which compilers need not know. Registers are
+    configured for a kernel and released at its end. Nothing else uses them, so they keep what they
+    hold from one statement to the next; the order of statements is kept.
 
-    Source: Intel's Instruction Set Reference, LDTILECFG, TILELOADD, TDPBUSD, TILESTORED.
+    Source: Intel's Instruction Set Reference, LDTILECFG, TILELOADD, TDPBUSD, TDPBF16PS, TILESTORED.
     """
-    dot = "tdpbusd" if signature.dtypes[0] == UINT8 else "tdpbssd"
     rows = ':: "r"({}), "r"((long)({})) : "memory"'
+    pitch = "pitch" if item_bytes == 1 else f"{item_bytes} * (pitch)"
     return [
         "REGISTER(n)",
         'CONFIGURE(to) __asm__ volatile("ldtilecfg (%0)" :: "r"(to) : "memory")',
         'RELEASE() __asm__ volatile("tilerelease" ::)',
         'ZERO(n) __asm__ volatile("tilezero %%tmm" #n ::)',
         "LOAD(n, at, pitch, rows, bytes) "
-        f'__asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n {rows.format("at", "pitch")})',
+        f'__asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n {rows.format("at", pitch)})',
         "DOT(n, a, b, rows, words) "
         f'__asm__ volatile("{dot} %%tmm" #b ", %%tmm" #a ", %%tmm" #n ::)',
         "STORE(n, to, pitch, rows) "
         f'__asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" {rows.format("to", "4 * (pitch)")})',
     ]
+
+
+def _amx(signature: Signature) -> list[str]:
+    return amx_steps("tdpbusd" if signature.dtypes[0] == UINT8 else "tdpbssd", 1)
 
 
 def _plain(signature: Signature) -> list[str]:
@@ -72,8 +77,11 @@ def _plain(signature: Signature) -> list[str]:
     ]
 
 
-def _palette(shapes: Sequence[tuple[int, int]]) -> list[int]:
-    """Source: Intel's Instruction Set Reference, LDTILECFG, palette 1."""
+def palette(shapes: Sequence[tuple[int, int]]) -> list[int]:
+    """The bytes that configure registers of so many rows of so many bytes.
+
+    Source: Intel's Instruction Set Reference, LDTILECFG, palette 1.
+    """
     config = [1, *[0] * 63]
     for register, (rows, size) in enumerate(shapes):
         config[16 + 2 * register], config[48 + register] = size, rows
@@ -93,7 +101,7 @@ TILE8 = register_intrinsic(
         ),
         residence="register tile",
         registers=8,
-        configuration=_palette,
+        configuration=palette,
         implementations=(
             Implementation(
                 "amx",

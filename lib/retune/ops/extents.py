@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from retune.core.dims import Dim, always_equal, is_fixed
+from retune.core.dims import Dim, always_equal, apart, is_fixed, note
 from retune.core.dtypes import BOOL, Array, DType, TensorType
 from retune.ir import expr
 from retune.ir.expr import Expr, as_expr, const, equal, select
@@ -195,9 +195,11 @@ def over_extents(
         return None
     if any(array is not None and array.size > _MOST for array in arrays):
         return None
-    found = _computed(definition, arrays, attrs, made)
-    if found is None:
+    with apart() as assumed:
+        found = _computed(definition, arrays, attrs, made)
+    if found is None or any(condition.counted for condition in assumed.conditions):
         return None
+    note(assumed.conditions)
     elements = [_as_element(value, made.dtype) for value in np.asarray(found).reshape(-1).tolist()]
     if all(not isinstance(value, Dim | Ratio) for value in elements):
         return np.asarray(elements, made.dtype.numpy).reshape(made.shape)

@@ -235,7 +235,7 @@ def _originals(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> Callable[[SizeValues], Original]:
     """What gives the network that the bundle is of, at sizes of it; a fixed one has none."""
-    recipe = read_recipe(Path(network.recipe)) if network.recipe else None
+    recipe = Path(network.recipe).read_text(encoding="utf-8") if network.recipe else ""
     shapes = {value.name: value.shape for value in network.inputs}
     if compiled.programs:
         shapes = read_outline(compiled.file(compiled.module)).input_shapes

@@ -28,7 +28,7 @@ def load(
 ) -> pd.DataFrame:
     """The records below `root` (default: the RETUNE_RECORDS folder) that match every filter.
 
-    `load(status="ok", task_name=["conv2d_0", "conv2d_1"])` keeps rows with these values.
+    `load(status="ok", phase=["search", "layout"])` keeps rows with these values.
     Raises: InputError for an unknown column, or a folder that is not there; RecordError for a file
     of a newer schema.
     """

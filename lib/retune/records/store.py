@@ -46,6 +46,12 @@ Filter = str | int | float | Sequence[str | None] | Sequence[int]
 ALWAYS = frozenset(("record_id", "task_key", "status"))
 """Columns that every file of records has had since the first version."""
 
+CONDITIONS = (
+    *("constants", "place", "layout_in", "layout_out"),
+    *("host", "compute_units", "affinity", "flush"),
+)
+"""Columns of `tasks` that say under which conditions, beside the device."""
+
 _LOG = logging.getLogger(__name__)
 _READERS = 8
 _STALE_S = 3600.0
@@ -148,7 +154,7 @@ class RecordStore:
     def tasks(self) -> pd.DataFrame:
         """One row for each task and its conditions: trials, right ones, the best time in us."""
         identity = ["task_key", "device", "conditions"]
-        about = ["task_name", "constants", "place", "flops"]
+        about = ["task_name", *CONDITIONS, "flops"]
         columns = [*identity, *about, "status", "median_us", "timestamp"]
         table = self.table(None, columns)
         right = pc.cast(pc.equal(table.column("status"), "ok"), pa.int64())
@@ -173,7 +179,7 @@ class RecordStore:
         }
         frame = as_frame(result).rename(columns=names)
         frame["best_gflops"] = frame["flops"] / frame["best_us"] / 1e3
-        shown = ["task_name", "trials", "ok", "best_us", "best_gflops", "constants", "place"]
+        shown = ["task_name", "trials", "ok", "best_us", "best_gflops", *CONDITIONS]
         frame = frame.reindex(columns=[*shown, *identity, "flops", "last"])
         return frame.sort_values(by=["task_name", "device"], ignore_index=True)
 

@@ -76,10 +76,6 @@ class AffineAccess:
         form = affine(self.load.indices[-1], self.last)
         return form is not None and all(step == const(1) for step in form[0].values())
 
-    def rows_of(self, size: int) -> bool:
-        """Whether its last dimension is a multiple of so many elements."""
-        return evaluate_int(self.load.buffer.shape[-1]) % size == 0
-
     def follows(self, axes: Collection[Var]) -> bool:
         """Whether some index moves with these axes; the number of a group does not."""
         forms = (affine(index, axes) for index in self.load.indices)

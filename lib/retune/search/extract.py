@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from retune.core.dims import example, most
+from retune.core.keys import short_key
 from retune.frontend.host.step import step_of
 from retune.graph.fuse import ALIAS, Group, group_graph, group_renamed, partition
 from retune.graph.graph import Graph, GraphBuilder
@@ -15,11 +16,13 @@ from retune.graph.passes.storage import computed_wide
 from retune.graph.rewrite import renamed
 from retune.graph.scan import SCAN, Scan, StepGraph, step_graph
 from retune.ir.merge import merge_axes
+from retune.ir.moved import moved_as_stored
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
 from retune.ir.storage import Storage
 from retune.ops.blocked import BLOCKED_CONV
-from retune.ops.registry import HOST
+from retune.ops.registry import HOST, ints
+from retune.ops.shapes import CHANNELS_LAST
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 from retune.targets.vta.config import VtaConfig
@@ -173,11 +176,12 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
     moves = inclusions_of(group, graph)
     batches = [tensor.buffer for tensor in ends.values() if moves and most(tensor.shape[0]) > 1]
-    merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
+    narrow = moved_as_stored(made_as_read(tensors.dag))
+    merged = merge_axes(split_patches(narrow), rows=rows, batches=batches)
     strides = group.anchor.attrs.get("strides")
     return Task(
         key=merged.key,
-        name=group.name,
+        name=_task_name(graph, group, merged.key),
         op=_op_name(graph, group),
         weight=1,
         graph=alone,
@@ -216,7 +220,13 @@ def _packed_task(alone: Graph, config: VtaConfig) -> Task:
     kind = f"{BLOCKED_CONV}_transpose" if work.transposed else BLOCKED_CONV
     return Task(
         key=dag.key,
-        name=f"{kind}_{work.c * config.block}x{work.h}x{work.w}_{work.o * config.block}",
+        name="_".join(
+            [
+                f"{kind}_{work.c * config.block}x{work.h}x{work.w}_{work.o * config.block}",
+                "x".join(map(str, work.kernel)),
+                short_key(dag.key),
+            ]
+        ),
         op=SUMS,
         weight=1,
         graph=alone,
@@ -230,6 +240,28 @@ def _packed_task(alone: Graph, config: VtaConfig) -> Task:
         stride=work.strides[0],
         packed=Packed(work=work, config=config),
     )
+
+
+def _task_name(graph: Graph, group: Group, key: str) -> str:
+    """The group's ops, the extents of its window, and what tells it from all other tasks.
+
+    Such as `conv2d_add_relu_3x3_4f2a90c1`.
+    """
+    ops = group.name.rpartition("_")[0]  # what follows is its number in the graph
+    window = "x".join(map(str, _window(graph, group)))
+    return "_".join(part for part in (ops, window, short_key(key)) if part)
+
+
+def _window(graph: Graph, group: Group) -> tuple[int, ...]:
+    """The spatial extents of a convolution's kernel or of a pooling window; none for other ops."""
+    node = group.anchor
+    layout = node.attrs.get("layout")
+    if "strides" not in node.attrs or not isinstance(layout, str):
+        return ()
+    if "kernel" in node.attrs:
+        return ints(node.attrs, "kernel")
+    shape = graph.types[node.inputs[1]].shape
+    return shape[:-2] if layout in CHANNELS_LAST else shape[2:]
 
 
 def _op_name(graph: Graph, group: Group) -> str:

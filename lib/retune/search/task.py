@@ -8,10 +8,10 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
-from retune.core.dims import SizeValues, at, remembered, sizes_of
+from retune.core.dims import Size, SizeValues, at, counts_of, remembered, sizes_of
 from retune.core.dtypes import DType, TensorType, dtype_of
 from retune.core.errors import InputError
-from retune.core.keys import content_key
+from retune.core.keys import content_key, short_key
 from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
 from retune.device.measure.workload import Workload
@@ -39,6 +39,7 @@ class Task:
     key: str
     """Content key of the tensor expression: equal groups are one task."""
     name: str
+    """For people: its ops, its window and a part of its key. Unique within a store."""
     op: str
     weight: int
     graph: Graph | None
@@ -117,6 +118,11 @@ class Task:
             input_shapes=tuple(_shape_at(shape, values) for shape in self.input_shapes),
             output_shape=_shape_at(self.output_shape, values),
         )
+
+    @property
+    def counts(self) -> frozenset[Size]:
+        """The sizes among its extents that a step of the network computes."""
+        return counts_of(e for shape in (self.output_shape, *self.input_shapes) for e in shape)
 
     @property
     def program(self) -> Program:
@@ -251,7 +257,7 @@ def expression_task(dag: Dag, schedules: Callable[[Program], Space] | None = Non
     out = dag.outputs[0]
     task = Task(
         key=scheduled.key,
-        name=out.name,
+        name=f"{out.name}_{short_key(scheduled.key)}",
         op=_heaviest(dag),
         weight=1,
         graph=None,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from retune.core.dims import is_fixed
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
-from retune.intrinsics.matching import matching_block
+from retune.intrinsics.matching import matching_block, pack_index
 from retune.ir.evaluate import evaluate_int
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
@@ -47,9 +47,7 @@ def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:
     along = stage.steps[-1].var
     found = matching_block(entry, stage.block, [along] * len(entry.axes))
     apart = any(
-        operand.last != frozenset({along})
-        or not operand.adjacent
-        or not operand.rows_of(entry.pack)
+        pack_index(operand.load, along, entry.pack) is None
         for operand in stage.operands
         if not operand.constant
     )

@@ -147,7 +147,7 @@ def test_two_losses_end_it_with_a_sentence(asking: str, lost: ChildLostError, fo
 
 def test_a_peer_that_crashes_is_named(folder: Path) -> None:
     def fault(request: object) -> object:
-        return CRASH if isinstance(request, Open) and isinstance(request.entrant, Rival) else None
+        return CRASH if isinstance(request, Open) and request.rival else None
 
     with pytest.raises(DeviceError, match=r"^net.onnx: loading in onnxruntime on fake crashed"):
         examiner_of(FakeChild(fault)).compare({"a": folder, "b": ORT})

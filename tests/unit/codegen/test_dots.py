@@ -1,4 +1,4 @@
-"""Dot products of bytes: which loops become instructions, and their text."""
+"""Dot products of bytes and of pairs: which loops become instructions, and their text."""
 
 from dataclasses import replace
 
@@ -8,15 +8,16 @@ from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.core.errors import CodegenError, ScheduleError
+from retune.intrinsics import intrinsic
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
-from tests.support.dags import byte_product, dense, product_of_bytes
+from tests.support.dags import byte_product, dense, pair_product, product_of_bytes
 from tests.support.oracle import assert_same_meaning
 
 
-def tiled(dag: Dag, lanes: int, *, pack: bool = True) -> Schedule:
+def tiled(dag: Dag, lanes: int, *, pack: bool = True, dot: str = "dot4") -> Schedule:
     """A tile of three rows by one vector of columns, with dot products inside."""
     s = Schedule(from_dag(dag, "net"))
     out = s.cache_write("y")
@@ -26,9 +27,9 @@ def tiled(dag: Dag, lanes: int, *, pack: bool = True) -> Schedule:
     s.reorder(outer, columns, rows, lane)
     s.compute_at("y", columns)
     s.bind(outer, "group.0")
-    far, near = s.split("y.k", [4])
+    far, near = s.split("y.k", [intrinsic(dot).k])
     s.reorder(far, "y.i", "y.j", near)
-    s.tensorize(near, "dot4")
+    s.tensorize(near, dot)
     for loop in ("y.j", lane):
         s.vectorize(loop)
     for loop in ("y.i", rows):
@@ -77,6 +78,18 @@ def test_the_instructions_of_arm(golden):
         assert f"// dot4.{way}\n" in text
         assert "// dot4.plain\n" in lower(s.program, replace(CPU, offers=(f"dot4.{other}",))).text
     assert "".join(found) == golden
+
+
+def test_pairs(golden):
+    """Each implementation's function, and a kernel of one of them."""
+    found: list[str] = []
+    for lanes, way in ((16, "avx512"), (4, "bfdot"), (16, "plain")):
+        s = tiled(pair_product(6, 8, 16), lanes, dot="dot2")
+        assert_same_meaning(pair_product(6, 8, 16), s.program)
+        text = lower(s.program, replace(CPU, offers=(f"dot2.{way}",))).text
+        assert f"// dot2.{way}\nstatic float{lanes} dot2_bb_{lanes}(" in text
+        found.append(text[: text.index("#endif")])
+    assert "".join((*found, text[text.index("#endif") :])) == golden
 
 
 def test_lanes_that_do_not_lie_side_by_side_are_put_together():
@@ -146,7 +159,7 @@ def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():
 @pytest.mark.parametrize(
     ("dag", "factor", "intrinsic", "message"),
     [
-        (byte_product(4, 8, 4), 4, "mma", r"no intrinsic 'mma'; there are dot4"),
+        (byte_product(4, 8, 4), 4, "mma", r"no intrinsic 'mma'; there are dot2, dot4"),
         (byte_product(4, 8, 4), 2, "dot4", r"a nest of 4 steps around one block, got 2"),
         (
             dense(4, 8, 4, epilogue=False),

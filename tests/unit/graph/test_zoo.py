@@ -16,16 +16,12 @@ from retune.graph.passes.pipeline import optimise
 
 QUICK: list[tuple[str, tuple[int, ...] | None]] = [
     ("zoo:mlp", None),
-    ("zoo:kws", None),
     ("zoo:kws", (2, 40, 49)),
     ("zoo:mobilenet", (2, 3, 64, 64)),
     ("zoo:resnet18_v1", (1, 3, 64, 64)),
     ("zoo:squeezenet_v1.1", (1, 3, 67, 67)),
-    ("zoo:ssd_resnet50_512", (1, 3, 128, 128)),
     ("zoo:inception_v3", (1, 3, 107, 107)),
-    ("light:squeezenet", None),
     ("light:shufflenet", None),
-    ("light:inception_v1", None),
 ]
 LARGE = [
     *(f"zoo:{name}" for name in ZOO),

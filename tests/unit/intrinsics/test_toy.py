@@ -91,7 +91,7 @@ def test_names_are_unique(toy: Intrinsic):
 
 
 def test_it_is_not_known_without_its_entry():
-    with pytest.raises(ScheduleError, match=r"no intrinsic 'sad4'; there are dot4"):
+    with pytest.raises(ScheduleError, match=r"no intrinsic 'sad4'; there are dot2, dot4"):
         scheduled(differences(3, 8, 5))
 
 

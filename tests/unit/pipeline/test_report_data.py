@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,13 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.rows import result_data
 from retune.pipeline.summary import summarize
+from retune.records.conditions import Conditions
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report.html import render
 from tests.flows.fakes import FakeStages
-from tests.unit.records import test_store
+from tests.support.store import DEVICE as STORE_DEVICE
+from tests.support.store import record as store_record
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVICE = "fake device"
@@ -150,9 +153,52 @@ def test_example_prints_best_curve_and_reasons(tmp_path: Path):
     assert "line 2" not in done.stdout
 
 
+WITHIN = Conditions(
+    device=STORE_DEVICE, instance="pocl", host="", compute_units=2, affinity="",
+    spread_bytes=0, constants="warm", flush=False, place="network:a",
+)  # fmt: skip
+
+
+def mixed(store: Path) -> None:
+    """A task on two devices, and a finalist of it in its network."""
+    alone = replace(WITHIN, place="alone")
+    other = replace(alone, device="other")
+    made = [
+        store_record(1, conditions=alone),
+        store_record(2, conditions=other, device="other"),
+        store_record(-9, conditions=WITHIN, phase="final"),
+    ]
+    RecordStore(store).append(made)
+
+
+def test_curves_hold_trials_of_one_device_and_no_times_of_networks(tmp_path: Path):
+    mixed(tmp_path)
+    done = example("analyse_records.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    best, curves = done.stdout.split("best so far")
+    assert " 2.0 " in best and " 2.0" not in curves.partition("failures")[0]
+    assert len([line for line in curves.splitlines() if " alone " in line]) == 2
+
+
+def test_the_grouping_that_the_documentation_states_mixes_no_conditions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each line of the page's program runs; its best times are those of `records best`."""
+    mixed(tmp_path / "artifacts/records")
+    page = (ROOT / "docs/records.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    program = program.replace("right.groupby(alike)", "best = right.groupby(alike)", 1)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(program, found)  # noqa: S102  of docs/records.md
+    assert sorted(found["best"].tolist()) == [2.0, 12.0, 13.0]
+    rows = RecordStore(tmp_path / "artifacts/records").tasks()
+    assert sorted(rows["best_us"].tolist()) == [2.0, 12.0, 13.0]
+
+
 @pytest.mark.process
 def test_example_asks_in_every_way_that_is_installed(tmp_path: Path):
-    RecordStore(tmp_path).append([test_store.record(number) for number in range(3)])
+    RecordStore(tmp_path).append([store_record(number) for number in range(3)])
     done = example("records_three_ways.py", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "181.818182" in done.stdout, "2 MFLOP in 11 us"

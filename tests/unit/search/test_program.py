@@ -39,7 +39,11 @@ def test_a_schedule_function_is_tuned(store: Path):
     assert tuned.candidate.sketch.startswith("tiled.")
     assert measured(tuned.source).median_us == tuned.time_us
     assert tuned.opencl == tuned.source.text
-    assert "C: " in str(tuned) and "the best of 10 candidates (10 right)" in str(tuned)
+    assert (
+        "C_" in tuned.task.name
+        and f"{tuned.task.name}: " in str(tuned)
+        and "the best of 10 candidates (10 right)" in str(tuned)
+    )
     assert not runner.closed
 
 

@@ -43,6 +43,19 @@ def test_equal_groups_are_one_task_with_their_number():
     assert [g.task_key for g in found.groups[:2]] == [next(iter(found.tasks))] * 2
 
 
+@pytest.mark.parametrize("window", [(3, 3), (1, 5)])
+def test_a_name_states_ops_window_and_key(window: tuple[int, int]):
+    """Names of tasks with other keys differ, in whichever networks they are."""
+    image, weights = TensorType((1, 9, 9, 4)), TensorType((*window, 4, 8))
+    rest = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1}
+    convolved = one_op("conv2d", image, weights, layout="NHWC", **rest)
+    (task,) = extract(convolved).tasks.values()
+    assert task.name == f"conv2d_{window[0]}x{window[1]}_{task.key[:8]}"
+    pooling = {"kernel": window, "layout": "NHWC", **rest}
+    (task,) = extract(one_op("max_pool2d", image, **pooling)).tasks.values()
+    assert task.name == f"max_pool2d_{window[0]}x{window[1]}_{task.key[:8]}"
+
+
 def test_an_alias_has_no_task():
     found = extract(optimise(network()))
     assert [p.task_key is None for p in found.groups] == [

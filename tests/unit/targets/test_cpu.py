@@ -28,11 +28,13 @@ from tests.support.dags import (
     dense,
     depthwise,
     elementwise,
+    in_bfloat16,
     integers,
     interwoven,
     neighbours,
     packed_product,
     padded_squares,
+    pair_product,
     pool,
     random_dag,
     reduction,
@@ -149,6 +151,25 @@ def test_matrix_registers_take_tiles_of_bytes(name: str):
     assert_space_is_right(dag, AMX, candidates=2, seed=len(name))
     assert any(".matrix." in s.name for s in cpu_space(from_dag(dag), AMX).sketches)
     assert not any(".matrix." in s.name for s in cpu_space(from_dag(dag), VNNI).sketches)
+
+
+BF16 = replace(GENERIC_CPU, instructions=("dot2.avx512", "tile16.amx"))
+PAIRS = {
+    "one tap": in_bfloat16(conv2d(1, 5, 14, 64, 32, 1, pad=0)),
+    "padded": in_bfloat16(conv2d(1, 6, 9, 32, 48)),
+    "strided": in_bfloat16(conv2d(1, 9, 21, 32, 32, stride=2)),
+    "grouped": in_bfloat16(conv2d(1, 6, 9, 64, 64, groups=2)),
+    "matrix": pair_product(40, 64, 48),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_of_bfloat16_are_summed_by_words_and_tiles(name: str):
+    dag = PAIRS[name]
+    assert_space_is_right(dag, BF16, candidates=1, seed=len(name))
+    forms = {s.name.split(".", 2)[2] for s in cpu_space(from_dag(dag), BF16).sketches}
+    assert any(f.endswith(".words") for f in forms) and any("slow" in f for f in forms), forms
+    assert all(f.endswith(".words") or ".matrix" in "." + f for f in forms), forms
 
 
 @pytest.mark.parametrize("name", NO_TILES)

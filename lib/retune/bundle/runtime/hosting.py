@@ -2,7 +2,8 @@
 
 Read `HostCall`. Values that cross lie with the inputs and outputs, where the host reads and writes
 in place if it can; what no launch reads stays on the host. A module runs its parts in turns: it
-enqueues a part's launches and then calls its host steps, whose reads wait for the launches.
+enqueues a part's launches and then calls its host steps, whose reads wait for the launches. Steps
+may find sizes, on which the parts behind them depend.
 """
 
 import time
@@ -14,9 +15,11 @@ import numpy as np
 from retune.bundle.plan import NetworkPlan, PlanHost, made_by_hosts, storage_roots
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
+from retune.bundle.sizes import PlanSize
 from retune.core.dims import SizeValues
 from retune.core.dtypes import TensorType
-from retune.device.opencl.runtime import Device, PreparedKernel
+from retune.core.errors import InputError
+from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 Values = MutableMapping[str, np.ndarray]
 """What the host has of a run, by storage root: inputs, sizes, and what host steps have made."""
@@ -35,6 +38,8 @@ class HostRun:
     seconds: float
     """From when the device was done with what came before; the ways to and fro are part of it. Of
     an accelerator's step what it takes there."""
+    counts: Mapping[str, int]
+    """The sizes that it found, by name."""
 
 
 class HostCall:
@@ -46,9 +51,15 @@ class HostCall:
         self.step = step
         self._device = device
         self._model = step.opened
+        self._plan = plan
+        self._counts = [
+            (each, step.outputs.index(each.input))
+            for each in plan.sizes
+            if each.counted and each.input in step.outputs
+        ]
         self._takes = [_taker(name, plan, types[name], held, device) for name in step.inputs]
         self._writers = [
-            device.writer(held.interface(name, device), types[name])
+            _writer(types.get(name), held.interface(name, device), device)
             if name in held.placement.places
             else None
             for name in step.outputs
@@ -57,12 +68,14 @@ class HostCall:
     def __call__(self, values: Values) -> HostRun:
         """`values` has what the step makes, and so has the device where it reads it.
 
-        Raises: ModelError if the step cannot work with what it reads.
+        Raises: ModelError if the step cannot work with what it reads; InputError if it makes more
+        than there may be.
         """
         self._device.finish()
         start = time.perf_counter()
         arrays = tuple(take(values) for take in self._takes)
         made = self._model.run(arrays)
+        counts = {each.size.name: self._count(each, made[n]) for each, n in self._counts}
         for name, write, array in zip(self.step.outputs, self._writers, made, strict=True):
             if write is not None:
                 write(array)
@@ -70,7 +83,26 @@ class HostCall:
                 values[name] = array
         taken = time.perf_counter() - start
         seconds = taken if self.step.simulated_s is None else self.step.simulated_s
-        return HostRun(step=self.step, inputs=arrays, outputs=made, seconds=seconds)
+        return HostRun(step=self.step, inputs=arrays, outputs=made, seconds=seconds, counts=counts)
+
+    def _count(self, each: PlanSize, made: np.ndarray) -> int:
+        assert each.axis is not None, "counts are extents"
+        found, size = made.shape[each.axis], each.size
+        if size.least <= found <= size.most:
+            return found
+        raise InputError(
+            f"bundle {self._plan.name}: host step {self.step.label}: expected {size.name} from "
+            f"{size.least} to {size.most}; it found {found} for these inputs; give other inputs"
+        )
+
+
+def _writer(
+    kind: TensorType | None, memory: DeviceMemory, device: Device
+) -> Callable[[np.ndarray], None]:
+    """What puts an array there; None: how large it is, is found with it."""
+    if kind is not None:
+        return device.writer(memory, kind)
+    return lambda array: device.write(memory, array)
 
 
 def _taker(
@@ -113,11 +145,18 @@ def prepare_parts(
     executor: Executor,
     held: Allocations,
     device: Device,
+    first: int = 0,
 ) -> tuple[RunPart, ...]:
-    """The parts in order of the variant for these sizes, with launches of the executor's form."""
+    """The parts in order of the variant for these sizes, with launches of the executor's form.
+
+    From that of number `first` on, up to the one that finds a size that is not among these.
+    """
+    unknown = {each.input for each in plan.sizes if each.size.name not in values}
     found: list[RunPart] = []
-    for part in plan.parts_of(plan.variant_at(values)):
+    for part in plan.parts_of(plan.variant_at(values))[first:]:
         launches = launches_at(executor.segments(part.first, part.end), values)
         hosts = tuple(HostCall(step, plan, types, held, device) for step in part.hosts)
         found.append(RunPart(launches=launches, hosts=hosts))
+        if any(name in unknown for step in part.hosts for name in step.outputs):
+            break
     return tuple(found)

@@ -26,6 +26,7 @@ class InputCheck:
         entries = [plan.buffer(name) for name in plan.inputs]
         self._types = {e.name: TensorType(e.shape, DType(e.dtype)) for e in entries}
         self._expected = [(name, t.dtype.numpy) for name, t in self._types.items()]
+        self._sizes = [each for each in plan.sizes if not each.counted]
         self._stating = [n for n, name in enumerate(self._types) if name in plan.values]
         """Numbers of the inputs whose elements are sizes."""
 
@@ -73,7 +74,7 @@ class InputCheck:
         given = dict(zip(self._types, arrays, strict=True))
         stated = {name: self._stated(name, given[name]) for name in self._plan.values}
         values: dict[str, int] = {}
-        for each in self._plan.sizes:
+        for each in self._sizes:
             shape = given[each.input].shape
             if len(shape) != len(self._types[each.input].shape):
                 raise self._unfit(each.input, _shown(shape), "bring it into that layout")
@@ -137,7 +138,7 @@ class InputCheck:
             raise self._unfit(name, got, "compile the model for this shape with --shape")
         sources = ", ".join(
             f"{each.size.name}={values[each.size.name]} by {place}{each.input}"
-            for each in self._plan.sizes
+            for each in self._sizes
             for place in ["" if each.axis is None else f"axis {each.axis} of "]
         )
         raise self._unfit(

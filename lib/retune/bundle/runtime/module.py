@@ -8,7 +8,7 @@ commands of 20 us each. A network with host steps runs in parts, see `hosting`.
 
 Where extents depend on sizes, memory is there for the largest ones. What a run of some sizes needs
 is prepared when they come, see `_AtSizes`, and kept for the next runs of the same; nothing is
-compiled or allocated for it.
+compiled or allocated for it. Where a host step finds a size, what runs behind it is prepared then.
 """
 
 import operator
@@ -38,7 +38,7 @@ from retune.bundle.runtime.executor import make_executor, settle
 from retune.bundle.runtime.hosting import HostRun, RunPart, launches_at, prepare_parts
 from retune.bundle.runtime.inputs import InputCheck, Key
 from retune.codegen.source import KernelLaunch
-from retune.core.dims import SizeValues, at
+from retune.core.dims import SizeValues, at, sizes_of
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -86,9 +86,12 @@ class _AtSizes:
     """What a run for some sizes needs."""
 
     values: SizeValues
+    first: int
+    """Number of its first part."""
     parts: tuple[RunPart, ...]
+    """Up to the one that finds further sizes."""
     whole: tuple[PreparedKernel, ...]
-    """The launches of all parts."""
+    """The launches of all of them."""
     types: Mapping[str, TensorType]
     """Of inputs, outputs, and what host steps read and make."""
     writers: Sequence[Callable[[np.ndarray], None]]
@@ -145,46 +148,68 @@ class Module:
         names = dict.fromkeys([*plan.inputs, *read, *sizes])
         self._places = {name: held.interface(name, host) for name in names}
         steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
-        self._crossing = dict.fromkeys([*plan.inputs, *outputs, *steps])
+        self._crossing = {name: self._types[name] for name in [*plan.inputs, *outputs, *steps]}
         self._check = InputCheck(plan)
         self._prepared: dict[Key, _AtSizes] = {}
 
-    def _at(self, values: SizeValues) -> _AtSizes:
-        """What a run for these sizes needs."""
+    def _at(self, values: SizeValues, first: int = 0) -> _AtSizes:
+        """What a run for these sizes needs, from its part of that number on."""
         host, places = self._host, self._places
-        types = {name: _at(self._types[name], values) for name in self._crossing}
-        parts = prepare_parts(self._source, values, types, self._executor, self._held, host)
+        types = {
+            name: _at(kind, values)
+            for name, kind in self._crossing.items()
+            if all(size.name in values for size in sizes_of(kind.shape))
+        }
+        parts = prepare_parts(self._source, values, types, self._executor, self._held, host, first)
         outputs = self.plan.variant_at(values).outputs or self.plan.outputs
         pairs = list(zip(self.plan.outputs, outputs, strict=True))
         return _AtSizes(
             values=values,
+            first=first,
             parts=parts,
             whole=tuple(launch for part in parts for launch in part.launches),
             types=types,
             writers=[host.writer(places[name], types[name]) for name in self.plan.inputs],
             readers=[
-                (name, host.reader(places[own], types[own])) for name, own in pairs if own in places
+                (name, host.reader(places[own], types[own]))
+                for name, own in pairs
+                if own in places and own in types
             ],
             made=[(name, own) for name, own in pairs if own not in places],
             sizes=[
                 (each.buffer, np.array([values[each.size.name]], np.int32))
                 for each in self.plan.sizes
+                if each.size.name in values
             ],
         )
 
-    def _prepare(self, key: Key, arrays: Sequence[np.ndarray]) -> _AtSizes:
-        """The same for inputs like these, kept. Raises: InputError if they do not fit."""
-        found = self._at(self._check.sizes(arrays))
+    def _behind(self, now: _AtSizes, runs: Sequence[HostRun]) -> _AtSizes:
+        """What runs behind these steps; the sizes that they found are on the device."""
+        counts = {name: count for run in runs for name, count in run.counts.items()}
+        key: Key = ("behind", *now.values.items(), *counts.items())
+        found = self._prepared.get(key) or self._keep(
+            key, self._at({**now.values, **counts}, now.first + len(now.parts))
+        )
+        for name, array in found.sizes[len(now.sizes) :]:
+            self._host.write(self._places[name], array)
+        return found
+
+    def _keep(self, key: Key, found: _AtSizes) -> _AtSizes:
         if len(self._prepared) == _MOST_KEPT:
             del self._prepared[next(iter(self._prepared))]
         self._prepared[key] = found
         return found
+
+    def _prepare(self, key: Key, arrays: Sequence[np.ndarray]) -> _AtSizes:
+        """The same for inputs like these, kept. Raises: InputError if they do not fit."""
+        return self._keep(key, self._at(self._check.sizes(arrays)))
 
     def _set(self, wanted: _AtSizes) -> None:
         """The sizes of the next run are these."""
         for name, array in wanted.sizes:
             self._host.write(self._places[name], array)
         self._now = wanted
+        self._values = wanted.values
 
     def _fill(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The inputs are on the device, and the sizes are theirs; the inputs, in order.
@@ -262,16 +287,24 @@ class Module:
     ) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
         """What `run` returns, and what each host step read and made, in order."""
         arrays = self._fill(inputs)
-        values = dict([*zip(self.plan.inputs, arrays, strict=True), *self._now.sizes])
+        now = self._now
+        values = dict(zip(self.plan.inputs, arrays, strict=True))
         runs: list[HostRun] = []
-        for part in self._now.parts:
-            self._host.enqueue(part.launches)
-            runs += [call(values) for call in part.hosts]
-        outputs = {name: read() for name, read in self._now.readers}
-        for name, own in self._now.made:
+        done = 0
+        while True:
+            values.update(now.sizes)
+            for part in now.parts:
+                self._host.enqueue(part.launches)
+                runs += [call(values) for call in part.hosts]
+            if len(now.values) == len(self.plan.sizes):
+                break
+            now, done = self._behind(now, runs[done:]), len(runs)
+        self._values = now.values
+        outputs = {name: read() for name, read in now.readers}
+        for name, own in now.made:
             root = self._roots[own]
-            made, shape = values[root], self._now.types[own].shape
-            outputs[name] = made if own == root else made.reshape(shape).copy()
+            array, shape = values[root], now.types[own].shape
+            outputs[name] = array if own == root else array.reshape(shape).copy()
         return {name: outputs[name] for name in self.plan.outputs}, tuple(runs)
 
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
@@ -280,7 +313,7 @@ class Module:
         They work on whatever the buffers hold, for the sizes of the last run; for timing. Host
         steps between them do not run.
         """
-        launches = launches_at(self._executor.part(first, end, rounds), self._now.values)
+        launches = launches_at(self._executor.part(first, end, rounds), self._values)
 
         def run() -> None:
             self._host.enqueue(launches)
@@ -291,8 +324,10 @@ class Module:
     def run_launches(self) -> None:
         """All launches run, on whatever the buffers hold, for the sizes of the last run; steps
         between them do not. For timing."""
-        for part in self._now.parts:
-            self._host.enqueue(part.launches)
+        whole = (
+            self._now.whole if self._values is self._now.values else self._at(self._values).whole
+        )
+        self._host.enqueue(whole)
         self._host.finish()
 
     def benchmark(
@@ -336,7 +371,7 @@ class Module:
         """
         feeds, count = self.random_inputs() if inputs is None else inputs, max(1, repeat)
         self.run(feeds)
-        values = self._now.values
+        values = self._values
         variant, plan = self.plan.variant_at(values), self.plan.at(values)
         steps = [
             launch

@@ -15,6 +15,7 @@ from retune.bundle.runtime.module import Module
 from retune.bundle.runtime.simulated import module_on, simulated_times
 from retune.bundle.verify.bench import Benchmark, CountingClock, compare_times
 from retune.bundle.verify.examination import (
+    REQUESTS,
     Compare,
     Entrant,
     Failed,
@@ -104,7 +105,7 @@ class BundleWorker:
         return call
 
     def _open(self, request: Open) -> Opened:
-        call = self._call(request.entrant, request.bundle, request.sizes)
+        call = self._call(request.rival or request.bundle, request.bundle, request.sizes)
         call()
         start = perf_counter()
         call()
@@ -112,8 +113,7 @@ class BundleWorker:
 
     def _compare(self, request: Compare) -> Benchmark:
         if isinstance(self._device, SimulatedDevice):
-            bundles = {n: e for n, e in request.entrants.items() if isinstance(e, Path)}
-            plans = {name: self._module(bundle).plan for name, bundle in bundles.items()}
+            plans = {name: self._module(bundle).plan for name, bundle in request.bundles.items()}
             return simulated_times(
                 plans,
                 self._device.board,
@@ -121,9 +121,11 @@ class BundleWorker:
                 calibration=request.calibration,
             )
         clock = CountingClock()
+        entrants: dict[str, Entrant] = {**request.bundles, **request.rivals}
+        first = next(iter(request.bundles.values()))
         calls = {
-            name: self._timed(entrant, request.bundle, request.sizes, clock)
-            for name, entrant in request.entrants.items()
+            name: self._timed(entrant, first, request.sizes, clock)
+            for name, entrant in entrants.items()
         }
         if request.calibration:
             calls[request.calibration] = Reference(self._device).run
@@ -136,4 +138,4 @@ class BundleWorker:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves an Examiner until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, BundleWorker, open_device)
+    serve(channel, lifeline, device, BundleWorker, open_device, REQUESTS)

@@ -6,7 +6,7 @@ Plain data: boards, which have no oracle, know it as well.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,10 +16,6 @@ from retune.bundle.verify.bench import Benchmark, BenchOptions
 from retune.bundle.verify.compare import Verification
 from retune.core.dims import SizeValues
 from retune.core.errors import DeviceError, RetuneError
-
-if TYPE_CHECKING:
-    from retune.graph.quantize.recipe import Recipe
-
 
 T = TypeVar("T")
 
@@ -31,8 +27,8 @@ class Original:
     onnx: Path
     shapes: Mapping[str, tuple[int, ...]]
     """Of every input."""
-    recipe: "Recipe | None" = None
-    """What makes the integers of it that the bundle computes."""
+    recipe: str = ""
+    """JSON of the recipe (`graph.quantize`) that makes the integers that the bundle computes."""
     integers: bool = True
     """Whether a bundle that computes with integers is compared with numpy's; else with what other
     runtimes make of the file."""
@@ -53,13 +49,14 @@ Entrant = Path | Rival
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """Load an entrant, and call it twice on random inputs, a peer on the bundle's.
+    """Load a bundle, or a peer beside it, and call it twice on random inputs of the bundle.
 
     The second call is timed.
     """
 
-    entrant: Entrant
     bundle: Path
+    rival: Rival | None = None
+    """The peer; without one, the bundle is called."""
     sizes: SizeValues = field(default_factory=dict[str, int])
     """Those of the inputs; without any, they are the largest ones that the bundle is for."""
 
@@ -108,10 +105,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compare:
-    """Time the entrants in turns, peers on inputs of the bundle; the reply is a Benchmark."""
+    """Time bundles and peers in turns; the reply is a Benchmark.
 
-    entrants: Mapping[str, Entrant]
-    bundle: Path
+    Peers run on inputs of the first bundle.
+    """
+
+    bundles: Mapping[str, Path]
+    rivals: Mapping[str, Rival]
     baseline: str | None
     options: BenchOptions
     calibration: str = ""
@@ -148,6 +148,10 @@ class Run:
 
     bundle: Path
     inputs: Mapping[str, np.ndarray]
+
+
+REQUESTS: tuple[type, ...] = (Open, Run, Compare, Profile, ListForms, FindForm)
+"""What the process is asked on any board; with an oracle, also Verify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,14 +180,15 @@ class Examiner:
         bundle, or the baseline is none of the names.
         """
         options = options or BenchOptions()
-        bundles = [entry for entry in entrants.values() if isinstance(entry, Path)]
+        bundles = {name: entry for name, entry in entrants.items() if isinstance(entry, Path)}
         if not bundles:
             raise InputError("benchmark: expected a bundle among the entrants; got none")
-        for bundle in bundles:
+        for bundle in bundles.values():
             self._warn_if_foreign(bundle)
+        first = next(iter(bundles.values()))
         request = Compare(
-            entrants=dict(entrants),
-            bundle=bundles[0],
+            bundles=bundles,
+            rivals={name: entry for name, entry in entrants.items() if isinstance(entry, Rival)},
             baseline=baseline,
             options=options,
             calibration=calibration,
@@ -195,7 +196,7 @@ class Examiner:
         )
 
         def ask() -> Benchmark:
-            calls = [self._open(entry, bundles[0], sizes) for entry in entrants.values()]
+            calls = [self._open(entry, first, sizes) for entry in entrants.values()]
             calls += [_CALIBRATION_S] if calibration else []
             deadline = self._patience.answer_s + longest_s(calls, options, self._patience.slower)
             names = ", ".join(_identity(entry)[0] for entry in entrants.values())
@@ -292,9 +293,10 @@ class Examiner:
         name, file = _identity(entrant)
         identity = name, file, tuple((sizes or {}).items())
         if identity not in self._child.holds:
-            request = Open(entrant=entrant, bundle=bundle, sizes=sizes or {})
-            doing = f"{file}: loading" + ("" if entrant == file else f" in {name}")
             own = entrant if isinstance(entrant, Path) else bundle
+            rival = None if isinstance(entrant, Path) else entrant
+            request = Open(bundle=own, rival=rival, sizes=sizes or {})
+            doing = f"{file}: loading" + ("" if entrant == file else f" in {name}")
             opened = self._ask(doing, request, self._opening_s(own), Opened)
             self._child.holds.add(identity)
             self._calls[identity] = opened.call_s

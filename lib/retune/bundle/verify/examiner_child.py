@@ -16,13 +16,14 @@ from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
 from retune.bundle.verify.compare import Sampling, sampling, tolerance_of, verify
-from retune.bundle.verify.examination import Entrant, Original, Verdict, Verify
+from retune.bundle.verify.examination import REQUESTS, Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.verify.reach import OutputReach, Reach
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
 from retune.core.dims import SizeValues
 from retune.core.keys import file_key
+from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
 from retune.device.measure.worker import serve
 from retune.device.opencl.runtime import Device
@@ -32,7 +33,7 @@ from retune.frontend.onnx.importer import load_file
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.storage import in_compute_types
-from retune.graph.quantize.recipe import quantized
+from retune.graph.quantize.recipe import Recipe, quantized
 from retune.proto.file import external_files
 from retune.targets.vta.packed import packed_network
 
@@ -187,16 +188,16 @@ def rounding_of(
 
 def _graph_of(network: Original, spec: DeviceSpec) -> Graph:
     graph = load_file(network.onnx, network.shapes)
-    if network.recipe is not None:
-        graph = quantized(graph, network.recipe)
+    if network.recipe:
+        graph = quantized(graph, from_json(Recipe, network.recipe))
     return graph if spec.keeps_half else in_compute_types(graph)
 
 
 def _is_coded(plan: NetworkPlan, network: Original) -> bool:
     """Whether it has to compute what numpy makes of integers; notes of older bundles do not say."""
-    return (network.integers and INTEGERS_NOTE in plan.notes) or network.recipe is not None
+    return (network.integers and INTEGERS_NOTE in plan.notes) or bool(network.recipe)
 
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves an Examiner until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, OracleWorker, open_device)
+    serve(channel, lifeline, device, OracleWorker, open_device, (*REQUESTS, Verify))

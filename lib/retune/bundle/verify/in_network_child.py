@@ -3,16 +3,19 @@
 Read `FinalistsChild`; `main` is what its process runs.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
 import numpy as np
 
-from retune.bundle.build import FinalistsPlan
+from retune.bundle.build import FinalistsPlan, Slot
+from retune.bundle.manifest import BundleManifest, from_manifest, to_manifest
 from retune.bundle.verify.in_network import FinalistsRunner, open_finalists
 from retune.bundle.weights import map_file, view_weights
 from retune.core.errors import DeviceError
+from retune.core.schema import from_json, to_json
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child
 from retune.device.measure.lease import lease
@@ -43,10 +46,48 @@ class Iterations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFinalists:
-    """Compile the plan, whose weights lie in a file, and run it once."""
+    """Compile a plan of finalists, whose weights lie in a file, and run it once."""
 
-    plan: FinalistsPlan
+    manifest: str
+    """JSON of the plan, see `bundle.manifest`."""
+    texts: Mapping[str, str]
+    """Of its kernels, by name."""
+    models: tuple[bytes, ...]
+    """Of its host steps."""
+    slots: tuple[Slot, ...]
     weights: Path
+
+    @staticmethod
+    def of(finalists: FinalistsPlan, weights: Path) -> "OpenFinalists":
+        """The request for that plan."""
+        plan = finalists.plan
+        return OpenFinalists(
+            manifest=to_json(to_manifest(plan)),
+            texts={kernel.name: kernel.text for kernel in plan.kernels},
+            models=tuple(host.model for host in plan.hosts),
+            slots=finalists.slots,
+            weights=weights,
+        )
+
+    @property
+    def finalists(self) -> FinalistsPlan:
+        """The plan that it is of, with its weights."""
+        weights = view_weights(map_file(self.weights))
+        stated = from_json(BundleManifest, self.manifest)
+        plan = from_manifest(stated, self.texts, weights, self.models)
+        return FinalistsPlan(plan=plan, slots=self.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunFinalists:
+    """Run iterations; the reply is Iterations."""
+
+    choices: np.ndarray
+    """As of `FinalistsRunner.times`."""
+
+
+REQUESTS: tuple[type, ...] = (OpenFinalists, RunFinalists)
+"""What the process is asked."""
 
 
 class FinalistsChild:
@@ -66,8 +107,7 @@ class FinalistsChild:
         self._slowest_s = 0.0
         deadline = _OPEN_S + _OPEN_KERNEL_S * len(plan.plan.kernels)
         try:
-            request = OpenFinalists(plan=plan, weights=weights)
-            self.resolved = self._ask(request, deadline, bool)
+            self.resolved = self._ask(OpenFinalists.of(plan, weights), deadline, bool)
             """Whether iterations give the time of each slot."""
         except BaseException:  # an interrupt, too, while another process has the device
             self._child.close()
@@ -85,7 +125,7 @@ class FinalistsChild:
         refuses them.
         """
         deadline = _RUN_S + _SLOWER * len(choices) * self._slowest_s
-        found = self._ask(choices, deadline, Iterations)
+        found = self._ask(RunFinalists(choices=choices), deadline, Iterations)
         self._slowest_s = max(self._slowest_s, float(found.seconds.sum(axis=1).max()))
         return found
 
@@ -120,14 +160,12 @@ class _Handler:
         """Carries out one request: a plan is opened, or its iterations are run."""
         try:
             match request:
-                case OpenFinalists(plan=plan, weights=file):
-                    weights = view_weights(map_file(file))
-                    whole = replace(plan, plan=replace(plan.plan, weights=weights))
-                    self._runner = open_finalists(whole, self._device)
+                case OpenFinalists():
+                    self._runner = open_finalists(request.finalists, self._device)
                     self._reference = Reference(self._device)
                     return self._runner.resolved
-                case np.ndarray():
-                    return self._run(request)
+                case RunFinalists(choices=choices):
+                    return self._run(choices)
                 case _:
                     raise DeviceError(f"expected a plan or choices of finalists, got {request}")
         except (BuildFailed, LaunchFailed, MemoryError) as error:
@@ -143,4 +181,4 @@ class _Handler:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves a FinalistsChild until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, _Handler, open_device)
+    serve(channel, lifeline, device, _Handler, open_device, REQUESTS)

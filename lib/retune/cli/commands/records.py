@@ -52,7 +52,7 @@ def summary(records: Records = None, json: Json = False) -> None:
         print_line(f"{name}: {said or 'none'}")
     for path in found.damaged:
         print_line(f"damaged: {path}")
-    print_table([_for_people(row) for row in tasks], "tasks")
+    print_table(_for_people(tasks), "tasks")
 
 
 @app.command("best")
@@ -66,9 +66,10 @@ def best(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the fastest correct candidate of each task.
+    """Print the fastest correct candidate of each task and condition.
 
-    With its schedule's decisions.
+    With its schedule's decisions. Times compare within a task and condition only: a kernel takes
+    another time alone than in its network. The table leaves out conditions that all rows share.
     """
     from retune.records import ranking
 
@@ -83,7 +84,7 @@ def best(
     if json:
         print_json(rows)
     else:
-        print_table([_for_people(row) for row in rows], f"best records of {store.root}")
+        print_table(_for_people(rows), f"best records of {store.root}")
 
 
 @app.command("export")
@@ -143,6 +144,7 @@ def _conditions(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _best_row(record: "TuningRecord") -> dict[str, Any]:
+    from retune.records.store import CONDITIONS
     from retune.targets.spaces import strategy
 
     time_us, where = record.measurement.median_us, record.conditions
@@ -154,8 +156,7 @@ def _best_row(record: "TuningRecord") -> dict[str, Any]:
         "knobs": {name: list(values) for name, values in record.knobs},
         "tuner": record.tuner,
         "model": record.model,
-        "constants": where and where.constants,
-        "place": where and where.place,
+        **{name: where and getattr(where, name) for name in CONDITIONS},
         "device": record.device,
         "conditions": where and where.key,
         "sketch": record.sketch,
@@ -166,8 +167,17 @@ def _best_row(record: "TuningRecord") -> dict[str, Any]:
     }
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """Without what only programs read; decisions on one line, and keys as far as they differ."""
+def _for_people(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what only programs read, and without those conditions that all rows share."""
+    from retune.records.store import CONDITIONS
+
+    shared = {n for n in CONDITIONS if len({row.get(n) for row in rows}) == 1}
+    return [_shown(row, shared) for row in rows]
+
+
+def _shown(row: dict[str, Any], shared: Collection[str]) -> dict[str, Any]:
+    """Decisions on one line, and keys as far as they differ."""
+    row = {name: value for name, value in row.items() if name not in shared}
     shown = {name: value for name, value in row.items() if name not in _FOR_PROGRAMS}
     if "knobs" in shown:
         knobs = shown["knobs"].items()

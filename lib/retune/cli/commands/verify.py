@@ -113,18 +113,15 @@ def _judged(
     """The bundle beside the oracle; one of integers also beside the float network."""
     from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
     from retune.bundle.verify.examination import Original
-    from retune.core.schema import from_json
     from retune.frontend.models import resolve_model
-    from retune.graph.quantize.recipe import Recipe
 
     file = resolve_model(model, shapes=stated_shapes(plan))
-    note = plan.notes.get(RECIPE_NOTE)
-    recipe = from_json(Recipe, note) if note else None
+    recipe = plan.notes.get(RECIPE_NOTE, "")
     original = Original(onnx=file, shapes=plan.at(sizes).input_shapes, recipe=recipe)
     judged = judge(original)
-    if recipe is None and INTEGERS_NOTE not in plan.notes:
+    if not recipe and INTEGERS_NOTE not in plan.notes:
         return judged, None
-    return judged, judge(replace(original, recipe=None, integers=False), tolerance=inf)
+    return judged, judge(replace(original, recipe="", integers=False), tolerance=inf)
 
 
 def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:

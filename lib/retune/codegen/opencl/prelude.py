@@ -163,6 +163,31 @@ def lookup_lines(body: Iterable[str]) -> list[str]:
     return _LOOKUP_LINES if any(f"{LOOKUP}(" in line for line in body) else []
 
 
+# -- vectors of 16-bit elements --------------------------------------------------------------------
+# PoCL's `vstore` of them stores each element for itself: a vector of sixteen takes four times as
+# long as one of bytes. Through a pointer to vectors that may start at any element it is one store.
+
+
+def vector_store(kind: str) -> str:
+    """The macro that stores a vector of that type; it takes the address space, value, address."""
+    return f"STORE_{kind.upper()}"
+
+
+def vector_store_lines(kind: str, element_bytes: int) -> list[str]:
+    """Its definition."""
+    macro, lanes = vector_store(kind), kind.lstrip("abcdefghijklmnopqrstuvwxyz")
+    loose = f"loose_{kind}"
+    return once(
+        macro,
+        "#ifdef __clang__",
+        f"typedef {kind} {loose} __attribute__((aligned({element_bytes})));",
+        f"#define {macro}(space, value, at) *(space {loose}*)(at) = value",
+        "#else",
+        f"#define {macro}(space, value, at) vstore{lanes}(value, 0, at)",
+        "#endif",
+    )
+
+
 # -- floats that OpenCL lacks ----------------------------------------------------------------------
 # The text follows from the bits of exponent and mantissa, for one element and for vectors.
 
@@ -218,6 +243,8 @@ def storer_lines(dtype: DType, lanes: int) -> list[str]:
     What is too large is infinite, or a NaN where nothing is. Between the least numbers, addition of
     a float32 whose last bit weighs as much as theirs rounds.
     """
+    if has_range_of_float32(dtype):
+        return _upper_half_lines(dtype, lanes)
     n = str(lanes) if lanes > 1 else ""
     mantissa = dtype.mantissa
     shift, sign = FLOAT32.mantissa - mantissa, dtype.bits - 1
@@ -244,8 +271,6 @@ def storer_lines(dtype: DType, lanes: int) -> list[str]:
         f"const uint{n} number = size < {_moved(dtype) + (1 << FLOAT32.mantissa):#x}u ? small : "
         "normal;",
     ]
-    if has_range_of_float32(dtype):
-        small = [f"const uint{n} number = normal;"]
     return _function(
         storer(dtype, lanes),
         type_name(dtype, lanes),
@@ -258,6 +283,22 @@ def storer_lines(dtype: DType, lanes: int) -> list[str]:
         f"const uint{n} finite = {limited};",
         f"const uint{n} found = size > {_INFINITY:#x}u ? (uint{n})({nan:#x}u) : finite;",
         f"return convert_{type_name(dtype, lanes)}(found | ({signed}));",
+    )
+
+
+def _upper_half_lines(dtype: DType, lanes: int) -> list[str]:
+    """The same of the upper bits of a float32: what rounding carries goes to the exponent."""
+    n, shift = str(lanes) if lanes > 1 else "", FLOAT32.mantissa - dtype.mantissa
+    below = (1 << (shift - 1)) - 1
+    return _function(
+        storer(dtype, lanes),
+        type_name(dtype, lanes),
+        f"const float{n} value",
+        f"const uint{n} bits = as_uint{n}(value), upper = bits >> {shift};",
+        f"const uint{n} rounded = (bits + {below:#x}u + (upper & 1u)) >> {shift};",
+        f"const uint{n} nan = upper | {1 << (dtype.mantissa - 1):#x}u;",
+        f"return convert_{type_name(dtype, lanes)}(",
+        f"    (bits & 0x7fffffffu) > {_INFINITY:#x}u ? nan : rounded);",
     )
 
 

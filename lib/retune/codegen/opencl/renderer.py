@@ -59,6 +59,8 @@ from retune.codegen.opencl.prelude import (
     rounding_lines,
     storer,
     storer_lines,
+    vector_store,
+    vector_store_lines,
 )
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
@@ -84,6 +86,7 @@ _TEXEL_BITS = CHANNELS.bit_length() - 1
 """Elements are numbered by texels without these; shifts, as they are never negative."""
 _CONFIGURATION = "matrices"
 """The array that says what matrix registers hold."""
+_SHORT_BYTES = 2
 _NAMES_A_LINE = 8
 """Registers that one line declares or sets."""
 _WIDTH = 97
@@ -439,9 +442,19 @@ def _written(at: At, value: str, to: Printer) -> list[str]:
     if at.aligned:
         vector = _vector(at.memory, at.memory.dtype, at.lanes)
         return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
+    if _stores_short(at):
+        kind, space = type_name(at.memory.dtype, at.lanes), _SPACE.get(at.memory.scope, "")
+        return [f"{vector_store(kind)}({space}, {value}, {_pointer(at, to)});"]
     if at.lanes > 1:
         return [f"vstore{at.lanes}({value}, 0, {_pointer(at, to)});"]
     return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
+
+
+def _stores_short(at: At) -> bool:
+    """Whether it is a vector of integers of 16 bits that may start at any of them."""
+    dtype = at.memory.dtype
+    short = dtype.itemsize == _SHORT_BYTES and dtype != FLOAT16
+    return short and at.lanes > 1 and not at.aligned
 
 
 def _wait(_s: Wait, _to: Printer) -> list[str]:
@@ -587,6 +600,9 @@ def _storage_lines(kernel: Kernel) -> list[str]:
             continue
         maker = conversion.load_lines if is_load else conversion.store_lines
         lines += maker(dtype, lanes) if maker is not None else []
+    stored = [n.at for n in nodes if isinstance(n, Store) and _stores_short(n.at)]
+    for kind in dict.fromkeys(type_name(at.memory.dtype, at.lanes) for at in stored):
+        lines += vector_store_lines(kind, _SHORT_BYTES)
     return lines
 
 

@@ -17,7 +17,7 @@ Only kernels of one-item groups do this, as CPUs run them: GPUs hide the way to 
 items. Reads past the end of a buffer are asked for too, which is harmless: a prefetch cannot fail.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from retune.codegen.addresses import Address
@@ -43,12 +43,19 @@ def is_stream(buffer: Buffer) -> bool:
     return elements(buffer) * buffer.dtype.itemsize >= _LEAST_BYTES
 
 
-def fetch(read: Address, memory: Memory) -> Prefetch | None:
-    """What lies ahead of a read; None where its line was asked for."""
+def fetch(read: Address, memory: Memory, streams: int = 1) -> Prefetch | None:
+    """What lies ahead of a read, one of so many streams; None where its line was asked for."""
     size = read.buffer.dtype.itemsize
     if read.offset * size % _LINE_BYTES:
         return None
-    return Prefetch(At(memory, read.base, read.offset), AHEAD_BYTES // size, later=False)
+    ahead = AHEAD_BYTES // streams // _LINE_BYTES * _LINE_BYTES
+    return Prefetch(At(memory, read.base, read.offset), ahead // size, later=False)
+
+
+def streams_of(read: Address, others: Collection[Address]) -> int:
+    """How many places of its constant an iteration reads, each by vectors one behind the other."""
+    own = {o.offset for o in others if (o.buffer, o.base) == (read.buffer, read.base)}
+    return max(1, sum(offset - read.lanes not in own for offset in own))
 
 
 def share_of_next(read: Address, loops: Sequence[For]) -> Polynomial | None:

@@ -1,6 +1,7 @@
 """The parent's handle of a measuring child: starts it, talks to it with deadlines, reaps it.
 
-The child ran foreign kernels: its replies are frames of `core.schema`, and never unpickled.
+Requests and replies are frames of `core.schema`: the child ran foreign kernels, and nothing that it
+sends is executed.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import IO
 
 from retune.core.errors import DeviceError, InputError, RecordError
-from retune.core.schema import unpack
+from retune.core.schema import pack, unpack
 from retune.core.target import DeviceSpec
 from retune.device.measure.messages import REPLIES, Broken, Ready
 from retune.device.opencl import pocl
@@ -101,7 +102,7 @@ class Child:
         self.ensure()
         assert self._connection is not None
         try:
-            self._connection.send(request)
+            self._connection.send_bytes(pack(request))
         except (BrokenPipeError, ConnectionResetError):
             raise self._lost() from None
         except BaseException:

@@ -70,6 +70,8 @@ class Launching:
     """Measure what launching costs."""
 
 
+REQUESTS: tuple[type, ...] = (LoadArrays, Build, Warm, Check, Time, Forget, Launching)
+"""What a measuring process is asked."""
 Request = LoadArrays | Build | Warm | Check | Time | Forget | Launching
 
 

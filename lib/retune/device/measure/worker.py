@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
@@ -22,9 +22,10 @@ import numpy as np
 from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
-from retune.core.schema import pack
+from retune.core.schema import pack, unpack
 from retune.core.target import DeviceSpec
 from retune.device.measure.messages import (
+    REQUESTS,
     Broken,
     Build,
     Check,
@@ -183,7 +184,7 @@ class Worker:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves requests from the `channel` descriptor until it closes or the lifeline does."""
-    serve(channel, lifeline, device, Worker, open_device)
+    serve(channel, lifeline, device, Worker, open_device, REQUESTS)
 
 
 class Described(Protocol):
@@ -212,13 +213,17 @@ def serve(
     device: str,
     handler: Callable[[D], Handler],
     opening: Callable[[str], D],
+    requests: Sequence[type],
 ) -> None:
-    """Serves requests as `main` does, by a handler on what `opening` makes of the device's name."""
+    """Serves requests as `main` does, by a handler on what `opening` makes of the device's name.
+
+    `requests` are the types of what the handler carries out.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(lifeline)
     connection = Connection(channel)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(connection, device, handler, opening)
+        _serve(connection, device, handler, opening, requests)
 
 
 def _serve(
@@ -226,12 +231,14 @@ def _serve(
     device: str,
     handler: Callable[[D], Handler],
     opening: Callable[[str], D],
+    requests: Sequence[type],
 ) -> None:
     try:
         worker = handler(opened := opening(device))
         connection.send_bytes(pack(Ready(spec=opened.spec)))
-        while True:  # its own parent alone can send it requests
-            connection.send_bytes(pack(worker.handle(connection.recv())))
+        while True:
+            frame = connection.recv_bytes()
+            connection.send_bytes(pack(worker.handle(unpack(requests, frame, len(frame)))))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except InputError as error:

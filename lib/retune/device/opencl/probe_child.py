@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from retune.codegen.network.resident import WAYS
+from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import INT32, DType, TensorType
 from retune.core.errors import DeviceError
@@ -66,6 +67,10 @@ def is_right(
     """Whether the implementation can be built, and makes what the pattern means."""
     rng = np.random.default_rng(0)
     probe = probe_of(entry, implementation, signature)
+    name = entry.full_name(implementation)
+    assert implementation is entry.implementations[-1] or name in implementations_in(
+        probe.run[0].text
+    ), f"{name} is not what the kernel calls"
     (made,) = probe.dag.outputs
     inputs = {t.name: _random(t.dtype, t.shape, rng) for t in probe.dag.placeholders}
     result = TensorType(made.shape, made.dtype)

@@ -144,6 +144,10 @@ class Simulate:
     source: PackedSource
 
 
+REQUESTS: tuple[type, ...] = (Prepare, Simulate)
+"""What its processes are asked."""
+
+
 class AcceleratorRunner(DirectRunner):
     """A Runner for the simulated accelerator: as many candidates at once as there are processes."""
 

@@ -12,7 +12,7 @@ from retune.core.errors import DeviceError, InputError, ScheduleError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.messages import Done
 from retune.device.measure.worker import serve
-from retune.device.simulated.accelerator import Prepare, Simulate, described
+from retune.device.simulated.accelerator import REQUESTS, Prepare, Simulate, described
 from retune.records.cost import NOMINAL_US
 from retune.records.schema import Measurement, failed, succeeded
 from retune.targets.vta.functional import execute
@@ -90,7 +90,7 @@ def _checked(module: VtaModule, given: Prepare) -> str:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves an AcceleratorRunner until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, Simulator, _opened)
+    serve(channel, lifeline, device, Simulator, _opened, REQUESTS)
 
 
 def _opened(device: str) -> _Simulated:

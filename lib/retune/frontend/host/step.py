@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from retune.core.dims import is_fixed
 from retune.core.dtypes import UNKNOWN, TensorType
 from retune.core.errors import ModelError
 from retune.ir.plan import quiet
-from retune.ops.registry import HOST, Array, Attrs, OpDef, present, register
+from retune.ops.registry import HOST, Array, Attrs, OpDef, ints, present, register
 
 if TYPE_CHECKING:
     import onnx
@@ -89,7 +90,8 @@ def host_attrs(model: "onnx.ModelProto", types: Sequence[TensorType]) -> Attrs:
     """The attributes of a host node: the model, whose outputs are of these types.
 
     The model stands for itself: inner constants are initializers, its inputs and outputs are in the
-    order of the node's. It is not changed. Raises: ModelError if it cannot be a host step.
+    order of the node's. It is not changed. Extents in terms of sizes stand beside it, one output's
+    after the other's. Raises: ModelError if it cannot be a host step.
     """
     import onnx
 
@@ -106,7 +108,8 @@ def host_attrs(model: "onnx.ModelProto", types: Sequence[TensorType]) -> Attrs:
         value.CopyFrom(value_info(value.name, kind))
     data = own.SerializeToString(deterministic=True)
     open_host(data)
-    return {"model": data}
+    extents = tuple(extent for kind in types for extent in kind.shape)
+    return {"model": data, **({} if all(map(is_fixed, extents)) else {"extents": extents})}
 
 
 @lru_cache(maxsize=_KEPT)
@@ -195,7 +198,12 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
             raise ModelError(
                 f"host step {step.title}: input '{name}': expected {dtype}; got {kind}"
             )
-    return step.types
+    if "extents" not in attrs:
+        return step.types
+    extents = iter(ints(attrs, "extents"))
+    return tuple(
+        TensorType(tuple(next(extents) for _ in kind.shape), kind.dtype) for kind in step.types
+    )
 
 
 def host(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:

@@ -6,15 +6,17 @@ known; a host step. What no way exists for is counted, and told once at the end,
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from onnx import helper
 
+from retune.core.dims import Condition, apart, note
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
+from retune.frontend.onnx.counts import has_bound
 from retune.frontend.onnx.functions import (
     Functions,
     call_attributes,
@@ -25,7 +27,7 @@ from retune.frontend.onnx.functions import (
 )
 from retune.frontend.onnx.host import HostPart, evaluate, runs_on_host
 from retune.frontend.onnx.ops import Emitter, Handler, OnnxNode, Values, full_name, handler_of
-from retune.frontend.onnx.ops.registry import InnerGraph
+from retune.frontend.onnx.ops.registry import InnerGraph, NotConstant
 from retune.graph.graph import GraphBuilder
 from retune.ops.registry import HOST
 from retune.proto.file import initializers, value_info
@@ -52,15 +54,27 @@ class BodyImporter:
     """Adds bodies of nodes to a graph under construction; errors are collected, not raised."""
 
     def __init__(
-        self, build: GraphBuilder, functions: Functions, scope: NameScope, folder: Path
+        self,
+        build: GraphBuilder,
+        functions: Functions,
+        scope: NameScope,
+        folder: Path,
+        *,
+        counts: bool = False,
+        on_host: Collection[str] = (),
     ) -> None:
+        """With `counts`, extents that data decide are sizes; nodes of these names run on the host
+        then."""
         self._build = build
         self._functions = functions
         self._folder = folder
         self._unknown: set[str] = set()
         self._depth = 0
         self.values = Values()
-        self.host = HostPart(build, scope.opsets, functions)
+        self.host = HostPart(build, scope.opsets, functions, counts=counts)
+        self._on_host = on_host
+        self.undecided: set[str] = set()
+        """Names of nodes whose import depends on a count."""
         self.missing: Counter[str] = Counter()
         """Operators for which there is no way, with the number of their nodes."""
         self.first: dict[str, str] = {}
@@ -118,6 +132,8 @@ class BodyImporter:
             self._count(call, scope)
         elif read & self.host.kept_values:
             self.run_on_host(call, scope, keep=True)
+        elif call.name in self._on_host:
+            self.run_on_host(call, scope)
         else:
             try:
                 self._import(call, scope)
@@ -148,7 +164,15 @@ class BodyImporter:
             )
         if handler is not None:
             try:
-                return self._handle(handler, call, scope)
+                with apart() as assumed:
+                    self._handle(handler, call, scope)
+                return self._note(call, assumed.conditions)
+            except NotConstant:
+                if self._fold(call, scope):
+                    return None
+                if has_bound(call):
+                    return self.run_on_host(call, scope)
+                raise
             except ModelError:
                 if self._fold(call, scope):
                     return None
@@ -163,6 +187,13 @@ class BodyImporter:
         if not runs_on_host(call, scope.opsets, self._functions):
             return self._miss(call)
         return self.run_on_host(call, scope)
+
+    def _note(self, call: onnx.NodeProto, conditions: Iterable[Condition]) -> None:
+        """What was made of the node holds where these do; none may be on a count."""
+        if any(condition.counted for condition in conditions):
+            self.undecided.add(call.name)
+        else:
+            note(conditions)
 
     def refuse(self, opset: int) -> None:
         """Nothing, if everything was imported. Raises: ModelError with all that is missing."""

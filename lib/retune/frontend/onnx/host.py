@@ -1,20 +1,25 @@
 """What of a model runs on the host: its nodes as a small ONNX model of their own.
 
 A node that the device cannot run becomes a host step of the graph, or is evaluated while importing
-if its inputs are constant. Where the sizes of its outputs depend on the data, whatever reads them
-runs on the host too: these nodes are kept back, and make up one last host step.
+if its inputs are constant. Extents of its outputs that depend on the data become sizes of the
+network where `counts` says how large they may be. Otherwise, or where that is not asked for,
+whatever reads such an output runs on the host too: these nodes are kept back, and make up one last
+host step.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from retune.core.dtypes import UNKNOWN, TensorType
+from retune.core.dims import Size, dim_of, parse_dim, sizes_of
+from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.frontend.host.runner import open_body
 from retune.frontend.host.step import host_attrs
+from retune.frontend.onnx.counts import Call, Count, counted_shapes
 from retune.frontend.onnx.functions import Functions
 from retune.graph.graph import GraphBuilder
 from retune.ir.plan import quiet
@@ -49,12 +54,17 @@ def runs_on_host(proto: onnx.NodeProto, opsets: Opsets, functions: Functions) ->
 class HostPart:
     """The nodes of a model that run on the host, added to the graph under construction."""
 
-    def __init__(self, build: GraphBuilder, opsets: Opsets, functions: Functions) -> None:
-        """`opsets` are those in which the kept nodes are written."""
+    def __init__(
+        self, build: GraphBuilder, opsets: Opsets, functions: Functions, *, counts: bool = False
+    ) -> None:
+        """`opsets` are those in which the kept nodes are written. With `counts`, extents that data
+        decide are sizes where they are bounded."""
+        self.counts = counts
         self._build = build
         self._opsets = opsets
         self._functions = functions
         self._kept: list[onnx.NodeProto] = []
+        self._counts: dict[str, int] = {}
         self.kept_values: set[str] = set()
         """Values of nodes that were kept back: of sizes that are unknown before the network runs,
         or computed from such."""
@@ -67,10 +77,40 @@ class HostPart:
         model = self._model([proto], list(filter(None, proto.output)), opsets)
         if stated:
             return self._add(model, stated, proto.name)
-        types = _inferred(model)
-        if any(entry is None or UNKNOWN in entry.shape for entry in types.values()):
+        sizes = {s.name: s for kind in self._build.types.values() for s in sizes_of(kind.shape)}
+        types = _inferred(model, sizes if self.counts else {})
+        if self.counts and any(entry is None or not entry.known for entry in types.values()):
+            types = self._counted(proto, types) or types
+        if any(entry is None or not entry.known for entry in types.values()):
             return self.keep(proto, opsets)
         return self._add(model, [entry for entry in types.values() if entry], proto.name)
+
+    def _counted(
+        self, proto: onnx.NodeProto, inferred: Mapping[str, TensorType | None]
+    ) -> dict[str, TensorType] | None:
+        """The types of the node's outputs, with a size for each extent that its data decide; None
+        without a bound."""
+        types, constants = self._build.types, self._build.constants
+        read = [types.get(name) for name in proto.input]
+        shapes = counted_shapes(Call(proto, read, [constants.get(name) for name in proto.input]))
+        if shapes is None or None in inferred.values():
+            return None
+        sizes: dict[Count, int] = {}
+        found: dict[str, TensorType] = {}
+        for name, shape in zip(proto.output, shapes, strict=False):
+            for count in (each for each in shape if isinstance(each, Count)):
+                if count not in sizes:
+                    sizes[count] = dim_of(self._size(name, count.most))
+            extents = [sizes[each] if isinstance(each, Count) else each for each in shape]
+            if name and (entry := inferred[name]) is not None:
+                found[name] = TensorType(tuple(extents), entry.dtype)
+        return found
+
+    def _size(self, value: str, most: int) -> Size:
+        """A size for what is counted to make that value, under a name of its own."""
+        stem = re.sub(r"\W", "_", f"count_{value}", flags=re.ASCII)
+        self._counts[stem] = number = self._counts.get(stem, 0) + 1
+        return Size(f"{stem}_{number}" if number > 1 else stem, 0, most, counted=True)
 
     def keep(self, proto: onnx.NodeProto, opsets: Opsets) -> None:
         """The node is part of the last host step. Raises: ModelError."""
@@ -145,8 +185,10 @@ def _model(
     return helper.make_model(graph, opset_imports=sets, functions=list(functions.values()))
 
 
-def _inferred(model: onnx.ModelProto) -> dict[str, TensorType | None]:
-    """The types of the model's outputs as far as they follow from its inputs'.
+def _inferred(
+    model: onnx.ModelProto, sizes: Mapping[str, Size] | None = None
+) -> dict[str, TensorType | None]:
+    """The types of the model's outputs as far as they follow from its inputs', in terms of sizes.
 
     None where not even the rank or the element type does. Raises: ModelError for shapes that do not
     fit together.
@@ -159,6 +201,22 @@ def _inferred(model: onnx.ModelProto) -> dict[str, TensorType | None]:
             "with onnx.checker"
         ) from error
     return {
-        entry.name: stated_tensor(entry, f"output '{entry.name}'")
+        entry.name: _in_sizes(entry, stated_tensor(entry, f"output '{entry.name}'"), sizes or {})
         for entry in inferred.graph.output
     }
+
+
+def _in_sizes(
+    entry: onnx.ValueInfoProto, kind: TensorType | None, sizes: Mapping[str, Size]
+) -> TensorType | None:
+    """The type, with extents whose symbols are those of an input in terms of sizes."""
+    if kind is None or kind.known or not sizes:
+        return kind
+    extents = list(kind.shape)
+    for axis, dim in enumerate(entry.type.tensor_type.shape.dim):
+        if dim.dim_param:
+            try:
+                extents[axis] = parse_dim(dim.dim_param, sizes)
+            except ValueError:
+                continue  # a symbol that the inference made
+    return TensorType(tuple(extents), kind.dtype)

@@ -5,10 +5,12 @@ ways from a node to the graph are in `onnx_body`; reading files is in `onnx_file
 on constants and shapes is folded while importing, so shape arithmetic never becomes a node.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import onnx
 
+from retune.core.dims import apart, note
 from retune.core.errors import ModelError
 from retune.frontend.onnx.body import BodyImporter
 from retune.frontend.onnx.functions import functions_of
@@ -23,10 +25,22 @@ from retune.proto.file import initializer_names, initializers, opset_of, read_on
 from retune.proto.labels import with_numbers
 from retune.proto.scope import NameScope, opsets_of
 
+_MOST_TRIES = 16
+"""Imports of a network whose nodes turn out to depend on counts, one after the other."""
 
-def load_file(path: Path, shapes: Shapes | None = None, values: Shapes | None = None) -> Graph:
+
+def load_file(
+    path: Path,
+    shapes: Shapes | None = None,
+    values: Shapes | None = None,
+    *,
+    counts: bool = False,
+) -> Graph:
     """The network in an ONNX file as a verified graph, see `import_model`. Raises: ModelError."""
-    return import_model(read_onnx(path), shapes, values=values, folder=path.parent, name=path.stem)
+    model = read_onnx(path)
+    return import_model(
+        model, shapes, values=values, folder=path.parent, name=path.stem, counts=counts
+    )
 
 
 def import_model(
@@ -36,11 +50,14 @@ def import_model(
     values: Shapes | None = None,
     folder: Path = Path(),
     name: str = "",
+    counts: bool = False,
 ) -> Graph:
     """The ONNX model as a verified graph; external weights are read from inside `folder`.
 
     `shapes` may have Dims, and `values` are Dims for the elements of inputs that are sizes: where
-    slices start, how large an image becomes, how many elements are the largest.
+    slices start, how large an image becomes, how many elements are the largest. With `counts`,
+    extents that depend on data are sizes as well, as far as they are bounded (`onnx.counts`);
+    otherwise whatever reads such a value runs on the host.
 
     A model that is quantized already, with pairs of QuantizeLinear and DequantizeLinear or with
     operators on integers, computes with its integers. Raises: ModelError that names the place,
@@ -49,18 +66,46 @@ def import_model(
     model = widened(with_numbers(model).model)
     pairs = take_pairs(in_pairs(model, folder), folder)
     if pairs is not None:
-        floats = _import(pairs.model, shapes, values or {}, folder, name)
+        floats = _import(pairs.model, shapes, values or {}, folder, name, counts)
         lost = pairs.codes.keys() - floats.types.keys()
         made = None if lost else realize_given(floats, pairs.given)
         if made is not None:
             return made
-    return _import(model, shapes, values or {}, folder, name)
+    return _import(model, shapes, values or {}, folder, name, counts)
 
 
 def _import(
-    model: onnx.ModelProto, shapes: Shapes | None, values: Shapes, folder: Path, name: str
+    model: onnx.ModelProto,
+    shapes: Shapes | None,
+    values: Shapes,
+    folder: Path,
+    name: str,
+    counts: bool,
 ) -> Graph:
-    """The model as it stands."""
+    """The model as it stands; nodes that turn out to depend on a count run on the host."""
+    on_host: set[str] = set()
+    for _ in range(_MOST_TRIES if counts else 0):
+        with apart() as assumed:
+            graph, undecided = _import_once(model, shapes, values, folder, name, on_host)
+        if undecided <= on_host:
+            note(assumed.conditions)
+            return graph
+        on_host |= undecided
+    return _import_once(model, shapes, values, folder, name, None)[0]
+
+
+def _import_once(
+    model: onnx.ModelProto,
+    shapes: Shapes | None,
+    values: Shapes,
+    folder: Path,
+    name: str,
+    on_host: Collection[str] | None,
+) -> tuple[Graph, set[str]]:
+    """The model, and the names of nodes whose import depends on a count.
+
+    Nodes `on_host` run there; None: no extent is a count.
+    """
     name = name or model.graph.name or "network"
     opset = opset_of(model, name)
     nodes = needed_nodes(model.graph, sorted_nodes(model.graph, name))
@@ -76,12 +121,15 @@ def _import(
     read = read_of(model.graph, nodes)
     for weight, array in initializers(model.graph, folder, read.__contains__):
         scope.names[weight] = build.constant(weight, array)
-    importer = BodyImporter(build, functions_of(model), scope, folder)
+    functions = functions_of(model)
+    importer = BodyImporter(
+        build, functions, scope, folder, counts=on_host is not None, on_host=on_host or ()
+    )
     importer.run(nodes, scope)
     importer.refuse(opset)
     outputs = _outputs(model.graph, build, importer, scope)
     importer.host.finish(model.graph.output)
-    return build.finish(outputs).verify()
+    return build.finish(outputs).verify(), importer.undecided
 
 
 def _outputs(

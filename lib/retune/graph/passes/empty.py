@@ -2,27 +2,27 @@
 
 import numpy as np
 
-from retune.core.dims import is_fixed
+from retune.core.dims import always_empty
 from retune.graph.graph import Graph, Node
 from retune.graph.rewrite import GraphRewriter, rebuild
 
 
 def fold_empty(graph: Graph) -> Graph:
     """x without elements -> constant, inputs of the network too; concat(x, y) -> concat(y)."""
-    if not any(is_fixed(e) and e == 0 for entry in graph.types.values() for e in entry.shape):
+    if not any(always_empty(entry.shape) for entry in graph.types.values()):
         return graph
     return rebuild(graph, _empty_result, _empty_operand)
 
 
 def _empty_result(r: GraphRewriter, node: Node) -> str | None:
     entry = r.old.types[node.outputs[0]]
-    if entry.elements or not entry.fixed:
+    if not entry.fixed or entry.elements:
         return None
     return r.store(node.name, np.empty(entry.shape, entry.dtype.numpy))
 
 
 def _empty_operand(r: GraphRewriter, node: Node) -> str | None:
-    empty = {v for v in node.inputs if v and not r.types[v].elements}
+    empty = {v for v in node.inputs if v and always_empty(r.types[v].shape)}
     if not empty:
         return None
     if node.op == "concat":

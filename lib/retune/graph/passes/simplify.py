@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from retune.core.dims import always_equal, always_same, is_fixed
+from retune.core.dims import always_empty, always_equal, always_same, is_fixed
 from retune.graph.graph import Graph, Node, without_dead
 from retune.graph.passes.numbers import gather_of_positions, move_positions
 from retune.graph.rewrite import GraphRewriter, rebuild, renamed, until_stable
@@ -127,7 +127,7 @@ def transpose_around_reshape(r: GraphRewriter, node: Node) -> str | None:
     if node.op != "transpose" or reshape is None or reshape.op != "reshape":
         return None
     inner = r.producer(reshape.inputs[0])
-    if inner is None or inner.op != "transpose" or not all(r.shape(reshape.inputs[0])):
+    if inner is None or inner.op != "transpose" or always_empty(r.shape(reshape.inputs[0])):
         return None
     perm, made = ints(inner.attrs, "perm"), r.shape(node.inputs[0])
     parts = same_blocks(r.shape(reshape.inputs[0]), made)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 
-from retune.core.dims import always_equal, always_same
+from retune.core.dims import always_empty, always_equal, always_same
 from retune.graph.graph import Graph, Node
 from retune.graph.rewrite import GraphRewriter, rebuild
 from retune.ops.registry import lookup
@@ -29,7 +29,7 @@ def sink_reshapes(graph: Graph) -> Graph:
 def _sink(r: GraphRewriter, node: Node, uses: Mapping[str, Sequence[Node]]) -> str | None:
     shape = r.old.types[node.outputs[0]].shape
     source = next((s for v in node.inputs if (s := _movable(r, v, shape, uses))), None)
-    if not _plain(node) or source is None or not all(shape):
+    if not _plain(node) or source is None or always_empty(shape):
         return None
     wanted = r.shape(source)
     shapes = [operand_shape(r.shape(value), shape, wanted) for value in node.inputs if value]

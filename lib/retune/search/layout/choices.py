@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
+from retune.core.dims import always_empty
 from retune.core.layouts import NHWC, ActivationLayout, IOLayouts
 from retune.core.target import DeviceSpec
 from retune.search.extract import Network
@@ -134,7 +135,7 @@ def choices_of(network: Network, spec: DeviceSpec) -> LayoutChoices:
     read: dict[str, Layouts] = {}
     for value in (*graph.inputs, *(v for placed in network.groups for v in placed.group.outputs)):
         kind = graph.types[value]
-        if len(kind.shape) == IMAGE_RANK and kind.elements:
+        if len(kind.shape) == IMAGE_RANK and not always_empty(kind.shape):
             read[value] = layouts_for(spec, kind)
             made[value] = aliased.get(value, read[value] if value in computed else (NHWC,))
     bound = (v for p in network.groups if is_nhwc_only(p, graph) for v in p.group.inputs)

@@ -10,6 +10,7 @@ accessed. Read `find_views`.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from retune.core.dims import always_empty
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
@@ -245,7 +246,11 @@ class _Forest:
         graph = self.network.graph
         if value not in self.makers or not graph.types[value].shape:
             return False
-        if value in graph.ends or value in graph.constants or not graph.types[value].elements:
+        if (
+            value in graph.ends
+            or value in graph.constants
+            or always_empty(graph.types[value].shape)
+        ):
             return False
         alone = self._alone(value)
         number = alone.coarsest(len(alone.shape) - 1)

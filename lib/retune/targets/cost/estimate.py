@@ -2,12 +2,16 @@
 
 import numpy as np
 
+from retune.core.dims import estimating, spread
 from retune.core.target import DeviceSpec
+from retune.ir.stmt import sizes_in
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
 from retune.targets.cost.nests import kernels
 from retune.targets.devices import rules_for
 
 _SAMPLES = 1024
+_FEW_PREFERRED = 16
+"""One of so many candidates meets its sketch's preferences, about."""
 _SEED = 0
 _THROUGH_IMAGES = 0.95
 """Time of a program that reads constants through images, as there is one only where that is faster.
@@ -51,12 +55,27 @@ def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
         if sketch.roundings > MOST_ROUNDINGS:
             continue
         stated = sketch.untuned
-        rows = sketch.sample(_SAMPLES, rng) if stated is None else stated[None]
+        count = _SAMPLES * (_FEW_PREFERRED if sketch.preferences else 1)
+        rows = sketch.sample(count, rng) if stated is None else stated[None]
         if not len(rows):
             continue
-        times = estimate(sketch, rows, spec)
+        rows = sketch.preferred(rows)[:_SAMPLES] if sketch.preferences else rows
+        times = _over_sizes(sketch, rows, spec)
         winner = int(np.argmin(times))
         if best is None or times[winner] < best[0]:
             best = (float(times[winner]), space.population(number, rows[winner : winner + 1]))
     assert best is not None, "a space has at least one valid candidate"
     return space.candidate(best[1], 0)
+
+
+def _over_sizes(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+    """The estimate of each row; of one whose extents depend on sizes the logarithm of its geometric
+    mean over sizes that stand for all."""
+    points = spread({v.size for v in sizes_in(sketch.program)})
+    if len(points) < 2:
+        return estimate(sketch, rows, spec)
+    total = np.zeros(len(rows))
+    for values in points:
+        with estimating(values):
+            total += np.log(estimate(sketch, rows, spec))
+    return total / len(points)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from retune.core.dims import always_same, example, is_fixed
+from retune.core.dims import always_empty, always_same, example, is_fixed
 from retune.core.dtypes import FLOAT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
@@ -83,7 +83,7 @@ def resize(node: OnnxNode, emit: Emitter) -> None:
 
 def _given(node: OnnxNode, emit: Emitter, index: int, what: str) -> Array | None:
     """The contents of an optional input; None if it is left out, or has no elements."""
-    if not node.has_input(index) or not prod(emit.shape(node.inputs[index])):
+    if not node.has_input(index) or always_empty(emit.shape(node.inputs[index])):
         return None
     if node.inputs[index] in emit.build.extents:
         return array_of_extents(emit.index_list(index, what))

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dims import most
+from retune.core.dims import always_empty, most
 from retune.core.dtypes import INT32, INT64
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.indexing import from_the_front, positions
@@ -98,7 +98,7 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
     data, indices, updates = node.inputs
     shape, own = emit.shape(data), emit.shape(indices)
     axis = positive_axis(node.integer("axis", 0), len(shape))
-    if not prod(own):
+    if always_empty(own):
         return emit.out("identity", data)
     places = from_the_front(emit, indices, [shape[axis]])
     known = emit.known(places)

@@ -1,0 +1,79 @@
+"""Extents that depend on data are sizes of the graph: their bounds, and what runs on the host."""
+
+import numpy as np
+import pytest
+
+from retune.core.dims import Size, apart
+from retune.frontend.onnx.importer import import_model
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
+from retune.graph.passes.pipeline import optimise
+from retune.ops.registry import HOST
+from tests.support.counted import NETWORKS, SHARES
+from tests.support.host import model
+
+
+def _counts(graph: Graph) -> dict[str, int]:
+    return {size.name: size.most for size in graph.sizes}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_kernels_compute_behind_a_count(name: str) -> None:
+    made, feeds = NETWORKS[name]
+    with apart() as assumed:
+        graph = import_model(made, counts=True)
+        after = optimise(graph).verify()
+    assert not assumed.conditions
+    assert [node.op for node in after.nodes].count(HOST) == 1
+    plain, rng = import_model(made), np.random.default_rng(3)
+    for share in SHARES:
+        inputs = feeds(rng, share)
+        expected = run_graph(plain, inputs)
+        for each in (graph, after):
+            found = run_graph(each, inputs)
+            for value, array in expected.items():
+                np.testing.assert_allclose(found[value], array, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("node", "most"),
+    [
+        ("v = NonZero (x)", 24),
+        ("v = Unique <axis = 1> (x)", 6),
+        ("v, i = TopK (x, k)", 6),
+        ("v = NonMaxSuppression (boxes, scores, kept)", 2 * 3 * 5),
+        ("v = Range (zero, limit, one)", 4096),
+    ],
+)
+def test_a_count_has_a_bound(node: str, most: int) -> None:
+    text = f"""
+    <ir_version: 8, opset_import: ["": 17]>
+    net (float[4, 6] x, int64[1] k, float[2, 9, 4] boxes, float[2, 3, 9] scores, int64 limit)
+      => (float[n] y)
+    <int64[1] kept = {{5}}, int64 zero = {{0}}, int64 one = {{1}}>
+    {{ {node} f = Cast <to = 1> (v) y = Flatten <axis = 0> (f) }}"""
+    graph = import_model(model(text), counts=True)
+    assert _counts(graph) == {"count_v": most}
+    assert graph.sizes[Size("count_v", 0, most, counted=True)][0] == "v"
+
+
+def test_what_depends_on_a_count_at_import_runs_on_the_host() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    net (float[30] x) => (float[n] y, float[m] z)
+    <int64[1] most = {4}, int64[1] first = {0}>
+    {
+      at = NonZero (x)
+      row = Squeeze (at, first)
+      v = Gather (x, row)
+      count = Shape (v)
+      k = Min (count, most)
+      z, places = TopK (v, k)
+      y = Exp (z)
+    }"""
+    graph = import_model(model(text), counts=True)
+    assert [n.op for n in graph.nodes if n.op in (HOST, "exp")] == [HOST, HOST, "exp"]
+    for zeros in (0, 28, 30):
+        x = np.arange(30, dtype=np.float32) * (np.arange(30) >= zeros)
+        found, expected = run_graph(graph, {"x": x}), run_graph(import_model(model(text)), {"x": x})
+        np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)
