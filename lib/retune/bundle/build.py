@@ -35,7 +35,7 @@ from retune.codegen.source import (
     Run,
 )
 from retune.core.dims import SizeValues, always_empty, dim_of, example, sizes_of
-from retune.core.dtypes import FLOAT16, INT32, DType
+from retune.core.dtypes import INT32, DType
 from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -44,7 +44,6 @@ from retune.graph.fuse import Group
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts, least_values
 from retune.graph.passes.joins import inclusions_of
-from retune.graph.passes.storage import only_moves
 from retune.graph.scan import SCAN, Scan
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
@@ -164,7 +163,7 @@ def build_finalists(
         counts=index_counts(graph),
         least=least_values(graph),
         sizes=sizes,
-        values={name: row for name, row in graph.values.items() if sizes_of(row)},
+        values=dict(graph.values),
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
@@ -187,11 +186,7 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
         for value in filter(None, (*node.inputs, *node.outputs)):
             kind = graph.types[value]
             extension = spec.lacking(kind.dtype)
-            if (
-                extension
-                and not always_empty(kind.shape)
-                and not (kind.dtype == FLOAT16 and only_moves(node, graph))
-            ):
+            if extension and not always_empty(kind.shape):
                 raise InputError(
                     f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
                     f"computes with, and it has no {extension}; convert the model to float32, or "

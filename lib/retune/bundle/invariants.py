@@ -145,7 +145,7 @@ def check_values(plan: NetworkPlan) -> None:
         if name not in plan.inputs:
             raise broken_plan(plan, where, "an input", "another name")
         entry = plan.buffer(name)
-        if not DType(entry.dtype).is_integer or not always_equal(entry.elements, len(elements)):
+        if DType(entry.dtype).is_float or not always_equal(entry.elements, len(elements)):
             got = f"{entry.elements} of {entry.dtype}"
             raise broken_plan(plan, where, f"{len(elements)} integers", got)
 

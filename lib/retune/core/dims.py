@@ -575,11 +575,58 @@ def _ask(relation: Relation, gap: int | Dim) -> bool:
             return low == high == 0
         value = gap.at(_at_hand(gap))
         answer = value < 0 if relation == "lt" else value == 0
-        if relation == "eq" and gap.terms[0][1] < 0:  # one form of the same question
-            gap = Dim(tuple((monomial, -coefficient) for monomial, coefficient in gap.terms))
-        _note(Condition(relation, gap, answer))
+        _note(condition_of(relation, gap, answer))
         return answer
     return gap < 0 if relation == "lt" else gap == 0
+
+
+def condition_of(relation: Relation, gap: Dim, holds: bool) -> Condition:
+    """The Condition in its plainest form: of sizes in place of quotients where that says the same.
+
+    `4*(h // 4) < 182` is `h < 184` where h has steps of 4, and where it has others.
+    """
+    whole = _reduced(relation, gap)
+    while isinstance(whole, Dim):
+        plain = _reduced(relation, _without_exact(whole)[0])
+        assert isinstance(plain, Dim), f"{gap} is decided, and so it is not a condition"
+        rest = dict(plain.terms).get((), 0)
+        match plain - rest:
+            case Dim(terms=(((Quotient(Dim() as x, d),), c),)) if relation == "lt" and is_fixed(d):
+                # c is 1 or -1: x // d < -rest, or not x // d < rest + 1
+                whole = x - (-rest if c > 0 else rest + 1) * d
+                holds = holds == (c > 0)
+            case _:
+                if relation == "eq" and plain.terms[0][1] < 0:  # one form of the same question
+                    plain = Dim(tuple((monomial, -c) for monomial, c in plain.terms))
+                return Condition(relation, plain, holds)
+    raise AssertionError(f"{gap} is decided, and so it is not a condition")
+
+
+def _without_exact(dim: Dim) -> tuple[Dim, int]:
+    """So many times the Dim, with sizes in place of their quotients by their steps."""
+    rows = [(*_times_exact(monomial), c) for monomial, c in dim.terms]
+    times = lcm(*(below // gcd(below, c) for _, below, c in rows))
+    found = _normal({monomial: times * c // below for monomial, below, c in rows})
+    assert isinstance(found, Dim), "sizes take the places of sizes"
+    return found, times
+
+
+def _times_exact(monomial: Monomial) -> tuple[Monomial, int]:
+    """The monomial times what divides its sizes evenly, and that divisor."""
+    atoms, below = list[Atom](), 1
+    for atom in monomial:
+        match atom:
+            case Quotient(Dim(terms=(((Size() as size,), 1),)), d) if (
+                d == size.step and size.least % d == 0
+            ):
+                atoms.append(size)
+                below *= d
+            case Quotient(Dim() as whole, d) if is_fixed(d):
+                inner, times = _without_exact(whole)
+                atoms.append(Quotient(inner, times * d))
+            case _:
+                atoms.append(atom)
+    return tuple(sorted(atoms, key=str)), below
 
 
 def _reduced(relation: Relation, gap: Dim) -> int | Dim:

@@ -208,7 +208,9 @@ BOOL = define("bool", "bool", 1)
 
 
 def packed(element: DType, count: int) -> DType:
-    """The type of words of so many integers, `int8x4`, which instructions on bytes read."""
+    """The type of words of so many elements, `int8x4`, which matrix instructions read."""
+    if count == 1:
+        return element
     name = f"{element}x{count}"
     if name not in ENTRIES:
         word = ENTRIES[name] = DType.like(element, name)

@@ -75,7 +75,7 @@ def stage_compile_programs(
         compiled(plan, spec, variant),
         from_records=programs.recorded,
         from_defaults=programs.default,
-        programs=tuple(_served(each) for each in traced),
+        programs=(*map(_served, traced[:-1]), "all other sizes"),
         traced=tuple(tuple(each.at.items()) for each in traced),
     )
 
@@ -90,7 +90,7 @@ def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> N
 
 def _served(traced: Traced[NetworkPlan]) -> str:
     """The sizes that a program is for."""
-    return " and ".join(map(str, traced.conditions)) or "all other sizes"
+    return " and ".join(map(str, traced.conditions))
 
 
 @dataclass

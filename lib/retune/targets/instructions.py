@@ -1,5 +1,6 @@
 """Matrix instructions that a device has for a reduction: rules ask for a shape, not for a name."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retune.core.dims import is_fixed
@@ -26,12 +27,30 @@ def find_instruction(
 
     None where the device has none, or the stage does not come in packs.
     """
+    return next(find_instructions(stage, spec, residence, lanes), None)
+
+
+def find_instructions(
+    stage: Accesses, spec: DeviceSpec, residence: Residence, lanes: int = 1
+) -> Iterator[Instruction]:
+    """All such instructions, in the order of their registration."""
     for entry in intrinsics():
-        if entry.residence == residence and (found := _contraction(stage, entry)):
+        if entry.rounds or entry.residence != residence:
+            continue
+        if (found := _contraction(stage, entry)) is not None:
             chosen = entry.implementation(found.signature(lanes), spec.instructions)
             if chosen is not entry.implementations[-1]:
-                return Instruction(entry, chosen)
-    return None
+                yield Instruction(entry, chosen)
+
+
+def has_warps(spec: DeviceSpec) -> bool:
+    """Whether the device has an instruction that the items of a warp execute together."""
+    return any(
+        entry.full_name(x) in spec.instructions
+        for entry in intrinsics()
+        if entry.warp is not None
+        for x in entry.implementations
+    )
 
 
 def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:

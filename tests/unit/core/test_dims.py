@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from retune.core.dims import (
+    Condition,
     Dim,
+    Relation,
     Size,
     always_equal,
     assuming,
     at,
+    condition_of,
     dim_of,
     example,
     holding,
@@ -155,6 +158,36 @@ def test_conditions_are_read_from_their_texts() -> None:
             assert (a == b) is (b == a)
     assert len(assumed.conditions) > 30
     assert [parse_condition(str(c), _SIZES) for c in assumed.conditions] == [*assumed.conditions]
+
+
+_STEPS = {"w": Size("w", 4, 60, 4), "n": N}
+w = dim_of(_STEPS["w"])
+
+
+@pytest.mark.parametrize(
+    ("gap", "less", "equal"),
+    [
+        (w - 24, "w < 24", "w == 24"),
+        (24 - w, "w > 24", "w == 24"),
+        (w // 8 - 3, "w < 24", "(w // 8) == 3"),
+        (5 - (w + 4) // 8, "w >= 44", "((w + 4) // 8) == 5"),
+        (3 * (n // 2) - 6, "n < 4", "(n // 2) == 2"),
+        (4 * (w // 4) - 2 * n + 5, "2*n - w > 4", ""),
+        (w * n - 8 * n, "n*w - 8*n < 0", "n*w - 8*n == 0"),
+        (n + w // 16 - 3, "n + (w // 16) < 3", "n + (w // 16) == 3"),
+    ],
+)
+def test_conditions_are_on_sizes_rather_than_quotients(gap: Dim, less: str, equal: str) -> None:
+    """What they say is the same for all sizes, and their texts are read back."""
+    texts: dict[Relation, str] = {"lt": less, "eq": equal}
+    for relation, text in texts.items():
+        for holds in (True, False) if text else ():
+            found = condition_of(relation, gap, holds)
+            assert not holds or str(found) == text
+            assert parse_condition(str(found), _STEPS) == found
+            plain = Condition(relation, gap, holds)
+            for values in holding((), _STEPS.values()):
+                assert found.at(values) == plain.at(values), values
 
 
 @pytest.mark.parametrize(

@@ -432,10 +432,8 @@ def sample_inputs(
     values = sizes or plan.largest
     entries = {name: plan.buffer(name) for name in plan.inputs}
     types = {name: _at(_type(entry.dtype, entry.shape), values) for name, entry in entries.items()}
-    arrays = random_inputs(types, seed, plan.counts, plan.least)
-    for name, elements in plan.values.items():
-        arrays[name].reshape(-1)[:] = [at(element, values) for element in elements]
-    return arrays
+    stated = {n: [at(element, values) for element in row] for n, row in plan.values.items()}
+    return random_inputs(types, seed, plan.counts, plan.least, stated)
 
 
 def sample_of(samples: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
@@ -448,10 +446,12 @@ def random_inputs(
     seed: int = 0,
     counts: Mapping[str, int] | None = None,
     least: Mapping[str, int] | None = None,
+    values: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, np.ndarray]:
     """A random array of each type, none equal to another; equal seeds give equal arrays.
 
-    Inputs among `counts` have values from 0, or from their `least`, to before their count.
+    Inputs among `counts` have values from 0, or from their `least`, to before their count; those
+    among `values` have these elements.
     """
     counts, least = counts or {}, least or {}
     seeds = np.random.SeedSequence(seed).generate_state(len(types))
@@ -460,6 +460,8 @@ def random_inputs(
         low = least.get(name, 0) if name in counts else least.get(name)
         high = counts[name] - 1 if name in counts else None
         arrays[name] = random_array(kind, low, high, seed=int(own))
+    for name, elements in (values or {}).items():
+        arrays[name].reshape(-1)[:] = elements
     return arrays
 
 

@@ -175,6 +175,7 @@ def rounding_of(
     def content() -> object:
         files = (network.onnx, *external_files(network.onnx))
         asked = dict(network.shapes), spec.keeps_half, oracle.name, oracle.version
+        asked = (*asked, dict(network.values)) if network.values else asked
         return [file_key(file) for file in files], asked
 
     def unoptimised() -> Peer:
@@ -187,7 +188,7 @@ def rounding_of(
 
 
 def _graph_of(network: Original, spec: DeviceSpec) -> Graph:
-    graph = load_file(network.onnx, network.shapes)
+    graph = load_file(network.onnx, network.shapes, network.values)
     if network.recipe:
         graph = quantized(graph, from_json(Recipe, network.recipe))
     return graph if spec.keeps_half else in_compute_types(graph)

@@ -5,7 +5,7 @@ Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
 from textwrap import wrap
 
@@ -51,6 +51,10 @@ from retune.codegen.opencl.prelude import (
     apart_lines,
     extreme,
     extreme_lines,
+    halves_loader,
+    halves_loader_lines,
+    halves_storer,
+    halves_storer_lines,
     has_range_of_float32,
     loader,
     loader_lines,
@@ -73,6 +77,7 @@ from retune.core.dtypes import (
     INT32,
     INT64,
     UINT8,
+    UINT16,
     UINT32,
     DType,
 )
@@ -137,8 +142,8 @@ def literal(value: float | bool, dtype: DType) -> str:
     """A literal that reads back as exactly the same value."""
     if dtype == BOOL:
         return "1" if value else "0"
-    if dtype.elements > 4:
-        return f"(uint2)({int(value)}u)"
+    if dtype.elements > 1 and (dtype.is_float or dtype.elements > 4):  # the same in all words
+        return f"({type_name(dtype)})({int(value)}u)"
     if not dtype.is_float:
         if dtype == INT64:
             return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
@@ -214,7 +219,8 @@ def _load(value: MemoryLoad, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
-    if (conversion := _conversion(at.memory.dtype)) is not None:
+    conversion = _conversion(at.memory.dtype)
+    if conversion is not None and value.dtype.elements == 1:
         return conversion.load(at, to)
     return _read(at, value.dtype, to)
 
@@ -431,10 +437,30 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 
 def _store(s: Store, to: Printer) -> list[str]:
-    at, value = s.at, _bare(s.value, to)
+    at = s.at
+    if _moves(s):
+        assert isinstance(s.value, MemoryLoad), "it was asked"
+        return _written(_bits(at), _read(_bits(s.value.at), UINT16, to), to)
+    value = _bare(s.value, to)
     if (conversion := _conversion(at.memory.dtype)) is not None:
         return conversion.store(at, value, to)
     return _written(at, value, to)
+
+
+def _moves(s: Store) -> bool:
+    """Whether elements of 16 bits are stored as they are read: no conversion is needed."""
+    dtype = s.at.memory.dtype
+    moved = isinstance(s.value, MemoryLoad) and s.value.at.memory.dtype == dtype
+    return moved and dtype.is_small_float and dtype.bits == UINT16.bits
+
+
+def _bits(at: At) -> At:
+    """The place in its array seen as one of integers."""
+    memory = at.memory
+    if type_name(memory.dtype) == type_name(UINT16):
+        return at
+    name = f"(({_vector(memory, UINT16)}*){memory.name})"
+    return replace(at, memory=replace(memory, name=name, dtype=UINT16))
 
 
 def _written(at: At, value: str, to: Printer) -> list[str]:
@@ -528,13 +554,18 @@ def _if(s: If, to: Printer) -> list[str]:
 def _load_half(at: At, to: Printer) -> str:
     if at.lanes == 1:
         return f"vload_half({_index(at, to)}, {at.memory.name})"
-    return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
+    if at.aligned:
+        return f"{halves_loader(at.lanes)}({_SPACE[at.memory.scope]}, {_pointer(at, to)})"
+    return f"vload_half{at.lanes}(0, {_pointer(at, to)})"
 
 
 def _store_half(at: At, value: str, to: Printer) -> list[str]:
     if at.lanes == 1:
         return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
-    return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
+    if at.aligned:
+        space = _SPACE[at.memory.scope]
+        return [f"{halves_storer(at.lanes)}({space}, {_pointer(at, to)}, ({value}));"]
+    return [f"vstore_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
 
 
 def _load_small_float(at: At, to: Printer) -> str:
@@ -549,8 +580,21 @@ def _store_small_float(at: At, value: str, to: Printer) -> list[str]:
     return _written(at, f"{storer(at.memory.dtype, at.lanes)}({value})", to)
 
 
-def _loader_lines(dtype: DType, lanes: int) -> list[str]:
-    return [] if has_range_of_float32(dtype) else loader_lines(dtype, lanes)
+def _loader_lines(at: At) -> list[str]:
+    dtype = at.memory.dtype
+    return [] if has_range_of_float32(dtype) else loader_lines(dtype, at.lanes)
+
+
+def _storer_lines(at: At) -> list[str]:
+    return storer_lines(at.memory.dtype, at.lanes)
+
+
+def _halves_loader_lines(at: At) -> list[str]:
+    return halves_loader_lines(at.lanes) if at.aligned else []
+
+
+def _halves_storer_lines(at: At) -> list[str]:
+    return halves_storer_lines(at.lanes) if at.aligned else []
 
 
 def _load_int4(at: At, to: Printer) -> str:
@@ -571,18 +615,18 @@ class Conversion:
     """Elements as values of the compute type."""
     store: Callable[[At, str, Printer], list[str]]
     """Elements set to the text of such a value."""
-    load_lines: Callable[[DType, int], list[str]] | None = None
-    """What stands before kernels that load vectors of so many lanes of the type."""
-    store_lines: Callable[[DType, int], list[str]] | None = None
+    load_lines: Callable[[At], list[str]] | None = None
+    """What stands before kernels that load from such a place."""
+    store_lines: Callable[[At], list[str]] | None = None
     """The same for stores."""
 
 
 CONVERSIONS: Mapping[DType, Conversion] = {
-    FLOAT16: Conversion(_load_half, _store_half),
+    FLOAT16: Conversion(_load_half, _store_half, _halves_loader_lines, _halves_storer_lines),
     INT4: Conversion(_load_int4, _store_int4),
 }
 """Types that OpenCL converts itself, or that are no floats."""
-_SMALL_FLOAT = Conversion(_load_small_float, _store_small_float, _loader_lines, storer_lines)
+_SMALL_FLOAT = Conversion(_load_small_float, _store_small_float, _loader_lines, _storer_lines)
 
 
 def _conversion(dtype: DType) -> Conversion | None:
@@ -593,15 +637,18 @@ def _conversion(dtype: DType) -> Conversion | None:
 def _storage_lines(kernel: Kernel) -> list[str]:
     """The conversions that the kernel's loads and stores need."""
     nodes = [part for part in parts(kernel.body) if isinstance(part, MemoryLoad | Store)]
-    used = dict.fromkeys((type(n) is MemoryLoad, n.at.memory.dtype, n.at.lanes) for n in nodes)
+    used = {
+        (type(n) is MemoryLoad, n.at.memory.dtype, n.at.lanes, n.at.aligned): n.at for n in nodes
+    }
     lines: list[str] = []
-    for is_load, dtype, lanes in used:
+    for (is_load, dtype, *_), at in used.items():
         if (conversion := _conversion(dtype)) is None:
             continue
         maker = conversion.load_lines if is_load else conversion.store_lines
-        lines += maker(dtype, lanes) if maker is not None else []
-    stored = [n.at for n in nodes if isinstance(n, Store) and _stores_short(n.at)]
-    for kind in dict.fromkeys(type_name(at.memory.dtype, at.lanes) for at in stored):
+        lines += maker(at) if maker is not None else []
+    stored = [_bits(n.at) if _moves(n) else n.at for n in nodes if isinstance(n, Store)]
+    short = [at for at in stored if _stores_short(at)]
+    for kind in dict.fromkeys(type_name(at.memory.dtype, at.lanes) for at in short):
         lines += vector_store_lines(kind, _SHORT_BYTES)
     return lines
 
