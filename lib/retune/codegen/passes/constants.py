@@ -196,7 +196,8 @@ def pack_constants(
         stored = _in_panels(found) if panels else None
         if stored := stored or _in_one_order(found):
             packs[name], reads = stored
-            made = [_repoint(part, name, own) for part, own in zip(made, reads, strict=True)]
+            buffer = next(load.buffer for own in reads for load in own.values())
+            made = [_repoint(part, buffer, own) for part, own in zip(made, reads, strict=True)]
     return [replace(p, packed=tuple(n for n in p.packed if n in packs)) for p in made], packs
 
 
@@ -454,11 +455,8 @@ def _by_items(read: _Read, entry: Intrinsic) -> _Read:
     )
 
 
-def _repoint(part: Program, name: str, swapped: Mapping[Load, Load]) -> Program:
+def _repoint(part: Program, packed: Buffer, swapped: Mapping[Load, Load]) -> Program:
     """The nest, which reads the packed constant in place of the one of that name."""
-    if not swapped:
-        return part
     body = map_exprs(part.body, Redirection(swapped.get))
-    packed = next(iter(swapped.values())).buffer
-    inputs = tuple(packed if b.name == name else b for b in part.inputs)
+    inputs = tuple(packed if b.name == packed.name else b for b in part.inputs)
     return replace(with_body(part, body), inputs=inputs)
