@@ -14,8 +14,9 @@ from retune.intrinsics.warp16 import WARP16, WARP16S
 from retune.intrinsics.warp32 import WARP32
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
-from tests.support.gpu_warps import SHAPES
+from tests.support.gpu_warps import SHAPES, random_product
 from tests.support.oracle import assert_device_agrees
+from tests.support.properties import seeded
 
 pytestmark = pytest.mark.device
 
@@ -38,6 +39,12 @@ def test_sketches(device: Device, name: str):
     for sketch in (s for s in space.sketches if ".warp" in s.name):
         (row,) = sketch.sample(1, np.random.default_rng(1))
         assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_random_products(device: Device, seed: int):
+    assert_device_agrees(device, *random_product(seeded(seed), NVIDIA))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,17 @@ from retune.ir.expr import (
 from retune.ir.functions import call
 from retune.ir.moved import moved_as_stored
 from retune.ir.stmt import from_dag
-from retune.ir.te import Compute, Dag, Tensor, compute, concat, placeholder, reduce_axis, remade
+from retune.ir.te import (
+    Compute,
+    Dag,
+    Tensor,
+    compute,
+    concat,
+    placeholder,
+    reduce_axis,
+    remade,
+    stored,
+)
 from retune.ops.packed import dense_blocks
 from retune.ops.registry import Names, OpCall
 from retune.schedule.schedule import Schedule
@@ -99,6 +109,17 @@ def pair_product(rows: int, inner: int, outer: int) -> Dag:
     w, k = placeholder("w", (outer, inner), BFLOAT16, constant=True), reduce_axis("k", inner)
     product = compute("y", (rows, outer), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,))
     return Dag((product,))
+
+
+def attended(rows: int, inner: int, outer: int, *, keys: bool) -> Dag:
+    """`x @ w` of bfloat16, neither of which is a constant; w has rows of keys, or of values."""
+    x = placeholder("x", (rows, inner), BFLOAT16)
+    given = placeholder("w", (outer, inner) if keys else (inner, outer), BFLOAT16)
+    w, k = given, reduce_axis("k", inner)
+    if keys:
+        turned = compute("turned", (inner, outer), lambda i, j: given[j, i], [given])
+        w = stored(turned, BFLOAT16)
+    return Dag((compute("y", (rows, outer), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,)),))
 
 
 def in_bfloat16(dag: Dag) -> Dag:

@@ -1,8 +1,14 @@
 """What tests of gpu warps share with others."""
 
-from retune.core.dtypes import BFLOAT16, INT8, UINT8
+import numpy as np
+
+from retune.core.dtypes import BFLOAT16, FLOAT16, INT8, UINT8
+from retune.core.target import DeviceSpec
+from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag, placeholder
+from retune.targets.gpu.space import gpu_space
 from tests.support.dags import (
+    Choose,
     byte_conv2d,
     byte_product,
     half_conv2d,
@@ -10,6 +16,20 @@ from tests.support.dags import (
     half_products,
     product_of_bytes,
 )
+
+
+def random_product(choose: Choose, spec: DeviceSpec) -> tuple[Dag, Program]:
+    """A product of 16-bit floats of any size, and a program by instructions of warps for it."""
+    rows, outer, dtype = 8 + choose(20), 32 + choose(34), (FLOAT16, BFLOAT16)[choose(2)]
+    if choose(2):
+        dag = half_product(rows, 16 * (1 + choose(3)), outer, dtype)
+    else:
+        turned = bool(choose(2))
+        dag = half_products(1 + choose(2), rows, 1 + choose(40), outer, turned=turned, dtype=dtype)
+    found = [s for s in gpu_space(from_dag(dag), spec).sketches if ".warp" in s.name]
+    sketch = found[choose(len(found))]
+    return dag, sketch.instantiate(sketch.sample(1, np.random.default_rng(choose(1000)))[0])
+
 
 SHAPES: dict[str, Dag] = {
     "window": byte_conv2d(5, 7, 64, 32),

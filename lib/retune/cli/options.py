@@ -69,8 +69,8 @@ def sizes_of(plan: "NetworkPlan", given: Sequence[str] | None) -> dict[str, int]
 
     Raises: InputError for a size that the bundle has not, or is not for.
     """
-    values = dict(plan.largest) if plan.sizes else {}
-    ranges = {each.size.name: each.size for each in plan.sizes}
+    ranges = {each.size.name: each.size for each in plan.sizes if not each.counted}
+    values = {name: value for name, value in plan.largest.items() if name in ranges}
     stated = ", ".join(map(str, ranges.values())) or "a bundle for fixed shapes"
     for text in given or ():
         name, _, value = text.partition("=")

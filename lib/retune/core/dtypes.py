@@ -90,6 +90,11 @@ class DType(str):
         return self.bits - 1 - self.exponent
 
     @property
+    def roundoff(self) -> float:
+        """Half the distance from 1 to the next number of a float."""
+        return 2.0 ** -(self.mantissa + 1)
+
+    @property
     def bias(self) -> int:
         """What a float's stored exponent is greater by than that of its value."""
         return (1 << (self.exponent - 1)) - (self.specials != "fnuz")

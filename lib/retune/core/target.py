@@ -18,6 +18,11 @@ Types that are only stored need none: `vload_half` and `vstore_half` are of ever
 Source: OpenCL 3.0 C, 6.15.8, Vector Data Load and Store Functions."""
 
 
+def converting(dtype: DType) -> str:
+    """The name, among `DeviceSpec.instructions`, of instructions that convert a small float."""
+    return f"convert.{dtype}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """Limits of one device. Sizes are bytes unless the name says otherwise."""

@@ -127,6 +127,14 @@ class Graph(Subgraph):
             )
         return found
 
+    @property
+    def sizes_read(self) -> frozenset[Size]:
+        """All sizes that extents of values and attributes of nodes depend on."""
+        stated = (value for node in self.nodes for value in node.attrs.values())
+        rows = (value if isinstance(value, tuple) else (value,) for value in stated)
+        attributes = (each for row in rows for each in row if isinstance(each, Dim))
+        return sizes_of(e for t in self.types.values() for e in t.shape) | sizes_of(attributes)
+
     def sizes_of_inputs(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """The sizes that arrays for the inputs state, by name, by their extents and elements.
 

@@ -5,6 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
+from retune.core.dims import is_fixed
+from retune.core.dtypes import UNKNOWN
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
@@ -13,7 +15,7 @@ from retune.device.measure.gate import HOST
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
-from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.importer import load_file
 from retune.frontend.onnx.inputs import OpenInputs, Shapes
 from retune.graph.passes.pipeline import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
@@ -32,6 +34,7 @@ from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
 from retune.proto.file import external_files, read_onnx
 from retune.proto.labels import Numbered, with_numbers
+from retune.search.counted import counted_network
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.targets.vta.config import VtaConfig
@@ -148,12 +151,19 @@ class _Importing:
 
     def network(self, path: Path, stated: OpenInputs) -> ImportedNetwork:
         """The model of a file, imported, optimised and cut into tasks."""
-        model = read_onnx(path)
-        labels = _labels(with_numbers(model))
-        graph = import_model(
-            model, stated.shapes, values=stated.values, folder=path.parent, name=path.stem
-        )
-        del model  # its weights are in the graph
+        labels = _labels(with_numbers(read_onnx(path)))
+        rows = (*stated.shapes.values(), *stated.values.values())
+        fixed = all(is_fixed(extent) for row in rows for extent in row)
+
+        def made(counts: bool) -> Network:
+            return self._extracted(path, stated, counts=counts and fixed)
+
+        network = counted_network(made)
+        flops = sum(task.flops * task.weight for task in network.tasks.values())
+        return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
+
+    def _extracted(self, path: Path, stated: OpenInputs, *, counts: bool) -> Network:
+        graph = load_file(path, stated.shapes, stated.values, counts=counts)
         if len(graph.nodes) >= _MANY_NODES:
             text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
             tell(TuneEvent(stage="import", text=text))
@@ -163,13 +173,11 @@ class _Importing:
             if accelerator is not None:
                 start, stop = by.packed_part
                 graph = packed_network(graph, accelerator, start_name=start, stop_name=stop)
-        network = extract(
+        return extract(
             optimise(graph, order_of(self.layout), half=self.half),
             max_error=self.max_error,
             accelerator=accelerator,
         )
-        flops = sum(task.flops * task.weight for task in network.tasks.values())
-        return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
 
 
 def _labels(found: Numbered) -> tuple[OutputLabels, ...]:
@@ -264,7 +272,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
             for name, entry in inputs.items()
         ),
         output_values=tuple(
-            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
+            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=_stated(graph.types[n].shape))
             for n in graph.outputs
         ),
         nodes=imported.nodes,
@@ -273,6 +281,11 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
         labels=imported.labels,
     )
+
+
+def _stated(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What is known of it beforehand."""
+    return tuple(extent if is_fixed(extent) else UNKNOWN for extent in shape)
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:

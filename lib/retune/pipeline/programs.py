@@ -83,7 +83,7 @@ def stage_compile_programs(
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:
     """The programs as one plan; the last one is for no region, and so it has all sizes."""
     every = traced[-1].program
-    plans = [with_sizes_of(each.program, every) for each in traced]
+    plans = [with_sizes_of(each.program, every, each.at) for each in traced]
     plan = join_plans(plans, [each.conditions for each in traced])
     return replace(plan, name=network.model_key[:KEY_DIGITS])
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from retune.core.dims import Condition, Dim, Size, SizeValues, condition_of, dim_of
+from retune.core.dims import Assumptions, Condition, Dim, Size, SizeValues, condition_of, dim_of
 from retune.core.errors import InputError
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
 from retune.frontend.onnx.inputs import OpenInputs, open_inputs
@@ -26,6 +26,8 @@ T = TypeVar("T")
 _RANDOM_SIZES = 3
 MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
+MOST_COMBINATIONS = 1 << 24
+"""Of sizes that a bundle is for: each of them is looked at for the program that serves it."""
 
 
 def opened(request: TuneRequest) -> OpenInputs:
@@ -46,7 +48,14 @@ def _opened(path: Path, version: tuple[int, ...], shapes: Shapes, values: Shapes
     del version
     graph = read_onnx(path).graph
     stored = {entry.name for entry in graph.initializer}
-    return open_inputs(graph, dict(shapes), dict(values), stored)
+    found = open_inputs(graph, dict(shapes), dict(values), stored)
+    if prod(len(each.size.values) for each in found.extents) > MOST_COMBINATIONS:
+        ranges = ", ".join(str(each.size) for each in found.extents)
+        raise InputError(
+            f"{ranges}: expected at most {MOST_COMBINATIONS} combinations of sizes; give narrower "
+            "ranges, or steps such as 16..4096:16"
+        )
+    return found
 
 
 def sizes(request: TuneRequest) -> tuple[Size, ...]:
@@ -99,9 +108,12 @@ def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Co
     """For each of them the sizes that it is for: those that meet its conditions, and none before.
 
     Between two sizes that are tuned, the border is their geometric mean. One is a region by itself:
-    loops of a single iteration are gone, so that programs for one are others.
+    loops of a single iteration are gone, so that programs for one are others. Where a single
+    condition keeps a region apart from one before it, the region has the contrary as a condition,
+    so that its programs need not serve lesser sizes. In the last one every size stays open.
     """
     reach, dims = [dict(each.values) for each in tuned], {s.name: dim_of(s) for s in every}
+    stated: list[list[Condition]] = []
     found: list[tuple[Condition, ...]] = []
     for own in reach:
         conditions: list[Condition] = []
@@ -111,7 +123,25 @@ def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Co
             beyond = dims[name] - last - 1 if higher else 0
             if isinstance(beyond, Dim):
                 conditions.append(condition_of("lt", beyond, holds=True))
-        found.append(tuple(conditions))
+        contrary = _contrary(stated, conditions)
+        if len(found) == len(reach) - 1:
+            contrary = [c for c in contrary if not Assumptions({}, [c]).fixed]
+        stated.append(conditions)
+        found.append((*conditions, *contrary))
+    return found
+
+
+def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -> list[Condition]:
+    """What holds where these conditions do and those of no region before, each said once."""
+    same = set(own)  # by their forms: comparing extents would ask
+    others = ([c for c in each if c not in same] for each in before)
+    single = [replace(c, holds=not c.holds) for c, *more in filter(None, others) if not more]
+    found: list[Condition] = []
+    for condition in reversed(single):  # the strictest ones of a size come last
+        (size,) = condition.dim.sizes
+        known = Assumptions({}, found)
+        if Assumptions({}, [*found, condition]).ends(size) != known.ends(size):
+            found.append(condition)
     return found
 
 

@@ -27,6 +27,7 @@ from retune.core.dims import (
     parse_condition,
     parse_dim,
     remembered,
+    samples_at_hand,
 )
 from retune.core.keys import content_key
 
@@ -251,3 +252,20 @@ def test_conditions_have_no_common_factor() -> None:
         assert 20 * n != 79
         assert -3 * n < -10
     assert [str(c) for c in assumed.conditions] == ["n > 3", "n == 4"]
+
+
+def test_samples_are_spread_over_what_the_conditions_leave() -> None:
+    rows, columns = Size("rows", 8, 512, 8), Size("columns", 1, 100)
+    beyond = dim_of(rows) - 256
+    assert isinstance(beyond, Dim)
+    assert samples_at_hand([rows], 3) == [{}]
+    with assuming({"rows": 512, "columns": 7}, [Condition("lt", beyond, holds=False)]):
+        hand, *others = samples_at_hand([columns, rows], 8)
+        assert samples_at_hand([], 8) == [{}]
+    assert hand == {"rows": 512, "columns": 7}
+    for name, first, last in (("rows", 256, 512), ("columns", 1, 100)):
+        found = sorted(row[name] for row in others)
+        assert first <= found[0] and found[-1] <= last
+        quarters = {4 * (value - first) // (last - first + 1) for value in found}
+        assert quarters == {0, 1, 2, 3}
+    assert all(row["rows"] % 8 == 0 for row in others)

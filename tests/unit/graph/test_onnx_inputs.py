@@ -193,12 +193,16 @@ def test_a_value_and_a_symbol_of_one_name_are_two_sizes():
     [
         (
             {"x": ["1..4"]},
-            r"--value x: expected an input of integers, got .* float32; they are end",
+            r"--value x: expected an input of integers, got .* float32; these are end",
         ),
-        ({"z": [1]}, "--value z: expected an input of integers; they are end, hw, sr, ids, cached"),
+        (
+            {"z": [1]},
+            "--value z: expected an input of integers; these are end, hw, sr, ids, cached",
+        ),
         ({"n": [1]}, "--value n: expected an input, got the dimension 'n' .* write --shape n=1..8"),
         ({"ids": [1]}, r"--value ids: .* fixed number of elements, got .*; write --shape ids=1"),
         ({"hw": [1, 2, 3]}, "--value hw=1,2,3: expected one range, or one for each of 2 elements"),
+        ({"end": ["0..4294967296"]}, "--value end=.*: expected sizes of at most 2147483647"),
         ({"end": ["-1..4"]}, r"--value end=-1..4: expected numbers on one side of 0"),
     ],
 )

@@ -61,6 +61,8 @@ def test_ranges_of_values_are_tuned_too(tmp_path: Path) -> None:
     assert [str(each) for each, _ in found] == ["s=3", "s=4"]
     assert [fixed.values for _, fixed in found] == [(("s", (3,)),), (("s", (4,)),)]
     assert fixed_inputs(found[0][1]) == OpenInputs({"n": (4,)}, {"s": (3,)})
+    with pytest.raises(InputError, match=r"s=0\.\.99999999: expected at most 16777216 comb"):
+        tuned_requests(replace(request, values={"s": "0..99999999"}))
     with pytest.raises(InputError, match=r"s=3\.\.4: expected single numbers here"):
         fixed_inputs(request)
 
@@ -135,7 +137,7 @@ def test_one_is_a_region_by_itself() -> None:
     """Its programs have no loop over it; other borders lie between the sizes that are tuned."""
     tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
     assert [list(map(str, each)) for each in regions((BATCH,), tuned)] == [
-        ["batch < 2"], ["batch < 13"], [],
+        ["batch < 2"], ["batch < 13", "batch >= 2"], ["batch >= 13"],
     ]  # fmt: skip
     with assuming({"batch": 1}, regions((BATCH,), tuned)[0]) as assumed:
         assert dim_of(BATCH) == 1

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
 from retune.core.dtypes import FLOAT16, INT32
@@ -15,9 +17,10 @@ from retune.ir.verify import verify
 from retune.targets.cost.estimate import estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.support.dags import byte_conv2d, byte_product, half_products
-from tests.support.gpu_warps import SHAPES
+from tests.support.dags import Choose, byte_conv2d, byte_product, half_products
+from tests.support.gpu_warps import SHAPES, random_product
 from tests.support.oracle import assert_items_agree
+from tests.support.properties import chooser, quick, seeded
 
 _PANELS = "gpu.v4.warp.panels"
 NVIDIA = replace(
@@ -49,6 +52,25 @@ def test_every_sketch_keeps_the_meaning(name: str):
             verify(program)
             assert np.isfinite(estimate(sketch, row[None], NVIDIA)).all()
             assert_items_agree(dag, program)
+
+
+def assert_products_keep_the_meaning(choose: Choose) -> None:
+    """Of any size, types and operands that an instruction takes, by any sketch."""
+    dag, program = random_product(choose, NVIDIA)
+    verify(program)
+    assert_items_agree(dag, program)
+
+
+@quick(6)
+@given(data=st.data())
+def test_random_products_keep_the_meaning(data: st.DataObject):
+    assert_products_keep_the_meaning(chooser(data))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_many_random_products_keep_the_meaning(seed: int):
+    assert_products_keep_the_meaning(seeded(seed))
 
 
 def test_a_window_with_slices_reads_where_bytes_are(golden):

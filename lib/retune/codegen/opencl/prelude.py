@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from retune.codegen.kernel import TABLE_LANES
 from retune.codegen.opencl.types import type_name
 from retune.core.dtypes import FLOAT32, INT32, INT64, DType
-from retune.ir.functions import FUNCTIONS, ScalarFunction
+from retune.ir.functions import FUNCTIONS, Rational, ScalarFunction
 
 
 def once(name: str, *lines: str) -> list[str]:
@@ -96,20 +96,24 @@ def extreme_lines(op: str, dtype: DType, lanes: int, *, limit: bool) -> list[str
     return _function(name, kind, f"const {kind} a, const {kind} b", body)
 
 
-# -- functions of vectors whose lanes are not independent ------------------------------------------
+# -- functions of vectors that are not OpenCL's --------------------------------------------------
 
 
-def apart(function: ScalarFunction, dtype: DType, lanes: int) -> str:
-    """The name of the function of vectors that keeps near arguments apart from those beyond."""
-    return f"{function.name}_{type_name(dtype, lanes)}".upper()
+def of_vectors(function: ScalarFunction, dtype: DType, lanes: int) -> str:
+    """The name of the function of vectors that stands for one of OpenCL C; empty for none."""
+    own = function.near > 0 or (function.rational is not None and dtype == FLOAT32)
+    return f"{function.name}_{type_name(dtype, lanes)}".upper() if own and lanes > 1 else ""
 
 
-def apart_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]:
-    """Its definition: beyond is rare, and computed for itself."""
-    kind, truth = type_name(dtype, lanes), type_name(INT32 if dtype == FLOAT32 else INT64, lanes)
+def of_vectors_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]:
+    """Its definition."""
+    name, kind = of_vectors(function, dtype, lanes), type_name(dtype, lanes)
+    if function.rational is not None:
+        return _rational_lines(function.rational, name, kind)
+    truth = type_name(INT32 if dtype == FLOAT32 else INT64, lanes)
     limit = f"({kind})({function.near!r}f)"
-    return _function(
-        apart(function, dtype, lanes),
+    return _function(  # beyond is rare, and computed for itself
+        name,
         kind,
         f"const {kind} value",
         f"const {truth} near = fabs(value) < {limit};",
@@ -117,6 +121,28 @@ def apart_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]
         "if (all(near))",
         "  return found;",
         f"return near ? found : {function.opencl}(near ? {limit} : value);",
+    )
+
+
+def _rational_lines(entry: Rational, name: str, kind: str) -> list[str]:
+    """Comparisons are false for a NaN, which so stays one."""
+
+    def polynomial(coefficients: Sequence[float]) -> list[str]:
+        *others, value = (f"({kind})({c!r}f)" for c in coefficients)
+        return [f"{kind} sum = {value};", *(f"sum = fma(sum, t, {c});" for c in others[::-1])]
+
+    low, high = (f"({kind})({sign}{entry.limit!r}f)" for sign in ("-", ""))
+    p, q = polynomial(entry.p), [line.replace("sum", "below") for line in polynomial(entry.q)]
+    return _function(
+        name,
+        kind,
+        f"const {kind} value",
+        f"const {kind} least = value < {low} ? {low} : value;",
+        f"const {kind} x = least > {high} ? {high} : least, t = x * x;",
+        *p,
+        *q,
+        f"const {kind} found = x * sum / below, one = ({kind})(1.0f);",
+        "return found > one ? one : found < -one ? -one : found;",
     )
 
 
@@ -230,26 +256,30 @@ def _in_words(lanes: int, words: Sequence[str], plain: Sequence[str]) -> list[st
 
 
 # -- vectors of 16-bit elements --------------------------------------------------------------------
-# PoCL's `vstore` of them stores each element for itself: a vector of sixteen takes four times as
-# long as one of bytes. Through a pointer to vectors that may start at any element it is one store.
+# PoCL's `vload` and `vstore` of them take parts of a vector: loads are four, stores one for each
+# element. Through a pointer to vectors that may start at any element they are one instruction.
 
 
-def vector_store(kind: str) -> str:
-    """The macro that stores a vector of that type; it takes the address space, value, address."""
-    return f"STORE_{kind.upper()}"
+def short_vectors(kind: str) -> tuple[str, str]:
+    """The macros that load and store a vector of that type.
+
+    They take the address space and the address; the second one takes the value, too.
+    """
+    return f"LOAD_{kind.upper()}", f"STORE_{kind.upper()}"
 
 
-def vector_store_lines(kind: str, element_bytes: int) -> list[str]:
-    """Its definition."""
-    macro, lanes = vector_store(kind), kind.lstrip("abcdefghijklmnopqrstuvwxyz")
-    loose = f"loose_{kind}"
+def short_vector_lines(kind: str, lanes: int) -> list[str]:
+    """Their definitions."""
+    load, store = short_vectors(kind)
     return once(
-        macro,
+        load,
         "#ifdef __clang__",
-        f"typedef {kind} {loose} __attribute__((aligned({element_bytes})));",
-        f"#define {macro}(space, value, at) *(space {loose}*)(at) = value",
+        f"typedef {kind} loose_{kind} __attribute__((aligned(2)));",
+        f"#define {load}(space, at) (*(const space loose_{kind}*)(at))",
+        f"#define {store}(space, at, value) *(space loose_{kind}*)(at) = value",
         "#else",
-        f"#define {macro}(space, value, at) vstore{lanes}(value, 0, at)",
+        f"#define {load}(space, at) vload{lanes}(0, at)",
+        f"#define {store}(space, at, value) vstore{lanes}(value, 0, at)",
         "#endif",
     )
 
@@ -349,6 +379,27 @@ def storer_lines(dtype: DType, lanes: int) -> list[str]:
         f"const uint{n} finite = {limited};",
         f"const uint{n} found = size > {_INFINITY:#x}u ? (uint{n})({nan:#x}u) : finite;",
         f"return convert_{type_name(dtype, lanes)}(found | ({signed}));",
+    )
+
+
+def rounding_instruction_lines(dtype: DType, lanes: int) -> list[str]:
+    """The same of bfloat16 by an instruction, which takes the least numbers of float32 for zero.
+
+    As assembly, which compilers take for processors that they do not know, or misname.
+
+    Source: Intel's Instruction Set Reference, VCVTNEPS2BF16.
+    """
+    kind, size = type_name(dtype, lanes), 2 * lanes
+    return _function(
+        storer(dtype, lanes),
+        kind,
+        f"const float{lanes} value",
+        f"typedef float wide __attribute__((__vector_size__({2 * size})));",
+        f"typedef int made __attribute__((__vector_size__({size})));",
+        "const wide x = __builtin_astype(value, wide);",
+        "made y;",
+        '__asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(x));',
+        f"return __builtin_astype(y, {kind});",
     )
 
 

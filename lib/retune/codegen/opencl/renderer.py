@@ -14,6 +14,7 @@ import numpy as np
 from retune.codegen.intrinsics import signature_of
 from retune.codegen.kernel import (
     CHANNELS,
+    ROUNDED_LANES,
     Array,
     Assign,
     At,
@@ -47,8 +48,6 @@ from retune.codegen.opencl.prelude import (
     FETCH_LINES,
     LATER,
     LOOKUP,
-    apart,
-    apart_lines,
     extreme,
     extreme_lines,
     halves_loader,
@@ -60,11 +59,14 @@ from retune.codegen.opencl.prelude import (
     loader_lines,
     lookup_lines,
     macro_of,
+    of_vectors,
+    of_vectors_lines,
+    rounding_instruction_lines,
     rounding_lines,
+    short_vector_lines,
+    short_vectors,
     storer,
     storer_lines,
-    vector_store,
-    vector_store_lines,
 )
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
@@ -233,7 +235,16 @@ def _read(at: At, dtype: DType, to: Printer) -> str:
         pointer = f"{array} + {_index(at, to)}"
     if at.aligned:
         return f"*(const {_vector(at.memory, dtype, at.lanes)}*)({pointer})"
+    if _is_short_vector(at, dtype):
+        load, _ = short_vectors(type_name(dtype, at.lanes))
+        return f"{load}({_SPACE.get(at.memory.scope, '')}, {pointer})"
     return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else f"{array}[{_index(at, to)}]"
+
+
+def _is_short_vector(at: At, dtype: DType) -> bool:
+    """Whether it is a vector of integers of 16 bits that may start at any of them."""
+    short = dtype.itemsize == _SHORT_BYTES and dtype != FLOAT16
+    return short and at.lanes > 1 and not at.aligned
 
 
 def _texel(at: At, row: int, rows: int, to: Printer) -> str:
@@ -288,8 +299,8 @@ def _operation(value: Operation, to: Printer) -> str:
 
 def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> str:
     """What its entry says."""
-    if _is_apart(value):
-        return f"{apart(entry, value.dtype, value.lanes)}({', '.join(args)})"
+    if name := of_vectors(entry, value.dtype, value.lanes):
+        return f"{name}({', '.join(args)})"
     if "{" not in entry.opencl:
         name = macro_of(entry) if entry.builtin else entry.opencl
         return f"{name}({', '.join(args)})"
@@ -298,11 +309,6 @@ def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> s
     bits += str(first.lanes) if first.lanes > 1 else ""
     texts = map(bare, args)
     return entry.opencl.format(*texts, bits=bits, magnitude=magnitude, infinity=infinity)
-
-
-def _is_apart(value: Operation) -> bool:
-    """Whether a vector's lanes must be kept apart in a function."""
-    return value.lanes > 1 and value.op in FUNCTIONS and FUNCTIONS[value.op].near > 0
 
 
 def _all(value: Operation, *args: str) -> str:
@@ -468,19 +474,12 @@ def _written(at: At, value: str, to: Printer) -> list[str]:
     if at.aligned:
         vector = _vector(at.memory, at.memory.dtype, at.lanes)
         return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
-    if _stores_short(at):
-        kind, space = type_name(at.memory.dtype, at.lanes), _SPACE.get(at.memory.scope, "")
-        return [f"{vector_store(kind)}({space}, {value}, {_pointer(at, to)});"]
+    if _is_short_vector(at, at.memory.dtype):
+        _, store = short_vectors(type_name(at.memory.dtype, at.lanes))
+        return [f"{store}({_SPACE.get(at.memory.scope, '')}, {_pointer(at, to)}, {value});"]
     if at.lanes > 1:
         return [f"vstore{at.lanes}({value}, 0, {_pointer(at, to)});"]
     return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
-
-
-def _stores_short(at: At) -> bool:
-    """Whether it is a vector of integers of 16 bits that may start at any of them."""
-    dtype = at.memory.dtype
-    short = dtype.itemsize == _SHORT_BYTES and dtype != FLOAT16
-    return short and at.lanes > 1 and not at.aligned
 
 
 def _wait(_s: Wait, _to: Printer) -> list[str]:
@@ -645,12 +644,22 @@ def _storage_lines(kernel: Kernel) -> list[str]:
         if (conversion := _conversion(dtype)) is None:
             continue
         maker = conversion.load_lines if is_load else conversion.store_lines
-        lines += maker(at) if maker is not None else []
-    stored = [_bits(n.at) if _moves(n) else n.at for n in nodes if isinstance(n, Store)]
-    short = [at for at in stored if _stores_short(at)]
-    for kind in dict.fromkeys(type_name(at.memory.dtype, at.lanes) for at in short):
-        lines += vector_store_lines(kind, _SHORT_BYTES)
+        if not is_load and dtype in kernel.converts and at.lanes in ROUNDED_LANES[dtype]:
+            lines += rounding_instruction_lines(dtype, at.lanes)
+        elif maker is not None:
+            lines += maker(at)
+    places = [place for n in nodes for place in _places(n)]
+    short = [at for at in places if _is_short_vector(at, at.memory.dtype)]
+    for kind, lanes in dict.fromkeys((type_name(a.memory.dtype, a.lanes), a.lanes) for a in short):
+        lines += short_vector_lines(kind, lanes)
     return lines
+
+
+def _places(node: MemoryLoad | Store) -> list[At]:
+    """What a load or store touches, as it does."""
+    if isinstance(node, Store) and isinstance(node.value, MemoryLoad) and _moves(node):
+        return [_bits(node.at), _bits(node.value.at)]
+    return [node.at]
 
 
 def _extreme_lines(kernel: Kernel) -> list[str]:
@@ -667,11 +676,12 @@ def _extreme_lines(kernel: Kernel) -> list[str]:
     ]
 
 
-def _apart_lines(kernel: Kernel) -> list[str]:
+def _vector_function_lines(kernel: Kernel) -> list[str]:
     """The functions of vectors that the kernel needs in place of OpenCL's."""
     operations = (part for part in parts(kernel.body) if isinstance(part, Operation))
-    found = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if _is_apart(v))
-    return [line for op, dtype, lanes in found for line in apart_lines(FUNCTIONS[op], dtype, lanes)]
+    used = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if v.op in FUNCTIONS)
+    found = [(FUNCTIONS[op], dtype, lanes) for op, dtype, lanes in used]
+    return [line for each in found if of_vectors(*each) for line in of_vectors_lines(*each)]
 
 
 # -- kernels -----------------------------------------------------------------------------------
@@ -684,7 +694,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
         *_storage_lines(kernel),
         *rounding_lines(body),
         *_extreme_lines(kernel),
-        *_apart_lines(kernel),
+        *_vector_function_lines(kernel),
         *lookup_lines(body),
         *function_lines(kernel.functions),
     ]

@@ -126,6 +126,8 @@ class _Sizes:
         name = self._names.setdefault(key, _size_name(wanted, self._names.values()))
         try:
             extents = Extents.of(name, stated)
+            if extents.size.most > INT32.limits[1]:
+                raise ValueError(f"sizes of at most {INT32.limits[1]}")
         except ValueError as error:
             raise ModelError(f"{option} {wanted}={_listed(stated)}: expected {error}") from None
         if (known := self._found.setdefault(name, extents)) != extents:
@@ -199,7 +201,7 @@ def _count_of_values(name: str, entries: Mapping[str, onnx.ValueInfoProto], shap
 def _integer_inputs(entries: Mapping[str, onnx.ValueInfoProto]) -> str:
     kinds = {name: _element_type(entry, "input") for name, entry in entries.items()}
     named = [name for name, kind in kinds.items() if not kind.is_float]
-    return f"; they are {', '.join(named)}" if named else "; the network has none"
+    return f"; these are {', '.join(named)}" if named else "; the network has none"
 
 
 def _statements(name: str, stated: Sequence[Stated], count: int) -> list[Sequence[Stated]]:

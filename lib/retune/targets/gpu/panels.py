@@ -25,7 +25,7 @@ from retune.schedule.stages import readers
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.tile import bind_groups, share
 from retune.targets.instructions import Instruction
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, TiledLoops, filled_tail, unroll_all
+from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, TiledLoops, sized_tail, unroll_all
 
 _PIXELS = (2, 4, 8)
 """Rows of an item."""
@@ -156,8 +156,8 @@ def _tile(
     wide = s.sample_categorical(f"vectors.{out}", sizes[1])
     s.require(held * wide * entry.n <= _MOST_RESULTS, "an item's registers spill")
     s.require(warps * held * first <= extents[0], "a group has more rows than there are")
-    group, warp, near, row = s.split(rows, [warps, first, held], filled_tail(s, rows))
-    parts = s.split(columns, [second, wide, entry.n], filled_tail(s, columns))
+    group, warp, near, row = s.split(rows, [warps, first, held], sized_tail(s, rows, "fill"))
+    parts = s.split(columns, [second, wide, entry.n], sized_tail(s, columns, "fill"))
     strip, item, vector, lane = parts
     leading = [n for n in axes[:-1] if n != rows]
     s.reorder(*leading, group, strip, warp, item, near, row, vector, lane)

@@ -29,7 +29,7 @@ from retune.targets.tiling import (
     REGISTER,
     Level,
     TiledLoops,
-    filled_tail,
+    sized_tail,
     unroll_all,
 )
 
@@ -117,7 +117,7 @@ def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
     out = results_of(s, name)
     sizes = _tile_sizes(s, out, entry)
     pairs = zip(sizes.loops, sizes.parts, strict=True)
-    parts = [s.split(loop, n, filled_tail(s, loop)) for loop, n in pairs]
+    parts = [s.split(loop, n, sized_tail(s, loop, "fill")) for loop, n in pairs]
     loops = _levels(parts)
     s.reorder(*sizes.leading, *(n for level in loops.values() for n in level))
     tile = TiledLoops(s, loops)
