@@ -26,10 +26,12 @@ from retune.bundle.verify.examination import Original
 from retune.bundle.verify.examiner_child import verdict_on
 from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import open_peer
-from retune.cli.options import parse_shapes
+from retune.cli.options import parse_shapes, parse_values
 from retune.core.errors import RetuneError
 from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.onnx.inputs import OpenInputs
 from retune.pipeline.request import TuneRequest
+from retune.pipeline.sizes import fixed_inputs
 
 STAGES = ("import", "compile", "verify", "times")
 HEAVIEST = 3
@@ -42,24 +44,17 @@ _PASSES = 20
 Facts = dict[str, object]
 
 
-def facts_of(
-    path: Path,
-    layout: str,
-    device: str,
-    seconds: float,
-    shapes: Mapping[str, tuple[int, ...]],
-    values: Mapping[str, int],
-) -> Iterator[Facts]:
+def facts_of(options: Namespace, stated: OpenInputs) -> Iterator[Facts]:
     """What each of STAGES finds, once it is over. Raises: whatever is wrong with the network."""
-    start = time.perf_counter()
-    network = import_network(str(path), shapes, layout)
+    start, path, shapes = time.perf_counter(), options.file, stated.shapes
+    network = import_network(str(path), shapes, options.layout, values=stated.values)
     yield {
         "nodes": network.nodes,
         "tasks": len(network.network.tasks),
         "gflop": network.flops / 1e9,
         "import_s": time.perf_counter() - start,
     }
-    opened, start = open_device(device), time.perf_counter()
+    opened, start = open_device(options.device), time.perf_counter()
     plan = plan_of(network, opened)
     module = Module(plan, opened)
     yield {
@@ -67,10 +62,11 @@ def facts_of(
         "host": [step.opened.title for step in plan.hosts],
     }
     peer = open_peer("onnxruntime", path, shapes=shapes)
-    samples = [with_values(module.random_inputs(seed), values) for seed in range(_SAMPLES)]
-    feeds, original = samples[0], Original(onnx=path, shapes=shapes)
-    given = {name: np.stack([sample[name] for sample in samples]) for name in values and feeds}
-    verdict = verdict_on(module, original, opened.spec, samples=_SAMPLES, given=given)
+    feeds, original = (
+        module.random_inputs(),
+        Original(onnx=path, shapes=stated.shapes, values=stated.values),
+    )
+    verdict = verdict_on(module, original, opened.spec, samples=_SAMPLES)
     outcome = verdict.found
     yield {
         "oracle": verdict.oracle,
@@ -83,19 +79,12 @@ def facts_of(
     }
     timed = compare_times(
         {"default": lambda: module.run(feeds), "onnxruntime": lambda: peer(feeds)},
-        options=BenchOptions(budget_s=seconds),
+        options=BenchOptions(budget_s=options.seconds),
     )
     yield {
         "median_ms": {t.name: 1e3 * t.median_s for t in timed.timings},
         "heaviest": heaviest(plan, module, opened, feeds),
     }
-
-
-def with_values(
-    arrays: Mapping[str, np.ndarray], values: Mapping[str, int]
-) -> dict[str, np.ndarray]:
-    """The arrays; those of inputs with a value are filled with it."""
-    return {n: np.full_like(a, values[n]) if n in values else a for n, a in arrays.items()}
 
 
 def is_constant(array: np.ndarray) -> bool:
@@ -151,15 +140,14 @@ def main() -> None:
     parser.add_argument("--layout", choices=("NHWC", "NCHW"), default="NHWC")
     parser.add_argument("--until", choices=STAGES, default="verify")
     parser.add_argument("--shape", action="append", default=[], help="INPUT=1,3,224,224")
-    parser.add_argument("--value", action="append", default=[], help="INPUT=16000, of integers")
+    parser.add_argument("--value", action="append", default=[], help="INPUT=16000: its elements")
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--seconds", type=float, default=5.0, help="of timing")
     options: Namespace = parser.parse_args()
     known: Facts = {"stage": STAGES[0]}
-    request = TuneRequest(model=options.file, out="", shapes=parse_shapes(options.shape))
-    shapes = request.fixed_shapes
-    values = {name: int(text) for name, _, text in (v.rpartition("=") for v in options.value)}
-    stages = facts_of(options.file, options.layout, options.device, options.seconds, shapes, values)
+    shapes, values = parse_shapes(options.shape), parse_values(options.value)
+    request = TuneRequest(model=options.file, out="", shapes=shapes, values=values)
+    stages = facts_of(options, fixed_inputs(request))
     print(json.dumps(known), flush=True)
     try:
         for stage, following in zip(STAGES, (*STAGES[1:], "done"), strict=True):

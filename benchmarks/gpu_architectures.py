@@ -9,6 +9,8 @@ compared with onnxruntime (what is further off than roundings alone make it is c
 that stay where the device has that, and PyTorch's kernels (float32 without TF32, the faster of both
 layouts) replayed from a graph of launches. With `--layers N` also its kernels one by one, and so
 many of the heaviest. At the end come geometric means: of launches, and of the faster form.
+
+`--batch 16` takes so many inputs at once.
 """
 
 import json
@@ -18,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatch
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,14 +28,14 @@ from typing import Any
 from benchmarks.command import parser_of
 from benchmarks.gpu import layer_times
 from benchmarks.table import geometric_mean
-from benchmarks.torch_architectures import ARCHITECTURES, Architecture
+from benchmarks.torch_architectures import ARCHITECTURES, Architecture, Example
 from benchmarks.torch_export import export, runnable
 from benchmarks.torch_peer import graph_us, median_s, use_float32
 from retune.api import build_plan, import_network
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.runtime.executor import forms_here
 from retune.bundle.runtime.module import Module
-from retune.bundle.verify.compare import Verification, verify
+from retune.bundle.verify.compare import Verification, tolerance_of, verify
 from retune.bundle.verify.peers import open_peer
 from retune.bundle.verify.rounding import RoundingModel
 from retune.core.config import cache_root
@@ -41,22 +44,38 @@ from retune.device.opening import open_device
 Found = dict[str, Any]
 
 
-def prepare(name: str, device: str, folder: Path) -> Found:
-    """Exports and compiles one architecture into `folder`; what is known of it, or the error."""
-    architecture = next(a for a in ARCHITECTURES if a.name == name)
-    model = folder / f"{name.replace(':', '-')}.onnx"
+def prepare(name: str, options: Namespace) -> Found:
+    """Exports and compiles one architecture into the folder; what is known of it, or the error."""
+    architecture = of_batch(next(a for a in ARCHITECTURES if a.name == name), options.batch)
+    model = options.folder / f"{name.replace(':', '-')}.{options.batch}.onnx"
+    bundle = model.with_suffix(".bundle")
     try:
         if not model.is_file():
             export(architecture, architecture.exporters[0], model)
+        opened = open_device(options.device)
         network = import_network(str(model)).network
-        opened = open_device(device)
         plan = build_plan(network, {}, opened.spec, model_key=name, notes={})
-        write_bundle(plan, model.with_suffix(".bundle"))
+        write_bundle(plan, bundle)
         for form in forms_here(plan, opened):
             Module(replace(plan, form=form), opened)  # the driver keeps what it compiled
     except Exception as error:  # noqa: BLE001  whatever an exporter raises is this row's outcome
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    return {"model": str(model), "launches": len(plan.launches), "hosts": len(plan.hosts)}
+    facts = {"launches": len(plan.launches), "hosts": len(plan.hosts)}
+    return {"model": str(model), "bundle": str(bundle), **facts}
+
+
+def of_batch(architecture: Architecture, count: int) -> Architecture:
+    """The architecture on so many inputs at once: its example's, again and again."""
+    if count == 1:
+        return architecture
+
+    def make() -> Example:
+        torch: Any = import_module("torch")
+        example = architecture.make()
+        inputs = tuple(torch.cat([x] * count) if x.ndim else x for x in example.inputs)
+        return replace(example, inputs=inputs)
+
+    return replace(architecture, make=make)
 
 
 def prepare_all(wanted: Sequence[Architecture], options: Namespace) -> list[Found]:
@@ -67,7 +86,7 @@ def prepare_all(wanted: Sequence[Architecture], options: Namespace) -> list[Foun
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # for those that start now: torch's and numpy's
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(prepare, a.name, options.device, options.folder) for a in wanted]
+        waiting = [pool.submit(prepare, a.name, options) for a in wanted]
         return [entry.result() for entry in waiting]
 
 
@@ -75,7 +94,7 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
     """Times, deviation and the heaviest groups of one architecture."""
     model = Path(prepared["model"])
     device = open_device(options.device)
-    plan = read_bundle(model.with_suffix(".bundle"))
+    plan = read_bundle(Path(prepared["bundle"]))
     peer = open_peer("onnxruntime", model)
     times: dict[str, float] = {}
     checks: list[Verification] = []
@@ -85,7 +104,8 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
     for form in forms_here(plan, device):
         module = Module(replace(plan, form=form), device)
         feeds = module.random_inputs
-        checks.append(verify(module, peer, feeds, samples=1, rounding=rounding))
+        allowed = tolerance_of(plan)
+        checks.append(verify(module, peer, feeds, samples=1, tolerance=allowed, rounding=rounding))
         if form == "queued" and options.layers:
             layers = layer_times(module)
         times[form] = 1e3 * median_s(module.run_launches, lambda: None)
@@ -95,15 +115,14 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
         "verdict": "" if worst.criterion == "range" and worst.passed else verdict(worst),
         "kernels_ms": 1e-3 * sum(layers.values()) if layers else None,
         "ms": times,
-        "torch_ms": torch_ms(architecture),
+        "torch_ms": torch_ms(of_batch(architecture, options.batch)),
         "heaviest": sorted(layers.items(), key=lambda entry: -entry[1])[: options.layers],
     }
 
 
 def torch_ms(architecture: Architecture) -> float:
     """Milliseconds of PyTorch's kernels in the faster layout, from a graph of launches."""
-    import torch  # pyright: ignore[reportMissingImports]
-
+    torch: Any = import_module("torch")
     example = architecture.make()
     model: Any = runnable(example.model.eval(), example.call).cuda()
     inputs = [data.cuda() for data in example.inputs]
@@ -152,6 +171,7 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="architectures compiled at once"
     )
+    parser.add_argument("--batch", type=int, default=1, help="inputs at once")
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

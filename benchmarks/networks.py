@@ -10,6 +10,7 @@ those of another version beside them. Prints medians and ratios, and geometric m
 `--json FILE` writes the same as data.
 """
 
+import argparse
 import json
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -38,6 +39,7 @@ NETWORKS = (
     "light:alexnet",
 )  # fmt: skip
 PEERS = ("onnxruntime", "openvino")
+OWN_PRECISION = "openvino, own precision"
 FASTER = "the faster peer"
 
 
@@ -75,20 +77,22 @@ def folder_of(model: str) -> str:
 
 
 def measure(
-    model: str, records: Path, bundles: Mapping[str, Path], device: str, budget_s: float
+    model: str, options: argparse.Namespace, bundles: Mapping[str, Path]
 ) -> dict[str, object]:
     """One network: medians in milliseconds by contender, deviation, and memory."""
     network = import_network(model, {}, "NHWC", cache_root())
-    opened = open_device(device)
-    chosen = known_candidates(network.network, RecordStore(records), opened.spec)
+    opened = open_device(options.device)
+    chosen = known_candidates(network.network, RecordStore(options.records), opened.spec)
     modules = compiled_twice(network, {} if "tuned" in bundles else chosen, opened)
     for name, folder in bundles.items():
         modules[name] = Module.load(folder / folder_of(model) / "module", opened)
     feeds = modules["tuned"].random_inputs()
     contenders = {n: (lambda m=m: m.run(feeds)) for n, m in modules.items()}
     peers = {n: open_peer(n, network.onnx) for n in PEERS if find_spec(n) is not None}
+    if options.own_precision:
+        peers[OWN_PRECISION] = open_peer("openvino", network.onnx, own_precision=True)
     contenders |= {n: (lambda p=p: p(feeds)) for n, p in peers.items()}
-    outcome = compare_times(contenders, options=BenchOptions(budget_s=budget_s))
+    outcome = compare_times(contenders, options=BenchOptions(budget_s=options.seconds))
     tuned = modules["tuned"]
     check = verify(tuned, peers["onnxruntime"], tuned.random_inputs, samples=1)
     return {
@@ -133,6 +137,7 @@ def main() -> None:
     parser.add_argument("--bundles", action="append", default=[], metavar="NAME=DIR")
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--seconds", type=float, default=15.0, help="for each network")
+    parser.add_argument("--own-precision", action="store_true", help="OpenVINO as it comes, too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     bundles = {
@@ -140,9 +145,14 @@ def main() -> None:
     }
     rows: list[dict[str, object]] = []
     for model in options.networks:
-        rows.append(measure(model, options.records, bundles, options.device, options.seconds))
+        rows.append(measure(model, options, bundles))
         print(show(rows[-1]), flush=True)
-    for name in (*(n for n in ("default", *bundles) if n != "tuned"), *PEERS, FASTER):
+    for name in (
+        *(n for n in ("default", *bundles) if n != "tuned"),
+        *PEERS,
+        OWN_PRECISION,
+        FASTER,
+    ):
         ratios = ratios_to(rows, name)
         if ratios:
             mean = geometric_mean(ratios)

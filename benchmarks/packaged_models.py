@@ -40,7 +40,7 @@ class Packaged:
     shapes: Mapping[str, Shape] = field(default_factory=dict[str, Shape])
     """Of inputs whose extents the file leaves open."""
     values: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Of integer inputs that are no data, such as a sampling rate."""
+    """Of inputs of integers, such as a sampling rate."""
 
     @property
     def name(self) -> str:

@@ -71,6 +71,15 @@ def _convolution(graph: Graph, node: Node, layout: Any) -> Callable[[], object]:
     return layer
 
 
+def product_us(n: int) -> float | None:
+    """Microseconds of a product of two n x n matrices of float16; None without PyTorch."""
+    if find_spec("torch") is None:
+        return None
+    torch = _torch()
+    x, w = (torch.randn(n, n, device="cuda", dtype=torch.float16) for _ in range(2))
+    return graph_us(lambda: torch.nn.functional.linear(x, w))
+
+
 def network_ms(name: str) -> dict[str, float]:
     """Milliseconds of torchvision's network of that architecture, eager and as a graph of launches.
 

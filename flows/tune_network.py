@@ -30,7 +30,8 @@ from retune.prefect.surviving import kept
 def parameters_of(request: TuneRequest) -> dict[str, Any]:
     """The parameters of the flow that ask for this request."""
     given = {name: getattr(request, name) for name in options()}
-    given["shapes"] = {name: list(shape) for name, shape in request.shapes}
+    for name in ("shapes", "values"):
+        given[name] = {key: list(stated) for key, stated in getattr(request, name)}
     given["quantize"] = request.quantize and asdict(request.quantize)
     return given
 
@@ -48,7 +49,7 @@ MOST_SEARCHES = 1024
     **HOOKS,
 )
 @kept
-@with_parameters(shapes=dict[str, list[int | str]])
+@with_parameters(shapes=dict[str, list[int | str]], values=dict[str, list[int | str]])
 def tune_network(request: TuneRequest) -> TuneResult | State[TuneResult]:
     """Tunes a network for a device, and publishes the bundle and the report."""
     device = display_name(request.device)

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from retune.cli.main import run_command
 from retune.pipeline import network as importing
 from tests.support.device_networks import Net, Networks, network, write
+from tests.support.sized_networks import model_of
 
 EXPECTED = Path(__file__).parents[1] / "expected" / "mobilenet_nhwc_tasks.json"
 TEN = EXPECTED.with_name("resnet18_vta_tasks.json")
@@ -50,6 +52,26 @@ def test_tasks_say_in_which_order_they_are_written_where_measuring_decides(
     assert "`retune tune --layout" in told.err
     assert run_command(["tasks", "zoo:mlp", "--layout", "NHWC"]) == 0
     assert not capsys.readouterr().err
+
+
+def test_tasks_of_ranges_are_those_at_the_sizes_that_are_tuned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Of shapes, and of values of inputs."""
+    path = tmp_path / "top.onnx"
+    text = "(float[n, 8] x, int64[1] k) => (float[n, p] y, int64[n, p] z) { f = Softmax(x)"
+    onnx.save(model_of(f"{text} y, z = TopK(f, k) }}"), path)
+    command = ["tasks", str(path), "--shape", "n=1,4", "--value", "k=2..3"]
+    assert run_command([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    sizes = [{"k": k, "n": n} for k in (2, 3) for n in (1, 4)]
+    first = [task for task in found if task["op"] == "softmax"]
+    assert [(task["sizes"], task["output"]) for task in first] == [
+        (values, [values["n"], 8]) for values in sizes
+    ]
+    assert run_command(command) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("at k=2, n=1:\n") and f"in one run of {path} at k=3, n=4\n" in text
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
@@ -129,7 +151,7 @@ def test_a_large_network_says_what_its_import_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(importing, "_MANY_NODES", 3)
-    importing._import.cache_clear()
+    importing._import.cache_clear()  # pyright: ignore[reportPrivateUsage]
     assert run_command(["tasks", "zoo:mlp", "--layout", "NCHW", "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)

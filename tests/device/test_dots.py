@@ -1,18 +1,22 @@
 """Dot products of bytes and of pairs on PoCL give what the loops that they stand for state."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT7, INT8
+from retune.core.target import GENERIC_CPU
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, placeholder
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.support.dags import byte_product, pair_product, product_of_bytes
+from retune.targets.cpu.space import cpu_space
+from tests.support.dags import attended, byte_product, pair_product, product_of_bytes
 from tests.support.oracle import assert_device_agrees
 from tests.support.properties import seeded
 from tests.support.random_schedules import scramble
@@ -75,3 +79,12 @@ def test_random_schedules_around_dot_products(device: Device, seed: int):
     scramble(s, choose, 8, verify)
     assert f" = {name}_" in lower(s.program, CPU).text
     assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_columns_laid_out_by_packs(device: Device, keys: bool):
+    dag, spec = attended(12, 16, 40, keys=keys), replace(GENERIC_CPU, instructions=("dot2.avx512",))
+    sketches = cpu_space(from_dag(dag), spec).sketches
+    sketch = next(s for s in sketches if ".laid.words" in s.name)
+    (row,) = sketch.sample(1, np.random.default_rng(0))
+    assert_device_agrees(device, dag, sketch.instantiate(row))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from retune.bundle.export.program import export_c
-from retune.core.dims import Size
+from retune.bundle.format import read_bundle, write_bundle
+from retune.core.dims import Size, dim_of
 from tests.device import c_programs
 from tests.support.random_sizes import Sized, random_sized
 from tests.support.random_ways import BARE_GPU, CPU, GPU, SHORT
@@ -59,6 +60,32 @@ def test_a_program_in_c_whose_ranges_do_not_depend_on_sizes(tmp_path: Path):
     few = (Size("t", 1, 4),)
     text = "(float[t, 3] x) => (float[1, 1] y) { y = ReduceSum(x) }"
     in_c(Sized(model_of(text), few), tmp_path, 0)
+
+
+@pytest.mark.process
+def test_a_program_in_c_has_the_values_that_sizes_state(tmp_path: Path):
+    """It fills in what is not given, and refuses others."""
+    text = """(float[4, 3] x, int64[1] s, int32 u) => (float[k, 3] y, float z) {
+      e = Constant <value_ints = [9]> () y = Slice(x, s, e) z = Cast <to = 1> (u) }"""
+    count = Size("k", 1, 4)
+    values = {"s": (-dim_of(count),), "u": (7,)}
+    in_c(Sized(model_of(text), (count,), values), tmp_path, 0)
+    np.save(tmp_path / "c" / "s.npy", np.array([-3]))
+    done = c_programs.run(tmp_path / "c", "--input", "s=s.npy", "--size", "k=2")
+    assert "input s: element 0: expected -2, by the sizes that are given" in done.stderr
+    assert c_programs.run(tmp_path / "c", "--size", "k=2").returncode == 0
+
+
+def test_what_one_program_alone_can_have_is_read_back(tmp_path: Path):
+    """Beyond the end of an axis a slice is all of it: no more columns than there are."""
+    text = """(float[2, 6] x, int64[1] k) => (float[2, p] y) {
+      two = Constant <value_ints = [2]> () e = Mul(k, two) b = Constant <value_ints = [0]> ()
+      a = Constant <value_ints = [1]> () s = Slice(x, b, e, a) y = Relu(s) }"""
+    count = Size("k", 1, 5)
+    made = Compiled(Sized(model_of(text), (count,), {"k": (dim_of(count),)}), *WAYS[0])
+    stored = read_bundle(write_bundle(made.plan, tmp_path / "module"))
+    assert [str(alias) for alias in stored.aliases] == [str(alias) for alias in made.plan.aliases]
+    made.assert_right(made.sized.some(0, 5), 0)
 
 
 @pytest.mark.slow

@@ -1,17 +1,22 @@
 """Rounding by the processor's instruction gives what IEEE 754 says, in vectors and alone."""
 
+from dataclasses import replace
+from math import erf
+
 import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import FLOAT32
+from retune.core.dtypes import BFLOAT16, FLOAT32
+from retune.core.target import converting
+from retune.device.opencl.probe_child import rounds
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.functions import call
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder
+from retune.ir.te import Dag, compute, placeholder, stored
 from retune.schedule.schedule import Schedule
-from tests.support.oracle import TensorType, run_source
+from tests.support.oracle import TensorType, assert_device_agrees, run_source
 
 pytestmark = pytest.mark.device
 
@@ -41,3 +46,36 @@ def test_whole_numbers_of_all_sizes(device: Device, name: str, lanes: int):
     source = lower(s.program, CPU)
     found = run_source(device, source, {"x": VALUES}, {"y": TensorType(shape, FLOAT32)})
     np.testing.assert_array_equal(found["y"], EXPECTED[name](VALUES))
+
+
+def test_erf_of_vectors(device: Device):
+    """Within some roundings of float32, with 1 at both ends, signed zeros, and NaN."""
+    values = np.linspace(-6, 6, 1009, dtype=np.float32)
+    values = np.concatenate([values, [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -3e38]])
+    values = values.astype(np.float32)[:1008]
+    values[:7] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -3e38]
+    x = placeholder("x", values.shape)
+    dag = Dag((compute("y", values.shape, lambda i: call("erf", x[i]), [x]),))
+    s = Schedule(from_dag(dag))
+    s.vectorize(s.split("y.i", [16])[1])
+    source = lower(s.program, CPU)
+    assert "ERF_FLOAT16(" in source.text
+    found = run_source(device, source, {"x": values}, {"y": TensorType(values.shape, FLOAT32)})["y"]
+    expected = np.array([erf(float(v)) for v in values])
+    np.testing.assert_allclose(found, expected, rtol=5e-7)
+    assert np.signbit(found[1]) and np.abs(found[np.isfinite(found)]).max() == 1.0
+
+
+def test_bfloat16_by_an_instruction_where_there_is_one(device: Device):
+    name = converting(BFLOAT16)
+    assert rounds(device) == (name in device.spec.instructions)
+    x = placeholder("x", (48,))
+    y = stored(compute("y", (48,), lambda i: x[i] * 2.0, [x]), BFLOAT16)
+    s = Schedule(from_dag(Dag((y,))))
+    s.vectorize(s.split("y.i", [16])[1])
+    source = lower(s.program, replace(CPU, offers=(name,)))
+    assert "vcvtneps2bf16" in source.text
+    assert source.kernels[0].intrinsics == (name,)
+    assert "vcvtneps2bf16" not in lower(s.program, CPU).text
+    if name in device.spec.instructions:
+        assert_device_agrees(device, Dag((y,)), s.program)

@@ -8,17 +8,24 @@ import pytest
 from retune.core.target import GENERIC_GPU
 from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.runtime import Device, open_device
-from retune.intrinsics import Signature
+from retune.intrinsics import Intrinsic, Signature
 from retune.intrinsics.warp8 import WARP8
+from retune.intrinsics.warp16 import WARP16, WARP16S
+from retune.intrinsics.warp32 import WARP32
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
-from tests.support.gpu_warps import SHAPES
+from tests.support.gpu_warps import SHAPES, random_product
 from tests.support.oracle import assert_device_agrees
+from tests.support.properties import seeded
 
 pytestmark = pytest.mark.device
 
-NVIDIA = replace(GENERIC_GPU, instructions=("warp8.mma",))
-EXCHANGE = WARP8.implementations[-1]
+NVIDIA = replace(GENERIC_GPU, instructions=("warp8.mma", "warp16.mma", "warp16s.mma"))
+PROBED = [
+    (entry, signature)
+    for entry in (WARP8, WARP16, WARP16S, WARP32)
+    for signature in entry.signatures(entry.implementations[0])
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +33,24 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("name", ["window", "strided window", "signed"])
+@pytest.mark.parametrize("name", ["window", "strided window", "half window", "scores", "values"])
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
-    for sketch in space.sketches:
+    for sketch in (s for s in space.sketches if ".warp" in s.name):
         (row,) = sketch.sample(1, np.random.default_rng(1))
         assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
 
 
-@pytest.mark.parametrize("signature", WARP8.signatures(WARP8.implementations[0]), ids=str)
-def test_what_a_probe_expects_is_what_a_warp_makes(device: Device, signature: Signature):
-    assert is_right(device, WARP8, EXCHANGE, signature)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_random_products(device: Device, seed: int):
+    assert_device_agrees(device, *random_product(seeded(seed), NVIDIA))
+
+
+@pytest.mark.parametrize(
+    ("entry", "signature"), PROBED, ids=[f"{entry.name}-{signature}" for entry, signature in PROBED]
+)
+def test_what_a_probe_expects_is_what_a_warp_makes(
+    device: Device, entry: Intrinsic, signature: Signature
+):
+    assert is_right(device, entry, entry.implementations[-1], signature)

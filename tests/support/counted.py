@@ -54,6 +54,19 @@ distinct (int64[30] x) => (float[n, 4] y, float[1, 4] m) {
 """
 
 
+_CUT = """
+<ir_version: 8, opset_import: ["": 17]>
+cut (float[4, 30] x, int64[2] ends) => (float[n, m] y) <int64[2] axes = {1, 0}> {
+  t = Tanh (x)
+  starts = Div (ends, three)
+  c = Slice (t, starts, ends, axes)
+  e = Exp (c)
+  p = Transpose <perm = [1, 0]> (e)
+  y = Sqrt (p)
+}
+"""
+
+
 def _weights(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
 
@@ -74,16 +87,22 @@ def _kept(rng: np.random.Generator, share: float) -> Arrays:
     return {"x": rng.standard_normal((20, 6)).astype(np.float32), "keep": rng.random(20) < share}
 
 
+def _ends(rng: np.random.Generator, share: float) -> Arrays:
+    x = rng.standard_normal((4, 30)).astype(np.float32)
+    return {"x": x, "ends": np.array([int(30 * share), 4 if share else -4])}
+
+
 def _labels(rng: np.random.Generator, share: float) -> Arrays:
     return {"x": rng.integers(0, max(1, int(16 * share)), 30)}
 
 
 NETWORKS: dict[str, tuple[onnx.ModelProto, Callable[[np.random.Generator, float], Arrays]]] = {
     "chosen": (
-        _made(_CHOSEN, least=np.float32(1.5), first=np.array([0]), w=_weights(24, 8)),
+        _made(_CHOSEN, least=np.full((), 1.5, np.float32), first=np.array([0]), w=_weights(24, 8)),
         _rows,
     ),
     "compressed": (_made(_COMPRESSED), _kept),
+    "cut": (_made(_CUT, three=np.array([3, 2])), _ends),
     "distinct": (_made(_UNIQUE, table=_weights(16, 4), last=np.array([1])), _labels),
 }
 SHARES = (1.0, 0.0, 0.5, 0.06, 0.03)

@@ -4,7 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from retune.core.dtypes import BFLOAT16, FLOAT32, INT8, INT32, UINT8, TensorType
+from retune.core.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    INT32,
+    UINT8,
+    DType,
+    TensorType,
+)
 from retune.ir.expr import (
     Buffer,
     Expr,
@@ -22,7 +31,17 @@ from retune.ir.expr import (
 from retune.ir.functions import call
 from retune.ir.moved import moved_as_stored
 from retune.ir.stmt import from_dag
-from retune.ir.te import Compute, Dag, Tensor, compute, concat, placeholder, reduce_axis, remade
+from retune.ir.te import (
+    Compute,
+    Dag,
+    Tensor,
+    compute,
+    concat,
+    placeholder,
+    reduce_axis,
+    remade,
+    stored,
+)
 from retune.ops.packed import dense_blocks
 from retune.ops.registry import Names, OpCall
 from retune.schedule.schedule import Schedule
@@ -92,6 +111,17 @@ def pair_product(rows: int, inner: int, outer: int) -> Dag:
     return Dag((product,))
 
 
+def attended(rows: int, inner: int, outer: int, *, keys: bool) -> Dag:
+    """`x @ w` of bfloat16, neither of which is a constant; w has rows of keys, or of values."""
+    x = placeholder("x", (rows, inner), BFLOAT16)
+    given = placeholder("w", (outer, inner) if keys else (inner, outer), BFLOAT16)
+    w, k = given, reduce_axis("k", inner)
+    if keys:
+        turned = compute("turned", (inner, outer), lambda i, j: given[j, i], [given])
+        w = stored(turned, BFLOAT16)
+    return Dag((compute("y", (rows, outer), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,)),))
+
+
 def in_bfloat16(dag: Dag) -> Dag:
     """The DAG with all that it reads and makes in bfloat16."""
 
@@ -138,6 +168,50 @@ def byte_conv2d(h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1
         return cast(minimum(maximum(scaled, const(0)), const(255)), UINT8)
 
     return Dag((compute("out", (1, oh, ow, f), code, [y, scale], axes=AXES),))
+
+
+def half_product(rows: int, inner: int, outer: int, dtype: DType = FLOAT16) -> Dag:
+    """`relu(x @ w.T)` of 16-bit floats, in float32."""
+    x = placeholder("x", (rows, inner), dtype)
+    w = placeholder("w", (outer, inner), dtype, constant=True)
+    k = reduce_axis("k", inner)
+    y = compute("y", (rows, outer), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,))
+    return Dag((compute("z", y.shape, lambda i, j: maximum(y[i, j], 0.0), [y]),))
+
+
+def half_products(
+    heads: int, rows: int, inner: int, outer: int, *, turned: bool, dtype: DType = FLOAT16
+) -> Dag:
+    """`x @ w` of two activations for each head, or `x @ w.T`, of 16-bit floats, in float32."""
+    x = placeholder("x", (heads, rows, inner), dtype)
+    w = placeholder("w", (heads, outer, inner) if turned else (heads, inner, outer), dtype)
+    k = reduce_axis("k", inner)
+
+    def product(b, i, j):
+        return x[b, i, k] * (w[b, j, k] if turned else w[b, k, j])
+
+    y = compute("y", (heads, rows, outer), product, [x, w], reduce=(k,))
+    return Dag((compute("z", y.shape, lambda b, i, j: y[b, i, j] * 0.125, [y]),))
+
+
+def half_conv2d(
+    h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1, dtype: DType = FLOAT16
+) -> Dag:
+    """NHWC convolution of 16-bit floats with zeros around, and a bias, in float32."""
+    x = placeholder("x", (1, h, w, c), dtype)
+    k = placeholder("k", (window, window, c, f), dtype, constant=True)
+    b, pad = placeholder("b", (f,), dtype, constant=True), window // 2
+    source = padded(x, pad) if pad else x
+    ry, rx, rc = (reduce_axis(n, e) for n, e in (("ry", window), ("rx", window), ("rc", c)))
+
+    def product(nn, yy, xx, ff):
+        pixel = source[nn, yy * stride + ry.var, xx * stride + rx.var, rc.var]
+        return pixel * k[ry.var, rx.var, rc.var, ff]
+
+    oh, ow = ((size + 2 * pad - window) // stride + 1 for size in (h, w))
+    y = compute("conv", (1, oh, ow, f), product, [source, k], reduce=(ry, rx, rc))
+    added = compute("out", y.shape, lambda n, i, j, m: y[n, i, j, m] + b[m], [y, b], axes=AXES)
+    return Dag((added,))
 
 
 def conv2d(

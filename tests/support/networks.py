@@ -21,7 +21,7 @@ def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -
 
 def model(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, Sequence[int | str]],
+    inputs: Mapping[str, Sequence[int | str | None]],
     outputs: Sequence[str] = ("y",),
     weights: Mapping[str, np.ndarray] | None = None,
     opset: int = 13,

@@ -79,18 +79,19 @@ class SizedNet(RandomNet):
                 self._where.setdefault(size.name, (name, axis))
         return name
 
-    def stated(self, name: str, first: int, last: int) -> tuple[str, int]:
-        """An input of one integer that is a size, and the size; fixed where there is one already.
+    def stated(self, name: str, first: int, last: int, sign: int = 1) -> tuple[str, int]:
+        """An input of one integer that is a size with that sign, and the size; fixed where there is
+        one already.
 
         Its least value is that which is assumed for its name.
         """
         if self.values or first == last:
-            return self.ints(first), first
+            return self.ints(sign * first), first
         size = Size(name, first, last)
         self._sizes.append(size)
         given = super().input(1, element=TensorProto.INT64)
-        self.values[given] = (dim_of(size),)
-        self._vectors[name] = given
+        self.values[given] = (sign * dim_of(size),)
+        self._vectors[name] = given if sign > 0 else self("Neg", given)
         return given, dim_of(size)
 
     def ints(self, *values: int) -> str:
@@ -145,11 +146,13 @@ def stated_end(n: SizedNet, x: str) -> str:
     """The beginning of one axis, up to what an input says, or the rest of it."""
     shape = [*n.shapes[x]]
     axis = n.pick(2, 3) if len(shape) == 4 else 1
-    given, count = n.stated("k", 1, least(shape[axis]))
-    if n.chance(0.5):
+    kind = n.pick("end", "negated", "start")
+    given, count = n.stated("k", 1, least(shape[axis]), -1 if kind == "start" else 1)
+    if kind == "end":
         part = n("Slice", x, n.ints(0), given, n.ints(axis))
     else:
-        part = n("Slice", x, n("Neg", given), n.ints(1 << 40), n.ints(axis))
+        start = n("Neg", given) if kind == "negated" else given
+        part = n("Slice", x, start, n.ints(1 << 40), n.ints(axis))
     shape[axis] = count
     return n.made(part, tuple(shape))
 

@@ -12,7 +12,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
-from retune.bundle.variants import join_plans
+from retune.bundle.variants import join_plans, with_sizes_of
 from retune.core.dims import Condition, SizeValues, assuming, dim_of, sizes_of
 from retune.core.ranges import TunedSizes
 from retune.frontend.onnx.importer import import_model
@@ -70,10 +70,9 @@ class Compiled:
     @cached_property
     def plan(self) -> NetworkPlan:
         """All of them as one."""
-        found = self.traces
-        return verified(
-            join_plans([each.program for each in found], [each.conditions for each in found])
-        )
+        found, every = self.traces, self.traces[-1].program
+        plans = [with_sizes_of(each.program, every, each.at) for each in found]
+        return verified(join_plans(plans, [each.conditions for each in found]))
 
     @cached_property
     def module(self) -> Module:

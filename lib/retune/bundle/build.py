@@ -13,7 +13,6 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from retune.bundle.alternatives import Alternative, covering_counts
 from retune.bundle.plan import (
     INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
@@ -35,7 +34,7 @@ from retune.codegen.source import (
     Run,
 )
 from retune.core.dims import SizeValues, always_empty, dim_of, example, sizes_of
-from retune.core.dtypes import FLOAT16, INT32, DType
+from retune.core.dtypes import INT32, DType
 from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -44,7 +43,6 @@ from retune.graph.fuse import Group
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts, least_values
 from retune.graph.passes.joins import inclusions_of
-from retune.graph.passes.storage import only_moves
 from retune.graph.scan import SCAN, Scan
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
@@ -52,6 +50,7 @@ from retune.ir.views import stacked, view
 from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
 from retune.schedule.space import Candidate, Space
+from retune.search.alternatives import Alternative, covering_counts
 from retune.search.extract import Loop, Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
@@ -164,7 +163,7 @@ def build_finalists(
         counts=index_counts(graph),
         least=least_values(graph),
         sizes=sizes,
-        values={name: row for name, row in graph.values.items() if sizes_of(row)},
+        values=dict(graph.values),
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 
@@ -187,11 +186,7 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
         for value in filter(None, (*node.inputs, *node.outputs)):
             kind = graph.types[value]
             extension = spec.lacking(kind.dtype)
-            if (
-                extension
-                and not always_empty(kind.shape)
-                and not (kind.dtype == FLOAT16 and only_moves(node, graph))
-            ):
+            if extension and not always_empty(kind.shape):
                 raise InputError(
                     f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
                     f"computes with, and it has no {extension}; convert the model to float32, or "
@@ -234,13 +229,26 @@ class _Sources:
         """
         key = (task.key, frozenset([*storages.items(), *rows.items()]))
         if key not in self._made:
-            numbers = count()
-
-            def make() -> list[ProgramSource]:
-                return self._lowered(task, storages, rows, next(numbers))
-
-            self._made[key] = covering_counts(task.counts, _elements(task), make)
+            self._made[key] = self._covered(task, storages, rows)
         return self._made[key]
+
+    def _covered(
+        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
+    ) -> Finalists:
+        """The same for all counts; by the default schedule where too many would be needed."""
+        numbers = count()
+
+        def make() -> list[ProgramSource]:
+            return self._lowered(task, storages, rows, next(numbers))
+
+        try:
+            return covering_counts(task.counts, _elements(task), make)
+        except InputError:
+            own = task.at(self._values).key
+            if own not in self._finalists:
+                raise
+            self._finalists = {k: c for k, c in self._finalists.items() if k != own}
+            return covering_counts(task.counts, _elements(task), make)
 
     def _lowered(
         self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int], number: int
@@ -354,17 +362,19 @@ class _PlanBuilder:
                 task = self.tasks[placed.task_key]
                 self.offload(placed.group, task, self.sources.first(task))
             else:
-                self._launch_all(placed, self.tasks[placed.task_key])
+                self._launch_all(placed)
 
-    def _launch_all(self, placed: PlacedGroup, task: Task) -> None:
+    def _launch_all(self, placed: PlacedGroup) -> None:
         """The launches of all finalists of a group."""
+        task, key = placed.task_among(self.tasks), placed.task_key
+        assert key is not None, "it has a kernel"
         outputs = zip(task.outputs, placed.group.outputs, strict=True)
         rows = {name: self.rows[value][1] for name, value in outputs if value in self.rows}
         made = self.sources.of(task, self.storages(placed, task), rows)
         ranges = tuple(self.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
             label = f"{self.prefix}{placed.group.name}"
-            self.slots.append(Slot(task_key=task.key, label=label, finalists=ranges))
+            self.slots.append(Slot(task_key=key, label=label, finalists=ranges))
 
     def _loop(self, group: Group) -> None:
         """Steps in turns: states lie in one of two places, and each step leaves them in the other.

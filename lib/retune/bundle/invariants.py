@@ -22,7 +22,7 @@ from retune.bundle.runtime.inputs import InputCheck
 from retune.codegen.passes.images import fits_image
 from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
-from retune.core.dims import always_equal, counts_of, dim_of, sizes_of
+from retune.core.dims import always_equal, counts_of, dim_of, is_fixed, sizes_of
 from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, TensorType, numpy_dtype
 from retune.core.errors import InputError, ModelError
 from retune.device.remote.names import is_farm
@@ -111,7 +111,8 @@ def check_extents(plan: NetworkPlan) -> None:
         if strange:
             raise broken_plan(plan, where, "sizes of the plan", ", ".join(map(str, strange)))
     for entry in plan.buffers:
-        if entry.role != "weight" and not always_equal(prod(entry.shape), entry.elements):
+        stated = entry.role != "weight" and UNKNOWN not in filter(is_fixed, entry.shape)
+        if stated and not always_equal(prod(entry.shape), entry.elements):
             expected = f"{prod(entry.shape)} elements of shape {entry.shape}"
             raise broken_plan(plan, f"buffer {entry.name}", expected, str(entry.elements))
     for launch in plan.launches:
@@ -145,7 +146,7 @@ def check_values(plan: NetworkPlan) -> None:
         if name not in plan.inputs:
             raise broken_plan(plan, where, "an input", "another name")
         entry = plan.buffer(name)
-        if not DType(entry.dtype).is_integer or not always_equal(entry.elements, len(elements)):
+        if DType(entry.dtype).is_float or not always_equal(entry.elements, len(elements)):
             got = f"{entry.elements} of {entry.dtype}"
             raise broken_plan(plan, where, f"{len(elements)} integers", got)
 

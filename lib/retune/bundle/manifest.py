@@ -5,18 +5,26 @@ older program reads what a newer one of the same format version wrote. This file
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 
 from retune.bundle.plan import Alias, Engine, Form, NetworkPlan, PlanHost, PlanLoop
-from retune.bundle.sizes import PlanSize, PlanVariant
+from retune.bundle.sizes import PlanSize, PlanVariant, corners
 from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role
-from retune.core.dims import Dim, Size, assuming, is_fixed, parse_condition, parse_dim
+from retune.core.dims import (
+    Dim,
+    Size,
+    assuming,
+    is_fixed,
+    parse_condition,
+    parse_dim,
+)
 from retune.core.errors import RecordError
 from retune.core.schema import Count, Meta, Positive, from_plain, plain
 from retune.core.target import DeviceSpec
@@ -245,6 +253,8 @@ def _plan(
     known = manifest.form in get_args(Form)
     buffers = tuple(_read(ProgramBuffer, entry, sizes) for entry in manifest.buffers)
     shapes = {entry.name: entry.shape for entry in buffers}
+    variants = tuple(_variant(each, sizes) for each in manifest.variants)
+    at_some = _AtSome(sizes, variants)
     return NetworkPlan(
         name=manifest.name,
         model_key=manifest.model_key,
@@ -257,7 +267,7 @@ def _plan(
         weights=weights,
         device=manifest.target,
         notes=manifest.notes,
-        aliases=tuple(_alias(a, shapes.get(a.value, ()), sizes) for a in manifest.aliases),
+        aliases=tuple(_alias(a, shapes.get(a.value, ()), at_some) for a in manifest.aliases),
         form=cast("Form", manifest.form) if known else "persistent",
         hosts=tuple(
             PlanHost(
@@ -278,8 +288,27 @@ def _plan(
             for each in manifest.sizes
         ),
         values={n: tuple(_extent(e, sizes) for e in row) for n, row in manifest.values.items()},
-        variants=tuple(_variant(each, sizes) for each in manifest.variants),
+        variants=variants,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _AtSome:
+    """Sizes for which something may be made."""
+
+    sizes: Mapping[str, Size]
+    variants: Sequence[PlanVariant]
+
+    def make(self, make: Callable[[], T]) -> T:
+        """What is made at the sizes at hand, or else at the largest ones of a variant: what one of
+        them has need not be possible for the others. Raises: ValueError."""
+        try:
+            return make()
+        except ValueError:
+            for _, values in corners([*self.sizes.values()], self.variants, largest=True):
+                with suppress(ValueError), assuming(values):
+                    return make()
+            raise
 
 
 def _variant(entry: _VariantEntry, sizes: Mapping[str, Size]) -> PlanVariant:
@@ -389,19 +418,22 @@ def _stated_extent(extent: int) -> Extent:
     return extent if is_fixed(extent) else str(extent)
 
 
-def _alias(entry: _AliasEntry, shape: tuple[int, ...], sizes: Mapping[str, Size]) -> Alias:
-    storage = None
+def _alias(entry: _AliasEntry, shape: tuple[int, ...], at_some: _AtSome) -> Alias:
+    storage, sizes = None, at_some.sizes
     if entry.columns is not None:
         try:
             offset, width = (_extent(e, sizes) for e in (entry.columns.offset, entry.columns.width))
-            storage = row_major(shape).columns(offset, width)
+            storage = at_some.make(partial(row_major(shape).columns, offset, width))
         except (ValueError, IndexError) as error:
             raise Malformed(
                 f"columns: expected some of a row that holds {shape}; {error}"
             ) from error
     elif entry.parts is not None:
         try:
-            storage = Storage(shape, tuple(_read(AddressDigit, e, sizes) for e in entry.parts))
+            parts = entry.parts
+            storage = at_some.make(
+                lambda: Storage(shape, tuple(_read(AddressDigit, e, sizes) for e in parts))
+            )
         except ValueError as error:
             raise Malformed(f"parts: {error}") from error
         if not storage.covers:

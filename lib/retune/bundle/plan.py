@@ -241,9 +241,12 @@ class NetworkPlan:
     def at(self, values: SizeValues) -> "NetworkPlan":
         """The plan for these sizes alone: the steps of one variant, with fixed extents.
 
-        Raises: InputError if no variant is for them.
+        Counts without a value are the largest ones. Raises: InputError if no variant is for them.
         """
-        return _plan_at(self, values) if self.sizes else self
+        if not self.sizes:
+            return self
+        counts = {each.size.name: each.size.most for each in self.sizes if each.counted}
+        return _plan_at(self, {**counts, **values})
 
     @property
     def parts(self) -> tuple[PlanPart, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from retune.bundle.plan import Alias, NetworkPlan, PlanHost, PlanLoop, renamed, storage_roots
 from retune.bundle.sizes import PlanVariant
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer
-from retune.core.dims import Condition
+from retune.core.dims import Condition, SizeValues, always_same, dim_of
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 
@@ -49,13 +49,23 @@ def join_plans(
     )
 
 
-def with_sizes_of(plan: NetworkPlan, other: NetworkPlan) -> NetworkPlan:
+def with_sizes_of(plan: NetworkPlan, other: NetworkPlan, values: SizeValues) -> NetworkPlan:
     """The plan with the sizes, inputs and outputs of another one of the same network.
 
-    It may have been made with numbers in place of some of these sizes, and is for these alone.
+    It may have been made with numbers in place of some of these sizes, those among `values`, and is
+    for these alone. Outputs that have other extents where its conditions hold stay its own.
     """
+    made_for = {each.size.name for each in plan.sizes}
+    fixed = {name: value for name, value in values.items() if name not in made_for}
+    these = {each.size.name: dim_of(each.size) for each in other.sizes} | fixed
     shared = {name: other.buffer(name) for name in (*other.inputs, *other.outputs)}
-    own = (shared.get(b.name, b) for b in plan.buffers if b.role != "size")
+    own = (
+        there
+        if (there := shared.get(b.name)) and always_same(there.at(these).shape, b.shape)
+        else b
+        for b in plan.buffers
+        if b.role != "size"
+    )
     sizes = (b for b in other.buffers if b.role == "size")
     return replace(plan, buffers=(*own, *sizes), sizes=other.sizes, values=other.values)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,8 +69,8 @@ def sizes_of(plan: "NetworkPlan", given: Sequence[str] | None) -> dict[str, int]
 
     Raises: InputError for a size that the bundle has not, or is not for.
     """
-    values = dict(plan.largest) if plan.sizes else {}
-    ranges = {each.size.name: each.size for each in plan.sizes}
+    ranges = {each.size.name: each.size for each in plan.sizes if not each.counted}
+    values = {name: value for name, value in plan.largest.items() if name in ranges}
     stated = ", ".join(map(str, ranges.values())) or "a bundle for fixed shapes"
     for text in given or ():
         name, _, value = text.partition("=")
@@ -93,20 +94,47 @@ def stated_shapes(plan: "NetworkPlan") -> dict[str, tuple[Stated, ...]]:
     return {name: tuple(map(stated, shape)) for name, shape in plan.input_shapes.items()}
 
 
-def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[Stated, ...]]:
+def parse_shapes(given: Sequence[str] | None) -> dict[str, tuple[Stated, ...]]:
     """Input or symbol -> shape, whose extents may be ranges, see `core.ranges`.
 
     Raises: InputError with an example of what was meant.
     """
-    shapes: dict[str, tuple[Stated, ...]] = {}
-    for value in values or ():
-        name, separator, numbers = value.rpartition("=")
+    return _parse_stated(given, _SHAPE)
+
+
+def parse_values(given: Sequence[str] | None) -> dict[str, tuple[Stated, ...]]:
+    """Input -> what its elements are, or ranges of them, see `core.ranges`.
+
+    Raises: InputError with an example of what was meant.
+    """
+    return _parse_stated(given, _VALUE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How one of the two options is written."""
+
+    option: str
+    what: str
+    example: str
+    negative: bool
+
+
+_SHAPE = _Form("--shape", "shape", "data=1,3,224,224", negative=False)
+_VALUE = _Form("--value", "range", "end=1..64", negative=True)
+
+
+def _parse_stated(given: Sequence[str] | None, form: _Form) -> dict[str, tuple[Stated, ...]]:
+    found: dict[str, tuple[Stated, ...]] = {}
+    for text in given or ():
+        name, separator, numbers = text.rpartition("=")
         if not separator or not name.strip():
-            raise _bad_shape(value, "a name and a shape with '=' between them")
-        if name.strip() in shapes:
-            raise _bad_shape(value, f"one shape for each input, and {name.strip()!r} has two")
-        shapes[name.strip()] = _parse_dimensions(value, numbers)
-    return shapes
+            raise _bad(form, text, f"a name and a {form.what} with '=' between them")
+        if name.strip() in found:
+            expected = f"one {form.what} for each input, and {name.strip()!r} has two"
+            raise _bad(form, text, expected)
+        found[name.strip()] = _parse_numbers(form, text, numbers)
+    return found
 
 
 def check_model(model: str) -> None:
@@ -157,14 +185,16 @@ def record_store(records: Path | None) -> "RecordStore":
     return RecordStore(root)
 
 
-def _parse_dimensions(value: str, numbers: str) -> tuple[Stated, ...]:
-    if not numbers.strip():  # a scalar input
+def _parse_numbers(form: _Form, text: str, numbers: str) -> tuple[Stated, ...]:
+    if form is _SHAPE and not numbers.strip():  # a scalar input
         return ()
     try:
-        return tuple(parse_stated(each) for each in numbers.split(","))
+        return tuple(parse_stated(e, negative=form.negative) for e in numbers.split(","))
     except ValueError as error:
-        raise _bad_shape(value, f"{error}, separated by commas after '='") from None
+        raise _bad(form, text, f"{error}, separated by commas after '='") from None
 
 
-def _bad_shape(value: str, expected: str) -> InputError:
-    return InputError(f"--shape {value}: expected {expected}; write --shape data=1,3,224,224")
+def _bad(form: _Form, text: str, expected: str) -> InputError:
+    return InputError(
+        f"{form.option} {text}: expected {expected}; write {form.option} {form.example}"
+    )

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from retune.cli.commands.farm import Certs, Scheduler, farm_device
-from retune.cli.options import parse_shapes, place
+from retune.cli.options import parse_shapes, parse_values, place
 from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters
 from retune.graph.quantize.settings import QuantizeSettings
@@ -231,6 +231,12 @@ _SPELLINGS: Mapping[str, _Spelling] = {
         kind=list[str],
         flag="--shape",
         note="Write name=1,3,224,224. Repeatable.",
+    ),
+    "values": _Spelling(
+        read=lambda given, _: parse_values(given["values"]),
+        kind=list[str],
+        flag="--value",
+        note="Write name=1..64, name=16000, or name=8..128,8..128 for each element. Repeatable.",
     ),
     "device": _Spelling(
         read=_device,

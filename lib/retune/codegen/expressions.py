@@ -46,12 +46,13 @@ from retune.ir.expr import (
     conjuncts,
     const,
     loads,
+    size_variables,
     substitute,
     variables,
 )
 from retune.ir.operators import BITWISE, COMPARISONS
 from retune.ir.selections import certain_loads
-from retune.ir.simplify import Polynomial, bounds, polynomial, simplify
+from retune.ir.simplify import Polynomial, bounds, follows, polynomial, simplify
 from retune.ir.stmt import Block
 
 
@@ -404,11 +405,22 @@ class Expressions:
         lane = instance.lane and instance.lane[0]
         if loads(condition) or lane in variables(condition):
             return self.value(condition, instance)
-        terms = conjuncts(condition)
-        if not any(isinstance(self._test(term, instance), bool) for term in terms):
+        every = conjuncts(condition)
+        terms = [term for term in every if not self._implied(term, instance)]
+        open_ = (not isinstance(self._test(term, instance), bool) for term in terms)
+        if len(terms) == len(every) and all(open_):
             return self.value(condition, instance)
         tests = self.condition(terms, instance)
         return Operation("all", tests, BOOL) if tests else tests is not None
+
+    def _implied(self, term: Expr, instance: Instance) -> bool:
+        """Whether the block's guard keeps it to where the term holds: by tails of tiles."""
+        guards = [t for t in conjuncts(instance.block.guard) if size_variables(t)]
+        if not guards or not size_variables(term):
+            return False
+        env = {Var(name): const(i) for name, i in instance.env.items()}
+        own = substitute(term, env)
+        return any(follows(own, substitute(guard, env)) for guard in guards)
 
     def _integer(self, expr: Expr, instance: Instance) -> Value:
         """An integer expression without reads, with its parts hoisted."""

@@ -27,6 +27,8 @@ Read `intrinsics_to_calls`, and `tile_registers` for the numbers that tiles' reg
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from retune.codegen.kernel import (
     Array,
     Assign,
@@ -227,27 +229,30 @@ def _warp_calls(nest: Stmt, loop: For, found: Match) -> Stmt:
 
 def _shares(found: Match, items: tuple[Var, Var], number: int) -> Iterable[Expr]:
     """What an item reads of an operand, pack by pack; those of columns are lanes."""
-    load, place, entry = found.reads[number], found.tile(number), found.entry
+    load, entry = found.reads[number], found.entry
     operand, axis = entry.operands[number], found.loops[entry.op.axes[number].var]
     fragment, dtype = operand.fragment, packed(load.buffer.dtype, operand.pack)
-    assert place is not None and fragment is not None, "`mismatch` has asked"
+    assert fragment is not None, "it is one of a warp"
     places: dict[Var, Expr] = {FIRST: items[0], SECOND: items[1]}
     theirs: dict[Var, Expr] = {}
     if fragment.owner is not None:
         theirs[items[number]] = substitute(fragment.owner, places)
     if fragment.row is not None:
         theirs[axis] = substitute(fragment.row, places)
-    # Of the first operand `pitch` is from row to row, of the second one from pack to pack along K.
-    across, along = (place.pitch, entry.pack) if number == 0 else (entry.pack, place.pitch)
-    start = substitute(place.origin + across * axis, theirs)
     for step in fragment.steps:
-        at = _divided(start + along * substitute(step, places), operand.pack)
+        at = _divided(found.at_step(number, substitute(step, places), theirs), operand.pack)
         pack: Expr = _read_as(load, dtype, at, operand.pack)
         if (choice := found.mask(number)) is not None:
             assert isinstance(choice.otherwise, Const), "it was matched so"
-            filled = (int(choice.otherwise.value) & 0xFF) * 0x01010101
-            pack = Select(substitute(choice.condition, theirs), pack, Const(filled, dtype))
+            filled = Const(_word_of(choice.otherwise.value, load.buffer.dtype), dtype)
+            pack = Select(substitute(choice.condition, theirs), pack, filled)
         yield pack
+
+
+def _word_of(value: float | bool, dtype: DType) -> int:
+    """The bits of four bytes that hold an element of that type again and again."""
+    element = np.asarray(value).astype(dtype.numpy).tobytes()
+    return int.from_bytes(element * (4 // len(element)), "little")
 
 
 def with_exchange(

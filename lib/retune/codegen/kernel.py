@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
 
-from retune.core.dtypes import FLOAT32, INT7, INT8, INT32, UINT8, DType
+from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT8, DType
 from retune.intrinsics import Signature
 from retune.ir.nodes import IRNode, node
 
@@ -20,6 +20,8 @@ CHANNELS = 4
 """Floats of a texel, which is what an image is read by."""
 TABLE_BYTES, TABLE_LANES = 256, 16
 """Of a table that is read at several places at once, and these places."""
+ROUNDED_LANES: Mapping[DType, tuple[int, ...]] = {BFLOAT16: (8, 16)}
+"""Small float -> the vectors that devices may round to it by an instruction."""
 VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8})
 """Types of elements, or of what is packed in words, whose blocks are vectorized.
 Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
@@ -365,6 +367,8 @@ class Kernel:
     fetches: bool = False
     """Whether it asks for lines ahead of their use."""
     functions: tuple[Function, ...] = ()
+    converts: frozenset[DType] = frozenset()
+    """Small floats that it rounds vectors to by an instruction, see `ROUNDED_LANES`."""
     sizes: frozenset[Name] = frozenset()
     """Names of the sizes that it reads at its start: they are the same for all items."""
     comment: tuple[str, ...] = ()

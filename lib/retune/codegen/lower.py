@@ -1,6 +1,6 @@
 """From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,7 +13,7 @@ from retune.codegen.intrinsics import (
     used_functions,
     with_exchange,
 )
-from retune.codegen.kernel import Kernel, Parameter
+from retune.codegen.kernel import ROUNDED_LANES, Kernel, Parameter
 from retune.codegen.names import identifier
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
@@ -29,6 +29,7 @@ from retune.codegen.passes.pipeline import (
     whole_vectors,
 )
 from retune.codegen.passes.starts import starts_at_addends
+from retune.codegen.passes.tails import whole_register_tiles
 from retune.codegen.printing import render
 from retune.codegen.source import (
     KernelLaunch,
@@ -44,8 +45,9 @@ from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dims import example, most
-from retune.core.dtypes import INT32
+from retune.core.dtypes import INT32, DType
 from retune.core.errors import CodegenError
+from retune.core.target import converting
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
@@ -75,6 +77,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("one item", one_item),
     ("place barriers", place_barriers),
     ("virtual threads", virtual_threads),
+    ("whole register tiles", whole_register_tiles),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
     ("whole vectors", whole_vectors),
@@ -207,6 +210,15 @@ class _Nest:
         )
 
 
+def _converts(written: Iterable[Buffer], target: Target) -> frozenset[DType]:
+    """The small floats among what a nest writes that an instruction of the device rounds to."""
+    return frozenset(
+        b.dtype
+        for b in written
+        if b.dtype in ROUNDED_LANES and converting(b.dtype) in target.offers
+    )
+
+
 def _images(program: Program, nests: Sequence[_Nest], target: Target) -> dict[str, Image]:
     """The constants that all kernels can read through images, of those that are wanted so."""
     constants = {b.name: b for b in program.inputs if b.scope == "constant"}
@@ -245,6 +257,7 @@ def _kernel(
                 statements = with_exchange(statements, function, prod(local))
             case "vector lane":
                 pass
+    converts = _converts(written, target)
     kernel = Kernel(
         name=name,
         parameters=(
@@ -257,6 +270,7 @@ def _kernel(
         body=statements,
         fetches=body.streams,
         functions=tuple(functions),
+        converts=converts,
         sizes=frozenset(body.frame.sizes.values()),
         comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
@@ -268,7 +282,7 @@ def _kernel(
         single_item=kernel.single_item,
         images=tuple(n for n, p in enumerate(kernel.parameters) if p.memory.image is not None),
         arena_bytes=arena,
-        intrinsics=required_implementations(functions),
+        intrinsics=(*required_implementations(functions), *sorted(map(converting, converts))),
     )
     return text, _launch(name, nest, body)
 

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import product
-from math import gcd, isqrt, lcm, prod
+from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeGuard, TypeVar, cast
 
 P = ParamSpec("P")
@@ -258,23 +258,6 @@ def at(extent: int, values: SizeValues) -> int:
     return extent.at(values) if isinstance(extent, Dim) else extent
 
 
-def spread(sizes: Iterable[Size]) -> list[dict[str, int]]:
-    """Values of sizes that stand for all at which what is made now is to be fast.
-
-    Those at hand, the greatest ones that conditions leave, and the geometric middle of each.
-    """
-    every = {size.name: (size, ends_at_hand(size)) for size in sizes}
-    middle = {n: _in_steps(size, isqrt(max(1, a) * b)) for n, (size, (a, b)) in every.items()}
-    greatest = {name: last for name, (_, (_, last)) in every.items()}
-    at_hand = {name: example(dim_of(size)) for name, (size, _) in every.items()}
-    return list({tuple(v.values()): v for v in (at_hand, middle, greatest)}.values())
-
-
-def _in_steps(size: Size, value: int) -> int:
-    """The value of a size at or below this one."""
-    return max(size.least, value - (value - size.least) % size.step)
-
-
 def most(extent: int) -> int:
     """The largest value of an extent, or a bound above it."""
     return extent.most if isinstance(extent, Dim) else extent
@@ -453,21 +436,41 @@ _MOST_LOOKED_AT = 1 << 14
 _CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
 
 
-@contextmanager
-def estimating(values: SizeValues) -> Generator[None]:
-    """Within it these sizes are at hand, for estimates: what is noted is not kept."""
-    current = _CURRENT.get()
-    if current is None:
-        yield
-        return
-    with assuming({**current.values, **values}, current.given):
-        yield
-
-
 def ends_at_hand(size: Size) -> Ends:
     """The least and the greatest value of a size that the conditions noted so far leave."""
     current = _CURRENT.get()
     return _whole(size) if current is None else current.ends(size)
+
+
+def samples_at_hand(sizes: Iterable[Size], count: int) -> list[dict[str, int]]:
+    """The sizes at hand, and so many others, spread over what the conditions leave of each.
+
+    What is estimated for all of them holds on the average of those that a program serves.
+    Source of the order: Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences", 2018.
+    """
+    current = _CURRENT.get()
+    every = sorted(set(sizes), key=str)
+    if current is None or not every:
+        return [{}]
+    ratio = _harmonious(len(every))
+    found = [dict(current.values)]
+    for number in range(count):
+        values = dict(current.values)
+        for i, size in enumerate(every):
+            first, last = current.ends(size)
+            part = (0.5 + (number + 1) * ratio ** -(i + 1)) % 1.0
+            steps = (last - first) // size.step + 1
+            values[size.name] = first + int(part * steps) * size.step
+        found.append(values)
+    return found
+
+
+def _harmonious(count: int) -> float:
+    """The root above 1 of `x**(count + 1) == x + 1`: its powers spread points most evenly."""
+    root = 2.0
+    for _ in range(32):
+        root = (1.0 + root) ** (1.0 / (count + 1))
+    return root
 
 
 def fixed_value(size: Size) -> int | None:
@@ -575,11 +578,58 @@ def _ask(relation: Relation, gap: int | Dim) -> bool:
             return low == high == 0
         value = gap.at(_at_hand(gap))
         answer = value < 0 if relation == "lt" else value == 0
-        if relation == "eq" and gap.terms[0][1] < 0:  # one form of the same question
-            gap = Dim(tuple((monomial, -coefficient) for monomial, coefficient in gap.terms))
-        _note(Condition(relation, gap, answer))
+        _note(condition_of(relation, gap, answer))
         return answer
     return gap < 0 if relation == "lt" else gap == 0
+
+
+def condition_of(relation: Relation, gap: Dim, holds: bool) -> Condition:
+    """The Condition in its plainest form: of sizes in place of quotients where that says the same.
+
+    `4*(h // 4) < 182` is `h < 184` where h has steps of 4, and where it has others.
+    """
+    whole = _reduced(relation, gap)
+    while isinstance(whole, Dim):
+        plain = _reduced(relation, _without_exact(whole)[0])
+        assert isinstance(plain, Dim), f"{gap} is decided, and so it is not a condition"
+        rest = dict(plain.terms).get((), 0)
+        match plain - rest:
+            case Dim(terms=(((Quotient(Dim() as x, d),), c),)) if relation == "lt" and is_fixed(d):
+                # c is 1 or -1: x // d < -rest, or not x // d < rest + 1
+                whole = x - (-rest if c > 0 else rest + 1) * d
+                holds = holds == (c > 0)
+            case _:
+                if relation == "eq" and plain.terms[0][1] < 0:  # one form of the same question
+                    plain = Dim(tuple((monomial, -c) for monomial, c in plain.terms))
+                return Condition(relation, plain, holds)
+    raise AssertionError(f"{gap} is decided, and so it is not a condition")
+
+
+def _without_exact(dim: Dim) -> tuple[Dim, int]:
+    """So many times the Dim, with sizes in place of their quotients by their steps."""
+    rows = [(*_times_exact(monomial), c) for monomial, c in dim.terms]
+    times = lcm(*(below // gcd(below, c) for _, below, c in rows))
+    found = _normal({monomial: times * c // below for monomial, below, c in rows})
+    assert isinstance(found, Dim), "sizes take the places of sizes"
+    return found, times
+
+
+def _times_exact(monomial: Monomial) -> tuple[Monomial, int]:
+    """The monomial times what divides its sizes evenly, and that divisor."""
+    atoms, below = list[Atom](), 1
+    for atom in monomial:
+        match atom:
+            case Quotient(Dim(terms=(((Size() as size,), 1),)), d) if (
+                d == size.step and size.least % d == 0
+            ):
+                atoms.append(size)
+                below *= d
+            case Quotient(Dim() as whole, d) if is_fixed(d):
+                inner, times = _without_exact(whole)
+                atoms.append(Quotient(inner, times * d))
+            case _:
+                atoms.append(atom)
+    return tuple(sorted(atoms, key=str)), below
 
 
 def _reduced(relation: Relation, gap: Dim) -> int | Dim:

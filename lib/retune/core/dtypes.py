@@ -90,6 +90,11 @@ class DType(str):
         return self.bits - 1 - self.exponent
 
     @property
+    def roundoff(self) -> float:
+        """Half the distance from 1 to the next number of a float."""
+        return 2.0 ** -(self.mantissa + 1)
+
+    @property
     def bias(self) -> int:
         """What a float's stored exponent is greater by than that of its value."""
         return (1 << (self.exponent - 1)) - (self.specials != "fnuz")
@@ -208,7 +213,9 @@ BOOL = define("bool", "bool", 1)
 
 
 def packed(element: DType, count: int) -> DType:
-    """The type of words of so many integers, `int8x4`, which instructions on bytes read."""
+    """The type of words of so many elements, `int8x4`, which matrix instructions read."""
+    if count == 1:
+        return element
     name = f"{element}x{count}"
     if name not in ENTRIES:
         word = ENTRIES[name] = DType.like(element, name)

@@ -1,8 +1,9 @@
-"""What users state of extents that a bundle leaves open: ranges, and the sizes to tune for.
+"""What users state of numbers that a bundle leaves open: ranges, and the sizes to tune for.
 
-`1..32` is every extent from 1 to 32, `8..512:8` every eighth one. `1:8` states one extent and how
-often it occurs, and several of these, `1:8,32:1`, or plain ones, `1,8,32`, state the range from the
-least to the greatest, in steps of their largest common divisor. Read `Extents.of`.
+The numbers are extents, or values of an input. `1..32` is every one from 1 to 32, `8..512:8` every
+eighth one. `1:8` states one number and how often it occurs, and several of these, `1:8,32:1`, or
+plain ones, `1,8,32`, state the range from the least to the greatest, in steps of their largest
+common divisor. Values may be negative, `-6..-1`, but not on both sides of 0. Read `Extents.of`.
 """
 
 import re
@@ -12,31 +13,34 @@ from itertools import product
 from math import gcd, isqrt, prod
 from typing import TypeAlias
 
-from retune.core.dims import Size
+from retune.core.dims import Size, dim_of
 
 Stated: TypeAlias = int | str
-"""An extent, or a text for several, see the top of the file."""
+"""A number, or a text for several, see the top of the file."""
 
-_RANGE = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?")
-_WEIGHTED = re.compile(r"(\d+):(\d+(?:\.\d+)?)")
+_NUMBER = re.compile(r"-?\d+")
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?::(\d+))?")
+_WEIGHTED = re.compile(r"(-?\d+):(\d+(?:\.\d+)?)")
 _WIDE = 8
 """A range whose ends are farther apart, by this factor, is tuned between them as well."""
 _MOST_POINTS = 4
 """Sizes of several symbols that are all combined with each other."""
 
 
-def parse_stated(text: str) -> Stated:
-    """The extent, or the text where it states several.
+def parse_stated(text: str, *, negative: bool = False) -> Stated:
+    """The number, or the text where it states several; `negative` ones are values of an input.
 
     Raises: ValueError saying what was expected.
     """
     plain = text.strip()
-    if plain.isdecimal():
+    if not negative and plain.startswith("-"):
+        raise ValueError("whole numbers of 0 or more, or ranges such as 1..32")
+    if _NUMBER.fullmatch(plain):
         return int(plain)
     if match := _RANGE.fullmatch(plain):
         least, most, step = int(match[1]), int(match[2]), int(match[3] or 1)
         if least > most or step < 1:
-            raise ValueError("a range from the least to the greatest extent, such as 1..32")
+            raise ValueError("a range from the least to the greatest number, such as 1..32")
         return plain
     if (match := _WEIGHTED.fullmatch(plain)) and float(match[2]) > 0:
         return plain
@@ -44,42 +48,57 @@ def parse_stated(text: str) -> Stated:
 
 
 def is_open(stated: Sequence[Stated]) -> bool:
-    """Whether more than one extent is stated somewhere."""
+    """Whether more than one number is stated somewhere."""
     return any(isinstance(each, str) for each in stated)
 
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """The extents of a size, and those that kernels are tuned for."""
+    """The numbers that a size stands for, and those that kernels are tuned for."""
 
     size: Size
     tuned: tuple[tuple[int, float], ...]
-    """From the least to the greatest, each with how often it occurs: a share of all."""
+    """Values of the size, the least first, each with how often it occurs: a share of all."""
+    sign: int = 1
+    """-1 where the numbers are negative: the size is what they are without the sign."""
+
+    @property
+    def dim(self) -> int:
+        """The number in terms of the size."""
+        return self.sign * dim_of(self.size)
 
     @staticmethod
     def of(name: str, stated: Sequence[Stated]) -> "Extents":
-        """What is stated for the size of that name: a range, or extents with or without weights.
+        """What is stated for the size of that name: a range, or numbers with or without weights.
 
-        Raises: ValueError saying what was expected.
+        Of negative numbers its name begins with `minus_`. Raises: ValueError saying what was
+        expected.
         """
         if len(stated) == 1 and (match := _RANGE.fullmatch(str(stated[0]))):
-            size = Size(name, int(match[1]), int(match[2]), int(match[3] or 1))
-            size = Size(name, size.least, size.values[-1], size.step)
+            least, most, step = int(match[1]), int(match[2]), int(match[3] or 1)
+            size, sign = _size(name, least, range(least, most + 1, step)[-1], step)
             chosen = _spread(size)
-            return Extents(size, tuple((value, 1 / len(chosen)) for value in chosen))
+            return Extents(size, tuple((value, 1 / len(chosen)) for value in chosen), sign)
         weights: dict[int, float] = {}
         for each in stated:
             match = _WEIGHTED.fullmatch(str(each))
             value, weight = (int(match[1]), float(match[2])) if match else (each, 1.0)
             if not isinstance(value, int):
-                raise ValueError("one range, or extents with weights such as 1:8,32:1")
+                raise ValueError("one range, or numbers with weights such as 1:8,32:1")
             weights[value] = weights.get(value, 0.0) + weight
-        every = sorted(weights)
-        step = gcd(*every) or 1
         total = sum(weights.values())
-        return Extents(
-            Size(name, every[0], every[-1], step), tuple((v, weights[v] / total) for v in every)
-        )
+        size, sign = _size(name, min(weights), max(weights), gcd(*weights) or 1)
+        tuned = sorted((sign * value, weight / total) for value, weight in weights.items())
+        return Extents(size, tuple(tuned), sign)
+
+
+def _size(name: str, least: int, most: int, step: int) -> tuple[Size, int]:
+    """The size of numbers from the least to the most, and their sign. Raises: ValueError."""
+    if least >= 0:
+        return Size(name, least, most, step), 1
+    if most > 0:
+        raise ValueError("numbers on one side of 0, such as -6..-1 or 1..6")
+    return Size(f"minus_{name}", -most, -least, step), -1
 
 
 def _spread(size: Size) -> list[int]:

@@ -6,13 +6,21 @@ No OpenCL object appears here, so spaces are built and tested without a device.
 from dataclasses import dataclass, field
 
 from retune.core.dims import example
-from retune.core.dtypes import FLOAT16, FLOAT64, DType
+from retune.core.dtypes import FLOAT64, DType
 
 DeviceClass = str
 """Which rules a device goes by: `cpu`, `gpu`, or what is registered in `retune.targets.devices`."""
 
-_EXTENSIONS = {FLOAT16: "cl_khr_fp16", FLOAT64: "cl_khr_fp64"}
-"""Element type -> the OpenCL extension without which no kernel computes with it."""
+_EXTENSIONS = {FLOAT64: "cl_khr_fp64"}
+"""Compute type -> the OpenCL extension without which no kernel computes with it.
+
+Types that are only stored need none: `vload_half` and `vstore_half` are of every device.
+Source: OpenCL 3.0 C, 6.15.8, Vector Data Load and Store Functions."""
+
+
+def converting(dtype: DType) -> str:
+    """The name, among `DeviceSpec.instructions`, of instructions that convert a small float."""
+    return f"convert.{dtype}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +86,7 @@ class DeviceSpec:
 
     def lacking(self, dtype: DType) -> str:
         """The OpenCL extension without which it does not compute with that type; '' if it does."""
-        extension = _EXTENSIONS.get(dtype, "")
+        extension = _EXTENSIONS.get(dtype.compute, "")
         return "" if extension in self.extensions else extension
 
     @property
@@ -88,7 +96,7 @@ class DeviceSpec:
         On a processor the conversions cost more than the memory saves (mobilenet: PoCL 3.0 5.5 x,
         which converts in software, Intel's runtime 1.3 x the time in float32; Zen 5).
         """
-        return self.device_class != "cpu" and not self.lacking(FLOAT16)
+        return self.device_class != "cpu"
 
     @property
     def lanes_f32(self) -> int:

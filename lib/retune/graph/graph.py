@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from retune.core.dims import Dim, Size, SizeValues, sizes_of
+from retune.core.dims import Dim, Size, SizeValues, is_fixed, sizes_of
 from retune.core.dtypes import INT64, NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import InputError, ModelError
 from retune.core.keys import content_key
@@ -82,8 +82,8 @@ class Graph(Subgraph):
     values: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict[str, tuple[int, ...]], compare=False
     )
-    """Inputs whose elements are sizes, as Dims: what says how long a slice is, or an image. Bodies
-    of loops have none, so that it is no part of their contents; `key` has it."""
+    """Inputs whose elements are stated, as numbers or Dims: what says how long a slice is, or an
+    image. Bodies of loops have none, so that it is no part of their contents; `key` has it."""
     ends: frozenset[str] = field(init=False, compare=False, repr=False)
     """The outputs, for passes that ask of each value whether it is one."""
 
@@ -126,6 +126,14 @@ class Graph(Subgraph):
                 "that size alone, for it to be read when the network runs"
             )
         return found
+
+    @property
+    def sizes_read(self) -> frozenset[Size]:
+        """All sizes that extents of values and attributes of nodes depend on."""
+        stated = (value for node in self.nodes for value in node.attrs.values())
+        rows = (value if isinstance(value, tuple) else (value,) for value in stated)
+        attributes = (each for row in rows for each in row if isinstance(each, Dim))
+        return sizes_of(e for t in self.types.values() for e in t.shape) | sizes_of(attributes)
 
     def sizes_of_inputs(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """The sizes that arrays for the inputs state, by name, by their extents and elements.
@@ -316,11 +324,18 @@ class GraphBuilder:
         """Of each stem the last number that `fresh` found: those before it stay taken."""
 
     def input(self, name: str, tensor_type: TensorType, values: Sequence[int] = ()) -> str:
-        """The name, now an input of the graph, whose elements are these `values`, or unknown."""
+        """What nodes read of an input of that name, whose elements are these `values`, or unknown.
+
+        It is the input, or a constant where all elements are numbers.
+        """
         self._inputs.append(self._claim(name, tensor_type))
-        if values:
-            self._values[name] = tuple(values)
-            self.extents[name] = array_of_extents(values).reshape(tensor_type.shape)
+        if not values:
+            return name
+        self._values[name] = tuple(values)
+        if all(map(is_fixed, values)):
+            array = np.asarray(values, tensor_type.dtype.numpy).reshape(tensor_type.shape)
+            return self.constant(f"{name}.value", array, tensor_type.dtype)
+        self.extents[name] = array_of_extents(values).reshape(tensor_type.shape)
         return name
 
     def constant(self, name: str, array: Array, dtype: DType | None = None) -> str:
@@ -343,6 +358,14 @@ class GraphBuilder:
     def contents(self, name: str) -> Array | None:
         """The value's contents where it is constant, asked for by what has to know them."""
         return self.constants.get(name)
+
+    def inputs_of(self, value: str) -> tuple[str, ...]:
+        """The inputs that the value follows from, in order."""
+        read = {value}
+        for node in reversed(self._nodes):
+            if read.intersection(node.outputs):
+                read.update(node.inputs)
+        return tuple(name for name in self._inputs if name in read)
 
     def carry(self, graph: Graph) -> None:
         """The inputs and constants of a valid graph are those of this one, which had none."""

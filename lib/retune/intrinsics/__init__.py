@@ -1,11 +1,11 @@
 """Matrix instructions of devices as data: what each computes, on which operands, and its texts.
 
 Read `Intrinsic` in `intrinsic`. `dot4` is the entry to copy for an instruction in vector lanes,
-`tile8` for one on tile registers, `warp8` for one that a warp executes. `matching` says where a
+`tile8` for one on tile registers, `warp16` for one that a warp executes. `matching` says where a
 nest of loops is what an instruction computes. Importing this package registers all of them.
 """
 
-from retune.intrinsics import dot2, dot4, tile8, tile16, warp8
+from retune.intrinsics import dot2, dot4, tile8, tile16, warp8, warp16, warp32
 from retune.intrinsics.intrinsic import (
     FIRST,
     SECOND,
@@ -49,4 +49,6 @@ __all__ = [
     "tile8",
     "tile16",
     "warp8",
+    "warp16",
+    "warp32",
 ]

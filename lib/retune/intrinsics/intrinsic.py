@@ -160,6 +160,8 @@ class Intrinsic:
     configuration."""
     warp: Warp | None = None
     """The work-items of an instruction of warps."""
+    rounds: bool = False
+    """Whether it rounds its operands: schedules may ask for it, but rules do not."""
     combine: Callable[[Expr, Expr, DType], Expr] = _product
     """What an element of each operand contributes to a result of the accumulator's type."""
 

@@ -22,11 +22,12 @@ from retune.ir.expr import (
     Var,
     const,
     loads,
+    substitute,
     variables,
     walk,
 )
 from retune.ir.flat import flat_index, flat_terms
-from retune.ir.simplify import Polynomial, from_polynomial, polynomial
+from retune.ir.simplify import Polynomial, from_polynomial, polynomial, simplify
 from retune.ir.stmt import Block, For, Stmt, blocks, loops, paths
 
 _COMMUTATIVE = ("add", "mul", "min", "max")
@@ -74,15 +75,49 @@ class Match:
         chosen = (n for n in walk(self.block.value) if isinstance(n, Select) and n.then == read)
         return next(chosen, None)
 
+    @property
+    def faces(self) -> bool:
+        """Whether the first operand moves with rows, and the second one with columns, alone."""
+        own = [self.loops[axis.var] for axis in self.entry.op.axes]
+        moved = [{v for i in load.indices for v in variables(i)} for load in self.reads]
+        return all(
+            [v in found for v in own] == [n == number for n in range(len(own))]
+            for number, found in enumerate(moved)
+        )
+
     def lies(self, number: int) -> bool:
         """Whether an operand lies as the intrinsic takes it."""
         if not self.entry.op.axes:
             return self.pack(number) is not None
+        fragment = self.entry.operands[number].fragment
+        if fragment is not None and fragment.row is None:
+            return all(self._in_lanes(number, step) for step in fragment.steps)
         place, pack = self.tile(number), self.entry.operands[number].pack
         if place is None or self.entry.warp is None:
             return place is not None
         steps = (place.pitch, *polynomial(place.origin).values())
         return all(step % pack == 0 for step in steps)
+
+    def at_step(self, number: int, step: Expr, chosen: Mapping[Var, Expr]) -> Expr:
+        """Index of the first element that an operand is read at for a step, in packs, with other
+        variables as `chosen`."""
+        load, (steps, *near) = self.reads[number], self.entry.op.reduce_axes
+        first = {self.loops[axis.var]: const(0) for axis in near}
+        index = flat_index(load.buffer, load.indices)
+        return simplify(substitute(index, {self.loops[steps.var]: step, **first, **chosen}))
+
+    def _in_lanes(self, number: int, step: Expr) -> bool:
+        """Whether the packs that are read at a step lie side by side, one for each column."""
+        column, pack = self.loops[self.entry.op.axes[1].var], self.entry.operands[number].pack
+        load, (steps, *near) = self.reads[number], self.entry.op.reduce_axes
+        index = flat_index(load.buffer, load.indices)
+        terms = polynomial(simplify(substitute(index, {self.loops[steps.var]: step})))
+        ones = [terms.pop((self.loops[axis.var],), 0) for axis in near]
+        if terms.pop((column,), 0) != pack or any(one != 1 for one in ones):
+            return False
+        inner = {column, *(self.loops[axis.var] for axis in near)}
+        moved = {v for monomial in terms for atom in monomial for v in variables(atom)}
+        return inner.isdisjoint(moved) and all(step % pack == 0 for step in terms.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +176,8 @@ def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match 
             f"{block.reducer} of {block.value}{guard}"
         )
     every = [Match(entry, block, axes, tuple(b[o.name] for o in entry.operands)) for b in found]
+    if entry.op.axes:
+        every = [one for one in every if one.faces] or every
     if len(every) == 1 or not entry.op.axes:  # packs of either operand lie alike
         return every[0]
     return next((one for one in every if all(map(one.lies, range(len(one.reads))))), every[0])
@@ -236,7 +273,7 @@ def _apart(found: Match, nest: Stmt, loop: For) -> str:
     """Why the items around a loop cannot do it together; empty where they can.
 
     All of them come to it, and each operand is moved by its own items alone. No item of the group
-    writes what others read for it.
+    writes what others read for it, but to local memory, where items wait for each other.
     """
     warp = found.entry.warp
     assert warp is not None, "whoever asks has looked"
@@ -259,8 +296,10 @@ def _apart(found: Match, nest: Stmt, loop: For) -> str:
             return f"expected {load} to be that of all items along local.{1 - number}"
         if not tested.isdisjoint({*found.loops.values()} - {row}):
             return f"expected {load} to be padding, or none, for all of its bytes"
-        if load.buffer.scope not in ("global", "constant") or load.buffer in written:
+        if load.buffer.scope != "local" and load.buffer in written:
             return f"expected {load.buffer.name} in memory that the kernel only reads"
+        if load.buffer.scope not in ("global", "constant", "local"):
+            return f"expected {load.buffer.name} in memory that other items read"
     return ""
 
 

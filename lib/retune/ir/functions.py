@@ -35,6 +35,16 @@ from retune.ir.expr import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Rational:
+    """An odd function between -1 and 1 as x * p(x*x) / q(x*x); it is constant beyond a limit."""
+
+    p: tuple[float, ...]
+    """Coefficients, the constant one first."""
+    q: tuple[float, ...]
+    limit: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarFunction:
     """A function of scalars: an expression of others, or one that each renderer can write."""
@@ -53,6 +63,8 @@ class ScalarFunction:
     """Clang's function in place of it, which is one instruction on x86 and Arm."""
     near: float = 0.0
     """A lane beyond it spoils those below it, which are kept apart; 0: lanes are independent."""
+    rational: "Rational | None" = None
+    """The function on vectors of float32; None: that of OpenCL C."""
     arity: int = 1
     attributes: Mapping[str, float] = field(default_factory=dict[str, float])
     """Names and defaults, which are those of the ONNX operator too."""
@@ -135,7 +147,15 @@ function(
     "floor", numpy=np.floor, opencl="floor", builtin="__builtin_elementwise_floor", onnx="Floor"
 )
 function("ceil", numpy=np.ceil, opencl="ceil", builtin="__builtin_elementwise_ceil", onnx="Ceil")
-function("erf", numpy=lambda x: _erf(x).astype(x.dtype), opencl="erf", onnx="Erf")
+_ERF = Rational(
+    (1.12837914, 0.193538021, 0.0531007869, 0.00388303112, 0.000284557076, 1.98681528e-06),
+    (1.0, 0.504851164, 0.115347063, 0.0152066307, 0.00118549166, 3.74200495e-05),
+    4.0,
+)
+"""Within 2.5e-8 of erf(x), relative, and 4e-7 in float32: the least squares of 4,000 Chebyshev
+nodes, weighted until the error is even. PoCL's function takes 52 ns for sixteen lanes, this one 3
+(Zen 5)."""
+function("erf", numpy=lambda x: _erf(x).astype(x.dtype), opencl="erf", rational=_ERF, onnx="Erf")
 _NEAR = 1e6
 """PoCL's vectors of sines are of 0.01 for every small argument where one lane holds 1e7 or more."""
 function("sin", numpy=np.sin, opencl="sin", onnx="Sin", near=_NEAR)

@@ -388,6 +388,19 @@ def _without_sizes(expr: Expr, *, up: bool) -> Expr:
             raise ValueError(f"{expr} has no bounds without sizes")
 
 
+def follows(term: Expr, known: Expr) -> bool:
+    """Whether `i*4 + 3 < n*4` and the like follow from `i < n`, for whole numbers."""
+    pair = (term, known)
+    comparisons = [e for e in pair if isinstance(e, Binary) and e.op == "lt" and e.a.dtype == INT32]
+    if len(comparisons) < len(pair):
+        return False
+    own, gap = (polynomial(e.a - e.b) for e in comparisons)
+    monomial = next((m for m in gap if m), ())
+    times, rest = divmod(own.get(monomial, 0), gap.get(monomial, 1))
+    left = add_terms(own, gap, -times)
+    return times > 0 and not rest and left.keys() <= {()} and left.get((), 0) < times
+
+
 def _settle(node: Binary, gap: Range) -> Expr | None:
     """`gap` encloses a - b."""
     match node.op:

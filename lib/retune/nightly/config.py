@@ -58,7 +58,7 @@ was tuned, every night."""
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 """A variable of the environment in a text: `${NAME}`."""
 
-OWN_KEYS = ("model", "out", "records", "work", "device", "minutes", "shapes")
+OWN_KEYS = ("model", "out", "records", "work", "device", "minutes", "shapes", "values")
 """Fields of a request that are keys of one of the tables, declared there."""
 DECIDED = ("trials", "publish", "campaign")
 """Fields of a request that are no keys: a night measures for its minutes, publishes what is faster,
@@ -118,6 +118,7 @@ class ModelConfig:
     runs_per_day: Above0 = 1.0
     """How often it runs, on each device: what a microsecond of it is worth."""
     shapes: dict[str, tuple[Positive | Text, ...] | Positive | Text] = field(default_factory=dict)
+    values: dict[str, tuple[int | Text, ...] | int | Text] = field(default_factory=dict)
     minutes: Above0 | MinuteBounds | None = None
     """A night, on each device; a number is exactly so many."""
 
@@ -273,6 +274,7 @@ class NightlyConfig:
             minutes=minutes,
             publish="faster",
             shapes=model.shapes,
+            values=model.values,
             campaign=campaign,
             **(of_all | own | _given(device)),
         )

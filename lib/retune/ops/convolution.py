@@ -13,6 +13,7 @@ the data, its taps reversed: [O, I/groups, taps...]; pads are what is cut off it
 
 from collections.abc import Sequence
 
+from retune.core.dims import is_fixed, least
 from retune.core.dtypes import TensorType
 from retune.ir.expr import Expr, all_of, const, equal, select
 from retune.ir.te import Axis, Tensor, compute, reduce_axis
@@ -116,13 +117,18 @@ def windowed(
         for d, extent in enumerate(spatial(data.shape, str(attrs["layout"])))
     )
     require(
-        all(extent > 0 for extent in extents),
+        all(_is_there(extent) for extent in extents),
         lambda: (
             f"{what} of {data} with a {'x'.join(map(str, taps))} {window} and pads {pads}: "
             f"the {window} is larger than the padded data"
         ),
     )
     return extents
+
+
+def _is_there(extent: int) -> bool:
+    """Whether a window fits: of data that may have no elements at all, one need not."""
+    return (not is_fixed(extent) and least(extent) >= 0) or extent > 0
 
 
 def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -242,7 +248,7 @@ def _infer_transposed(types: Sequence[TensorType | None], attrs: Attrs) -> tuple
     )
     extents = transposed_extents(data.shape[2:], kernel.shape[2:], attrs)
     require(
-        all(extent > 0 for extent in extents),
+        all(_is_there(extent) for extent in extents),
         lambda: (
             f"conv_transpose of {data} with kernel {kernel}: pads {attrs['pads']} leave {extents}"
         ),

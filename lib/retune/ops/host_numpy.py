@@ -60,33 +60,38 @@ def _corners(boxes: Array, *, center: bool) -> Array:
 def _unsuppressed(corners: Array, limit: int, threshold: Any) -> Array:
     """Numbers of the first `limit` boxes that overlap with none of those kept before them."""
     kept: list[int] = []
+    low, left, high, right = corners
+    boxes = np.stack([*corners, (high - low) * (right - left)])
     for start in range(0, corners.shape[1], _CHUNK):
-        some = np.arange(start, min(start + _CHUNK, corners.shape[1]))
-        if kept:
-            some = some[~_overlaps(corners[:, kept], corners[:, some], threshold).any(axis=0)]
-        apart = ~_overlaps(corners[:, some], corners[:, some], threshold)
-        free = np.ones(len(some), bool)
-        for place, number in enumerate(some.tolist()):
+        some = boxes[:, start : start + _CHUNK]
+        apart = ~_overlaps(np.concatenate([boxes[:, kept], some], axis=1), some, threshold)
+        before = len(kept)
+        free: Array = np.all(apart[:before], axis=0)
+        for place in range(some.shape[1]):
             if len(kept) == limit:
                 return np.array(kept)
             if free[place]:
-                kept.append(number)
-                free &= apart[place]
+                kept.append(start + place)
+                free &= apart[before + place]
     return np.array(kept, np.int64)
 
 
 def _overlaps(some: Array, others: Array, threshold: Any) -> Array:
-    """Whether intersection over union is above the threshold: [4, n], [4, m] -> bool [n, m].
+    """Whether intersection over union is above the threshold: [5, n], [5, m] -> bool [n, m].
 
-    Boxes without an area overlap with none.
+    Boxes are corners and an area. Those without an area overlap with none.
     """
-    low, left, high, right = some[:, :, None]
-    height = np.minimum(high, others[2]) - np.maximum(low, others[0])
-    width = np.minimum(right, others[3]) - np.maximum(left, others[1])
-    common = np.where((height > 0) & (width > 0), height * width, 0)
-    whole = (high - low) * (right - left) + (others[2] - others[0]) * (others[3] - others[1])
+    low, left, high, right, area = some[:, :, None]
+    height = np.minimum(high, others[2])
+    height -= np.maximum(low, others[0])
+    width = np.minimum(right, others[3])
+    width -= np.maximum(left, others[1])
+    common = np.maximum(height, 0, out=height)
+    common *= np.maximum(width, 0, out=width)
+    whole = area + others[4]
+    whole -= common
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (common > 0) & (common / (whole - common) > threshold)
+        return (common > 0) & (common / whole > threshold)
 
 
 def unique(

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dims import always_equal
+from retune.core.dims import always_empty, always_equal
 from retune.core.dtypes import INT32, INT64, Array, TensorType
 from retune.ir import te
 from retune.ir.expr import Expr, cast, const, select
@@ -146,9 +146,10 @@ def _infer_slice(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
     data, extents = present(types), ints(attrs, "extents")
     begins, steps = ints(attrs, "begins"), ints(attrs, "steps")
     for d, extent in enumerate(data.shape):
-        last = begins[d] + (extents[d] - 1) * steps[d]
+        ends = begins[d], begins[d] + (extents[d] - 1) * steps[d]
+        low, high = ends if steps[d] >= 0 else ends[::-1]
         require(
-            extents[d] == 0 or (0 <= begins[d] < extent and 0 <= last < extent),
+            always_empty(extents[d : d + 1]) or (low >= 0 and high < extent),
             lambda d=d: (
                 f"slice of {data}: begin {begins[d]}, extent {extents[d]}, step {steps[d]} "
                 f"leaves dimension {d}"

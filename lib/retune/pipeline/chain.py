@@ -4,11 +4,12 @@ Read `run_chain`. What calls a stage is passed in: this process does, or Prefect
 run of each call. A new stage is one line here, beside its own file.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from retune.core.errors import ModelError
 from retune.core.ranges import TunedSizes, usual_sizes
 from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
@@ -65,7 +66,8 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
         run: RecordedRun | None = None
         parts: list[_Part] = []
         for sizes, own in points:
-            network = by.call(stage_import, own)  # before the run: a bad model leaves nothing
+            with _said_of(sizes):  # before the run: a bad model leaves nothing
+                network = by.call(stage_import, own)
             tell(event_of(own, network))
             quantized = None
             if own.quantize is not None:
@@ -78,6 +80,17 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
             parts.append(_searched(sizes, own, network, quantized, recorded, run))
         assert run is not None, "there is a part"
         return _delivered(request, parts, _Recorded(by, run))
+
+
+@contextmanager
+def _said_of(sizes: TunedSizes) -> Generator[None]:
+    """Within it, what is wrong with a model is said of these sizes; fixed shapes have none."""
+    try:
+        yield
+    except ModelError as error:
+        if not sizes.values:
+            raise
+        raise ModelError(f"at {sizes}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

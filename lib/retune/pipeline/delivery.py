@@ -22,13 +22,14 @@ from retune.bundle.verify.bench import BenchOptions, Timing
 from retune.bundle.verify.examination import Entrant, Original, Rival, Verdict
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
-from retune.core.dims import SizeValues, at
+from retune.core.dims import SizeValues
 from retune.core.ranges import FIXED, tuned_sizes, usual_sizes
 from retune.core.results import KernelTime, Latency, SizeLatency
 from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
 from retune.device.measure.gate import HOST
 from retune.device.opening import is_absent, playing, spec_of, unraced
+from retune.frontend.onnx.inputs import OpenInputs
 from retune.pipeline.manifest import (
     BenchManifest,
     CompileManifest,
@@ -236,14 +237,18 @@ def _originals(
 ) -> Callable[[SizeValues], Original]:
     """What gives the network that the bundle is of, at sizes of it; a fixed one has none."""
     recipe = Path(network.recipe).read_text(encoding="utf-8") if network.recipe else ""
-    shapes = {value.name: value.shape for value in network.inputs}
+    stated = opened(request)
     if compiled.programs:
-        shapes = read_outline(compiled.file(compiled.module)).input_shapes
-    whole = Original(onnx=model_file(request), shapes=shapes, recipe=recipe)
+        outline = read_outline(compiled.file(compiled.module))
+        stated = OpenInputs(outline.input_shapes, outline.values)
+    else:
+        stated = replace(stated, shapes={value.name: value.shape for value in network.inputs})
 
     def original(values: SizeValues) -> Original:
-        own = {name: tuple(at(e, values) for e in shape) for name, shape in shapes.items()}
-        return replace(whole, shapes=own)
+        own = stated.at(values)
+        return Original(
+            onnx=model_file(request), shapes=own.shapes, values=own.values, recipe=recipe
+        )
 
     return original
 

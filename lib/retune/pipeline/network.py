@@ -1,11 +1,12 @@
 """Stages import and extract: from a model's name to a graph cut into tasks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
+from retune.core.dims import is_fixed
+from retune.core.dtypes import UNKNOWN
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
@@ -14,7 +15,8 @@ from retune.device.measure.gate import HOST
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
-from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.importer import load_file
+from retune.frontend.onnx.inputs import OpenInputs, Shapes
 from retune.graph.passes.pipeline import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
 from retune.pipeline.manifest import ImportManifest, OutputLabels, TaskManifest, ValueInfo
@@ -27,11 +29,12 @@ from retune.pipeline.quantization import (
 from retune.pipeline.request import TuneRequest, model_file
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
-from retune.pipeline.sizes import opened
+from retune.pipeline.sizes import fixed_inputs, opened
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
 from retune.proto.file import external_files, read_onnx
 from retune.proto.labels import Numbered, with_numbers
+from retune.search.counted import counted_network
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.targets.vta.config import VtaConfig
@@ -42,6 +45,18 @@ _MANY_NODES = 2000
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizing:
+    """How a float network becomes one of integers."""
+
+    recipe: Path
+    """What stage quantize wrote."""
+    accelerator: VtaConfig | None = None
+    """What runs a part of it, which is packed."""
+    packed_part: tuple[str, str] = ("", "")
+    """The ops between which that part is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +73,33 @@ class ImportedNetwork:
 
 def import_network(
     model: str | Path,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Shapes | None = None,
     layout: str = "NHWC",
     cache: Path | str | None = None,
     *,
+    values: Shapes | None = None,
     max_error: float = DEFAULT_MAX_ERROR,
     half: bool = False,
-    recipe: Path | None = None,
-    accelerator: VtaConfig | None = None,
-    packed_part: tuple[str, str] = ("", ""),
+    quantizing: Quantizing | None = None,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
+    `values` are what the elements of inputs are, in order.
     `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
     the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
-    By a `recipe`, which stage quantize writes, the network is quantized; then the part of it that
-    the `accelerator` can run is packed, between the ops of `packed_part`.
+    By `quantizing`, integers are made of it.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
-    given, model = dict(shapes or {}), str(model)
+    given, model = {name: tuple(shape) for name, shape in (shapes or {}).items()}, str(model)
     path = resolve_model(model, Path(cache or cache_root()) / "models", given)
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
-    shapes_ = tuple(sorted(own.items()))
+    stated = tuple(sorted(own.items())), tuple(sorted((values or {}).items()))
     with HOST.working():
-        return _import(
-            path, versions, shapes_, layout, max_error, half, recipe, accelerator, packed_part
-        )
+        return _import(path, versions, stated, layout, max_error, half, quantizing)
 
 
 def _version(path: Path) -> Version:
@@ -115,18 +127,17 @@ def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
 def _import(
     path: Path,
     versions: tuple[Version, ...],
-    shapes: Bindings,
+    stated: tuple[Bindings, Bindings],
     layout: str,
     max_error: float,
     half: bool,
-    recipe: Path | None,
-    accelerator: VtaConfig | None,
-    packed_part: tuple[str, str],
+    quantizing: Quantizing | None,
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
-    made = _Importing(layout, max_error, half, recipe, accelerator, packed_part)
-    return made.network(path, dict(shapes))
+    shapes, values = map(dict, stated)
+    made = _Importing(layout, max_error, half, quantizing)
+    return made.network(path, OpenInputs(shapes, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,31 +147,37 @@ class _Importing:
     layout: str
     max_error: float
     half: bool
-    recipe: Path | None
-    accelerator: VtaConfig | None
-    packed_part: tuple[str, str]
+    quantizing: Quantizing | None
 
-    def network(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> ImportedNetwork:
+    def network(self, path: Path, stated: OpenInputs) -> ImportedNetwork:
         """The model of a file, imported, optimised and cut into tasks."""
-        model = read_onnx(path)
-        labels = _labels(with_numbers(model))
-        graph = import_model(model, shapes, folder=path.parent, name=path.stem)
-        del model  # its weights are in the graph
+        labels = _labels(with_numbers(read_onnx(path)))
+        rows = (*stated.shapes.values(), *stated.values.values())
+        fixed = all(is_fixed(extent) for row in rows for extent in row)
+
+        def made(counts: bool) -> Network:
+            return self._extracted(path, stated, counts=counts and fixed)
+
+        network = counted_network(made)
+        flops = sum(task.flops * task.weight for task in network.tasks.values())
+        return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
+
+    def _extracted(self, path: Path, stated: OpenInputs, *, counts: bool) -> Network:
+        graph = load_file(path, stated.shapes, stated.values, counts=counts)
         if len(graph.nodes) >= _MANY_NODES:
             text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
             tell(TuneEvent(stage="import", text=text))
-        if self.recipe is not None:
-            graph = quantized(graph, read_recipe(self.recipe))
-            if self.accelerator is not None:
-                start, stop = self.packed_part
-                graph = packed_network(graph, self.accelerator, start_name=start, stop_name=stop)
-        network = extract(
+        by, accelerator = self.quantizing, self.quantizing and self.quantizing.accelerator
+        if by is not None:
+            graph = quantized(graph, read_recipe(by.recipe))
+            if accelerator is not None:
+                start, stop = by.packed_part
+                graph = packed_network(graph, accelerator, start_name=start, stop_name=stop)
+        return extract(
             optimise(graph, order_of(self.layout), half=self.half),
             max_error=self.max_error,
-            accelerator=self.accelerator if self.recipe is not None else None,
+            accelerator=accelerator,
         )
-        flops = sum(task.flops * task.weight for task in network.tasks.values())
-        return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
 
 
 def _labels(found: Numbered) -> tuple[OutputLabels, ...]:
@@ -186,21 +203,29 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
     if request.quantize is None:
         return _open(request)
     network = stage_import(request)
-    return _open(request, Path(quantized_network(network, stage_quantize(request, network)).recipe))
+    return _open(request, quantized_network(network, stage_quantize(request, network)).recipe)
 
 
-def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
+def _open(request: TuneRequest, recipe: str = "") -> ImportedNetwork:
+    stated = fixed_inputs(request)
     return import_network(
         request.model,
-        request.fixed_shapes,
+        stated.shapes,
         request.layout,
         Path(request.work),
+        values=stated.values,
         max_error=request.max_error,
         half=_keeps_half(request),
-        recipe=recipe,
-        accelerator=config_of(spec_of(request.device)),
-        packed_part=(request.pack_start, request.pack_stop),
+        quantizing=_quantizing(request, recipe),
     )
+
+
+def _quantizing(request: TuneRequest, recipe: str) -> Quantizing | None:
+    """How the request's network is quantized by a recipe, the path of which may be empty."""
+    if not recipe:
+        return None
+    part = request.pack_start, request.pack_stop
+    return Quantizing(Path(recipe), config_of(spec_of(request.device)), part)
 
 
 def traced_network(request: TuneRequest, recipe: str) -> Network:
@@ -211,12 +236,7 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
     the path of what makes integers of it; empty: it is as its file has it.
     """
     importing = _Importing(
-        request.layout,
-        request.max_error,
-        _keeps_half(request),
-        Path(recipe) if recipe else None,
-        config_of(spec_of(request.device)),
-        (request.pack_start, request.pack_stop),
+        request.layout, request.max_error, _keeps_half(request), _quantizing(request, recipe)
     )
     with HOST.working():
         return importing.network(model_file(request), opened(request).at_hand).network
@@ -230,7 +250,8 @@ def _import_inputs(request: TuneRequest) -> Inputs:
     path = model_file(request)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
-    return contents, request.shapes, request.layout, _keeps_half(request)
+    stated = (request.shapes, request.values) if request.values else (request.shapes,)
+    return contents, *stated, request.layout, _keeps_half(request)
 
 
 @stage(ImportManifest, "import", _import_inputs)
@@ -251,7 +272,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
             for name, entry in inputs.items()
         ),
         output_values=tuple(
-            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
+            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=_stated(graph.types[n].shape))
             for n in graph.outputs
         ),
         nodes=imported.nodes,
@@ -260,6 +281,11 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
         labels=imported.labels,
     )
+
+
+def _stated(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What is known of it beforehand."""
+    return tuple(extent if is_fixed(extent) else UNKNOWN for extent in shape)
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:

@@ -75,7 +75,7 @@ def stage_compile_programs(
         compiled(plan, spec, variant),
         from_records=programs.recorded,
         from_defaults=programs.default,
-        programs=tuple(_served(each) for each in traced),
+        programs=(*map(_served, traced[:-1]), "all other sizes"),
         traced=tuple(tuple(each.at.items()) for each in traced),
     )
 
@@ -83,14 +83,14 @@ def stage_compile_programs(
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:
     """The programs as one plan; the last one is for no region, and so it has all sizes."""
     every = traced[-1].program
-    plans = [with_sizes_of(each.program, every) for each in traced]
+    plans = [with_sizes_of(each.program, every, each.at) for each in traced]
     plan = join_plans(plans, [each.conditions for each in traced])
     return replace(plan, name=network.model_key[:KEY_DIGITS])
 
 
 def _served(traced: Traced[NetworkPlan]) -> str:
     """The sizes that a program is for."""
-    return " and ".join(map(str, traced.conditions)) or "all other sizes"
+    return " and ".join(map(str, traced.conditions))
 
 
 @dataclass

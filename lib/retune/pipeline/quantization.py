@@ -28,6 +28,7 @@ from retune.ops import Array
 from retune.ops.quantized import RESCALING
 from retune.pipeline.manifest import ImportManifest, OutputQuality, QuantizeManifest
 from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.sizes import fixed_inputs
 from retune.pipeline.stage import Inputs, stage
 
 RANDOM = "random"
@@ -164,7 +165,8 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
 
 def float_network(request: TuneRequest, network: ImportManifest) -> Graph:
     """The imported network as its file has it."""
-    return load_file(model_file(request), {value.name: value.shape for value in network.inputs})
+    shapes = {value.name: value.shape for value in network.inputs}
+    return load_file(model_file(request), shapes, fixed_inputs(request).values)
 
 
 def quantized_network(network: ImportManifest, made: QuantizeManifest) -> ImportManifest:

@@ -27,7 +27,7 @@ from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
 from retune.core.names import model_name
-from retune.core.ranges import Stated, is_open, parse_stated
+from retune.core.ranges import Stated, parse_stated
 from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.search.defaults import (
@@ -42,7 +42,8 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 Shapes = tuple[tuple[str, tuple[Stated, ...]], ...]
-"""Bindings of inputs and symbols to shapes, sorted by name; see `core.ranges` for open extents."""
+"""Bindings of inputs and symbols to shapes, or of inputs to values, sorted by name; see
+`core.ranges` for open ones."""
 ShapesGiven = Mapping[str, Sequence[Stated] | Stated] | Shapes
 Samples = Positive | str
 """A number of random samples, or the path of files with given ones."""
@@ -102,19 +103,30 @@ def _work(value: str | Path | None) -> str:
 
 
 def _shapes(value: ShapesGiven | None) -> Shapes:
+    return _stated("shapes", value)
+
+
+def _values(value: ShapesGiven | None) -> Shapes:
+    return _stated("values", value)
+
+
+def _stated(what: Literal["shapes", "values"], value: ShapesGiven | None) -> Shapes:
+    """The numbers of each name; a text may list several, as the command line writes them."""
     value = value or ()
     pairs = value.items() if isinstance(value, Mapping) else value
-    return tuple(sorted((name, _shape(stated)) for name, stated in pairs))
+    return tuple(sorted((name, _numbers(what, stated)) for name, stated in pairs))
 
 
-def _shape(stated: Sequence[Stated] | Stated) -> tuple[Stated, ...]:
-    """The extents; a text may list several of them, as the command line writes them."""
+def _numbers(
+    what: Literal["shapes", "values"], stated: Sequence[Stated] | Stated
+) -> tuple[Stated, ...]:
     every = [stated] if isinstance(stated, int) else stated
     texts = every.split(",") if isinstance(every, str) else every
+    negative = what == "values"
     try:
-        return tuple(parse_stated(e) if isinstance(e, str) else e for e in texts)
+        return tuple(parse_stated(e, negative=negative) if isinstance(e, str) else e for e in texts)
     except ValueError as error:
-        raise InputError(f"shapes: expected {error}; got {stated!r}") from None
+        raise InputError(f"{what}: expected {error}; got {stated!r}") from None
 
 
 def _samples(value: int | str | Path) -> int | str:
@@ -243,6 +255,12 @@ class TuneRequest:
         converter=_shapes,
         default=None,
     )
+    values: Shapes = option(
+        "Values of inputs of integers, by input: where a slice ends, the extents of a resized "
+        "image, a sampling rate; the bundle serves all of a range such as 1..64",
+        converter=_values,
+        default=None,
+    )
     layout: Layout = option(
         "Activation layout of the network; auto: the fastest by measurement for each activation",
         converter=_layout,
@@ -309,20 +327,6 @@ class TuneRequest:
     def name(self) -> str:
         """The network's name: that of its file, or of the built-in model."""
         return model_name(self.model)
-
-    @property
-    def fixed_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes, of a request without ranges. Raises: InputError for one with them."""
-        for name, stated in self.shapes:
-            if is_open(stated):
-                listed = ",".join(map(str, stated))
-                raise InputError(
-                    f"{name}={listed}: expected a single extent here; write one of the range"
-                )
-        return {
-            name: tuple(extent for extent in stated if isinstance(extent, int))
-            for name, stated in self.shapes
-        }
 
     @property
     def module(self) -> Path:

@@ -52,10 +52,12 @@ def stage_samples(folder: Path, request: TuneRequest, network: ImportManifest) -
     if isinstance(request.samples, str):
         return _given(folder, Path(request.samples), graph, oracle)
     counts, least = index_counts(graph), least_values(graph)
-    ranges = legal_ranges(oracle, types, counts, least)
+    ranges = legal_ranges(oracle, types, counts, least, graph.values)
     counts |= {name: high + 1 for name, (_, high) in ranges.items()}
     least |= {name: low for name, (low, _) in ranges.items()}
-    made = (random_inputs(types, seed, counts, least) for seed in range(request.samples))
+    made = (
+        random_inputs(types, seed, counts, least, graph.values) for seed in range(request.samples)
+    )
     return SamplesManifest(
         oracle=oracle.name,
         ranges=tuple((name, *limits) for name, limits in ranges.items()),
@@ -68,12 +70,23 @@ def _given(folder: Path, path: Path, graph: Graph, oracle: Peer) -> SamplesManif
     count = len(next(iter(arrays.values()), ()))
     for number in range(count):
         try:
+            _check_values(graph, sample_of(arrays, number))
             oracle(sample_of(arrays, number))
         except (InputError, ModelError) as error:
             raise InputError(f"{path}: sample {number}: {error}") from error
     save_arrays(arrays, folder / _ARRAYS)
     notes = _branch_notes(graph, (sample_of(arrays, number) for number in range(count)))
     return SamplesManifest(oracle=oracle.name, given=count, arrays=_ARRAYS, notes=notes)
+
+
+def _check_values(graph: Graph, sample: Mapping[str, Array]) -> None:
+    """Raises: InputError for an input that has others than its stated values."""
+    for name, stated in graph.values.items():
+        if tuple(found := sample[name].reshape(-1).tolist()) != stated:
+            raise InputError(
+                f"input '{name}': expected {list(stated)}, which --value states or is tuned for; "
+                f"got {found}"
+            )
 
 
 def _branch_notes(graph: Graph, samples: Iterable[Mapping[str, Array]]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Requests whose extents are ranges: the sizes to tune for, and which sizes what is made serves.
+"""Requests with ranges: the sizes to tune for, and which sizes what is made serves.
 
 Read `tuned_requests`, then `covering`. Kernels are searched at a few sizes, by requests of fixed
 shapes. A bundle for a range has programs that were traced at these sizes, each for all sizes that
@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from retune.core.dims import Condition, Dim, Size, SizeValues, dim_of
+from retune.core.dims import Assumptions, Condition, Dim, Size, SizeValues, condition_of, dim_of
 from retune.core.errors import InputError
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
-from retune.frontend.onnx.inputs import OpenShapes, open_shapes
+from retune.frontend.onnx.inputs import OpenInputs, open_inputs
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
 
@@ -26,25 +26,36 @@ T = TypeVar("T")
 _RANDOM_SIZES = 3
 MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
+MOST_COMBINATIONS = 1 << 24
+"""Of sizes that a bundle is for: each of them is looked at for the program that serves it."""
 
 
-def opened(request: TuneRequest) -> OpenShapes:
-    """The request's shapes, with a size for each extent that has a range.
+def opened(request: TuneRequest) -> OpenInputs:
+    """The request's shapes and values, with a size for each of them that has a range.
 
     Raises: ModelError for a model that cannot be read, and for what is no range.
     """
-    if not request.shapes:
-        return OpenShapes({}, ())
+    if not (request.shapes or request.values):
+        return OpenInputs({}, {})
     path = model_file(request)
     facts = path.stat()
-    return _opened(path, (facts.st_ino, facts.st_size, facts.st_mtime_ns), request.shapes)
+    version = facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return _opened(path, version, request.shapes, request.values)
 
 
 @lru_cache(maxsize=8)
-def _opened(path: Path, version: tuple[int, ...], shapes: Shapes) -> OpenShapes:
+def _opened(path: Path, version: tuple[int, ...], shapes: Shapes, values: Shapes) -> OpenInputs:
     del version
     graph = read_onnx(path).graph
-    return open_shapes(graph, dict(shapes), {entry.name for entry in graph.initializer})
+    stored = {entry.name for entry in graph.initializer}
+    found = open_inputs(graph, dict(shapes), dict(values), stored)
+    if prod(len(each.size.values) for each in found.extents) > MOST_COMBINATIONS:
+        ranges = ", ".join(str(each.size) for each in found.extents)
+        raise InputError(
+            f"{ranges}: expected at most {MOST_COMBINATIONS} combinations of sizes; give narrower "
+            "ranges, or steps such as 16..4096:16"
+        )
+    return found
 
 
 def sizes(request: TuneRequest) -> tuple[Size, ...]:
@@ -54,10 +65,21 @@ def sizes(request: TuneRequest) -> tuple[Size, ...]:
 
 def fixed_request(request: TuneRequest, values: SizeValues, share: float = 1.0) -> TuneRequest:
     """The request for these sizes alone, with that share of the budget."""
-    shapes = opened(request).at(values)
+    stated = opened(request).at(values)
     trials = None if request.trials is None else round(request.trials * share)
     minutes = None if request.minutes is None else request.minutes * share
-    return replace(request, shapes=tuple(sorted(shapes.items())), trials=trials, minutes=minutes)
+    return replace(
+        request, shapes=stated.shapes, values=stated.values, trials=trials, minutes=minutes
+    )
+
+
+def fixed_inputs(request: TuneRequest) -> OpenInputs:
+    """The shapes and values of a request without ranges. Raises: InputError for one with them."""
+    stated = opened(request)
+    if stated.extents:
+        ranges = ", ".join(str(each.size) for each in stated.extents)
+        raise InputError(f"{ranges}: expected single numbers here; write one of the range")
+    return stated
 
 
 def tuned_requests(request: TuneRequest) -> list[tuple[TunedSizes, TuneRequest]]:
@@ -86,9 +108,12 @@ def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Co
     """For each of them the sizes that it is for: those that meet its conditions, and none before.
 
     Between two sizes that are tuned, the border is their geometric mean. One is a region by itself:
-    loops of a single iteration are gone, so that programs for one are others.
+    loops of a single iteration are gone, so that programs for one are others. Where a single
+    condition keeps a region apart from one before it, the region has the contrary as a condition,
+    so that its programs need not serve lesser sizes. In the last one every size stays open.
     """
     reach, dims = [dict(each.values) for each in tuned], {s.name: dim_of(s) for s in every}
+    stated: list[list[Condition]] = []
     found: list[tuple[Condition, ...]] = []
     for own in reach:
         conditions: list[Condition] = []
@@ -97,8 +122,26 @@ def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Co
             last = value if value == 1 or not higher else isqrt(value * higher[0])
             beyond = dims[name] - last - 1 if higher else 0
             if isinstance(beyond, Dim):
-                conditions.append(Condition("lt", beyond, holds=True))
-        found.append(tuple(conditions))
+                conditions.append(condition_of("lt", beyond, holds=True))
+        contrary = _contrary(stated, conditions)
+        if len(found) == len(reach) - 1:
+            contrary = [c for c in contrary if not Assumptions({}, [c]).fixed]
+        stated.append(conditions)
+        found.append((*conditions, *contrary))
+    return found
+
+
+def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -> list[Condition]:
+    """What holds where these conditions do and those of no region before, each said once."""
+    same = set(own)  # by their forms: comparing extents would ask
+    others = ([c for c in each if c not in same] for each in before)
+    single = [replace(c, holds=not c.holds) for c, *more in filter(None, others) if not more]
+    found: list[Condition] = []
+    for condition in reversed(single):  # the strictest ones of a size come last
+        (size,) = condition.dim.sizes
+        known = Assumptions({}, found)
+        if Assumptions({}, [*found, condition]).ends(size) != known.ends(size):
+            found.append(condition)
     return found
 
 
@@ -133,7 +176,7 @@ def covering(
         start: SizeValues | None = dict(tuned[number].values)
         while start is not None:
             program, needed = trace(start, number, region)
-            conditions = tuple(dict.fromkeys((*region, *needed)))
+            conditions = grid.without_implied(tuple(dict.fromkeys((*region, *needed))))
             found.append(Traced(program, conditions, start))
             own &= ~grid.meets(conditions)
             start = grid.greatest(own)
@@ -167,6 +210,15 @@ class _Grid:
         for condition in conditions:
             result &= condition.at(self._values)
         return result
+
+    def without_implied(self, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+        """Those that are met by the same sizes as all of them, without what others say as well."""
+        missed = {condition: ~self.meets([condition]) for condition in conditions}
+        count = sum(missed.values(), np.zeros(self.count, np.int64))
+        for condition, own in list(missed.items()):
+            if not np.any(own & (count == 1)):
+                count -= missed.pop(condition)
+        return tuple(missed)
 
     def greatest(self, among: np.ndarray) -> dict[str, int] | None:
         """The last one among them; None if there is none."""

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
 from retune.schedule.packed import packed
+from retune.schedule.panels import panels
 from retune.schedule.winograd import winograd
 
 Form = Callable[[Program, str, Sequence[int]], tuple[Program, list[str]]]
 
-FORMS: Mapping[str, Form] = {"winograd": winograd, "words": packed}
+FORMS: Mapping[str, Form] = {"winograd": winograd, "words": packed, "panels": panels}
 """All of them, by the names that traces have for them."""
 
 

@@ -44,8 +44,9 @@ from retune.schedule.effects import check_sums
 Tail = str
 """`exact`: the factors divide the extent. `shift`: the last tile overlaps the one before it.
 `guard`: iterations past the end are skipped by a condition. `fill`: as `shift`, but no size makes
-the extent less than a tile."""
-TAILS = ("exact", "shift", "guard", "fill")
+the extent less than a tile. `clamp`: as `shift`; of an extent that depends on sizes, tiles overlap
+that are as long as the factors behind the first one, and those past the end are skipped."""
+TAILS = ("exact", "shift", "guard", "fill", "clamp")
 
 
 def loop_named(program: Program, name: str) -> For:
@@ -81,29 +82,36 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     inner = simplify(fold(lambda a, b: a * b, factors))
     exact = _divides(inner, loop.extent)
     sized = bool(size_variables(loop.extent)) and tail != "fill"
-    tail = "exact" if exact else "shift" if tail == "fill" else tail
+    clamped = tail == "clamp" and sized and not loop.reduce and len(factors) > 1
+    tail = "exact" if exact else "shift" if tail in ("fill", "clamp") else tail
     if tail == "shift" and not (loop.reduce and sized):
         check_repeatable(f"split({name})", program, loop)
     outer_extent = loop.extent // inner if tail == "exact" else ceildiv(loop.extent, inner)
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
-    base = parts[0] * inner
-    place = _positional(parts[1:], factors)
+    counting = 2 if clamped and tail == "shift" else 1  # loops that say which tile it is
+    tile = simplify(fold(lambda a, b: a * b, factors[counting - 1 :]))
+    start = (parts[0] if counting == 1 else parts[0] * factors[0] + parts[1]) * tile
+    place = _positional(parts[counting:], factors[counting - 1 :])
+    base = start
     if tail == "shift":
-        last = loop.extent - inner
-        base = minimum(base, maximum(last, 0) if sized else last)
+        last = loop.extent - tile
+        base = minimum(start, maximum(last, 0) if sized else last)
     value = simplify(base + place)
     body = substitute_stmt(loop.body, {loop.var: value})
     if tail == "shift" and loop.reduce:
-        body = _once(parts[0] * inner <= value, simplify(place) < loop.extent, body)
+        body = _once(start <= value, simplify(place) < loop.extent, body)
     elif tail == "guard" or (tail == "shift" and sized):
         body = _guard(loop, (value if tail == "guard" else simplify(place)) < loop.extent, body)
+    if counting > 1:
+        body = _guard(loop, simplify(start) < loop.extent, body)
+    overlap = tail == "shift" and not loop.reduce
     inside = [
-        For(v, n, body, reduce=loop.reduce, shifted=loop.shifted)
-        for v, n in zip(parts[1:], factors, strict=True)
+        For(v, n, body, reduce=loop.reduce, shifted=(i < counting and overlap) or loop.shifted)
+        for i, (v, n) in enumerate(zip(parts[1:], factors, strict=True), 1)
     ]
     body = nested(inside, body)
     outer = For(parts[0], simplify(outer_extent), body, reduce=loop.reduce)
-    outer = replace(outer, shifted=(tail == "shift" and not loop.reduce) or loop.shifted)
+    outer = replace(outer, shifted=overlap or loop.shifted)
     made = replace_loop(program, name, lambda _: outer)
     if tail == "shift":
         check_sums(f"split({name})", made)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Buffer, Load, Scope, Var, loads, substitute
+from retune.ir.expr import Buffer, Expr, Load, Scope, Var, loads, substitute
 from retune.ir.reduction import path_to
 from retune.ir.simplify import simplify
 from retune.ir.stmt import (
@@ -30,6 +30,7 @@ from retune.schedule.regions import (
     inner_extents,
     read_region,
     read_under_condition,
+    read_where,
     redirect_reads,
     write_region,
 )
@@ -121,9 +122,15 @@ def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
     tile = Buffer(block.buffer.name, region.extents, block.buffer.dtype, scope)
     conditional = read_under_condition(loop.body, block.buffer)
     nest = _tile_nest(block, path, region, tile, guard=conditional)
+    if needed := read_where(loop.body, block.buffer):
+        nest = rewrite(nest, lambda b: _where(b, needed))
     body = redirect_reads(loop.body, block.buffer, tile, region)
     program = replace_scratch(replace_root(program, root), block.buffer, tile)
     return replace_loop(program, loop_name, lambda n: n.around(sequence(nest, body)))
+
+
+def _where(node: Stmt, terms: list[Expr]) -> Stmt | None:
+    return replace(node, guard=guarded(node, terms)) if isinstance(node, Block) else None
 
 
 def _tile_nest(

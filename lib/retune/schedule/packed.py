@@ -6,6 +6,9 @@ Traces have it under the name `words`:
 
     y[i, f] += x[i, k] * w[k, f]   ->   y.w[k.0, f*4 + k.1] = w[k.0*4 + k.1, f]
                                         y[i, f] += x[i, k.0*4 + k.1] * y.w[k.0, f*4 + k.1]
+
+Columns that are no constant, such as keys and values of attention, may be laid out alike, by a
+stage that runs: its packs are an axis of their own, `y.w[k.0, f, k.1]`.
 """
 
 from collections.abc import Sequence
@@ -20,12 +23,13 @@ from retune.schedule.stages import replace_root, root_nest
 def packed(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
     """The stage by packs of `sizes[0]` elements, and the stages that lay its constants out.
 
-    Raises: ScheduleError unless packs divide its last steps, which choose rows of its constants.
+    With a second size of 1 also those that lay out its other operands with columns.
+    Raises: ScheduleError unless packs divide its last steps, which choose rows of what is laid out.
     """
     root, block, path = root_nest(program, name)
-    if len(sizes) != 1 or sizes[0] < 1:
+    size, columns = sizes[0] if sizes else 0, tuple(sizes[1:]) == (1,)
+    if len(sizes) != 1 + columns or size < 1:
         raise ScheduleError(f"words({name}): expected one positive size, got {[*sizes]}")
-    (size,) = sizes
     steps = [loop for loop in path if loop.reduce]
     last = steps[-1] if steps else None
     if last is None or not isinstance(last.extent, Const) or int(last.extent.value) % size:
@@ -36,7 +40,8 @@ def packed(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
     made: list[_PackedOperand] = []
     value = block.value
     for load in dict.fromkeys(loads(block.value)):
-        if load.buffer.scope == "constant" and last.var in load.indices:
+        constant, column = load.buffer.scope == "constant", block.indices[-1] in load.indices
+        if last.var in load.indices and (constant or (columns and column)):
             laid = _PackedOperand.out(block, load, last.var, size)
             made.append(laid)
             value = redirect(value, lambda e, x=laid: x.read(far, near) if e == x.load else None)
@@ -66,6 +71,8 @@ class _PackedOperand:
     """That of neighbouring results."""
     size: int
     made: Buffer
+    apart: bool
+    """Whether the elements of a pack have an axis of their own."""
 
     @staticmethod
     def out(block: Block, load: Load, step: Var, size: int) -> "_PackedOperand":
@@ -81,22 +88,28 @@ class _PackedOperand:
         (row,), (column,) = places
         extents = [int(e.value) for e in load.buffer.shape if isinstance(e, Const)]
         others = [n for d, n in enumerate(extents) if d not in (row, column)]
-        shape = (*others, extents[row] // size, extents[column] * size)
+        apart = load.buffer.scope != "constant"
+        packs = (extents[column], size) if apart else (extents[column] * size,)
+        shape = (*others, extents[row] // size, *packs)
         name = f"{block.name}.{load.buffer.name}"
         made = Buffer(name, tuple(const(e) for e in shape), load.buffer.dtype)
-        return _PackedOperand(load, row, column, size, made)
+        return _PackedOperand(load, row, column, size, made, apart)
 
     def nest(self) -> Stmt:
         """What lays it out."""
         axes = [Var(f"{self.made.name}.{d}") for d in range(len(self.made.shape))]
-        *others, pack, last = axes
+        if self.apart:
+            *others, pack, own, near = axes
+        else:
+            *others, pack, last = axes
+            own, near = last // self.size, last % self.size
         read = iter(others)
         indices: list[Expr] = []
         for d in range(len(self.load.indices)):
             if d == self.row:
-                indices.append(pack * self.size + last % self.size)
+                indices.append(pack * self.size + near)
             else:
-                indices.append(last // self.size if d == self.column else next(read))
+                indices.append(own if d == self.column else next(read))
         source = Load(self.load.buffer, tuple(indices))
         block = Block(self.made.name, self.made, tuple(axes), source)
         return over(zip(axes, self.made.shape, strict=True), block)
@@ -105,5 +118,6 @@ class _PackedOperand:
         """What the reduction reads of it."""
         index = enumerate(self.load.indices)
         others = [i for d, i in index if d not in (self.row, self.column)]
-        last = self.load.indices[self.column] * self.size + near
-        return Load(self.made, (*others, far, last))
+        column = self.load.indices[self.column]
+        packs = (column, near) if self.apart else (column * self.size + near,)
+        return Load(self.made, (*others, far, *packs))

@@ -15,9 +15,11 @@ from retune.ir.expr import (
     Select,
     Var,
     all_of,
+    conjuncts,
     const,
     loads,
     size_variables,
+    variables,
 )
 from retune.ir.reduction import path_to, reads
 from retune.ir.simplify import Range, affine, bounds, sign, simplify
@@ -177,6 +179,17 @@ def read_under_condition(body: Stmt, buffer: Buffer) -> bool:
     return any(
         b.guard is not None or _masked(b.value, buffer) for b in blocks(body) if reads(b, buffer)
     )
+
+
+def read_where(body: Stmt, buffer: Buffer) -> list[Expr]:
+    """What every block there that reads the buffer asks of sizes and of the loops around.
+
+    Where it does not hold, as past the end of what tiles cover, nothing of the buffer is needed.
+    """
+    inner = {n.var for n in loops(body)}
+    guards = [tuple(conjuncts(b.guard)) for b in blocks(body) if reads(b, buffer)]
+    common = [term for term in guards[0] if all(term in other for other in guards[1:])]
+    return [t for t in common if size_variables(t) and inner.isdisjoint(variables(t))]
 
 
 def _masked(expr: Expr, buffer: Buffer) -> bool:

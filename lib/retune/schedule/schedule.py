@@ -36,7 +36,8 @@ class Schedule(Recorder):
         loops), `guard` skips the iterations past the end. A tile may exceed an extent that depends
         on sizes: `shift` skips its iterations past the end then, and `fill`, which is the same
         otherwise, requires that no size makes it so. There `shift` is for reduce loops as well,
-        which count each step once.
+        which count each step once. `clamp` moves back a tile of the factors behind the first one
+        alone, and skips those past the end: the last work-group has less to do.
 
         Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
         or are not positive.

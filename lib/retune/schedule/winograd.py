@@ -49,6 +49,12 @@ DIRECT: dict[tuple[int, ...], float] = {
 }
 """The same of direct convolution, whose error grows alike: the largest of three samples, rounded
 up."""
+STORED: dict[tuple[int, ...], dict[int, float]] = {(3, 3): {2: 0.9}}
+"""Where the factors of the products are rounded to the type that the data is stored in: the largest
+error in units of that type's rounding, as a part of the output's range. It does not grow with the
+channels. (Tiles of 4 x 4 take 3.8, of 6 x 6 over 20.)"""
+_DIRECT_STORED = 0.5
+"""The same of direct convolution, whose results are rounded."""
 _CHANNELS = 512
 
 
@@ -88,16 +94,27 @@ class WinogradConvolution:
         """Taps along each axis of the window."""
         return tuple(window.taps for window in self.windows)
 
-    def error(self, m: int) -> float:
+    def error(self, m: int, *, stored: bool = False) -> float:
         """The largest error by tiles of size m, as a part of the output's range.
 
-        A unit test measures 32 to 512 channels.
+        `stored`: of products of factors in the data's type. A unit test measures 32 to 512
+        channels.
         """
+        if stored:
+            return STORED[self.taps][m] * self.data.buffer.dtype.roundoff
         return ERRORS[self.taps][m] * (self.extents[self.depth] / _CHANNELS) ** 0.5
 
-    def roundings(self, m: int) -> float:
+    def roundings(self, m: int, *, stored: bool = False) -> float:
         """That error as a multiple of the direct convolution's."""
+        if stored:
+            return STORED[self.taps][m] / _DIRECT_STORED
         return ERRORS[self.taps][m] / DIRECT[self.taps]
+
+    @property
+    def stored_alike(self) -> bool:
+        """Whether its data and weights are of one type that is only stored."""
+        dtype = self.data.buffer.dtype
+        return dtype.is_small_float and self.weight.buffer.dtype == dtype
 
     def tile(self, m: int) -> dict[int, int]:
         """Outputs of a tile of size m along each of the places, by dimension."""
@@ -185,9 +202,10 @@ def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | No
 
 
 def winograd(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
-    """The convolution by tiles of m outputs along each axis of its window; `sizes` is [m].
+    """The convolution by tiles of m outputs along each axis of its window.
 
-    F(m x m, r x r) or, for a window along one axis, F(m, r).
+    F(m x m, r x r) or, for a window along one axis, F(m, r). `sizes` is [m], or [m, 1] for factors
+    that are stored in the type of the data and the weights, whose products instructions make.
 
     Rewrite: the stage `c` becomes plain stages
         c.data, c.rows, c.factors   the input's tiles, transformed along rows, then columns
@@ -203,11 +221,14 @@ def winograd(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program
     Raises: ScheduleError unless it is such a convolution, of stride 1 in one group.
     """
     conv = find_convolution(program, name)
-    known = tuple(ERRORS[conv.taps])
-    if len(sizes) != 1 or sizes[0] not in known:
+    stored = tuple(sizes[1:]) == (1,)
+    known = tuple((STORED if stored else ERRORS).get(conv.taps, ()))
+    if len(sizes) > 1 + stored or not sizes or sizes[0] not in known:
         raise ScheduleError(f"winograd({name}): m is one of {known}, got {[*sizes]}")
-    (m,) = sizes
-    stages = _Stages(conv, m)
+    if stored and not conv.stored_alike:
+        kinds = f"{conv.data.buffer.dtype} and {conv.weight.buffer.dtype}"
+        raise ScheduleError(f"winograd({name}): expected one type that is only stored, got {kinds}")
+    stages = _Stages(conv, sizes[0], stored=stored)
     program = replace_root(program, conv.root, *stages.build())
     buffers = stages.buffers
     return replace(program, scratch=(*program.scratch, *buffers)), [b.name for b in buffers]
@@ -217,6 +238,8 @@ _INPUTS = {1: ("factors",), 2: ("rows", "factors")}
 _WEIGHTS = {1: ("filter",), 2: ("taps", "filter")}
 _OUTPUTS = {1: ("outputs",), 2: ("columns", "outputs")}
 """Names of the transforms' stages, by the number of axes of the window."""
+_FACTORS = ("factors", "filter")
+"""The last ones of data and weights, of which products are made."""
 _PLACES = "nyx"
 """Names of the axes over tiles: the last ones of these."""
 Read = Callable[..., Expr]
@@ -238,9 +261,10 @@ class _Stages:
     A window of one axis has i, u and p alone, and no rows, taps and columns.
     """
 
-    def __init__(self, conv: WinogradConvolution, m: int) -> None:
+    def __init__(self, conv: WinogradConvolution, m: int, *, stored: bool) -> None:
         self.conv = conv
         self.m = m
+        self._factor = conv.data.buffer.dtype if stored else conv.block.buffer.dtype
         self.sizes = conv.tile(m)
         self.forms = [matrices(m, taps) for taps in conv.taps]
         self.buffers: list[Buffer] = []
@@ -348,6 +372,8 @@ class _Stages:
         summed = {Var(f"{name}.{axis}"): as_expr(extent) for axis, extent in (reduce or {}).items()}
         buffer = Buffer(name, tuple(own.values()), self.conv.block.buffer.dtype)
         reducer = "sum" if summed else None
+        if stem in _FACTORS:
+            buffer = replace(buffer, dtype=self._factor)
         block = Block(name, buffer, tuple(own), value(*own, *summed), reducer)
         nest = over(own.items(), over(summed.items(), block, reduce=True))
         self.buffers.append(buffer)

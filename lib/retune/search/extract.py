@@ -39,6 +39,17 @@ class PlacedGroup:
 
     group: Group
     task_key: str | None
+    counted: Task | None = None
+    """The group's own task, where extents of it are counts: what is tuned is that for the largest
+    ones."""
+
+    def task_among(self, tasks: Mapping[str, Task]) -> Task:
+        """The group's task, for all counts, with what is allowed of the one that is tuned."""
+        assert self.task_key is not None, f"{self.group.name} has a kernel"
+        task = tasks[self.task_key]
+        if self.counted is None:
+            return task
+        return replace(self.counted, max_error=task.max_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,10 @@ class Network:
     """Values that lie otherwise than in rows, in memory of their own."""
     loops: "Mapping[str, Loop]" = field(default_factory=dict[str, "Loop"])
     """Group of a loop -> what runs in it."""
+
+    def task_of(self, placed: PlacedGroup) -> Task:
+        """The task of a group that has one, for all counts."""
+        return placed.task_among(self.tasks)
 
     def renamed(self, names: Mapping[str, str]) -> "Network":
         """The network with other names of some of its values."""
@@ -129,9 +144,18 @@ def extract(
         task = offloaded.get(group.name) or replace(
             make_task(graph, group, parts), max_error=max_error, searched=accelerator is None
         )
-        _count(tasks, {task.key: task}, 1)
-        placed.append(PlacedGroup(group, task.key))
+        fixed = _for_largest_counts(task)
+        _count(tasks, {fixed.key: fixed}, 1)
+        placed.append(PlacedGroup(group, fixed.key, None if fixed is task else task))
     return Network(graph, tuple(placed), tasks, loops=loops)
+
+
+def _for_largest_counts(task: Task) -> Task:
+    """The task for the largest counts; itself if it depends on none, or on other sizes as well."""
+    counts = task.counts
+    if not counts or counts != task.sizes:
+        return task
+    return task.at({size.name: size.most for size in counts})
 
 
 def _count(tasks: dict[str, Task], more: Mapping[str, Task], times: int) -> None:

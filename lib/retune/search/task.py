@@ -8,7 +8,7 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
-from retune.core.dims import Size, SizeValues, at, counts_of, remembered, sizes_of
+from retune.core.dims import Size, SizeValues, at, remembered, sizes_of
 from retune.core.dtypes import DType, TensorType, dtype_of
 from retune.core.errors import InputError
 from retune.core.keys import content_key, short_key
@@ -106,8 +106,7 @@ class Task:
 
         Itself if it depends on none. Raises: KeyError for a size without a value.
         """
-        every = (self.output_shape, *self.input_shapes)
-        if not sizes_of(extent for shape in every for extent in shape):
+        if not self.sizes:
             return self
         fixed = at_sizes(self.dag, values)
         return replace(
@@ -120,9 +119,15 @@ class Task:
         )
 
     @property
+    def sizes(self) -> frozenset[Size]:
+        """What it depends on: its extents, and where its parts begin."""
+        own = sizes_of(e for shape in (self.output_shape, *self.input_shapes) for e in shape)
+        return own if self.graph is None else own | self.graph.sizes_read
+
+    @property
     def counts(self) -> frozenset[Size]:
-        """The sizes among its extents that a step of the network computes."""
-        return counts_of(e for shape in (self.output_shape, *self.input_shapes) for e in shape)
+        """The sizes among them that a step of the network computes."""
+        return frozenset(size for size in self.sizes if size.counted)
 
     @property
     def program(self) -> Program:

@@ -5,7 +5,7 @@ is element-wise and cheap is written into its readers, and padding either become
 anchor or stays a stage.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import prod
 
 from retune.core.dims import example
@@ -126,16 +126,17 @@ def masks_lanes(padding: Block, block: Block) -> bool:
     )
 
 
-def inline_elementwise(s: Schedule, *, across: bool = True) -> None:
+def inline_elementwise(s: Schedule, *, across: bool = True, kept: Collection[str] = ()) -> None:
     """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions.
 
     The last ones come first: what a stage and a function of it read is then read by one stage.
     A movement stays a stage where the columns of a reduction would no longer lie side by side.
-    Unless `across`, arithmetic stays one whose neighbours a transpose puts apart.
+    Unless `across`, arithmetic stays one whose neighbours a transpose puts apart. So do those that
+    are `kept`.
     """
     for name in reversed(s.blocks()):
         block = s.block(name)
-        if block.reducer is not None or block.buffer in s.program.outputs:
+        if block.reducer is not None or block.buffer in s.program.outputs or name in kept:
             continue
         users = readers(s.program, block.buffer)
         heavy = not _only_moves(block)

@@ -1,5 +1,6 @@
 """Matrix instructions that a device has for a reduction: rules ask for a shape, not for a name."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retune.core.dims import is_fixed
@@ -7,7 +8,7 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
 from retune.intrinsics.matching import matching_block, pack_index
 from retune.ir.evaluate import evaluate_int
-from retune.schedule.access import Accesses
+from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.schedule import Schedule
 
 
@@ -20,21 +21,50 @@ class Instruction:
 
 
 def find_instruction(
-    stage: Accesses, spec: DeviceSpec, residence: Residence, lanes: int = 1
+    stage: Accesses,
+    spec: DeviceSpec,
+    residence: Residence,
+    lanes: int = 1,
+    *,
+    laid: bool = False,
 ) -> Instruction | None:
     """The first registered instruction of the device that adds up the stage's last steps.
 
-    None where the device has none, or the stage does not come in packs.
+    None where the device has none, or the stage does not come in packs; with `laid`, once its
+    columns are laid out by packs as `schedule.packed` does.
     """
+    return next(find_instructions(stage, spec, residence, lanes, laid=laid), None)
+
+
+def find_instructions(
+    stage: Accesses,
+    spec: DeviceSpec,
+    residence: Residence,
+    lanes: int = 1,
+    *,
+    laid: bool = False,
+) -> Iterator[Instruction]:
+    """All such instructions, in the order of their registration."""
     for entry in intrinsics():
-        if entry.residence == residence and (found := _contraction(stage, entry)):
+        if entry.rounds or entry.residence != residence:
+            continue
+        if (found := _contraction(stage, entry, laid=laid)) is not None:
             chosen = entry.implementation(found.signature(lanes), spec.instructions)
             if chosen is not entry.implementations[-1]:
-                return Instruction(entry, chosen)
-    return None
+                yield Instruction(entry, chosen)
 
 
-def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:
+def has_warps(spec: DeviceSpec) -> bool:
+    """Whether the device has an instruction that the items of a warp execute together."""
+    return any(
+        entry.full_name(x) in spec.instructions
+        for entry in intrinsics()
+        if entry.warp is not None
+        for x in entry.implementations
+    )
+
+
+def _contraction(stage: Accesses, entry: Intrinsic, *, laid: bool) -> Match | None:
     """The stage as what an intrinsic adds up along its last steps.
 
     None where the elements of a pack do not lie side by side. Constants are packed: theirs may lie
@@ -49,9 +79,16 @@ def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:
     apart = any(
         pack_index(operand.load, along, entry.pack) is None
         for operand in stage.operands
-        if not operand.constant
+        if not operand.constant and not (laid and _has_columns(operand, stage))
     )
     return found if isinstance(found, Match) and not apart else None
+
+
+def _has_columns(operand: AffineAccess, stage: Accesses) -> bool:
+    """Whether the last steps choose rows of it, and the results' last axis its columns."""
+    wanted = (stage.steps[-1].var, stage.channel)
+    fixed = all(is_fixed(evaluate_int(extent)) for extent in operand.load.buffer.shape)
+    return fixed and all(operand.load.indices.count(axis) == 1 for axis in wanted)
 
 
 def in_packs(s: Schedule, name: str, pack: int) -> None:

@@ -23,8 +23,9 @@ _log = logging.getLogger("retune.targets")
 def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -> Space:
     """All sketches that the rules and the operator's templates make of a program.
 
-    Those whose error is more than `max_error`, a part of the output's range, are left out. Those of
-    templates for images in blocks are `laid`, and made when someone asks for them.
+    Those whose error is more than `max_error`, a part of the output's range, are left out; where
+    that is of a type that is only stored, one rounding of it may be more. Those of templates for
+    images in blocks are `laid`, and made when someone asks for them.
     """
     rules = rules_for(spec).rules
     return _made(program, spec, rules, tuple(templates(op, spec.device_class)), max_error)
@@ -52,7 +53,9 @@ def _made(
             for sketch in _template_sketches(entry, program, spec)
         )
 
-    return Space(tuple(sketch for sketch in known if sketch.error <= max_error), more)
+    stored = [b.dtype.roundoff for b in program.outputs if b.dtype.is_small_float]
+    limit = max([max_error, *stored])
+    return Space(tuple(sketch for sketch in known if sketch.error <= limit), more)
 
 
 def written_sketches(program: Program, rule: Rule, name: str) -> tuple[Sketch, ...]:

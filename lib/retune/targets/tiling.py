@@ -101,14 +101,14 @@ class Tiling:
         leading: Sequence[str] = (),
         *,
         sampled: bool = True,
-        filled: bool = False,
+        tail: str = "shift",
     ) -> "TiledLoops":
         """The loops split and in the order of the nest, inside the loops `leading`.
 
-        Sizes are sampled, or else all of one element, or unit. `filled`: no tile is longer than its
-        axis, whatever sizes that depends on.
+        Sizes are sampled, or else all of one element, or unit. `tail` is that of axes whose extent
+        depends on sizes, see `schedule.loops.TAILS`; others have `shift`.
         """
-        tails = {a.loop: filled_tail(s, a.loop) if filled else "shift" for a in self.axes}
+        tails = {a.loop: sized_tail(s, a.loop, tail) for a in self.axes}
         parts = {
             axis.loop: self._split(s, axis, tails[axis.loop], sampled=sampled) for axis in self.axes
         }
@@ -171,9 +171,9 @@ def run_as(s: Schedule, loop: str, kind: LoopKind) -> None:
             s.bind(loop, kind)
 
 
-def filled_tail(s: Schedule, loop: str) -> str:
-    """The tail of a split into tiles none of which is longer than the loop."""
-    return "shift" if is_fixed(s.extent(loop)) else "fill"
+def sized_tail(s: Schedule, loop: str, tail: str) -> str:
+    """The tail of a split into tiles: that one, if the loop's extent depends on sizes."""
+    return "shift" if is_fixed(s.extent(loop)) else tail
 
 
 def fuse_all(s: Schedule, loops: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program, blocks
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Sketch
-from retune.schedule.winograd import ERRORS, WinogradConvolution, find_convolution
+from retune.schedule.winograd import ERRORS, STORED, WinogradConvolution, find_convolution
 from retune.targets.fusion import (
     epilogue_of,
     heaviest_reduction,
@@ -48,11 +48,12 @@ _LEAST_CHANNELS = 16
 
 
 def winograd_sketches(
-    program: Program, named: Callable[[WinogradConvolution, int], Iterable[tuple[str, Rule]]]
+    program: Program, named: Callable[[WinogradConvolution, int, bool], Iterable[tuple[str, Rule]]]
 ) -> tuple[Sketch, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits.
 
-    `named` gives the schedule functions of a tile size, with the names of their sketches.
+    `named` gives the schedule functions of a tile size, with the names of their sketches: of
+    factors in the data's type or in the one that is computed with.
     """
     reductions = [block for block in blocks(program.body) if block.reducer is not None]
     if len(reductions) != 1:
@@ -64,13 +65,22 @@ def winograd_sketches(
     if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
         return ()
     return tuple(
-        replace(sketch, error=found.error(m), roundings=found.roundings(m))
-        for m in ERRORS[found.taps]
-        for sketch in legal_sketches(program, named(found, m))
+        replace(
+            sketch, error=found.error(m, stored=stored), roundings=found.roundings(m, stored=stored)
+        )
+        for m, stored in _tiles(found)
+        for sketch in legal_sketches(program, named(found, m, stored))
     )
 
 
-def rewritten(s: Schedule, m: int) -> Rewritten:
+def _tiles(found: WinogradConvolution) -> Iterable[tuple[int, bool]]:
+    """Sizes of tiles, each with whether factors are stored in the data's type."""
+    yield from ((m, False) for m in ERRORS[found.taps])
+    if found.stored_alike:
+        yield from ((m, True) for m in STORED.get(found.taps, ()))
+
+
+def rewritten(s: Schedule, m: int, *, stored: bool = False) -> Rewritten:
     """The heaviest reduction is a Winograd convolution after the call, by tiles of size m.
 
     Its weights are transformed at compile time, padding is a part of reading its tiles, and the
@@ -82,7 +92,7 @@ def rewritten(s: Schedule, m: int) -> Rewritten:
     inline_elementwise(s)
     shape = find_convolution(s.program, name)
     axes = len(shape.windows)
-    data, *stages = s.restate(name, "winograd", [m])
+    data, *stages = s.restate(name, "winograd", [m, 1] if stored else [m])
     for stage in stages[axes : 2 * axes]:
         s.precompute(stage)
     for padding in padding_of(s.program, s.block(data)):

@@ -87,13 +87,12 @@ def test_equal_groups_share_a_kernel():
     assert len(matmuls) == 2 * len({launch.kernel for launch in matmuls})
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_a_type_that_the_device_has_no_arithmetic_for(dtype: DType):
-    build = inputs((2, 3), dtype=dtype)
+def test_a_type_that_the_device_has_no_arithmetic_for():
+    build = inputs((2, 3), dtype="float64")
     network = extract(optimise(build.finish([build.add("relu", ["x0"])]), half=True))
-    with pytest.raises(InputError, match=rf"'x0' is {dtype}.*convert the model to float32"):
+    with pytest.raises(InputError, match=r"'x0' is float64.*convert the model to float32"):
         build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
-    able = replace(GENERIC_CPU, extensions=("cl_khr_fp16", "cl_khr_fp64"))
+    able = replace(GENERIC_CPU, extensions=("cl_khr_fp64",))
     verify_plan(build_plan(network, {}, able, model_key="", notes={}))
 
 

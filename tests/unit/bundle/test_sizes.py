@@ -257,8 +257,8 @@ def test_elements_of_an_input_may_be_sizes(tmp_path: Path) -> None:
     for elements, message in (
         ([8, 4], r"ends: expected .*, which is \[12, 4\] by the other inputs; got \[8, 4\]"),
         ([12, 2], "input x: expected .*; for batch=2 by axis 0 of x, steps=4 by ends it is"),
-        ([12, 3], "input ends: .* is 3 for no size; give another value"),
-        ([28, 12], "input ends: expected steps from 2 to 12 in steps of 2; got 14"),
+        ([12, 3], "input ends: element 1: expected 0 to 10 in steps of 2; got 3; .* with --value"),
+        ([28, 12], "input ends: element 0: expected 4 to 24 in steps of 4; got 28"),
     ):
         with pytest.raises(InputError, match=message):
             check.sizes([*list(arrays.values())[:2], np.array(elements)])

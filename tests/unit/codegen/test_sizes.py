@@ -90,7 +90,7 @@ PROFILES: dict[str, tuple[Rules, DeviceSpec]] = {
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_what_was_measured_at_fixed_sizes_applies(profile: str, batch: int) -> None:
-    """And the default where they are at hand has the same decisions: by an estimate over sizes."""
+    """Sketches and decisions have the same names where extents are sizes."""
     rules, spec = PROFILES[profile]
     values = {"batch": batch, "tokens": 24}
     dag = tokens(dim_of(Size("batch", 1, 8)), TOKENS, 64, 48)
@@ -99,10 +99,8 @@ def test_what_was_measured_at_fixed_sizes_applies(profile: str, batch: int) -> N
     with assuming(values) as assumed:
         space = rules(from_dag(dag), spec)
         assert {s.name for s in space.sketches} == {s.name for s in fixed.sketches}
-        own = default_candidate(space, spec)
         lower(space.instantiate(measured), CPU if profile == "cpu" else GPU)
     assert assumed.conditions == ()
-    assert dict(own.decisions).keys() >= dict(measured.decisions).keys()
 
 
 @pytest.mark.parametrize(("profile", "number"), [("cpu", 1), ("gpu", 5), ("gpu", 12), ("gpu", 17)])

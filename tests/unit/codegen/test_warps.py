@@ -6,15 +6,16 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
-from retune.core.dtypes import INT7, INT8, UINT8
+from retune.core.dtypes import FLOAT16, FLOAT32, INT7, INT8, UINT8
 from retune.core.errors import CodegenError, ScheduleError
+from retune.intrinsics import intrinsic
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
 from tests.support.dags import byte_product
 from tests.support.oracle import assert_items_agree
 
-NVIDIA = replace(GPU, offers=("warp8.mma",))
+NVIDIA = replace(GPU, offers=("warp8.mma", "warp16.mma", "warp16s.mma", "warp32.mma"))
 
 
 def shared_out(
@@ -38,24 +39,37 @@ def shared_out(
     return s
 
 
-def by_warps(dag: Dag, *, pixels: int = 2, vectors: int = 1, pack: bool = True) -> Schedule:
+def by_warps(
+    dag: Dag, *, pixels: int = 2, vectors: int = 1, pack: bool = True, name: str = "warp8"
+) -> Schedule:
     """The products of such a tile given to the instruction."""
-    s = shared_out(dag, pixels=pixels, vectors=vectors)
-    deep, words, word = s.split("y.k", [8, 4])
+    s, entry = shared_out(dag, pixels=pixels, vectors=vectors), intrinsic(name)
+    packs = [entry.pack] if entry.pack > 1 else []
+    deep, words, *word = s.split("y.k", [entry.k // entry.pack, *packs])
     held, row = s.split("y.i", [2])
     vector, lane = s.split("y.j", [4])
-    s.reorder(deep, held, vector, row, words, lane, word)
+    s.reorder(deep, held, vector, row, words, lane, *word)
     for loop in (held, vector):
         s.unroll(loop)
     if pack:
         s.pack("w")
-    s.tensorize(row, "warp8")
+    s.tensorize(row, name)
     return s
 
 
 def test_a_warp_multiplies(golden):
     s = by_warps(byte_product(32, 64, 64), pixels=4)
     assert f"{s.program}\n\n{lower(s.program, NVIDIA).text}" == golden
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("warp16", FLOAT16), ("warp32", FLOAT32)])
+def test_a_warp_multiplies_floats(golden, name: str, dtype: str):
+    x, w = (placeholder(n, (32, 64), dtype, constant=n == "w") for n in "xw")
+    k = reduce_axis("k", 64)
+    dag = Dag((compute("y", (32, 32), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,)),))
+    s = by_warps(dag, name=name)
+    assert_items_agree(dag, s.program)
+    assert lower(s.program, NVIDIA).text == golden
 
 
 @pytest.mark.parametrize(("pixels", "vectors"), [(2, 1), (4, 2), (8, 1)])
@@ -103,14 +117,18 @@ def test_operands_of_the_other_items_are_refused():
         s.tensorize("y.i", "warp8")
 
 
-def test_copies_of_operands_in_local_memory_are_refused():
-    """Items may read them before their neighbours are done: what waits for whom is not stated."""
-    s = shared_out(byte_product(32, 64, 64))
+def test_copies_of_operands_in_local_memory_are_waited_for():
+    """Items read them after all of their neighbours are done."""
+    dag = byte_product(32, 64, 64)
+    s = shared_out(dag)
     deep, words, word = s.split("y.k", [8, 4])
     s.reorder(deep, "y.i", words, "y.j", word)
     s.cache_read("x", deep, "local")
-    with pytest.raises(ScheduleError, match="in memory that the kernel only reads"):
-        s.tensorize("y.i", "warp8")
+    s.pack("w")
+    s.tensorize("y.i", "warp8")
+    assert_items_agree(dag, s.program)
+    text = lower(s.program, NVIDIA).text
+    assert text.index("x_local[") < text.index("barrier(") < text.index("  WARP8_")
 
 
 def test_words_that_lie_apart_are_refused():

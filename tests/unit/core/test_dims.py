@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from retune.core.dims import (
+    Condition,
     Dim,
+    Relation,
     Size,
     always_equal,
     assuming,
     at,
+    condition_of,
     dim_of,
     example,
     holding,
@@ -24,6 +27,7 @@ from retune.core.dims import (
     parse_condition,
     parse_dim,
     remembered,
+    samples_at_hand,
 )
 from retune.core.keys import content_key
 
@@ -157,6 +161,36 @@ def test_conditions_are_read_from_their_texts() -> None:
     assert [parse_condition(str(c), _SIZES) for c in assumed.conditions] == [*assumed.conditions]
 
 
+_STEPS = {"w": Size("w", 4, 60, 4), "n": N}
+w = dim_of(_STEPS["w"])
+
+
+@pytest.mark.parametrize(
+    ("gap", "less", "equal"),
+    [
+        (w - 24, "w < 24", "w == 24"),
+        (24 - w, "w > 24", "w == 24"),
+        (w // 8 - 3, "w < 24", "(w // 8) == 3"),
+        (5 - (w + 4) // 8, "w >= 44", "((w + 4) // 8) == 5"),
+        (3 * (n // 2) - 6, "n < 4", "(n // 2) == 2"),
+        (4 * (w // 4) - 2 * n + 5, "2*n - w > 4", ""),
+        (w * n - 8 * n, "n*w - 8*n < 0", "n*w - 8*n == 0"),
+        (n + w // 16 - 3, "n + (w // 16) < 3", "n + (w // 16) == 3"),
+    ],
+)
+def test_conditions_are_on_sizes_rather_than_quotients(gap: Dim, less: str, equal: str) -> None:
+    """What they say is the same for all sizes, and their texts are read back."""
+    texts: dict[Relation, str] = {"lt": less, "eq": equal}
+    for relation, text in texts.items():
+        for holds in (True, False) if text else ():
+            found = condition_of(relation, gap, holds)
+            assert not holds or str(found) == text
+            assert parse_condition(str(found), _STEPS) == found
+            plain = Condition(relation, gap, holds)
+            for values in holding((), _STEPS.values()):
+                assert found.at(values) == plain.at(values), values
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "n +", "w", "n*2", "(n // 0)", "(n // (n - 1))", "(n // 2", "n n", "(" * 999, "2*(n + h)"],
@@ -218,3 +252,20 @@ def test_conditions_have_no_common_factor() -> None:
         assert 20 * n != 79
         assert -3 * n < -10
     assert [str(c) for c in assumed.conditions] == ["n > 3", "n == 4"]
+
+
+def test_samples_are_spread_over_what_the_conditions_leave() -> None:
+    rows, columns = Size("rows", 8, 512, 8), Size("columns", 1, 100)
+    beyond = dim_of(rows) - 256
+    assert isinstance(beyond, Dim)
+    assert samples_at_hand([rows], 3) == [{}]
+    with assuming({"rows": 512, "columns": 7}, [Condition("lt", beyond, holds=False)]):
+        hand, *others = samples_at_hand([columns, rows], 8)
+        assert samples_at_hand([], 8) == [{}]
+    assert hand == {"rows": 512, "columns": 7}
+    for name, first, last in (("rows", 256, 512), ("columns", 1, 100)):
+        found = sorted(row[name] for row in others)
+        assert first <= found[0] and found[-1] <= last
+        quarters = {4 * (value - first) // (last - first + 1) for value in found}
+        assert quarters == {0, 1, 2, 3}
+    assert all(row["rows"] % 8 == 0 for row in others)

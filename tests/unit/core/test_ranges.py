@@ -2,7 +2,7 @@
 
 import pytest
 
-from retune.core.dims import Size
+from retune.core.dims import Size, at
 from retune.core.ranges import Extents, TunedSizes, parse_stated, tuned_sizes
 
 
@@ -45,9 +45,34 @@ def test_ranges_say_what_to_tune_for(
 
 @pytest.mark.parametrize("stated", [["1..4", "8"], ["1..4", "8..9"]])
 def test_mixtures_are_refused(stated: list[int | str]) -> None:
-    """One range, or extents."""
-    with pytest.raises(ValueError, match="one range, or extents with weights"):
+    """One range, or numbers."""
+    with pytest.raises(ValueError, match="one range, or numbers with weights"):
         Extents.of("n", stated)
+
+
+@pytest.mark.parametrize(
+    ("stated", "size", "tuned"),
+    [
+        (["-6..-1"], Size("minus_n", 1, 6), [1, 6]),
+        (["-32..-1:4"], Size("minus_n", 4, 32, 4), [4, 32]),
+        (["-4..0"], Size("minus_n", 0, 4), [0, 4]),
+        ([-1, -4], Size("minus_n", 1, 4), [1, 4]),
+        (["-8:1", "-2:3"], Size("minus_n", 2, 8, 2), [2, 8]),
+    ],
+)
+def test_negative_values_are_a_size_with_a_sign(
+    stated: list[int | str], size: Size, tuned: list[int]
+) -> None:
+    """Sizes count from 0 on."""
+    found = Extents.of("n", stated)
+    assert (found.size, [value for value, _ in found.tuned]) == (size, tuned)
+    assert at(found.dim, {"minus_n": 4}) == -4
+
+
+def test_values_lie_on_one_side_of_zero() -> None:
+    assert parse_stated("-5", negative=True) == -5
+    with pytest.raises(ValueError, match=r"one side of 0, such as -6\.\.-1"):
+        Extents.of("n", [str(parse_stated("-2..5", negative=True))])
 
 
 def test_sizes_are_combined() -> None:

@@ -1,6 +1,7 @@
 """Functions, branches, loops, sequences and host steps: what a body of nodes becomes."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from retune.core.dims import Size, assuming, dim_of
 from retune.core.dtypes import UNKNOWN
 from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
@@ -34,7 +36,8 @@ def assert_as_onnxruntime(made: onnx.ModelProto, inputs: dict[str, Any]) -> Grap
     names = [output.name for output in session.get_outputs()]
     graph = import_model(made)
     found = run_graph(graph, inputs)
-    for name, array in zip(names, session.run(names, inputs), strict=True):
+    for name, output in zip(names, session.run(names, inputs), strict=True):
+        array = np.asarray(output)
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
         assert found[name].dtype == array.dtype
     return graph
@@ -244,7 +247,7 @@ net (float[3,4] x, float[3] s) => (float[3] last, float[4,3] all, float[3,4] tur
 
 
 @pytest.mark.parametrize(("read", "steps"), [(parsed, 4), (longer, 12)])
-def test_a_scan_forward_and_backward(read, steps):
+def test_a_scan_forward_and_backward(read: Callable[[str], onnx.ModelProto], steps: int):
     graph = assert_as_onnxruntime(read(SCAN), {"x": rand(3, steps), "s": rand(3, seed=1)})
     assert ops(graph).count("scan") == (steps > 4)
 
@@ -288,12 +291,39 @@ def test_an_operator_without_a_kernel_is_a_host_step():
     assert ops(graph) == ["relu", "host", "negative"]
 
 
-def test_an_input_that_fixes_shapes_is_asked_for_as_a_constant():
-    made = parsed("net (float[2,3] x, int64[1] s) => (float[n] y) { y = Reshape (x, s) }")
-    with pytest.raises(
-        NotConstant, match=r"the shape \(input 's'\) depends on the network's input"
-    ):
+@pytest.mark.parametrize(
+    ("inputs", "shape", "message"),
+    [
+        ("int64[1] s", "t = Identity(s)", "values of the network's input 's'; .* --value s=1..8,"),
+        (
+            "int64[1] a, int64[1] b",
+            "t = Mul(a, b)",
+            "'a' and 'b'; .* --value a=1..8 --value b=1..8",
+        ),
+        ("float[1] f", "t = Cast <to = 7> (f)", "depends on the network's input; .* a constant"),
+    ],
+)
+def test_an_input_that_fixes_shapes_is_asked_for(inputs: str, shape: str, message: str):
+    made = parsed(f"net (float[2,3] x, {inputs}) => (float[n] y) {{ {shape} y = Reshape(x, t) }}")
+    with pytest.raises(NotConstant, match=rf"the shape \(input 't'\) .*{message}"):
         import_model(made)
+
+
+def test_a_branch_is_taken_and_turns_are_counted_by_a_value():
+    """By a number for good; by a size for its value at hand, which is a condition then."""
+    made = parsed("""net (float[4] x, int64 n, bool f) => (float[4] y) {
+      c = Constant <value = bool {1}> ()
+      a = Loop(n, c, x) <body = b (int64 i, bool g, float[4] u) => (bool h, float[4] v)
+        { h = Identity(g) v = Mul(u, u) }>
+      y = If(f) <then_branch = t () => (float[4] p) { p = Relu(a) },
+        else_branch = e () => (float[4] q) { q = Neg(a) }> }""")
+    graph = import_model(made, values={"n": (2,), "f": (1,)})
+    assert ops(graph)[:3] == ["multiply", "multiply", "relu"] and graph.values["n"] == (2,)
+    turns, flag = dim_of(Size("n", 1, 3)), dim_of(Size("f", 0, 1))
+    with assuming({"n": 1, "f": 0}) as assumed:
+        graph = import_model(made, values={"n": (turns,), "f": (flag,)})
+    assert ops(graph)[:2] == ["multiply", "negative"]
+    assert [str(c) for c in assumed.conditions] == ["n == 1", "f == 0"]
 
 
 def test_what_is_missing_inside_bodies_is_counted_too():

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from retune.core.dims import Size, at
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError, ShapesMissing
+from retune.core.ranges import Stated
 from retune.frontend.onnx.importer import import_model
-from retune.frontend.onnx.inputs import input_types
+from retune.frontend.onnx.inputs import OpenInputs, input_types, open_inputs
 from tests.support.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])
@@ -138,3 +141,83 @@ def test_an_output_that_numpy_has_no_type_for_is_refused(kind: str):
     made.graph.output[0].type.tensor_type.elem_type = TensorProto.DataType.Value(kind)
     with pytest.raises(ModelError, match=f"output 'y': element type {kind.lower()} is not"):
         import_model(made)
+
+
+def opened(shapes: Mapping[str, Sequence[Stated]], **values: Sequence[Stated]) -> OpenInputs:
+    graph = helper.make_graph([], "net", INPUTS, [])
+    return open_inputs(graph, shapes, values)
+
+
+def stated_input(name: str, dtype: int, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+INPUTS = [
+    stated_input("x", TensorProto.FLOAT, ["n", 8]),
+    stated_input("end", TensorProto.INT64, [1]),
+    stated_input("hw", TensorProto.INT64, [2]),
+    stated_input("sr", TensorProto.INT32, []),
+    stated_input("ids", TensorProto.INT64, ["n"]),
+    stated_input("cached", TensorProto.BOOL, [1]),
+]
+
+
+def test_values_of_inputs_are_sizes_or_numbers():
+    """One range is for each element; a single element may have a list."""
+    found = opened({"n": ["1..4"]}, end=["1..64"], hw=["8..16"], sr=[8000, 16000], cached=[1])
+    assert [each.size for each in found.extents] == [
+        Size("end", 1, 64), Size("hw_0", 8, 16), Size("hw_1", 8, 16), Size("n", 1, 4),
+        Size("sr", 8000, 16000, 8000),
+    ]  # fmt: skip
+    sizes = {"end": 5, "hw_0": 8, "hw_1": 9, "n": 3, "sr": 16000}
+    own = found.at(sizes)
+    assert (own.shapes, own.extents) == ({"n": (3,)}, ())
+    assert own.values == {"end": (5,), "hw": (8, 9), "sr": (16000,), "cached": (1,)}
+    assert opened({}, hw=[8, 9], end=[-3]).values == {"hw": (8, 9), "end": (-3,)}
+
+
+def test_a_negative_value_is_a_size_with_a_sign():
+    found = opened({}, hw=["-6..-1", 4])
+    assert [each.size for each in found.extents] == [Size("minus_hw_0", 1, 6)]
+    assert [at(e, {"minus_hw_0": 5}) for e in found.values["hw"]] == [-5, 4]
+
+
+def test_a_value_and_a_symbol_of_one_name_are_two_sizes():
+    graph = helper.make_graph([], "net", [*INPUTS, stated_input("n", TensorProto.INT64, [])], [])
+    found = open_inputs(graph, {"x": ["1..4", 8]}, {"n": ["2..9"]})
+    assert [each.size for each in found.extents] == [Size("n", 1, 4), Size("n_", 2, 9)]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"x": ["1..4"]},
+            r"--value x: expected an input of integers, got .* float32; these are end",
+        ),
+        (
+            {"z": [1]},
+            "--value z: expected an input of integers; these are end, hw, sr, ids, cached",
+        ),
+        ({"n": [1]}, "--value n: expected an input, got the dimension 'n' .* write --shape n=1..8"),
+        ({"ids": [1]}, r"--value ids: .* fixed number of elements, got .*; write --shape ids=1"),
+        ({"hw": [1, 2, 3]}, "--value hw=1,2,3: expected one range, or one for each of 2 elements"),
+        ({"end": ["0..4294967296"]}, "--value end=.*: expected sizes of at most 2147483647"),
+        ({"end": ["-1..4"]}, r"--value end=-1..4: expected numbers on one side of 0"),
+    ],
+)
+def test_other_values_are_refused(values: dict[str, list[Stated]], message: str):
+    with pytest.raises(ModelError, match=message):
+        opened({}, **values)
+
+
+def test_an_input_with_a_value_is_a_constant_to_nodes():
+    """It stays an input, and its value is checked when the network runs."""
+    net = model([node("Slice", ["x", "a", "e"], ["y"])], {"x": [8, 2]})
+    net.graph.input.append(stated_input("e", TensorProto.INT64, [1]))
+    net.graph.initializer.append(helper.make_tensor("a", TensorProto.INT64, [1], [1]))
+    graph = import_model(net, values={"e": (5,)})
+    assert (graph.inputs, graph.values) == (("x", "e"), {"e": (5,)})
+    assert graph.types["y"].shape == (4, 2)
+    with pytest.raises(ModelError, match=r"which is int64.* from -9223.*; got 9223372036854775808"):
+        import_model(net, values={"e": (1 << 63,)})

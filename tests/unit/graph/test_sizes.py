@@ -275,6 +275,11 @@ STATED: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {
         "(float[n, 8] x, int64[1] k) => (float[n, p] y, int64[n, p] z) { y, z = TopK(x, k) }",
         {"k": (COUNT,)},
     ),
+    "depth": (
+        "(int64[n] i, int64[1] k) => (float[n, p] y) {"
+        " v = Constant <value_floats = [0.0, 1.0]> () z = OneHot(i, k, v) y = Neg(z) }",
+        {"k": (COUNT,)},
+    ),
     "numbers": (
         "(float[n, 8] x, int64 k) => (int64[p] y, float[n, 8] z) { a = Constant <value_int = 0> ()"
         " b = Constant <value_int = 1> () y = Range(a, k, b) f = Cast <to = 1> (k) z = Mul(x, f) }",

@@ -216,6 +216,13 @@ def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
     assert (request.max_error, request.shapes) == (0.0, (("data", (4, 784)),))
 
 
+def test_values_of_inputs_may_be_numbers_and_ranges(load: Load):
+    stated = 'values = { sr = 16000, start = -2, hw = ["8..64", 9] }'
+    config = load(LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\n{stated}'))
+    request = config.request(*config.pairs[0], minutes=1.0, campaign="")
+    assert request.values == (("hw", ("8..64", 9)), ("sr", (16000,)), ("start", (-2,)))
+
+
 @pytest.mark.parametrize("stated", ['["1..8", 784]', '"1..8,784"'])
 def test_shapes_may_be_ranges(load: Load, stated: str):
     config = load(LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\nshapes = {{ data = {stated} }}'))

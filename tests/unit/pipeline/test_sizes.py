@@ -1,16 +1,28 @@
 """Requests with ranges: what is tuned, and the programs that cover every size."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 
 from retune.core.dims import Condition, Dim, Size, SizeValues, assuming, dim_of, holding
 from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, tuned_sizes
+from retune.frontend.onnx.inputs import OpenInputs
 from retune.ir.expr import as_expr
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.sizes import covering, opened, regions, sizes, tuned_requests
+from retune.pipeline.sizes import (
+    covering,
+    fixed_inputs,
+    opened,
+    regions,
+    sizes,
+    tuned_requests,
+)
+from tests.support.sized_networks import model_of
+from tests.unit.graph.test_sizes import STATED
 
 BATCH, LENGTH = Size("batch", 1, 32), Size("length", 1, 100)
 
@@ -38,6 +50,23 @@ def test_a_range_is_tuned_at_some_sizes(tmp_path: Path) -> None:
     assert [fixed.minutes for _, fixed in found] == [3.0, 3.0, 3.0]
 
 
+def test_ranges_of_values_are_tuned_too(tmp_path: Path) -> None:
+    """By requests of fixed values; what has none is the request of fixed shapes that it was."""
+    net, path = model_of(STATED["ends"][0]), tmp_path / "net.onnx"
+    onnx.save(net, path)
+    request = TuneRequest(
+        model=path, out="", work=tmp_path, shapes={"n": 4}, values={"s": "3..4"}, trials=8
+    )
+    found = tuned_requests(request)
+    assert [str(each) for each, _ in found] == ["s=3", "s=4"]
+    assert [fixed.values for _, fixed in found] == [(("s", (3,)),), (("s", (4,)),)]
+    assert fixed_inputs(found[0][1]) == OpenInputs({"n": (4,)}, {"s": (3,)})
+    with pytest.raises(InputError, match=r"s=0\.\.99999999: expected at most 16777216 comb"):
+        tuned_requests(replace(request, values={"s": "0..99999999"}))
+    with pytest.raises(InputError, match=r"s=3\.\.4: expected single numbers here"):
+        fixed_inputs(request)
+
+
 def test_contradictory_ranges_are_refused(tmp_path: Path) -> None:
     """With the one to write."""
     with pytest.raises(InputError, match=r"shapes: expected .* such as 1\.\.32"):
@@ -46,8 +75,24 @@ def test_contradictory_ranges_are_refused(tmp_path: Path) -> None:
         opened(_request(tmp_path, data="1..2,784", batch="1..4,9"))
 
 
-def _traced(condition: Condition) -> tuple[str, Sequence[Condition]]:
-    return str(condition), [condition]
+def test_programs_have_no_condition_that_others_imply() -> None:
+    """Neither a weaker one of a size, nor one that two others make up."""
+
+    def trace(
+        at: SizeValues, number: int, region: Sequence[Condition]
+    ) -> tuple[str, Sequence[Condition]]:
+        with assuming(at, region) as assumed:
+            for least in (2, 5, 9):
+                _ = batch >= least
+            _ = batch + length >= 12
+        return "", assumed.conditions
+
+    batch, length = dim_of(BATCH), dim_of(LENGTH)
+    tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
+    found = covering(
+        (BATCH, LENGTH), [replace(tuned[-1], values=(("batch", 32), ("length", 9)))], trace
+    )
+    assert [str(c) for c in found[0].conditions] == ["batch >= 9", "batch + length >= 12"]
 
 
 def test_every_size_has_a_program() -> None:
@@ -92,7 +137,7 @@ def test_one_is_a_region_by_itself() -> None:
     """Its programs have no loop over it; other borders lie between the sizes that are tuned."""
     tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
     assert [list(map(str, each)) for each in regions((BATCH,), tuned)] == [
-        ["batch < 2"], ["batch < 13"], [],
+        ["batch < 2"], ["batch < 13", "batch >= 2"], ["batch >= 13"],
     ]  # fmt: skip
     with assuming({"batch": 1}, regions((BATCH,), tuned)[0]) as assumed:
         assert dim_of(BATCH) == 1

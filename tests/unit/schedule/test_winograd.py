@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from retune.core.dtypes import FLOAT32
+from retune.core.dtypes import BFLOAT16, FLOAT32
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate
 from retune.ir.expr import Binary, Const, Var, walk
@@ -19,8 +19,8 @@ from retune.schedule.cooktoom import Matrix, matrices, products
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
-from retune.schedule.winograd import DIRECT, ERRORS, find_convolution
-from tests.support.dags import conv2d, strip
+from retune.schedule.winograd import DIRECT, ERRORS, STORED, find_convolution
+from tests.support.dags import conv2d, in_bfloat16, strip
 from tests.support.oracle import assert_same_meaning, inputs_for
 from tests.support.sampling import one_of_each
 from tests.support.winograd import nchw
@@ -123,7 +123,7 @@ def test_merged_axes_are_recognised(name: str):
         assert_same_meaning(dag, transformed(dag, m).program)
 
 
-def test_the_program(golden):
+def test_the_program(golden: object):
     s = transformed(conv2d(1, 5, 5, 3, 4), 2)
     assert f"{s.trace}\n\n{s.program}\n" == golden
 
@@ -203,6 +203,31 @@ def test_the_error_against_float64_is_at_most_what_is_stated(
         error = np.abs(found - exact).max() / np.ptp(exact)
         print(f"{taps} by {m}, {channels} channels: {error:.1e} of {stated:.1e}")
         assert error <= stated
+
+
+@pytest.mark.parametrize("channels", [32, 256])
+@pytest.mark.parametrize(("taps", "m"), [(taps, m) for taps in STORED for m in STORED[taps]])
+def test_the_error_of_factors_in_bfloat16_is_at_most_what_is_stated(
+    taps: tuple[int, ...], m: int, channels: int
+):
+    dag = in_bfloat16(LAYERS[taps](channels))
+    conv = find_convolution(from_dag(dag), "conv")
+    s = Schedule(from_dag(dag))
+    s.restate("conv", "winograd", [m, 1])
+    verify(s.program)
+    for seed in range(2):
+        inputs = inputs_for(dag, seed)
+        exact = _convolved({name: x.astype(np.float32) for name, x in inputs.items()})
+        found = run_program(s.program, inputs)["out"].astype(np.float64)
+        error = np.abs(found - exact).max() / np.ptp(exact)
+        stated = conv.error(m, stored=True) + BFLOAT16.roundoff  # of the results
+        print(f"{taps} by {m}, {channels} channels: {error:.1e} of {stated:.1e}")
+        assert stated / 8 < error <= stated
+
+
+def test_factors_are_stored_in_a_type_that_only_memory_has():
+    with pytest.raises(ScheduleError, match="expected one type that is only stored, got float32"):
+        Schedule(from_dag(SHAPES["odd"])).restate("conv", "winograd", [2, 1])
 
 
 @pytest.mark.parametrize("taps", ERRORS)

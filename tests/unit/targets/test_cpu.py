@@ -22,6 +22,7 @@ from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import target_of
 from retune.targets.fusion import accesses
 from tests.support.dags import (
+    attended,
     byte_conv2d,
     byte_product,
     conv2d,
@@ -170,6 +171,17 @@ def test_pairs_of_bfloat16_are_summed_by_words_and_tiles(name: str):
     forms = {s.name.split(".", 2)[2] for s in cpu_space(from_dag(dag), BF16).sketches}
     assert any(f.endswith(".words") for f in forms) and any("slow" in f for f in forms), forms
     assert all(f.endswith(".words") or ".matrix" in "." + f for f in forms), forms
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_columns_that_are_no_constant_are_laid_out_by_packs(keys: bool):
+    dag = attended(20, 32, 48, keys=keys)
+    assert_space_is_right(dag, BF16, candidates=1, seed=keys)
+    space = cpu_space(from_dag(dag), BF16)
+    assert any(".laid.words" in s.name for s in space.sketches)
+    assert not any(".laid" in s.name for s in cpu_space(from_dag(dag), GENERIC_CPU).sketches)
+    large = cpu_space(from_dag(attended(256, 128, 128, keys=keys)), BF16)
+    assert ".laid.words" in default_candidate(large, BF16).sketch
 
 
 @pytest.mark.parametrize("name", NO_TILES)

@@ -6,7 +6,8 @@ from math import prod
 import numpy as np
 import pytest
 
-from retune.core.target import GENERIC_CPU
+from retune.codegen.lower import lower
+from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
@@ -16,8 +17,9 @@ from retune.schedule.replay import replay
 from retune.schedule.trace import Trace
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.winograd import PREFIX, cpu_winograd_sketches
+from retune.targets.devices import target_of
 from retune.targets.spaces import space_of
-from tests.support.dags import conv2d, strip
+from tests.support.dags import conv2d, in_bfloat16, strip
 from tests.support.oracle import assert_items_agree, assert_same_meaning
 from tests.support.winograd import OTHERS, nchw
 
@@ -42,7 +44,7 @@ SHAPES: dict[str, Dag] = {
     [*((name, GENERIC_CPU) for name in SHAPES), ("odd", NARROW), ("1x7", NARROW)],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_every_sketch_keeps_the_meaning(name: str, spec):
+def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
     dag = merge_axes(SHAPES[name])
     sketches = cpu_winograd_sketches(from_dag(dag), spec)
     sizes = [m for m in (2, 4, 6) if any(s.name == f"{PREFIX}{m}" for s in sketches)]
@@ -54,6 +56,19 @@ def test_every_sketch_keeps_the_meaning(name: str, spec):
         program = sketch.instantiate(row)
         verify(program)
         assert_items_agree(dag, program)
+
+
+def test_an_instruction_multiplies_factors_of_bfloat16():
+    dag = merge_axes(in_bfloat16(SHAPES["odd"]))
+    spec = replace(GENERIC_CPU, instructions=("dot2.avx512",))
+    (sketch,) = [s for s in cpu_winograd_sketches(from_dag(dag), spec) if "words" in s.name]
+    assert sketch.name == f"{PREFIX}2.staged.words"
+    (row,) = sketch.sample(1, np.random.default_rng(0))
+    program = sketch.instantiate(row)
+    verify(program)
+    assert_items_agree(dag, program)
+    assert "// dot2.avx512" in lower(program, target_of(spec)).text
+    assert not [s for s in cpu_winograd_sketches(from_dag(dag), GENERIC_CPU) if "words" in s.name]
 
 
 @pytest.mark.parametrize("name", OTHERS)

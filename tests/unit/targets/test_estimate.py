@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.bundle.verify.rounding import FACTOR
+from retune.core.dims import Size, assuming, dim_of
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
@@ -48,6 +49,26 @@ def test_padding_is_rather_a_mask_than_a_nest_of_its_own():
     same = np.array([masked.row({**written.decided(r), "unroll.conv": (1,)}) for r in rows])
     tiles = np.median(estimate(written, rows, GENERIC_CPU) / estimate(masked, same, GENERIC_CPU))
     assert tiles > 1.04
+
+
+def test_a_default_serves_all_sizes():
+    """Tiles that are the best for the sizes at hand leave much of a smaller map over."""
+    side = dim_of(Size("side", 20, 128))
+    fixed, open_ = (from_dag(conv2d(1, n, n, 32, 32, 3), "net") for n in (128, side))
+    best = default_candidate(space_of(fixed, "conv2d", GENERIC_CPU, max_error=1e-5), GENERIC_CPU)
+    with assuming({"side": 128}):
+        space = space_of(open_, "conv2d", GENERIC_CPU, max_error=1e-5)
+        own = default_candidate(space, GENERIC_CPU)
+    sketch = space.sketch(own.sketch)
+    assert best.sketch == own.sketch
+    rows = np.stack([sketch.row(dict(c.decisions)) for c in (own, best)])
+    ratios: list[float] = []
+    for value in (128, 110, 90, 70, 50, 36):
+        with assuming({"side": value}):
+            ours, theirs = estimate(sketch, rows, GENERIC_CPU)
+        ratios.append(ours / theirs)
+    assert max(ratios) < 1.1
+    assert np.prod(ratios) < 0.9
 
 
 def test_many_groups_are_better_than_one_for_each_core():

@@ -4,31 +4,39 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
-from retune.core.dtypes import INT32
+from retune.core.dtypes import FLOAT16, INT32
 from retune.core.target import GENERIC_GPU
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.targets.cost.estimate import estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.support.dags import byte_conv2d, byte_product
-from tests.support.gpu_warps import SHAPES
+from tests.support.dags import Choose, byte_conv2d, byte_product, half_products
+from tests.support.gpu_warps import SHAPES, random_product
 from tests.support.oracle import assert_items_agree
+from tests.support.properties import chooser, quick, seeded
 
+_PANELS = "gpu.v4.warp.panels"
 NVIDIA = replace(
-    GENERIC_GPU, compute_units=132, instructions=("dot4.dp4a", "warp8.mma"), max_work_group=1024
+    GENERIC_GPU,
+    compute_units=132,
+    instructions=("dot4.dp4a", "warp8.mma", "warp16.mma", "warp16s.mma"),
+    max_work_group=1024,
 )
 
 
 def names(dag: Dag) -> list[str]:
-    """The sketches by warps: all that there are, or none."""
+    """The sketches by warps: all that there are, or none; panels have others beside them."""
     found = [sketch.name for sketch in gpu_space(from_dag(dag), NVIDIA).sketches]
     warps = [name for name in found if ".warp" in name]
-    assert warps in ([], found), "where there are some they are faster than words, always"
+    if warps != [_PANELS]:
+        assert warps in ([], found), "where there are some they are faster than words, always"
     return warps
 
 
@@ -36,12 +44,33 @@ def names(dag: Dag) -> list[str]:
 def test_every_sketch_keeps_the_meaning(name: str):
     dag, rng = SHAPES[name], np.random.default_rng(len(name))
     space = gpu_space(from_dag(dag), NVIDIA)
-    assert names(dag) == ["gpu.v4.warp", "gpu.v4.warp.shared"]
-    for sketch in space.sketches:
+    found = names(dag)
+    assert found == ["gpu.v4.warp", "gpu.v4.warp.shared"][: len(found)] or found == [_PANELS]
+    for sketch in map(space.sketch, found):
         for row in sketch.sample(1, rng):
             program = sketch.instantiate(row)
             verify(program)
+            assert np.isfinite(estimate(sketch, row[None], NVIDIA)).all()
             assert_items_agree(dag, program)
+
+
+def assert_products_keep_the_meaning(choose: Choose) -> None:
+    """Of any size, types and operands that an instruction takes, by any sketch."""
+    dag, program = random_product(choose, NVIDIA)
+    verify(program)
+    assert_items_agree(dag, program)
+
+
+@quick(6)
+@given(data=st.data())
+def test_random_products_keep_the_meaning(data: st.DataObject):
+    assert_products_keep_the_meaning(chooser(data))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_many_random_products_keep_the_meaning(seed: int):
+    assert_products_keep_the_meaning(seeded(seed))
 
 
 def test_a_window_with_slices_reads_where_bytes_are(golden):
@@ -55,12 +84,13 @@ def test_a_window_with_slices_reads_where_bytes_are(golden):
     ("dag", "sketches"),
     [
         (byte_conv2d(8, 8, 32, 32), ["gpu.v4.warp"]),  # one step: no slices
+        (byte_product(9, 64, 32), ["gpu.v4.warp", "gpu.v4.warp.shared"]),
         (byte_conv2d(8, 8, 48, 32), []),  # no whole steps
         (byte_conv2d(8, 8, 64, 24), []),  # no whole warp of channels
         (byte_conv2d(8, 3, 64, 32), []),  # no whole warp of pixels
         (byte_product(1, 64, 32), []),
     ],
-    ids=["one step", "steps", "channels", "columns", "a single row"],
+    ids=["one step", "nine rows", "steps", "channels", "columns", "a single row"],
 )
 def test_what_fits_no_warp_goes_by_words(dag: Dag, sketches: list[str]):
     assert names(dag) == sketches
@@ -79,6 +109,43 @@ def test_without_the_instruction_there_are_none():
     words = replace(NVIDIA, instructions=("dot4.dp4a",))
     space = gpu_space(from_dag(SHAPES["window"]), words)
     assert not any(".warp" in sketch.name for sketch in space.sketches)
+
+
+@pytest.mark.parametrize("name", ["byte scores", "scores", "values", "tap of 24"])
+def test_products_of_activations_go_by_panels(name: str):
+    assert names(SHAPES[name]) == [_PANELS]
+
+
+def test_panels_are_copied_from_where_parts_of_a_tensor_lie():
+    """Query and key are slices of one tensor, and the key is turned before it is multiplied."""
+    data = placeholder("data", (32, 3, 2, 32), FLOAT16)
+    k = reduce_axis("k", 32)
+    turned = compute("turned", (2, 32, 32), lambda h, n, t: data[t, 1, h, n], [data])
+
+    def product(h, i, j):
+        return data[i, 0, h, k] * turned[h, k, j]
+
+    dag = Dag((compute("y", (2, 32, 32), product, [data, turned], reduce=(k,)),))
+    assert names(dag) == [_PANELS]
+    sketch = gpu_space(from_dag(dag), NVIDIA).sketch(_PANELS)
+    program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+    assert_items_agree(dag, program)
+    text = lower(program, target_of(NVIDIA)).text
+    assert "(__local ushort8*)" in text and "(__local ushort2*)" in text
+
+
+def test_steps_are_filled_up_with_zeros():
+    """Sixty-four steps need none, and are copied by whole vectors; thirty-seven become 64."""
+    whole, filled = (
+        lower(sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0]), target_of(NVIDIA))
+        for dag in (
+            half_products(2, 32, 64, 64, turned=True),
+            half_products(2, 32, 37, 64, turned=False),
+        )
+        for sketch in [gpu_space(from_dag(dag), NVIDIA).sketch(_PANELS)]
+    )
+    assert "? vload_half" not in whole.text and "(__local ushort8*)" in whole.text
+    assert "< 37) ? vload_half" in filled.text
 
 
 def test_a_small_image_takes_slices():

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from retune import __version__
-from retune.bundle.export.sizes import segments_by_variant, size_lines, size_parameters
+from retune.bundle.export.sizes import (
+    segments_by_variant,
+    size_lines,
+    size_parameters,
+    stated_lines,
+)
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.placement import Placement
 from retune.bundle.runtime.rows import StepRows
@@ -63,6 +68,7 @@ def header_text(
         *_segments("segments", segments),
         *_segments("resident_segments", resident),
         *size_lines(plan, placement, rows),
+        *stated_lines(plan),
         "#endif",
         "#endif",
         "",
@@ -84,6 +90,8 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
     for each in plan.sizes:
         place = "" if each.axis is None else f"axis {each.axis} of "
         yield f"   size    {each.size}: {place}{_remark(each.input)}"
+    for name, elements in plan.values.items():
+        yield f"   value   {_remark(name)}: {', '.join(map(str, elements))}"
     yield "*/"
     yield from (line.format(sizes=size_parameters(plan)) for line in _DECLARATIONS.splitlines())
 

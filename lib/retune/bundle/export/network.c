@@ -346,6 +346,41 @@ static void write_shape(int number, const int *values, char *text, size_t room) 
 #endif
 #endif
 
+/* Elements of inputs whose values are stated: by the sizes, or for good. */
+
+#ifndef STATED
+#define STATED 0
+struct stated {
+  int input;
+  size_t offset, bytes;
+};
+static const struct stated stated[] = {{0, 0, 0}};
+
+static void state_elements(const int *values, long long *elements) { (void)values, (void)elements; }
+#endif
+
+static int check_elements(const int *values, const void *const *inputs) {
+  long long elements[STATED + 1];
+  state_elements(values, elements);
+  for (int i = 0; i < STATED; ++i) {
+    const struct stated *own = &stated[i];
+    if (memcmp((const char *)inputs[own->input] + own->offset, &elements[i], own->bytes))
+      return fail("input %s: element %d: expected %lld, by the sizes that are given; got another",
+                  network_inputs[own->input].name, (int)(own->offset / own->bytes), elements[i]);
+  }
+  return 0;
+}
+
+#ifndef WITHOUT_MAIN
+static void fill_elements(const int *values, int input, void *data) {
+  long long elements[STATED + 1];
+  state_elements(values, elements);
+  for (int i = 0; i < STATED; ++i)
+    if (stated[i].input == input)
+      memcpy((char *)data + stated[i].offset, &elements[i], stated[i].bytes);
+}
+#endif
+
 /* The number of the variant for these sizes, after a look at their ranges. */
 static int check_sizes(const int *values) {
   for (int i = 0; i < SIZES; ++i) {
@@ -824,7 +859,7 @@ struct network *network_open(const char *folder, const char *device) {
 
 static int run_at(struct network *n, const int *values, const void *const *inputs,
                   void *const *outputs) {
-  if (set_sizes(n, values)) return -1;
+  if (set_sizes(n, values) || check_elements(values, inputs)) return -1;
   for (int i = 0; i < INPUTS; ++i) {
     const struct place *place = &network_inputs[i].place;
     if (write_to(n, &n->bases[place->base], place->offset, inputs[i], n->bytes[i])) return -1;
@@ -948,7 +983,7 @@ static const char usage[] =
     "usage: network [--input NAME=FILE]... [--output NAME=FILE]... [--device D] [--runs N]\n"
     "               [--folder DIR] [--list]\n"
     "Runs " NETWORK_NAME ", and prints its time and memory. FILE is numpy's .npy, or raw numbers.\n"
-    "Inputs without a file are zeros. D is a number of --list, or a part of a device's name. DIR\n"
+    "Inputs without a file are zeros, or what sizes state. D is a number of --list, or a part of a device's name. DIR\n"
     "holds kernels.cl and weights.bin; without it they lie in the present folder. --size NAME=VALUE\n"
     "gives a size of network.h, which is otherwise about the largest one.\n";
 
@@ -1090,6 +1125,8 @@ static int run_with(const struct options *options) {
     if (!inputs[i]) failed = fail("%s: no memory for it", network_inputs[i].name);
     else if (options->inputs[i])
       failed = read_value(options->inputs[i], &values[i], inputs[i]);
+    else
+      fill_elements(options->sizes, i, inputs[i]);
   }
   for (int i = 0; !failed && i < OUTPUTS; ++i) {
     outputs[i] = calloc(1, values[INPUTS + i].bytes + 1);

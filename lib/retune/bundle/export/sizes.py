@@ -13,6 +13,7 @@ from retune.bundle.runtime.rows import StepRows
 from retune.codegen.network.extents import extent_text, variable
 from retune.codegen.source import three
 from retune.core.dims import Condition, is_fixed
+from retune.core.dtypes import DType
 
 
 def size_parameters(plan: NetworkPlan) -> str:
@@ -47,6 +48,30 @@ def size_lines(plan: NetworkPlan, placement: Placement, rows: StepRows | None) -
     yield from _tables(plan, placement, rows)
     yield from _choice(plan)
     yield from _extents(plan)
+
+
+def stated_lines(plan: NetworkPlan) -> Iterator[str]:
+    """A table and a function for inputs whose values are stated; nothing where none are."""
+    if not plan.values:
+        return
+    rows: list[tuple[int, int, int, int]] = []
+    for name, elements in plan.values.items():
+        width = DType(plan.buffer(name).dtype).itemsize
+        places = enumerate(elements)
+        rows += ((plan.inputs.index(name), n * width, width, element) for n, element in places)
+    yield f"#define STATED {len(rows)}"
+    yield "/* An element of an input that has to be what state_elements says: where it lies. */"
+    yield "struct stated {\n  int input;\n  size_t offset, bytes;\n};"
+    yield ""
+    yield "static const struct stated stated[STATED] = {"
+    yield from (f"    {{{number}, {offset}, {width}}}," for number, offset, width, _ in rows)
+    yield "};"
+    yield ""
+    yield "static void state_elements(const int *values, long long *elements) {"
+    yield from _variables(plan)
+    yield "  (void)values;"
+    yield from (f"  elements[{n}] = {extent_text(row[-1])};" for n, row in enumerate(rows))
+    yield from ["}", ""]
 
 
 def _tables(plan: NetworkPlan, placement: Placement, rows: StepRows | None) -> Iterator[str]:

@@ -9,17 +9,25 @@ may find sizes, on which the parts behind them depend.
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
-from retune.bundle.plan import NetworkPlan, PlanHost, made_by_hosts, storage_roots
+from retune.bundle.plan import (
+    NetworkPlan,
+    PlanHost,
+    PlanPart,
+    made_by_hosts,
+    storage_roots,
+)
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
-from retune.bundle.sizes import PlanSize
-from retune.core.dims import SizeValues
+from retune.bundle.sizes import PlanSize, PlanVariant
+from retune.core.dims import SizeValues, at, counts_of, sizes_of
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
+from retune.search.alternatives import looks_at_all
 
 Values = MutableMapping[str, np.ndarray]
 """What the host has of a run, by storage root: inputs, sizes, and what host steps have made."""
@@ -149,14 +157,68 @@ def prepare_parts(
 ) -> tuple[RunPart, ...]:
     """The parts in order of the variant for these sizes, with launches of the executor's form.
 
-    From that of number `first` on, up to the one that finds a size that is not among these.
+    From that of number `first` on, up to the one that finds a size that is not among these: host
+    steps behind it are a part of their own.
     """
     unknown = {each.input for each in plan.sizes if each.size.name not in values}
     found: list[RunPart] = []
-    for part in plan.parts_of(plan.variant_at(values))[first:]:
+    for part in _counting_apart(plan, plan.variant_at(values))[first:]:
         launches = launches_at(executor.segments(part.first, part.end), values)
         hosts = tuple(HostCall(step, plan, types, held, device) for step in part.hosts)
         found.append(RunPart(launches=launches, hosts=hosts))
         if any(name in unknown for step in part.hosts for name in step.outputs):
             break
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedValue:
+    """A value that some of several launches make, by counts."""
+
+    label: str
+    elements: int
+    ranges: tuple[tuple[int, ...], ...]
+    """Of the launches that make it, for all sizes."""
+
+    def is_made(self, values: SizeValues) -> bool:
+        """Whether one of them does for these sizes, or it has no elements, or not all are known."""
+        if any(s.name not in values for s in sizes_of([self.elements, *chain(*self.ranges)])):
+            return True
+        busy = (all(at(extent, values) for extent in each) for each in self.ranges)
+        return not at(self.elements, values) or any(busy)
+
+
+def counted_values(plan: NetworkPlan) -> list[CountedValue]:
+    """Values all of whose launches depend on counts, not each of which was looked at when they were
+    made."""
+    if not any(each.counted for each in plan.sizes):
+        return []
+    roots, made = storage_roots(plan), dict[tuple[str, str], list[tuple[int, ...]]]()
+    read = {roots[name] for step in plan.hosts for name in step.read}
+    read |= {roots[name] for name in plan.outputs}
+    own: dict[str, set[str]] = {}
+    for launch in plan.launches:
+        for name in launch.read:
+            own.setdefault(roots[name], set()).add(launch.label)
+        for name in launch.writes:
+            made.setdefault((launch.label, roots[name]), []).append(launch.global_size)
+    return [
+        CountedValue(label, plan.buffer(root).elements, tuple(ranges))
+        for (label, root), ranges in made.items()
+        if (root in read or own.get(root, {label}) - {label})
+        and all(counts_of(each) for each in ranges)
+        and not looks_at_all(counts_of([*chain(*ranges)]))
+    ]
+
+
+def _counting_apart(plan: NetworkPlan, variant: PlanVariant) -> list[PlanPart]:
+    """The parts of the variant, none of which has host steps behind one that finds a size."""
+    counted = {each.input for each in plan.sizes if each.counted}
+    found: list[PlanPart] = []
+    for part in plan.parts_of(variant):
+        ends = [n + 1 for n, step in enumerate(part.hosts) if counted & {*step.outputs}]
+        ends = sorted({*ends, len(part.hosts)})
+        for begin, end in zip([0, *ends], ends, strict=False):
+            first = part.end if begin else part.first
+            found.append(PlanPart(first=first, end=part.end, hosts=part.hosts[begin:end]))
+    return found

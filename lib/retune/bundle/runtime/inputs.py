@@ -79,10 +79,9 @@ class InputCheck:
             if len(shape) != len(self._types[each.input].shape):
                 raise self._unfit(each.input, _shown(shape), "bring it into that layout")
             if each.axis is None:
-                value = stated[each.input].get(each.size.name, -1)
+                values[each.size.name] = stated[each.input][each.size.name]
             else:
-                value = shape[each.axis]
-            values[each.size.name] = self._value(each, value)
+                values[each.size.name] = self._extent(each, each.axis, shape[each.axis])
         for name, kind in self._types.items():
             self._check_shape(name, kind, given[name].shape, values)
         for name, elements in self._plan.values.items():
@@ -92,17 +91,26 @@ class InputCheck:
         return values
 
     def _stated(self, name: str, array: np.ndarray) -> dict[str, int]:
-        """The sizes that elements of the input say, by name."""
-        found: dict[str, int] = {}
-        for element, number in zip(
-            self._plan.values[name], array.reshape(-1).tolist(), strict=False
+        """The sizes that elements of the input say, by name.
+
+        Raises: InputError for an element that is not in its range.
+        """
+        elements, found = self._plan.values[name], dict[str, int]()
+        if array.size != len(elements):
+            remedy = "compile the model for this shape with --shape"
+            raise self._unfit(name, _shown(array.shape), remedy)
+        for place, (element, number) in enumerate(
+            zip(elements, array.reshape(-1).tolist(), strict=True)
         ):
-            if isinstance(element, Dim):
-                try:
-                    found |= element.solved(number)
-                except ValueError as error:
-                    where = f"bundle {self._plan.name}: input {name}"
-                    raise InputError(f"{where}: {error}; give another value") from error
+            own = _solved(element, number)
+            if own is None:
+                which = f": element {place}" if len(elements) > 1 else ""
+                raise InputError(
+                    f"bundle {self._plan.name}: input {name}{which}: expected "
+                    f"{_range_text(element)}; got {number}; compile the model for this value with "
+                    "--value"
+                )
+            found |= own
         return found
 
     def _raise_contradiction(self, name: str, expected: list[int], found: list[int]) -> None:
@@ -112,14 +120,13 @@ class InputCheck:
             f"the other inputs; got {found}; give inputs that fit"
         )
 
-    def _value(self, each: PlanSize, value: int) -> int:
+    def _extent(self, each: PlanSize, axis: int, value: int) -> int:
         if value in each.size.values:
             return value
         size = each.size
         steps = f" in steps of {size.step}" if size.step > 1 else ""
-        where = f": axis {each.axis}" if each.axis is not None else ""
         raise InputError(
-            f"bundle {self._plan.name}: input {each.input}{where}: expected {size.name} from "
+            f"bundle {self._plan.name}: input {each.input}: axis {axis}: expected {size.name} from "
             f"{size.least} to {size.most}{steps}; got {value}; compile the model for this size "
             "with --shape"
         )
@@ -148,6 +155,29 @@ class InputCheck:
     def _unfit(self, name: str, got: str, remedy: str) -> InputError:
         where = f"bundle {self._plan.name}: input {name}"
         return InputError(f"{where}: expected {self._types[name]}; got {got}; {remedy}")
+
+
+def _solved(element: int, number: int) -> dict[str, int] | None:
+    """The size for which the element is that number, by name; None for a number out of range."""
+    if not isinstance(element, Dim):
+        return {} if number == element else None
+    try:
+        own = element.solved(number)
+    except ValueError:
+        return None
+    return own if all(own[size.name] in size.values for size in element.sizes) else None
+
+
+def _range_text(element: int) -> str:
+    """Which numbers the element may be."""
+    if not isinstance(element, Dim):
+        return str(element)
+    (size,) = element.sizes
+    ends = sorted(element.at({size.name: value}) for value in (size.least, size.values[-1]))
+    steps = abs(
+        element.at({size.name: size.least + size.step}) - element.at({size.name: size.least})
+    )
+    return f"{ends[0]} to {ends[1]}{f' in steps of {steps}' if steps > 1 else ''}"
 
 
 def _shown(shape: tuple[int, ...]) -> str:

@@ -35,7 +35,13 @@ from retune.bundle.plan import (
 )
 from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_executor, settle
-from retune.bundle.runtime.hosting import HostRun, RunPart, launches_at, prepare_parts
+from retune.bundle.runtime.hosting import (
+    HostRun,
+    RunPart,
+    counted_values,
+    launches_at,
+    prepare_parts,
+)
 from retune.bundle.runtime.inputs import InputCheck, Key
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import SizeValues, at, sizes_of
@@ -150,6 +156,7 @@ class Module:
         steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
         self._crossing = {name: self._types[name] for name in [*plan.inputs, *outputs, *steps]}
         self._check = InputCheck(plan)
+        self._counted = counted_values(plan)
         self._prepared: dict[Key, _AtSizes] = {}
 
     def _at(self, values: SizeValues, first: int = 0) -> _AtSizes:
@@ -186,13 +193,25 @@ class Module:
     def _behind(self, now: _AtSizes, runs: Sequence[HostRun]) -> _AtSizes:
         """What runs behind these steps; the sizes that they found are on the device."""
         counts = {name: count for run in runs for name, count in run.counts.items()}
+        values = {**now.values, **counts}
         key: Key = ("behind", *now.values.items(), *counts.items())
         found = self._prepared.get(key) or self._keep(
-            key, self._at({**now.values, **counts}, now.first + len(now.parts))
+            key, self._at(self._served(values), now.first + len(now.parts))
         )
         for name, array in found.sizes[len(now.sizes) :]:
             self._host.write(self._places[name], array)
         return found
+
+    def _served(self, values: SizeValues) -> SizeValues:
+        """These sizes. Raises: InputError if no kernel of some group is for the counts."""
+        for value in self._counted:
+            if not value.is_made(values):
+                given = ", ".join(f"{name}={count}" for name, count in values.items())
+                raise InputError(
+                    f"bundle {self.plan.name}: {value.label}: expected counts for which it has a "
+                    f"kernel; got {given}; compile the model again, and report it"
+                )
+        return values
 
     def _keep(self, key: Key, found: _AtSizes) -> _AtSizes:
         if len(self._prepared) == _MOST_KEPT:
@@ -374,12 +393,13 @@ class Module:
         values = self._values
         variant, plan = self.plan.variant_at(values), self.plan.at(values)
         steps = [
-            launch
+            launches_at(self._executor.part(i, i + 1, 1), values)
             for i in range(variant.first, variant.end)
-            for launch in launches_at(self._executor.part(i, i + 1, 1), values)
         ]
-        alone = _medians([self._host.profile(steps) for _ in range(count)])
-        launched = map(operator.mul, alone, plan.repeats)
+        busy = [launch for each in steps for launch in each]
+        alone = _medians([self._host.profile(busy) for _ in range(count)])
+        each_s = (sum(next(alone) for _ in launches) for launches in steps)
+        launched = map(operator.mul, each_s, plan.repeats)
         hosted = iter(self._host_medians(feeds, count))
         medians = [
             next(hosted) if isinstance(step, PlanHost) else next(launched) for step in plan.steps
@@ -432,10 +452,8 @@ def sample_inputs(
     values = sizes or plan.largest
     entries = {name: plan.buffer(name) for name in plan.inputs}
     types = {name: _at(_type(entry.dtype, entry.shape), values) for name, entry in entries.items()}
-    arrays = random_inputs(types, seed, plan.counts, plan.least)
-    for name, elements in plan.values.items():
-        arrays[name].reshape(-1)[:] = [at(element, values) for element in elements]
-    return arrays
+    stated = {n: [at(element, values) for element in row] for n, row in plan.values.items()}
+    return random_inputs(types, seed, plan.counts, plan.least, stated)
 
 
 def sample_of(samples: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
@@ -448,10 +466,12 @@ def random_inputs(
     seed: int = 0,
     counts: Mapping[str, int] | None = None,
     least: Mapping[str, int] | None = None,
+    values: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, np.ndarray]:
     """A random array of each type, none equal to another; equal seeds give equal arrays.
 
-    Inputs among `counts` have values from 0, or from their `least`, to before their count.
+    Inputs among `counts` have values from 0, or from their `least`, to before their count; those
+    among `values` have these elements.
     """
     counts, least = counts or {}, least or {}
     seeds = np.random.SeedSequence(seed).generate_state(len(types))
@@ -460,6 +480,8 @@ def random_inputs(
         low = least.get(name, 0) if name in counts else least.get(name)
         high = counts[name] - 1 if name in counts else None
         arrays[name] = random_array(kind, low, high, seed=int(own))
+    for name, elements in (values or {}).items():
+        arrays[name].reshape(-1)[:] = elements
     return arrays
 
 

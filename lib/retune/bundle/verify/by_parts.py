@@ -54,6 +54,10 @@ def parts_of(module: Module, model: Path, graph: Graph) -> Parts | None:
     return _ReferenceSessions(module, model, graph) if module.plan.hosts else None
 
 
+_Kinds = tuple[tuple[str, tuple[int, ...]], ...]
+"""Values and their shapes, which may be others in each run."""
+
+
 class _ReferenceSessions:
     """The sessions of the reference, opened when they are first needed."""
 
@@ -67,8 +71,8 @@ class _ReferenceSessions:
             if node.op in _COMPARISONS and graph.types[node.inputs[0]].dtype.is_float
         }
         """Truth values of the graph, and the floats that are compared."""
-        self._device: tuple[Predict, ...] | None = None
-        self._steps: dict[int, Predict] = {}
+        self._device: dict[_Kinds, Predict | None] = {}
+        self._steps: dict[tuple[int, _Kinds], Predict] = {}
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[PartValue]:
         outputs, runs = self._module.observe(inputs)
@@ -89,12 +93,13 @@ class _ReferenceSessions:
         got = {name: array for name, array in {**read, **outputs}.items() if name not in given}
         if not got:
             return passed
-        if self._device is None:
-            cut = self._cut(given, list(got))
-            self._device = (cut,) if cut else ()
-        if not self._device:
+        kinds = _kinds(given)
+        if kinds not in self._device:
+            self._device[kinds] = self._cut(given, list(got))
+        cut = self._device[kinds]
+        if cut is None:
             return [*passed, *self._by_numpy(inputs, outputs, runs)]
-        expected = self._device[0](given)
+        expected = cut(given)
         made_there = (
             PartValue(name=n, got=a, expected=expected[n], margin=expected.get(margin_of(n)))
             for n, a in got.items()
@@ -120,10 +125,11 @@ class _ReferenceSessions:
         """The graph's values at the same places, each host step's outputs being the module's."""
         values: dict[str, np.ndarray] = {**self._graph.constants, **inputs}
         found: list[PartValue] = []
+        counts = {name: count for run in runs for name, count in run.counts.items()}
         for node in self._graph.nodes:
             arrays = [values[value] if value else None for value in node.inputs]
             if node.op != HOST:
-                made = lookup(node.op).reference(arrays, node.attrs)
+                made = lookup(node.op).reference(arrays, node.at(counts).attrs)
                 values.update(zip(node.outputs, made, strict=True))
                 continue
             run = _run_of(node, runs)
@@ -150,9 +156,11 @@ class _ReferenceSessions:
             return found
         for number, run in enumerate(runs):
             step = run.step.opened
-            if number not in self._steps:
-                self._steps[number] = predict_with_onnxruntime(self._model_of(run))
-            expected = self._steps[number](dict(zip(step.inputs, run.inputs, strict=True)))
+            given = dict(zip(step.inputs, run.inputs, strict=True))
+            key = number, _kinds(given)
+            if key not in self._steps:
+                self._steps[key] = predict_with_onnxruntime(self._model_of(run))
+            expected = self._steps[key](given)
             found += [
                 PartValue(name=f"{run.step.label}, {name}", got=array, expected=expected[name])
                 for name, array in zip(step.outputs, run.outputs, strict=True)
@@ -164,6 +172,10 @@ class _ReferenceSessions:
         step, kinds = run.step.opened, [array_type(array) for array in run.inputs]
         own = dict(zip(step.inputs, kinds, strict=True))
         return cut_out(self._model, own, step.outputs) or with_types(run.step.model, kinds)
+
+
+def _kinds(given: Mapping[str, np.ndarray]) -> _Kinds:
+    return tuple((name, array.shape) for name, array in given.items())
 
 
 def _named(runs: Sequence[HostRun]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

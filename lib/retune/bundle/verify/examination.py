@@ -27,6 +27,8 @@ class Original:
     onnx: Path
     shapes: Mapping[str, tuple[int, ...]]
     """Of every input."""
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Of inputs whose elements are stated: what these are."""
     recipe: str = ""
     """JSON of the recipe (`graph.quantize`) that makes the integers that the bundle computes."""
     integers: bool = True

@@ -21,7 +21,7 @@ from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.verify.reach import OutputReach, Reach
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
-from retune.core.dims import SizeValues
+from retune.core.dims import SizeValues, apart
 from retune.core.keys import file_key
 from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
@@ -156,7 +156,8 @@ def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[P
     if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
         opened = partial(_graph_of, network, spec)
         return open_reference(network.onnx, opened, shapes=network.shapes), None
-    graph = _graph_of(network, spec)
+    counts = any(each.counted for each in plan.sizes)
+    graph = _graph_of(network, spec, counts=counts)
     if _is_coded(plan, network):
         return numpy_peer(graph), graph
     return open_reference(network.onnx, lambda: graph, shapes=network.shapes), graph
@@ -175,6 +176,7 @@ def rounding_of(
     def content() -> object:
         files = (network.onnx, *external_files(network.onnx))
         asked = dict(network.shapes), spec.keeps_half, oracle.name, oracle.version
+        asked = (*asked, dict(network.values)) if network.values else asked
         return [file_key(file) for file in files], asked
 
     def unoptimised() -> Peer:
@@ -186,8 +188,9 @@ def rounding_of(
     return StoredRounding(model, content)
 
 
-def _graph_of(network: Original, spec: DeviceSpec) -> Graph:
-    graph = load_file(network.onnx, network.shapes)
+def _graph_of(network: Original, spec: DeviceSpec, *, counts: bool = False) -> Graph:
+    with apart():  # what is made of it is right for all counts, or on the host
+        graph = load_file(network.onnx, network.shapes, network.values, counts=counts)
     if network.recipe:
         graph = quantized(graph, from_json(Recipe, network.recipe))
     return graph if spec.keeps_half else in_compute_types(graph)

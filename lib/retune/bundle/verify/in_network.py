@@ -6,7 +6,7 @@ kernel runs the network, and every iteration gives the time of every slot (see
 what they do to the network's time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -151,7 +151,7 @@ class _LaunchedFinalists:
         self._device = device
         self._slots = plan.slots
         self._launches = queued_launches(plan.plan, memory, device)
-        device.enqueue(self._launches)
+        device.enqueue(_busy(self._launches))
         device.finish()
 
     def times(self, choices: np.ndarray) -> np.ndarray:
@@ -167,4 +167,9 @@ class _LaunchedFinalists:
 
     def _iteration(self, chosen: Sequence[int]) -> list[PreparedKernel]:
         ranges = [s.finalists[c] for s, c in zip(self._slots, chosen, strict=True)]
-        return [self._launches[i] for rows in ranges for i in rows]
+        return _busy(self._launches[i] for rows in ranges for i in rows)
+
+
+def _busy(launches: Iterable[PreparedKernel]) -> list[PreparedKernel]:
+    """Without those that have nothing to do for these counts."""
+    return [launch for launch in launches if all(launch.global_size)]

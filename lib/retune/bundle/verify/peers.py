@@ -60,10 +60,12 @@ def open_peer(
     shapes: Shapes | None = None,
     threads: int | None = None,
     optimised: bool = True,
+    own_precision: bool = False,
 ) -> Peer:
     """The ONNX file at `model` in the peer of that name, on `threads` cores (default: all).
 
-    onnxruntime can run it without its `optimised` form, node by node.
+    onnxruntime can run it without its `optimised` form, node by node; OpenVINO in its
+    `own_precision`, which is bfloat16 on some processors.
 
     Raises: InputError if there is no such peer or it is not installed. ModelError if the peer
     refuses the model.
@@ -75,6 +77,8 @@ def open_peer(
     threads = threads or available_cores()
     if name == "onnxruntime":
         return _open_onnxruntime(model, dict(shapes or {}), threads, optimised=optimised)
+    if own_precision and name == "openvino":
+        return _open_openvino(model, dict(shapes or {}), threads, own_precision=True)
     return PEERS[name](model, dict(shapes or {}), threads)
 
 
@@ -236,11 +240,13 @@ def _open_onnxruntime(model: Path, shapes: Shapes, threads: int, *, optimised: b
     )
 
 
-def _open_openvino(model: Path, shapes: Shapes, threads: int) -> Peer:
+def _open_openvino(
+    model: Path, shapes: Shapes, threads: int, *, own_precision: bool = False
+) -> Peer:
     runtime = _import("openvino")
     config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    # Its default on some processors is bfloat16, which is not the same network.
-    config["INFERENCE_PRECISION_HINT"] = "f32"
+    if not own_precision:  # which on some processors is bfloat16: not the same network
+        config["INFERENCE_PRECISION_HINT"] = "f32"
     try:
         core = runtime.Core()
         read = core.read_model(str(model))

@@ -136,7 +136,8 @@ def _rivals(
     if not peer or not model:
         return {}
     file = resolve_model(model, shapes=stated_shapes(plan))
-    original = Original(onnx=file, shapes=plan.at(sizes).input_shapes)
+    own = plan.at(sizes)
+    original = Original(onnx=file, shapes=own.input_shapes, values=own.values)
     return {peer: Rival(peer=peer, network=original)}
 
 

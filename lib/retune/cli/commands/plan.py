@@ -1,7 +1,8 @@
 """`retune plan`: the cheapest layouts of a network's activations, by existing records."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json, check_model, record_store
@@ -12,13 +13,14 @@ from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
     from retune.core.layouts import LayoutPlan
+    from retune.pipeline.layout_manifest import LayoutTotal
 
 
-@takes_request("model", "device", "shapes", "records", "layout_solver")
+@takes_request("model", "device", "shapes", "values", "records", "layout_solver")
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
 
-    By the records of `retune tune --layout auto`.
+    By the records of `retune tune --layout auto`. Of ranges those at the sizes that are tuned.
     """
     check_model(request.model)
     check_folder("RETUNE_CACHE", Path(request.work))
@@ -26,23 +28,33 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     from retune.api import import_network
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import totals_of
+    from retune.pipeline.sizes import fixed_inputs, tuned_requests
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import recorded_layouts
 
-    spec = spec_of(request.device)
-    network = import_network(model, request.fixed_shapes, "NHWC", Path(request.work)).network
-    where = network_conditions(spec, network.tasks.values())
-    found = recorded_layouts(network, spec, store, where)
-    if found is None:
-        raise InputError(
-            f"{store.root}: expected measurements of {model} in other layouts than NHWC on "
-            f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"
-        )
-    chosen, totals = found.problem.plan(found.layouts), totals_of(found, network)
+    spec, shown = spec_of(request.device), list[dict[str, Any]]()
+    for sizes, own in tuned_requests(request):
+        stated, at = fixed_inputs(own), f" at {sizes}" if sizes.values else ""
+        work = Path(request.work)
+        network = import_network(model, stated.shapes, "NHWC", work, values=stated.values).network
+        where = network_conditions(spec, network.tasks.values())
+        found = recorded_layouts(network, spec, store, where)
+        if found is None:
+            raise InputError(
+                f"{store.root}: expected measurements of {model}{at} in other layouts than NHWC on "
+                f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"
+            )
+        chosen, totals = found.problem.plan(found.layouts), totals_of(found, network)
+        own_sizes = {"sizes": dict(sizes.values)} if sizes.values else {}
+        shown.append({"plan": chosen, "totals": totals, **own_sizes})
+        if not json:
+            _print(chosen, totals, f"layouts of {model}{at} on {spec.model}")
     if json:
-        print_json({"plan": chosen, "totals": totals})
-        return
-    print_table(_rows(chosen), f"layouts of {model} on {spec.model}")
+        print_json(shown if len(shown) > 1 else shown[0])
+
+
+def _print(chosen: "LayoutPlan", totals: Sequence["LayoutTotal"], title: str) -> None:
+    print_table(_rows(chosen), title)
     for total in totals:
         proven = ", proven optimal" if total.optimal else ""
         ratio = total.us / totals[0].us if totals[0].us else 1.0

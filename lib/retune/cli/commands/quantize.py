@@ -23,7 +23,7 @@ _SHOWN = (
 
 
 @takes_request(
-    *("model", "device", "quantize", "calibration", "accuracy_drop", "shapes"),
+    *("model", "device", "quantize", "calibration", "accuracy_drop", "shapes", "values"),
     flags={"quantize": "--scheme"},
     quantize="int8",
 )
@@ -45,6 +45,7 @@ def quantize(
         raise InputError("--scheme none: expected int8 or power2, got 'none'")
     from retune.pipeline.network import stage_import
     from retune.pipeline.quantization import check_quantization, stage_quantize, write_qdq
+    from retune.pipeline.sizes import usual_request, usual_values
 
     check_quantization(request)
     for what, path in (("--out", out), ("--qdq", qdq)):
@@ -52,6 +53,10 @@ def quantize(
             check_file(what, path)
     if request.calibration == RANDOM:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")
+    if values := usual_values(request):
+        sizes = ", ".join(f"{name}={value}" for name, value in values.items())
+        say(f"retune: quantized at {sizes}, which occurs most")
+        request = usual_request(request)
     network = stage_import(request)
     made = stage_quantize(request, network)
     if out is not None:

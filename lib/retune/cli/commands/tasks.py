@@ -1,7 +1,7 @@
 """`retune tasks`: what a network consists of, as tensor expressions."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retune.cli.console import print_json, print_line, say
 from retune.cli.options import Json, check_model
@@ -18,33 +18,49 @@ if TYPE_CHECKING:
 
 @takes_request(
     *("model", "device", "quantize", "pack_start", "pack_stop", "calibration", "accuracy_drop"),
-    *("shapes", "layout"),
+    *("shapes", "values", "layout"),
     device="",
 )
 def tasks(request: TuneRequest, json: Json = False) -> None:
     """Print a network's tasks, each as tensor expressions.
 
     With --device as they are tuned for that device, quantized and packed if that is asked for;
-    without it as of the float network on any device.
+    without it as of the float network on any device. Of ranges those at the sizes that are tuned.
     """
     model, order = request.model, request.layout
     check_model(model)
     check_folder("RETUNE_CACHE", Path(request.work))
     from retune.api import extract_tasks
     from retune.pipeline.network import order_of
+    from retune.pipeline.sizes import tuned_requests
     from retune.pipeline.watch import watching
 
-    with watching(lambda event: say(f"retune: {event.text}")):
-        network = _network(request)
-    found = extract_tasks(network)
     if (written := order_of(order)) != order:
         say(
             f"retune: --layout {order}: tasks are written in {written}; their layouts "
             f"are measured by `retune tune --layout {order}`, and `retune plan` shows them"
         )
+    rows: list[dict[str, Any]] = []
+    with watching(lambda event: say(f"retune: {event.text}")):
+        for sizes, own in tuned_requests(request):
+            network = _network(own)
+            if json:
+                at = {"sizes": dict(sizes.values)} if sizes.values else {}
+                rows += (task.to_json() | at for task in extract_tasks(network))
+            else:
+                _print(network, model, str(sizes))
     if json:
-        print_json([task.to_json() for task in found])
-        return
+        print_json(rows)
+
+
+def _print(network: "ImportedNetwork", model: str, sizes: str) -> None:
+    """The tasks of the network at these sizes; of fixed shapes there are none."""
+    from retune.api import extract_tasks
+
+    found = extract_tasks(network)
+    if sizes:
+        print_line(f"at {sizes}:")
+        print_line()
     for number, task in enumerate(found, 1):
         print_line(f"{number}. {task.name} (x{task.weight})  {_facts(task)}")
         print_line("    " + task.text.strip().replace("\n", "\n    "))
@@ -52,13 +68,15 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
     flops = sum(task.flops * task.weight for task in found)
     for ops in network.network.host_steps:
         print_line(f"on the host: {ops}")
-    print_line(f"{counted(len(found), 'task')}, {flop_text(flops)} in one run of {model}")
+    at = f" at {sizes}" if sizes else ""
+    print_line(f"{counted(len(found), 'task')}, {flop_text(flops)} in one run of {model}{at}")
 
 
 def _network(request: TuneRequest) -> "ImportedNetwork":
     """Raises: InputError for options that do not go together."""
     from retune.pipeline.network import import_network, open_network
     from retune.pipeline.quantization import check_quantization
+    from retune.pipeline.sizes import fixed_inputs
 
     if request.device:
         check_quantization(request)
@@ -69,8 +87,8 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
             "types of a quantized network follow from the device"
         )
     check_quantization(request)
-    shapes, work = request.fixed_shapes, Path(request.work)
-    return import_network(request.model, shapes, request.layout, work)
+    stated, work = fixed_inputs(request), Path(request.work)
+    return import_network(request.model, stated.shapes, request.layout, work, values=stated.values)
 
 
 def _facts(task: "Task") -> str:

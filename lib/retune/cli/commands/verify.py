@@ -101,8 +101,8 @@ def _sampling(
     if samples.isdecimal() and int(samples) > 0:
         return sampling(plan, int(samples), {}, sizes)
     check_samples(samples)
-    file, shapes = resolve_model(model, shapes=stated_shapes(plan)), plan.at(sizes).input_shapes
-    graph = load_file(file, shapes)
+    file, own = resolve_model(model, shapes=stated_shapes(plan)), plan.at(sizes)
+    graph = load_file(file, own.input_shapes, own.values)
     arrays = stacked_samples(graph, load_samples(Path(samples), graph, finite=False))
     return sampling(plan, None, arrays)
 
@@ -116,8 +116,8 @@ def _judged(
     from retune.frontend.models import resolve_model
 
     file = resolve_model(model, shapes=stated_shapes(plan))
-    recipe = plan.notes.get(RECIPE_NOTE, "")
-    original = Original(onnx=file, shapes=plan.at(sizes).input_shapes, recipe=recipe)
+    recipe, own = plan.notes.get(RECIPE_NOTE, ""), plan.at(sizes)
+    original = Original(onnx=file, shapes=own.input_shapes, values=own.values, recipe=recipe)
     judged = judge(original)
     if not recipe and INTEGERS_NOTE not in plan.notes:
         return judged, None

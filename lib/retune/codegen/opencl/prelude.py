@@ -5,12 +5,12 @@ instruction, extremes that keep a NaN, tables of 256 bytes, conversions of float
 lacks. Read `once`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from retune.codegen.kernel import TABLE_LANES
 from retune.codegen.opencl.types import type_name
 from retune.core.dtypes import FLOAT32, INT32, INT64, DType
-from retune.ir.functions import FUNCTIONS, ScalarFunction
+from retune.ir.functions import FUNCTIONS, Rational, ScalarFunction
 
 
 def once(name: str, *lines: str) -> list[str]:
@@ -96,20 +96,24 @@ def extreme_lines(op: str, dtype: DType, lanes: int, *, limit: bool) -> list[str
     return _function(name, kind, f"const {kind} a, const {kind} b", body)
 
 
-# -- functions of vectors whose lanes are not independent ------------------------------------------
+# -- functions of vectors that are not OpenCL's --------------------------------------------------
 
 
-def apart(function: ScalarFunction, dtype: DType, lanes: int) -> str:
-    """The name of the function of vectors that keeps near arguments apart from those beyond."""
-    return f"{function.name}_{type_name(dtype, lanes)}".upper()
+def of_vectors(function: ScalarFunction, dtype: DType, lanes: int) -> str:
+    """The name of the function of vectors that stands for one of OpenCL C; empty for none."""
+    own = function.near > 0 or (function.rational is not None and dtype == FLOAT32)
+    return f"{function.name}_{type_name(dtype, lanes)}".upper() if own and lanes > 1 else ""
 
 
-def apart_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]:
-    """Its definition: beyond is rare, and computed for itself."""
-    kind, truth = type_name(dtype, lanes), type_name(INT32 if dtype == FLOAT32 else INT64, lanes)
+def of_vectors_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]:
+    """Its definition."""
+    name, kind = of_vectors(function, dtype, lanes), type_name(dtype, lanes)
+    if function.rational is not None:
+        return _rational_lines(function.rational, name, kind)
+    truth = type_name(INT32 if dtype == FLOAT32 else INT64, lanes)
     limit = f"({kind})({function.near!r}f)"
-    return _function(
-        apart(function, dtype, lanes),
+    return _function(  # beyond is rare, and computed for itself
+        name,
         kind,
         f"const {kind} value",
         f"const {truth} near = fabs(value) < {limit};",
@@ -117,6 +121,28 @@ def apart_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]
         "if (all(near))",
         "  return found;",
         f"return near ? found : {function.opencl}(near ? {limit} : value);",
+    )
+
+
+def _rational_lines(entry: Rational, name: str, kind: str) -> list[str]:
+    """Comparisons are false for a NaN, which so stays one."""
+
+    def polynomial(coefficients: Sequence[float]) -> list[str]:
+        *others, value = (f"({kind})({c!r}f)" for c in coefficients)
+        return [f"{kind} sum = {value};", *(f"sum = fma(sum, t, {c});" for c in others[::-1])]
+
+    low, high = (f"({kind})({sign}{entry.limit!r}f)" for sign in ("-", ""))
+    p, q = polynomial(entry.p), [line.replace("sum", "below") for line in polynomial(entry.q)]
+    return _function(
+        name,
+        kind,
+        f"const {kind} value",
+        f"const {kind} least = value < {low} ? {low} : value;",
+        f"const {kind} x = least > {high} ? {high} : least, t = x * x;",
+        *p,
+        *q,
+        f"const {kind} found = x * sum / below, one = ({kind})(1.0f);",
+        "return found > one ? one : found < -one ? -one : found;",
     )
 
 
@@ -163,27 +189,97 @@ def lookup_lines(body: Iterable[str]) -> list[str]:
     return _LOOKUP_LINES if any(f"{LOOKUP}(" in line for line in body) else []
 
 
-# -- vectors of 16-bit elements --------------------------------------------------------------------
-# PoCL's `vstore` of them stores each element for itself: a vector of sixteen takes four times as
-# long as one of bytes. Through a pointer to vectors that may start at any element it is one store.
+# -- vectors of float16 --------------------------------------------------------------------------
+# NVIDIA's compiler reads and writes the elements of `vloada_half4` and the like one by one (H200:
+# 3.7 TB/s in fours, 1.0 in eights); read as words and converted in registers, they come at once
+# (3.7 and 4.0 TB/s).
+
+_WORDS_OF_HALVES = {2: "uint", 4: "uint2", 8: "uint4"}
+"""Lanes -> the type of words that hold so many float16."""
 
 
-def vector_store(kind: str) -> str:
-    """The macro that stores a vector of that type; it takes the address space, value, address."""
-    return f"STORE_{kind.upper()}"
+def halves_loader(lanes: int) -> str:
+    """The macro, of an address space and a pointer, that makes float32 of aligned float16."""
+    return f"LOAD_HALVES_{lanes}"
 
 
-def vector_store_lines(kind: str, element_bytes: int) -> list[str]:
+def halves_storer(lanes: int) -> str:
+    """The macro, of an address space, a pointer and a vector, that rounds to aligned float16."""
+    return f"STORE_HALVES_{lanes}"
+
+
+def halves_loader_lines(lanes: int) -> list[str]:
     """Its definition."""
-    macro, lanes = vector_store(kind), kind.lstrip("abcdefghijklmnopqrstuvwxyz")
-    loose = f"loose_{kind}"
+    name, plain = halves_loader(lanes), f"vloada_half{lanes}(0, at)"
     return once(
-        macro,
+        name,
+        *_in_words(
+            lanes,
+            [
+                f"static float{lanes} {name.lower()}(const WORDS words) {{",
+                f"  return vload_half{lanes}(0, (const half*)&words);",
+                "}",
+                f"#define {name}(space, at) {name.lower()}(*(const space WORDS*)(at))",
+            ],
+            [f"#define {name}(space, at) {plain}"],
+        ),
+    )
+
+
+def halves_storer_lines(lanes: int) -> list[str]:
+    """Its definition."""
+    name, plain = halves_storer(lanes), f"vstorea_half{lanes}(value, 0, at)"
+    return once(
+        name,
+        *_in_words(
+            lanes,
+            [
+                f"static WORDS {name.lower()}(const float{lanes} value) {{",
+                "  WORDS words;",
+                f"  vstore_half{lanes}(value, 0, (half*)&words);",
+                "  return words;",
+                "}",
+                f"#define {name}(space, at, value) *(space WORDS*)(at) = {name.lower()}(value)",
+            ],
+            [f"#define {name}(space, at, value) {plain}"],
+        ),
+    )
+
+
+def _in_words(lanes: int, words: Sequence[str], plain: Sequence[str]) -> list[str]:
+    """Lines for NVIDIA's compiler, and those for others."""
+    if lanes not in _WORDS_OF_HALVES:
+        return [*plain]
+    kind = _WORDS_OF_HALVES[lanes]
+    own = (line.replace("WORDS", kind) for line in words)
+    return ["#ifdef __NV_CL_C_VERSION", *own, "#else", *plain, "#endif"]
+
+
+# -- vectors of 16-bit elements --------------------------------------------------------------------
+# PoCL's `vload` and `vstore` of them take parts of a vector: loads are four, stores one for each
+# element. Through a pointer to vectors that may start at any element they are one instruction.
+
+
+def short_vectors(kind: str) -> tuple[str, str]:
+    """The macros that load and store a vector of that type.
+
+    They take the address space and the address; the second one takes the value, too.
+    """
+    return f"LOAD_{kind.upper()}", f"STORE_{kind.upper()}"
+
+
+def short_vector_lines(kind: str, lanes: int) -> list[str]:
+    """Their definitions."""
+    load, store = short_vectors(kind)
+    return once(
+        load,
         "#ifdef __clang__",
-        f"typedef {kind} {loose} __attribute__((aligned({element_bytes})));",
-        f"#define {macro}(space, value, at) *(space {loose}*)(at) = value",
+        f"typedef {kind} loose_{kind} __attribute__((aligned(2)));",
+        f"#define {load}(space, at) (*(const space loose_{kind}*)(at))",
+        f"#define {store}(space, at, value) *(space loose_{kind}*)(at) = value",
         "#else",
-        f"#define {macro}(space, value, at) vstore{lanes}(value, 0, at)",
+        f"#define {load}(space, at) vload{lanes}(0, at)",
+        f"#define {store}(space, at, value) vstore{lanes}(value, 0, at)",
         "#endif",
     )
 
@@ -283,6 +379,27 @@ def storer_lines(dtype: DType, lanes: int) -> list[str]:
         f"const uint{n} finite = {limited};",
         f"const uint{n} found = size > {_INFINITY:#x}u ? (uint{n})({nan:#x}u) : finite;",
         f"return convert_{type_name(dtype, lanes)}(found | ({signed}));",
+    )
+
+
+def rounding_instruction_lines(dtype: DType, lanes: int) -> list[str]:
+    """The same of bfloat16 by an instruction, which takes the least numbers of float32 for zero.
+
+    As assembly, which compilers take for processors that they do not know, or misname.
+
+    Source: Intel's Instruction Set Reference, VCVTNEPS2BF16.
+    """
+    kind, size = type_name(dtype, lanes), 2 * lanes
+    return _function(
+        storer(dtype, lanes),
+        kind,
+        f"const float{lanes} value",
+        f"typedef float wide __attribute__((__vector_size__({2 * size})));",
+        f"typedef int made __attribute__((__vector_size__({size})));",
+        "const wide x = __builtin_astype(value, wide);",
+        "made y;",
+        '__asm__("vcvtneps2bf16 %1, %0" : "=v"(y) : "v"(x));',
+        f"return __builtin_astype(y, {kind});",
     )
 
 

@@ -5,7 +5,7 @@ Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
 from textwrap import wrap
 
@@ -14,6 +14,7 @@ import numpy as np
 from retune.codegen.intrinsics import signature_of
 from retune.codegen.kernel import (
     CHANNELS,
+    ROUNDED_LANES,
     Array,
     Assign,
     At,
@@ -47,20 +48,25 @@ from retune.codegen.opencl.prelude import (
     FETCH_LINES,
     LATER,
     LOOKUP,
-    apart,
-    apart_lines,
     extreme,
     extreme_lines,
+    halves_loader,
+    halves_loader_lines,
+    halves_storer,
+    halves_storer_lines,
     has_range_of_float32,
     loader,
     loader_lines,
     lookup_lines,
     macro_of,
+    of_vectors,
+    of_vectors_lines,
+    rounding_instruction_lines,
     rounding_lines,
+    short_vector_lines,
+    short_vectors,
     storer,
     storer_lines,
-    vector_store,
-    vector_store_lines,
 )
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
@@ -73,6 +79,7 @@ from retune.core.dtypes import (
     INT32,
     INT64,
     UINT8,
+    UINT16,
     UINT32,
     DType,
 )
@@ -137,8 +144,8 @@ def literal(value: float | bool, dtype: DType) -> str:
     """A literal that reads back as exactly the same value."""
     if dtype == BOOL:
         return "1" if value else "0"
-    if dtype.elements > 4:
-        return f"(uint2)({int(value)}u)"
+    if dtype.elements > 1 and (dtype.is_float or dtype.elements > 4):  # the same in all words
+        return f"({type_name(dtype)})({int(value)}u)"
     if not dtype.is_float:
         if dtype == INT64:
             return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
@@ -214,7 +221,8 @@ def _load(value: MemoryLoad, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
-    if (conversion := _conversion(at.memory.dtype)) is not None:
+    conversion = _conversion(at.memory.dtype)
+    if conversion is not None and value.dtype.elements == 1:
         return conversion.load(at, to)
     return _read(at, value.dtype, to)
 
@@ -227,7 +235,16 @@ def _read(at: At, dtype: DType, to: Printer) -> str:
         pointer = f"{array} + {_index(at, to)}"
     if at.aligned:
         return f"*(const {_vector(at.memory, dtype, at.lanes)}*)({pointer})"
+    if _is_short_vector(at, dtype):
+        load, _ = short_vectors(type_name(dtype, at.lanes))
+        return f"{load}({_SPACE.get(at.memory.scope, '')}, {pointer})"
     return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else f"{array}[{_index(at, to)}]"
+
+
+def _is_short_vector(at: At, dtype: DType) -> bool:
+    """Whether it is a vector of integers of 16 bits that may start at any of them."""
+    short = dtype.itemsize == _SHORT_BYTES and dtype != FLOAT16
+    return short and at.lanes > 1 and not at.aligned
 
 
 def _texel(at: At, row: int, rows: int, to: Printer) -> str:
@@ -282,8 +299,8 @@ def _operation(value: Operation, to: Printer) -> str:
 
 def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> str:
     """What its entry says."""
-    if _is_apart(value):
-        return f"{apart(entry, value.dtype, value.lanes)}({', '.join(args)})"
+    if name := of_vectors(entry, value.dtype, value.lanes):
+        return f"{name}({', '.join(args)})"
     if "{" not in entry.opencl:
         name = macro_of(entry) if entry.builtin else entry.opencl
         return f"{name}({', '.join(args)})"
@@ -292,11 +309,6 @@ def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> s
     bits += str(first.lanes) if first.lanes > 1 else ""
     texts = map(bare, args)
     return entry.opencl.format(*texts, bits=bits, magnitude=magnitude, infinity=infinity)
-
-
-def _is_apart(value: Operation) -> bool:
-    """Whether a vector's lanes must be kept apart in a function."""
-    return value.lanes > 1 and value.op in FUNCTIONS and FUNCTIONS[value.op].near > 0
 
 
 def _all(value: Operation, *args: str) -> str:
@@ -431,10 +443,30 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 
 def _store(s: Store, to: Printer) -> list[str]:
-    at, value = s.at, _bare(s.value, to)
+    at = s.at
+    if _moves(s):
+        assert isinstance(s.value, MemoryLoad), "it was asked"
+        return _written(_bits(at), _read(_bits(s.value.at), UINT16, to), to)
+    value = _bare(s.value, to)
     if (conversion := _conversion(at.memory.dtype)) is not None:
         return conversion.store(at, value, to)
     return _written(at, value, to)
+
+
+def _moves(s: Store) -> bool:
+    """Whether elements of 16 bits are stored as they are read: no conversion is needed."""
+    dtype = s.at.memory.dtype
+    moved = isinstance(s.value, MemoryLoad) and s.value.at.memory.dtype == dtype
+    return moved and dtype.is_small_float and dtype.bits == UINT16.bits
+
+
+def _bits(at: At) -> At:
+    """The place in its array seen as one of integers."""
+    memory = at.memory
+    if type_name(memory.dtype) == type_name(UINT16):
+        return at
+    name = f"(({_vector(memory, UINT16)}*){memory.name})"
+    return replace(at, memory=replace(memory, name=name, dtype=UINT16))
 
 
 def _written(at: At, value: str, to: Printer) -> list[str]:
@@ -442,19 +474,12 @@ def _written(at: At, value: str, to: Printer) -> list[str]:
     if at.aligned:
         vector = _vector(at.memory, at.memory.dtype, at.lanes)
         return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
-    if _stores_short(at):
-        kind, space = type_name(at.memory.dtype, at.lanes), _SPACE.get(at.memory.scope, "")
-        return [f"{vector_store(kind)}({space}, {value}, {_pointer(at, to)});"]
+    if _is_short_vector(at, at.memory.dtype):
+        _, store = short_vectors(type_name(at.memory.dtype, at.lanes))
+        return [f"{store}({_SPACE.get(at.memory.scope, '')}, {_pointer(at, to)}, {value});"]
     if at.lanes > 1:
         return [f"vstore{at.lanes}({value}, 0, {_pointer(at, to)});"]
     return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
-
-
-def _stores_short(at: At) -> bool:
-    """Whether it is a vector of integers of 16 bits that may start at any of them."""
-    dtype = at.memory.dtype
-    short = dtype.itemsize == _SHORT_BYTES and dtype != FLOAT16
-    return short and at.lanes > 1 and not at.aligned
 
 
 def _wait(_s: Wait, _to: Printer) -> list[str]:
@@ -528,13 +553,18 @@ def _if(s: If, to: Printer) -> list[str]:
 def _load_half(at: At, to: Printer) -> str:
     if at.lanes == 1:
         return f"vload_half({_index(at, to)}, {at.memory.name})"
-    return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
+    if at.aligned:
+        return f"{halves_loader(at.lanes)}({_SPACE[at.memory.scope]}, {_pointer(at, to)})"
+    return f"vload_half{at.lanes}(0, {_pointer(at, to)})"
 
 
 def _store_half(at: At, value: str, to: Printer) -> list[str]:
     if at.lanes == 1:
         return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
-    return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
+    if at.aligned:
+        space = _SPACE[at.memory.scope]
+        return [f"{halves_storer(at.lanes)}({space}, {_pointer(at, to)}, ({value}));"]
+    return [f"vstore_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
 
 
 def _load_small_float(at: At, to: Printer) -> str:
@@ -549,8 +579,21 @@ def _store_small_float(at: At, value: str, to: Printer) -> list[str]:
     return _written(at, f"{storer(at.memory.dtype, at.lanes)}({value})", to)
 
 
-def _loader_lines(dtype: DType, lanes: int) -> list[str]:
-    return [] if has_range_of_float32(dtype) else loader_lines(dtype, lanes)
+def _loader_lines(at: At) -> list[str]:
+    dtype = at.memory.dtype
+    return [] if has_range_of_float32(dtype) else loader_lines(dtype, at.lanes)
+
+
+def _storer_lines(at: At) -> list[str]:
+    return storer_lines(at.memory.dtype, at.lanes)
+
+
+def _halves_loader_lines(at: At) -> list[str]:
+    return halves_loader_lines(at.lanes) if at.aligned else []
+
+
+def _halves_storer_lines(at: At) -> list[str]:
+    return halves_storer_lines(at.lanes) if at.aligned else []
 
 
 def _load_int4(at: At, to: Printer) -> str:
@@ -571,18 +614,18 @@ class Conversion:
     """Elements as values of the compute type."""
     store: Callable[[At, str, Printer], list[str]]
     """Elements set to the text of such a value."""
-    load_lines: Callable[[DType, int], list[str]] | None = None
-    """What stands before kernels that load vectors of so many lanes of the type."""
-    store_lines: Callable[[DType, int], list[str]] | None = None
+    load_lines: Callable[[At], list[str]] | None = None
+    """What stands before kernels that load from such a place."""
+    store_lines: Callable[[At], list[str]] | None = None
     """The same for stores."""
 
 
 CONVERSIONS: Mapping[DType, Conversion] = {
-    FLOAT16: Conversion(_load_half, _store_half),
+    FLOAT16: Conversion(_load_half, _store_half, _halves_loader_lines, _halves_storer_lines),
     INT4: Conversion(_load_int4, _store_int4),
 }
 """Types that OpenCL converts itself, or that are no floats."""
-_SMALL_FLOAT = Conversion(_load_small_float, _store_small_float, _loader_lines, storer_lines)
+_SMALL_FLOAT = Conversion(_load_small_float, _store_small_float, _loader_lines, _storer_lines)
 
 
 def _conversion(dtype: DType) -> Conversion | None:
@@ -593,17 +636,30 @@ def _conversion(dtype: DType) -> Conversion | None:
 def _storage_lines(kernel: Kernel) -> list[str]:
     """The conversions that the kernel's loads and stores need."""
     nodes = [part for part in parts(kernel.body) if isinstance(part, MemoryLoad | Store)]
-    used = dict.fromkeys((type(n) is MemoryLoad, n.at.memory.dtype, n.at.lanes) for n in nodes)
+    used = {
+        (type(n) is MemoryLoad, n.at.memory.dtype, n.at.lanes, n.at.aligned): n.at for n in nodes
+    }
     lines: list[str] = []
-    for is_load, dtype, lanes in used:
+    for (is_load, dtype, *_), at in used.items():
         if (conversion := _conversion(dtype)) is None:
             continue
         maker = conversion.load_lines if is_load else conversion.store_lines
-        lines += maker(dtype, lanes) if maker is not None else []
-    stored = [n.at for n in nodes if isinstance(n, Store) and _stores_short(n.at)]
-    for kind in dict.fromkeys(type_name(at.memory.dtype, at.lanes) for at in stored):
-        lines += vector_store_lines(kind, _SHORT_BYTES)
+        if not is_load and dtype in kernel.converts and at.lanes in ROUNDED_LANES[dtype]:
+            lines += rounding_instruction_lines(dtype, at.lanes)
+        elif maker is not None:
+            lines += maker(at)
+    places = [place for n in nodes for place in _places(n)]
+    short = [at for at in places if _is_short_vector(at, at.memory.dtype)]
+    for kind, lanes in dict.fromkeys((type_name(a.memory.dtype, a.lanes), a.lanes) for a in short):
+        lines += short_vector_lines(kind, lanes)
     return lines
+
+
+def _places(node: MemoryLoad | Store) -> list[At]:
+    """What a load or store touches, as it does."""
+    if isinstance(node, Store) and isinstance(node.value, MemoryLoad) and _moves(node):
+        return [_bits(node.at), _bits(node.value.at)]
+    return [node.at]
 
 
 def _extreme_lines(kernel: Kernel) -> list[str]:
@@ -620,11 +676,12 @@ def _extreme_lines(kernel: Kernel) -> list[str]:
     ]
 
 
-def _apart_lines(kernel: Kernel) -> list[str]:
+def _vector_function_lines(kernel: Kernel) -> list[str]:
     """The functions of vectors that the kernel needs in place of OpenCL's."""
     operations = (part for part in parts(kernel.body) if isinstance(part, Operation))
-    found = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if _is_apart(v))
-    return [line for op, dtype, lanes in found for line in apart_lines(FUNCTIONS[op], dtype, lanes)]
+    used = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if v.op in FUNCTIONS)
+    found = [(FUNCTIONS[op], dtype, lanes) for op, dtype, lanes in used]
+    return [line for each in found if of_vectors(*each) for line in of_vectors_lines(*each)]
 
 
 # -- kernels -----------------------------------------------------------------------------------
@@ -637,7 +694,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
         *_storage_lines(kernel),
         *rounding_lines(body),
         *_extreme_lines(kernel),
-        *_apart_lines(kernel),
+        *_vector_function_lines(kernel),
         *lookup_lines(body),
         *function_lines(kernel.functions),
     ]

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from retune.codegen.source import Pack
+from retune.intrinsics import Intrinsic, intrinsic
 from retune.ir.evaluate import evaluate, evaluate_int
 from retune.ir.expr import (
     Binary,
@@ -54,6 +55,8 @@ from retune.ir.stmt import (
 
 _INNERMOST = {"vectorize": 1, "intrinsic": 2}
 """Loops whose elements lie side by side in a packed operand, lanes of a word each."""
+_ITEMS = "local.1"
+"""Items of a warp that have columns of their own: what they read at once lies side by side."""
 
 _MOST_MOVED = 32
 """Vectors at most of a tile that was moved back to the end of an axis."""
@@ -193,7 +196,8 @@ def pack_constants(
         stored = _in_panels(found) if panels else None
         if stored := stored or _in_one_order(found):
             packs[name], reads = stored
-            made = [_repoint(part, name, own) for part, own in zip(made, reads, strict=True)]
+            buffer = next(load.buffer for own in reads for load in own.values())
+            made = [_repoint(part, buffer, own) for part, own in zip(made, reads, strict=True)]
     return [replace(p, packed=tuple(n for n in p.packed if n in packs)) for p in made], packs
 
 
@@ -222,17 +226,24 @@ def _in_panels(found: "Sequence[Sequence[_Read]]") -> _Stored | None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One read of a constant, and the loops that choose its elements, from the outermost."""
+    """One read of a constant, and the loops that choose its elements, from the outermost.
+
+    Some may be parts of those that there are.
+    """
 
     load: Load
     loops: tuple[For, ...]
+    places: tuple[Expr, ...]
+    """Of each loop: where it is, by the variables that there are."""
+    indices: tuple[Expr, ...]
+    """What is read, by the variables of the loops."""
 
     @property
     def sized(self) -> bool:
         """Whether its order is another one for each size, as where an axis is fused with a batch:
         constants do not depend on sizes."""
         extents = (loop.extent for loop in self.loops)
-        return any(map(size_variables, (*extents, *self.load.indices)))
+        return any(map(size_variables, (*extents, *self.indices)))
 
     @property
     def lane(self) -> For | None:
@@ -264,23 +275,21 @@ class _Read:
             tuple(evaluate_int(e) for e in self.load.buffer.shape),
             tuple(evaluate_int(loop.extent) for loop in self.loops),
             tuple(loop.var for loop in self.loops),
-            self.load.indices,
+            self.indices,
         )
 
     @property
     def order(self) -> object:
         """Equal for reads of one order, whatever the names of their loops."""
         places: dict[Var, Expr] = {loop.var: Var(str(n)) for n, loop in enumerate(self.loops)}
-        return self.pack.extents, tuple(substitute(i, places) for i in self.load.indices)
+        return self.pack.extents, tuple(substitute(i, places) for i in self.indices)
 
     @property
     def packed(self) -> Load:
         """The same element of the packed constant."""
         old = self.load.buffer
         shape = tuple(loop.extent for loop in self.loops)
-        return Load(
-            Buffer(old.name, shape, old.dtype, old.scope), tuple(loop.var for loop in self.loops)
-        )
+        return Load(Buffer(old.name, shape, old.dtype, old.scope), self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,17 +418,45 @@ def _is_constant(load: Load, name: str) -> bool:
 
 def _read(load: Load, path: Sequence[For]) -> _Read:
     used = {v for i in load.indices for v in variables(i)}
-    around = sorted(
-        (loop for loop in path if loop.var in used), key=lambda n: _INNERMOST.get(n.kind, 0)
+    own = [loop for loop in path if loop.var in used]
+    around = sorted(own, key=lambda n: _INNERMOST.get(n.kind, 0))
+    read = _Read(load, tuple(around), tuple(loop.var for loop in around), load.indices)
+    entry = next((intrinsic(loop.intrinsic) for loop in path if loop.intrinsic), None)
+    return read if entry is None or entry.warp is None else _by_items(read, entry)
+
+
+def _by_items(read: _Read, entry: Intrinsic) -> _Read:
+    """What all items of a warp read at once lies side by side, in the order of the items.
+
+    An item reads several packs along the steps, see `Fragment`: the first one of each item comes
+    first, then the second ones. Items along local.0 are the innermost ones.
+    """
+    share = len(entry.operands[1].fragment.steps) if entry.operands[1].fragment else 1
+    items = [loop for loop in read.loops if loop.kind == _ITEMS]
+    others = [loop for loop in read.loops if loop.kind != _ITEMS]
+    number, steps = next((n, x) for n, x in enumerate(others) if x.kind == "intrinsic")
+    if not items or evaluate_int(steps.extent) % share:
+        return read
+    own, part = Var(f"{steps.var.name}.item"), Var(f"{steps.var.name}.share")
+    loops = [
+        *others[:number],
+        replace(steps, var=part, extent=const(share)),
+        *items,
+        replace(steps, var=own, extent=const(evaluate_int(steps.extent) // share)),
+        *others[number + 1 :],
+    ]
+    places: dict[Var, Expr] = {part: steps.var % share, own: steps.var // share}
+    chosen: dict[Var, Expr] = {steps.var: own * share + part}
+    return _Read(
+        read.load,
+        tuple(loops),
+        tuple(places.get(loop.var, loop.var) for loop in loops),
+        tuple(substitute(i, chosen) for i in read.load.indices),
     )
-    return _Read(load, tuple(around))
 
 
-def _repoint(part: Program, name: str, swapped: Mapping[Load, Load]) -> Program:
+def _repoint(part: Program, packed: Buffer, swapped: Mapping[Load, Load]) -> Program:
     """The nest, which reads the packed constant in place of the one of that name."""
-    if not swapped:
-        return part
     body = map_exprs(part.body, Redirection(swapped.get))
-    packed = next(iter(swapped.values())).buffer
-    inputs = tuple(packed if b.name == name else b for b in part.inputs)
+    inputs = tuple(packed if b.name == packed.name else b for b in part.inputs)
     return replace(with_body(part, body), inputs=inputs)

@@ -7,13 +7,22 @@ from functools import partial
 
 import numpy as np
 
+from retune.codegen.kernel import ROUNDED_LANES
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.target import ONE_BASE
-from retune.core.dtypes import INT32, DType, TensorType
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, DType, TensorType
 from retune.core.errors import DeviceError
+from retune.core.target import converting
 from retune.device.opencl import catalogue
-from retune.device.opencl.probing import BASED_PROGRAM, implementations, probe_of
+from retune.device.opencl.probing import (
+    BASED_PROGRAM,
+    HALF_PROGRAM,
+    ROUNDED,
+    implementations,
+    probe_of,
+    rounding_program,
+)
 from retune.device.opencl.runtime import Device
 from retune.device.opencl.staying import groups_stay
 from retune.intrinsics import Implementation, Intrinsic, Signature
@@ -30,6 +39,8 @@ def main(device: str, names: Sequence[str]) -> None:
     opened = Device(handle, spec)
     trials = {name: partial(_has, opened, entry, one) for name, entry, one in implementations()}
     trials |= {ONE_BASE: partial(has_one_base, opened)}
+    trials |= {converting(BFLOAT16): partial(rounds, opened)}
+    trials |= {converting(FLOAT16): partial(converts_halves, opened)}
     trials |= {name: partial(groups_stay, opened, name) for name in WAYS}
     for name, trial in trials.items():
         if name in names:
@@ -55,6 +66,49 @@ def has_one_base(device: Device) -> bool:
         device.enqueue([device.prepare(program, "probe", order, (_WORDS, 1, 1), (1, 1, 1))])
         found.append(device.read(buffers[2], TensorType((_WORDS,), INT32)))
     return bool(np.array_equal(found, [x - y, y - x]))
+
+
+def _numbers() -> np.ndarray:
+    """Floats of all exponents, halves between two of 16 bits, and what is none."""
+    bits = np.random.default_rng(0).integers(0, 1 << 32, ROUNDED, np.uint32, endpoint=False)
+    bits[: ROUNDED // 2] &= 0xFFFF8000
+    found = bits.view(np.float32)
+    found[:6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(np.float32).max]
+    return found
+
+
+def rounds(device: Device) -> bool:
+    """Whether an instruction rounds to bfloat16; it may take the least numbers for zero."""
+    x, lengths = _numbers(), len(ROUNDED_LANES[BFLOAT16])
+    made = TensorType((lengths, ROUNDED), BFLOAT16)
+    buffers = [device.upload(x), device.upload(np.zeros(made.shape, BFLOAT16.numpy))]
+    program = device.build(rounding_program())
+    device.enqueue([device.prepare(program, "probe", buffers, (1, 1, 1), (1, 1, 1))])
+    found = device.read(buffers[1], made).astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = x.astype(BFLOAT16.numpy).astype(np.float32)
+    least = np.abs(x) < np.finfo(np.float32).smallest_normal
+    return all(_same(row, expected, least) for row in found)
+
+
+def _same(found: np.ndarray, expected: np.ndarray, least: np.ndarray) -> bool:
+    either = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    return bool(np.all(either | (least & (found == 0.0))))
+
+
+def converts_halves(device: Device) -> bool:
+    """Whether instructions convert to float16 and back."""
+    x = _numbers()
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    arrays = [x, np.zeros(ROUNDED, np.float16), np.zeros(ROUNDED, np.float32)]
+    buffers = [device.upload(array) for array in arrays]
+    program = device.build(HALF_PROGRAM)
+    groups = (ROUNDED // 16, 1, 1)
+    device.enqueue([device.prepare(program, "probe", buffers, groups, (1, 1, 1))])
+    narrow = device.read(buffers[1], TensorType((ROUNDED,), FLOAT16))
+    wide = device.read(buffers[2], TensorType((ROUNDED,), FLOAT32))
+    return all(np.array_equal(made, expected, equal_nan=True) for made in (narrow, wide))
 
 
 def _has(device: Device, entry: Intrinsic, one: Implementation) -> bool:

@@ -15,16 +15,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from retune.codegen.kernel import Function
+from retune.codegen.kernel import ROUNDED_LANES, Function
 from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import LANGUAGE, function_lines, function_name
+from retune.codegen.opencl.prelude import rounding_instruction_lines, storer
 from retune.codegen.source import Run
 from retune.codegen.target import CPU, ONE_BASE
+from retune.core.dtypes import BFLOAT16, FLOAT16
 from retune.core.keys import content_key
 from retune.core.locking import own_file
 from retune.core.replacing import replacing
-from retune.core.target import DeviceSpec
+from retune.core.target import DeviceSpec, converting
 from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
 from retune.ir.expr import Expr, Load, Var, const, redirect
 from retune.ir.stmt import from_dag
@@ -42,7 +44,38 @@ __kernel void probe(__global uchar* base, const probe_at at)
 """
 """Differences of what lies in two allocations, into a third."""
 
+HALF_PROGRAM = """
+__kernel void probe(__global const float* x, __global half* y, __global float* z)
+{
+#if defined(__F16C__) || defined(__aarch64__)
+  const size_t i = get_global_id(0);
+  vstore_half16(vload16(i, x), i, y);
+  vstore16(vload_half16(i, y), i, z);
+#endif
+}
+"""
+"""Conversions to float16 and back, where the compiler has instructions for them."""
+
+
+def rounding_program() -> str:
+    """Conversions to bfloat16 by an instruction, in vectors of each length."""
+    kind, lengths = BFLOAT16, ROUNDED_LANES[BFLOAT16]
+    lines = [line for n in lengths for line in rounding_instruction_lines(kind, n)]
+    calls = [
+        f"  vstore{n}({storer(kind, n)}(vload{n}(i, x)), i, y + {ROUNDED} * {part});"
+        for part, n in enumerate(lengths)
+    ]
+    head = "__kernel void probe(__global const float* x, __global ushort* y)"
+    loops = [f"  for (int i = 0; i < {ROUNDED // n}; ++i)" for n in lengths]
+    body = [line for pair in zip(loops, calls, strict=True) for line in pair]
+    return "\n".join([*lines, head, "{", *body, "}", ""])
+
+
+ROUNDED = 256
+"""Floats that are rounded by each."""
+
 _LOG = logging.getLogger(__name__)
+CONVERTED = (converting(BFLOAT16), converting(FLOAT16))
 _DEADLINE_S = 120.0
 _VERSION = 2
 """Of the kernels that try implementations: what an earlier version found is probed again."""
@@ -63,8 +96,8 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     Probes it if this machine has not done so yet, which takes a second or two.
     """
     names = [*(name for name, _, _ in implementations()), ONE_BASE]
-    if spec.device_class != "cpu":  # where `persistent` does the same for groups of one item
-        names += WAYS
+    # On processors `persistent` does what `WAYS` do for groups of one item, and GPUs convert.
+    names += CONVERTED if spec.device_class == "cpu" else WAYS
     path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -94,7 +127,10 @@ def _texts() -> str:
         ([*function_lines(Function(e.name, s, x.name) for s in e.signatures(x))], x.options)
         for _, e, x in implementations()
     ]
-    return content_key(_VERSION, *tried, BASED_PROGRAM, *(way.text for way in WAYS.values()))
+    converted = (rounding_program(), HALF_PROGRAM)
+    return content_key(
+        _VERSION, *tried, BASED_PROGRAM, *converted, *(way.text for way in WAYS.values())
+    )
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:

@@ -22,9 +22,10 @@ MOST_NUMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An extent that data decide, of at most so many elements; those of a node are one."""
+    """An extent that data decide, of at most so many elements; equal ones of a node are one."""
 
     most: int
+    axis: int = 0
 
 
 Shape: TypeAlias = "tuple[int | Count, ...]"
@@ -107,6 +108,14 @@ def _top(call: Call) -> Sequence[Shape]:
     return [made, made]
 
 
+def _slice(call: Call) -> Sequence[Shape]:
+    starts = call.shape(1)
+    stated = call.values(3)
+    axes = [axis % len(call.shape()) for axis in stated or range(most(prod(starts)))]
+    extents = enumerate(call.shape())
+    return [tuple(Count(most(e), axis) if axis in axes else e for axis, e in extents)]
+
+
 _RULES: Mapping[str, Callable[[Call], Sequence[Shape]]] = {
     "NonZero": _non_zero,
     "Unique": _unique,
@@ -114,4 +123,5 @@ _RULES: Mapping[str, Callable[[Call], Sequence[Shape]]] = {
     "NonMaxSuppression": _suppression,
     "Range": _range,
     "TopK": _top,
+    "Slice": _slice,
 }

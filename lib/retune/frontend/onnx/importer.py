@@ -54,7 +54,7 @@ def import_model(
 ) -> Graph:
     """The ONNX model as a verified graph; external weights are read from inside `folder`.
 
-    `shapes` may have Dims, and `values` are Dims for the elements of inputs that are sizes: where
+    `shapes` may have Dims, and `values` are what the elements of inputs are, numbers or Dims: where
     slices start, how large an image becomes, how many elements are the largest. With `counts`,
     extents that depend on data are sizes as well, as far as they are bounded (`onnx.counts`);
     otherwise whatever reads such a value runs on the host.
@@ -151,6 +151,6 @@ def _outputs(
                 f"{build.name}: output '{name}' is a sequence or an optional; expected a tensor; "
                 "put SequenceAt or ConcatFromSequence before it"
             )
-        if value != name:
+        if value != name and name not in build.types:
             importer.name_output(name, value)
     return outputs

@@ -1,19 +1,19 @@
 """The inputs and outputs of an ONNX model: their types, open dimensions bound by the user.
 
-Read `input_types`, and `open_shapes` for extents that stay open. A symbol such as `batch` has one
-extent wherever it stands, so that the shape of one input may bind dimensions of others. Whatever is
-left open is asked for once, for all inputs.
+Read `input_types`, and `open_inputs` for extents and values that stay open. A symbol such as
+`batch` has one extent wherever it stands, so that the shape of one input may bind dimensions of
+others. Whatever is left open is asked for once, for all inputs.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import onnx
 
-from retune.core.dims import dim_of, fixed_value, most
-from retune.core.dtypes import DType, TensorType
+from retune.core.dims import SizeValues, at, dim_of, fixed_value, is_fixed, least, most
+from retune.core.dtypes import INT32, DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
 from retune.core.ranges import Extents, Stated, is_open
 from retune.proto.file import element_type
@@ -53,24 +53,23 @@ def input_types(
 
 
 @dataclass(frozen=True, slots=True)
-class OpenShapes:
-    """Shapes that a user states, some of whose extents are sizes with several values."""
+class OpenInputs:
+    """What a user states of inputs: shapes and values, which may depend on sizes."""
 
-    shapes: Mapping[str, tuple[int | str, ...]]
-    """Of inputs and symbols; an extent that is open is the name of its size."""
-    extents: tuple[Extents, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of inputs and symbols."""
+    values: Mapping[str, tuple[int, ...]]
+    """Of inputs of integers: what their elements are, in order."""
+    extents: tuple[Extents, ...] = ()
     """The sizes, in the order of their names."""
 
-    def at(self, values: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        """The shapes for these values of the sizes, numbers or Dims."""
-        return {
-            key: tuple(values[e] if isinstance(e, str) else e for e in shape)
-            for key, shape in self.shapes.items()
-        }
+    def at(self, values: SizeValues) -> "OpenInputs":
+        """The same for these sizes, numbers or Dims."""
+        return OpenInputs(_at(self.shapes, values), _at(self.values, values))
 
     @property
-    def at_hand(self) -> dict[str, tuple[int, ...]]:
-        """The shapes with the sizes as Dims, but those that have a single value by what is assumed
+    def at_hand(self) -> "OpenInputs":
+        """The same with numbers for the sizes that have a single value by what is assumed
         beforehand."""
         values: dict[str, int] = {}
         for each in self.extents:
@@ -79,40 +78,81 @@ class OpenShapes:
         return self.at(values)
 
 
-def open_shapes(
-    graph: onnx.GraphProto, stated: Mapping[str, Sequence[Stated]], stored: Collection[str] = ()
-) -> OpenShapes:
+def _at(shapes: Mapping[str, tuple[int, ...]], values: SizeValues) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(at(e, values) for e in shape) for name, shape in shapes.items()}
+
+
+def open_inputs(
+    graph: onnx.GraphProto,
+    shapes: Mapping[str, Sequence[Stated]],
+    values: Mapping[str, Sequence[Stated]],
+    stored: Collection[str] = (),
+) -> OpenInputs:
     """What is stated of the inputs and symbols of a network.
 
-    A size has the name of the symbol that the model has there, or of the input and its axis, in
-    letters, digits and underscores.
-    Raises: ModelError for extents that state no range, and for a size with two ranges.
+    A size has the name of the symbol that the model has there, of the input and its axis, or of the
+    input and its element if it has several, in letters, digits and underscores.
+    Raises: ModelError for numbers that state no range, for a size with two ranges, and for values
+    of what is no input of integers.
     """
-    entries = [entry for entry in graph.input if entry.name not in stored]
+    entries = {entry.name: entry for entry in graph.input if entry.name not in stored}
+    sizes = _Sizes()
+    found = _open_shapes(entries.values(), shapes, sizes)
+    stated: dict[str, tuple[int, ...]] = {}
+    for name, elements in values.items():
+        count = _count_of_values(name, entries, found)
+        own = _statements(name, elements, count)
+        stated[name] = tuple(
+            sizes.of((name, number), f"{name}_{number}" if count > 1 else name, each, "--value")
+            for number, each in enumerate(own)
+        )
+    return OpenInputs(found, stated, sizes.ordered)
+
+
+class _Sizes:
+    """The sizes that are stated so far, each with one range."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Extents] = {}
+        self._names: dict[Hashable, str] = {}
+
+    def of(self, key: Hashable, wanted: str, stated: Sequence[Stated], option: str) -> int:
+        """What is stated of the symbol or element with that key: a number, or one of a size.
+
+        Raises: ModelError.
+        """
+        if len(stated) == 1 and isinstance(stated[0], int):
+            return stated[0]
+        name = self._names.setdefault(key, _size_name(wanted, self._names.values()))
+        try:
+            extents = Extents.of(name, stated)
+            if extents.size.most > INT32.limits[1]:
+                raise ValueError(f"sizes of at most {INT32.limits[1]}")
+        except ValueError as error:
+            raise ModelError(f"{option} {wanted}={_listed(stated)}: expected {error}") from None
+        if (known := self._found.setdefault(name, extents)) != extents:
+            raise ModelError(
+                f"'{name}' has the ranges {known.size} and {extents.size}; expected one for "
+                f"all inputs; write {option} {extents.size}"
+            )
+        return extents.dim
+
+    @property
+    def ordered(self) -> tuple[Extents, ...]:
+        """All of them, by name."""
+        return tuple(sorted(self._found.values(), key=lambda each: each.size.name))
+
+
+def _open_shapes(
+    entries: Collection[onnx.ValueInfoProto], stated: Mapping[str, Sequence[Stated]], sizes: _Sizes
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of inputs and symbols, in terms of sizes. Raises: ModelError."""
     inputs = {e.name: _dims(e) if _has_rank(e) else [] for e in entries}
     symbols = {dim for dims in inputs.values() for dim in dims if isinstance(dim, str)}
-    found: dict[str, Extents] = {}
-    shapes: dict[str, tuple[int | str, ...]] = {}
-
-    names: dict[str, str] = {}
-
-    def opened(symbol: str, several: Sequence[Stated]) -> str:
-        name = names.setdefault(symbol, _size_name(symbol, names.values()))
-        try:
-            extents = Extents.of(name, several)
-        except ValueError as error:
-            raise ModelError(f"{name}={_listed(several)}: expected {error}") from None
-        if found.setdefault(name, extents) != extents:
-            raise ModelError(
-                f"'{name}' has the ranges {found[name].size} and {extents.size}; expected one for "
-                f"all inputs; write --shape {extents.size}"
-            )
-        return name
-
+    shapes: dict[str, tuple[int, ...]] = {}
     for key, extents in stated.items():
-        alone = key in symbols - inputs.keys() - {_UNNAMED}
-        if alone and (len(extents) > 1 or is_open(extents)):
-            shapes[key] = (opened(key, extents),)
+        if key in symbols - inputs.keys() - {_UNNAMED} and (len(extents) > 1 or is_open(extents)):
+            shapes[key] = (sizes.of(key, key, extents, "--shape"),)
             continue
         dims = [*inputs.get(key, ()), *[_UNNAMED] * len(extents)]
         own = (
@@ -120,11 +160,63 @@ def open_shapes(
             for axis, dim in enumerate(dims)
         )
         shapes[key] = tuple(
-            opened(symbol, [extent]) if isinstance(extent, str) else extent
+            sizes.of(symbol, symbol, [extent], "--shape")
             for symbol, extent in zip(own, extents, strict=False)
         )
-    ordered = tuple(found[name] for name in sorted(found))
-    return OpenShapes(shapes, ordered)
+    return shapes
+
+
+def _count_of_values(name: str, entries: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) -> int:
+    """How many elements the input has whose values are stated.
+
+    Raises: ModelError if it is no input of integers, or if its shape is open.
+    """
+    where = f"--value {name}"
+    entry = entries.get(name)
+    if entry is None:
+        symbols = {dim for e in entries.values() for dim in _dims(e)}
+        if name in symbols - {_UNNAMED}:
+            raise ModelError(
+                f"{where}: expected an input, got the dimension '{name}' of inputs; write --shape "
+                f"{name}=1..8"
+            )
+        raise ModelError(f"{where}: expected an input of integers{_integer_inputs(entries)}")
+    kind = _element_type(entry, "input")
+    if kind.is_float:
+        raise ModelError(
+            f"{where}: expected an input of integers, got one of {kind}{_integer_inputs(entries)}"
+        )
+    bound = {key: extents[0] for key, extents in shapes.items() if len(extents) == 1}
+    dims = shapes.get(name, _dims(entry)) if _has_rank(entry) else shapes.get(name, (_UNNAMED,))
+    known = [bound.get(dim, _UNNAMED) if isinstance(dim, str) else dim for dim in dims]
+    extents = [e for e in known if not isinstance(e, str) and is_fixed(e)]
+    if len(extents) < len(known):
+        raise ModelError(
+            f"{where}: expected an input of a fixed number of elements, got the shape "
+            f"{_listed(known)}; write --shape {name}={_listed([1] * len(known))} beside it"
+        )
+    return prod(extents)
+
+
+def _integer_inputs(entries: Mapping[str, onnx.ValueInfoProto]) -> str:
+    kinds = {name: _element_type(entry, "input") for name, entry in entries.items()}
+    named = [name for name, kind in kinds.items() if not kind.is_float]
+    return f"; these are {', '.join(named)}" if named else "; the network has none"
+
+
+def _statements(name: str, stated: Sequence[Stated], count: int) -> list[Sequence[Stated]]:
+    """What is stated of each element: the same for all, or one after the other.
+
+    Raises: ModelError for another number of them.
+    """
+    if count == 1 or len(stated) == 1:
+        return [stated] * count
+    if len(stated) == count:
+        return [[each] for each in stated]
+    raise ModelError(
+        f"--value {name}={_listed(stated)}: expected one range, or one for each of {count} "
+        f"elements, got {len(stated)}"
+    )
 
 
 def _size_name(symbol: str, taken: Collection[str]) -> str:
@@ -148,12 +240,19 @@ def check_values(types: Mapping[str, TensorType], values: Shapes) -> None:
     """Raises: ModelError for values that are not those of an input of so many integers."""
     for name, elements in values.items():
         kind = types.get(name)
-        integers = kind is not None and kind.dtype.is_integer and kind.fixed
-        if kind is None or not integers or kind.elements != len(elements):
+        whole = kind is not None and not kind.dtype.is_float and kind.fixed
+        if kind is None or not whole or kind.elements != len(elements):
             raise ModelError(
                 f"values are given for '{name}', which is {kind or 'not an input'}; expected an "
                 f"input of {len(elements)} integers"
             )
+        for element in elements:
+            low, high = (kind.dtype if is_fixed(element) else INT32).limits
+            if least(element) < low or most(element) > high:
+                raise ModelError(
+                    f"values are given for '{name}', which is {kind}; expected them from {low} to "
+                    f"{high}; got {element} from {least(element)} to {most(element)}"
+                )
 
 
 def check_outputs(graph: onnx.GraphProto) -> None:

@@ -6,7 +6,7 @@ before transposes: what is left between the array and the product only says wher
 Transposes of what a product makes come before dimensions of one element are added to it.
 """
 
-from retune.core.dims import always_equal
+from retune.core.dims import always_empty, always_equal
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import (
     drop_identity,
@@ -108,7 +108,7 @@ def _split_before_slice(r: GraphRewriter, node: Node) -> str | None:
     chosen = {d for d, n in enumerate(source) if not always_equal(part[d], n)}
     many = {d for d, n in enumerate(part) if not always_equal(n, 1)}
     turned = {d for d, step in enumerate(ints(cut.attrs, "steps")) if step != 1} & many
-    if turned or not all(part) or chosen & many or same_but_ones(part, made):
+    if turned or always_empty(part) or chosen & many or same_but_ones(part, made):
         return None
     places: list[tuple[int, int, int]] = []  # of each dimension: its extent, and what is cut of it
     for there, here in same_blocks(part, made):

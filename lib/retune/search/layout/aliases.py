@@ -79,7 +79,7 @@ def can_have(aliases: AliasGroup, layout: ActivationLayout, network: Network) ->
         return False
     for placed in aliases.groups:
         assert placed.task_key is not None, "it moves channels"
-        task = network.tasks[placed.task_key]
+        task = network.task_of(placed)
         if not supports(task, IOLayouts(layout, layout), placed_shapes(placed, task, graph)):
             return False
         for value, wider, first in inclusions_of(placed.group, graph):

@@ -27,18 +27,18 @@ from retune.search.layout.layouts import (
 
 def is_nhwc_only(placed: PlacedGroup, graph: Graph) -> bool:
     """Whether the group reads and makes NHWC, whatever is assigned: it has no kernel, or one that
-    joins or cuts something else than channels of activations."""
+    joins or cuts something else than channels of activations, or depends on counts."""
     group = placed.group
     moves = any(node.op in ("concat", "slice") for node in group.nodes)
-    bound = group.aside or placed.task_key is None or group.kind == ALIAS
-    return bound or (moves and not moves_channels(placed, graph))
+    bound = group.aside or placed.task_key is None or group.kind == ALIAS or placed.counted
+    return bool(bound) or (moves and not moves_channels(placed, graph))
 
 
 def group_activations(network: Network, placed: PlacedGroup) -> list[tuple[str, bool]]:
     """The activations that a group's task reads and makes, in the task's order: is it made?"""
     if placed.task_key is None or placed.group.aside:
         return []
-    task = network.tasks[placed.task_key]
+    task = network.task_of(placed)
     bound, shapes = bound_values(placed, task), placed_shapes(placed, task, network.graph)
     return [(bound[name], made) for name, made in activations_of(task, shapes).items()]
 
@@ -220,7 +220,7 @@ def _finds(network: Network, placed: PlacedGroup, layout: ActivationLayout, able
     """Whether the group's kernel finds these activations in the layout, all others in NHWC."""
     if placed.task_key is None or placed.group.aside:
         return True
-    task, graph = network.tasks[placed.task_key], network.graph
+    task, graph = network.task_of(placed), network.graph
     shapes, bound = placed_shapes(placed, task, graph), bound_values(placed, task)
     storages = {n: layout_storage(layout, shapes[n]) for n, value in bound.items() if value in able}
     measured = not storages or supports(task, IOLayouts(layout, layout), shapes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from retune.core.dims import always_empty
+from retune.core.dims import always_empty, counts_of
 from retune.core.layouts import NHWC, ActivationLayout, IOLayouts
 from retune.core.target import DeviceSpec
 from retune.search.extract import Network
@@ -135,7 +135,8 @@ def choices_of(network: Network, spec: DeviceSpec) -> LayoutChoices:
     read: dict[str, Layouts] = {}
     for value in (*graph.inputs, *(v for placed in network.groups for v in placed.group.outputs)):
         kind = graph.types[value]
-        if len(kind.shape) == IMAGE_RANK and not always_empty(kind.shape):
+        is_image = len(kind.shape) == IMAGE_RANK and not counts_of(kind.shape)
+        if is_image and not always_empty(kind.shape):
             read[value] = layouts_for(spec, kind)
             made[value] = aliased.get(value, read[value] if value in computed else (NHWC,))
     bound = (v for p in network.groups if is_nhwc_only(p, graph) for v in p.group.inputs)
@@ -160,7 +161,7 @@ def layout_kernels(network: Network, spec: DeviceSpec) -> tuple[LayoutKernel, ..
         read = [value for value, made in activations if not made]
         first = next(iter(read), None)
         output = next((value for value, made in activations if made), None)
-        task = network.tasks[placed.task_key]
+        task = network.task_of(placed)
         shapes = placed_shapes(placed, task, graph)
         nhwc = IOLayouts(pitched.get(first or "", NHWC), pitched.get(output or "", NHWC))
         kernel = LayoutKernel(

@@ -263,7 +263,7 @@ class _Forest:
         group = placed.group
         if placed.task_key is None or group.aside or group.kind == ALIAS:
             return False
-        task = self.network.tasks[placed.task_key]
+        task = self.network.task_of(placed)
         tensors = {t.name: t for t in (*task.dag.placeholders, *task.dag.outputs)}
         names = [name for name, bound in bound_values(placed, task).items() if bound == value]
         return all(n in tensors and storage.can_be(tensors[n].shape) for n in names)

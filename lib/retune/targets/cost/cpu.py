@@ -10,9 +10,10 @@ import numpy as np
 
 from retune.core.dtypes import FLOAT32, itemsize
 from retune.core.target import DeviceSpec
-from retune.ir.expr import Select, loads
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Select, Var, loads, variables
 from retune.ir.te import body_flops
-from retune.schedule.access import Accesses
+from retune.schedule.access import Accesses, AffineAccess
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, BlockNest, Kernel, across, off
 from retune.targets.cost.tiles import tile_cycles
@@ -50,14 +51,23 @@ def _line_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     if result.scope != "global":
         return 0.0 * nest.one
     run, between = result.item_bytes * nest.one, nest.one
+    beside = _neighbours(result, spec.cache_line_bytes)
     for loop in reversed(off(nest.loops, GROUP)):
-        if loop.var in result.last:
+        if loop.var in beside:
             near = core.kept * spec.cache_line_bytes * between <= spec.l1_bytes
             run = run * np.where(near, nest.extent(loop), 1.0)
         elif loop.var in result.moving:
             between = between * nest.extent(loop)
     times = np.maximum(spec.cache_line_bytes / run, 1.0) - 1.0
     return core.returned * times * result.item_bytes * nest.work / spec.cache_line_bytes
+
+
+def _neighbours(result: AffineAccess, line_bytes: int) -> frozenset[Var]:
+    """The variables along which results lie side by side: of the last index, and of the one before
+    it where a row is less than a line."""
+    indices, shape = result.load.indices, result.load.buffer.shape
+    row = evaluate_int(shape[-1]) * result.item_bytes if len(shape) > 1 else line_bytes
+    return result.last | (variables(indices[-2]) if row < line_bytes else frozenset[Var]())
 
 
 @lru_cache(maxsize=1024)
@@ -87,4 +97,6 @@ def _spread(cycles: Array, groups: Array, spec: DeviceSpec, core: Core) -> Array
     """Cycles until the last core is done: each has taken whole groups, and not all at one pace."""
     units = spec.compute_units
     even = groups / units + core.uneven * (1.0 - 1.0 / units)
-    return (cycles / groups + core.group_cycles) * np.maximum(np.ceil(groups / units), even)
+    return (cycles / np.maximum(groups, 1) + core.group_cycles) * np.maximum(
+        np.ceil(groups / units), even
+    )

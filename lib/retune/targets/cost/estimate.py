@@ -1,11 +1,14 @@
 """A static estimate of candidates: the order in which to try them before anything is measured."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
+
 import numpy as np
 
-from retune.core.dims import estimating, spread
+from retune.core.dims import assuming, samples_at_hand
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import sizes_in
-from retune.schedule.space import Candidate, Candidates, Sketch, Space
+from retune.schedule.space import Candidate, Sketch, Space, join
 from retune.targets.cost.nests import kernels
 from retune.targets.devices import rules_for
 
@@ -13,6 +16,8 @@ _SAMPLES = 1024
 _FEW_PREFERRED = 16
 """One of so many candidates meets its sketch's preferences, about."""
 _SEED = 0
+_SIZES = 6
+"""Sizes beside those at hand for which candidates are estimated."""
 _THROUGH_IMAGES = 0.95
 """Time of a program that reads constants through images, as there is one only where that is faster.
 By how much no source says, and nothing was measured: it orders what is equal otherwise."""
@@ -47,35 +52,32 @@ def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
     """What to compile with when no record exists: the best by the estimate, always the same.
 
     Of those that are exact enough to be used unseen, see MOST_ROUNDINGS. A sketch that states an
-    untuned row enters with that row alone.
+    untuned row enters with that row alone. Where extents depend on sizes, it is the best on the
+    geometric mean of the sizes that the program is to serve, of which those at hand are half.
     """
     rng = np.random.default_rng(_SEED)
-    best: tuple[float, Candidates] | None = None
+    entries: list[tuple[int, np.ndarray]] = []
     for number, sketch in enumerate(space.sketches):
         if sketch.roundings > MOST_ROUNDINGS:
             continue
         stated = sketch.untuned
         count = _SAMPLES * (_FEW_PREFERRED if sketch.preferences else 1)
         rows = sketch.sample(count, rng) if stated is None else stated[None]
-        if not len(rows):
-            continue
         rows = sketch.preferred(rows)[:_SAMPLES] if sketch.preferences else rows
-        times = _over_sizes(sketch, rows, spec)
-        winner = int(np.argmin(times))
-        if best is None or times[winner] < best[0]:
-            best = (float(times[winner]), space.population(number, rows[winner : winner + 1]))
-    assert best is not None, "a space has at least one valid candidate"
-    return space.candidate(best[1], 0)
+        if len(rows):
+            entries.append((number, rows))
+    assert entries, "a space has at least one valid candidate"
+    every = join([space.population(number, rows) for number, rows in entries])
+    times = _times([(space.sketches[number], rows) for number, rows in entries], spec)
+    means = times[0] ** max(1, len(times) - 1) * times[1:].prod(axis=0)
+    return space.candidate(every, int(np.argmin(means)))
 
 
-def _over_sizes(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
-    """The estimate of each row; of one whose extents depend on sizes the logarithm of its geometric
-    mean over sizes that stand for all."""
-    points = spread({v.size for v in sizes_in(sketch.program)})
-    if len(points) < 2:
-        return estimate(sketch, rows, spec)
-    total = np.zeros(len(rows))
-    for values in points:
-        with estimating(values):
-            total += np.log(estimate(sketch, rows, spec))
-    return total / len(points)
+def _times(entries: Sequence[tuple[Sketch, np.ndarray]], spec: DeviceSpec) -> np.ndarray:
+    """The estimates of all rows at some sizes that they are to serve. float64 [sizes, rows]"""
+    found: list[np.ndarray] = []
+    own = {v.size for sketch, _ in entries for v in sizes_in(sketch.program)}
+    for values in samples_at_hand(own, _SIZES):
+        with assuming(values) if own else nullcontext():
+            found.append(np.concatenate([estimate(s, rows, spec) for s, rows in entries]))
+    return np.stack(found)

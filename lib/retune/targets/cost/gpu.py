@@ -13,7 +13,7 @@ from functools import reduce
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.intrinsics import intrinsic
+from retune.intrinsics import Intrinsic, intrinsic
 from retune.ir.expr import Expr, Load
 from retune.ir.stmt import For
 from retune.schedule.access import AffineAccess
@@ -58,8 +58,9 @@ class ComputeUnit:
     warp_latency: float = 300.0
     """The same for an instruction of warps: what the next tap reads is asked for before."""
     warp_read: tuple[float, float] = (8.0, 4.0)
-    """Cycles for a warp's read of a step of weights, or of data, of an instruction of warps: lines
-    of 128 bytes that it touches."""
+    """Cycles for a warp's read of `warp_bytes` of the rows of weights, or of data, that a step of
+    an instruction of warps multiplies: lines of 128 bytes that it touches."""
+    warp_bytes: float = 32.0
     l2_bytes: float = 64.0
     """Bytes from the second-level cache in a cycle, all units at once."""
     sector_bytes: float = 32.0
@@ -168,19 +169,21 @@ def _issue(nest: BlockNest, items: Array, warps: Array, slots: float, unit: Comp
     return issued / nest.packs / tile * np.maximum((slots * tile + reads) / unit.issues, reads)
 
 
-def _of_warps(nest: BlockNest) -> bool:
-    """Whether the items of a warp read for each other: whole sectors of every operand."""
-    return any(n.intrinsic and intrinsic(n.intrinsic).warp for n in nest.loops)
+def _of_warps(nest: BlockNest) -> Intrinsic | None:
+    """The instruction by which the items of a warp read for each other: whole sectors of every
+    operand."""
+    found = (intrinsic(n.intrinsic) for n in nest.loops if n.intrinsic)
+    return next((entry for entry in found if entry.warp is not None), None)
 
 
 def _read(nest: BlockNest, operand: AffineAccess, unit: ComputeUnit) -> Array:
     """Cycles for a warp to read what one step of its registers needs of an operand."""
     if operand.scope in ("register", "private"):
         return 0.0 * nest.one
-    if _of_warps(nest):
-        return unit.warp_read[0 if operand.constant else 1] * nest.size(
-            moving(operand, nest.copies)
-        )
+    if (entry := _of_warps(nest)) is not None:
+        lines = unit.warp_read[0 if operand.constant else 1] / unit.warp_bytes
+        step = lines * entry.k * operand.item_bytes
+        return step * nest.size(moving(operand, nest.copies))
     wide, near = unit.registers_of(operand), _near(nest)
     tile, spread = wide * nest.size(moving(operand, nest.copies)), moving(operand, near)
     if operand.scope == "local":
@@ -199,7 +202,7 @@ def _bytes(nest: BlockNest, unit: ComputeUnit) -> Array:
     total, near, groups = 0.0 * nest.one, _near(nest), on(nest.loops, GROUP)
     for operand in nest.accesses.operands:
         if operand.scope in ("global", "constant"):
-            whole = operand.runs_along(near) or _of_warps(nest)
+            whole = operand.runs_along(near) or _of_warps(nest) is not None
             waste = 1.0 if whole else unit.alone_bytes / operand.item_bytes
             touched = nest.footprint(operand, nest.loops) * nest.repeats(operand, groups)
             total = total + touched * waste

@@ -14,7 +14,8 @@ import numpy as np
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Match, intrinsic, match
 from retune.ir.evaluate import Formulas
-from retune.ir.expr import Buffer, Var, const
+from retune.ir.expr import Binary, Buffer, Expr, Var, ceildiv, conjuncts, const, size_variables
+from retune.ir.simplify import affine, simplify
 from retune.ir.stmt import For, blocks, is_compile_time
 from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.space import Sketch
@@ -56,6 +57,8 @@ class BlockNest:
     broadcasts: Sequence[Sequence[tuple[int, int]]]
     """For each read of one number for all lanes: the loops that write it out, by the rows of their
     copies, and of the bytes between what two neighbouring copies read, 0 where that varies."""
+    tails: Sequence[tuple[int, int]] = ()
+    """Rows of how many tiles guards let through along an axis, and how many loops come to."""
     numbers: Array = field(default_factory=lambda: np.empty((0, 0)))
     """Of all candidates. float64 [rows, n]"""
 
@@ -106,8 +109,11 @@ class BlockNest:
 
     @cached_property
     def work(self) -> Array:
-        """Iterations of the block."""
-        return self.size(self.loops)
+        """Iterations of the block, without those past the end of an extent that sizes state."""
+        total = self.size(self.loops)
+        for inside, covered in self.tails:
+            total = total * np.minimum(1.0, self.numbers[inside] / self.numbers[covered])
+        return total
 
     @cached_property
     def copies(self) -> list[For]:
@@ -182,4 +188,25 @@ def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> Blo
             for o in stage.operands
             if o.scope == "global" and not moving(o, on(stage.loops, LANE))
         ],
+        tails=[(row(inside), row(covered)) for inside, covered in _tails(stage)],
     )
+
+
+def _tails(stage: Accesses) -> Iterable[tuple[Expr, Expr]]:
+    """Of each extent to which a guard keeps the block: the tiles inside it, and those that loops
+    come to. Tiles are what is written out: it is done whole, or not at all."""
+    written = [loop.var for loop in on(stage.loops, REGISTER, LANE)]
+    found: dict[frozenset[Var], tuple[Expr, Expr]] = {}
+    for term in conjuncts(stage.block.guard):
+        if not isinstance(term, Binary) or term.op != "lt" or not size_variables(term.b):
+            continue
+        split = affine(simplify(term.a), [loop.var for loop in stage.loops])
+        counting = [n for n in stage.loops if split and n.var in split[0] and n.var not in written]
+        if split is None or not counting or split[1] != const(0):
+            continue
+        covered: Expr = const(1)
+        for loop in counting:
+            covered = covered * loop.extent
+        inside = ceildiv(term.b, split[0][counting[-1].var])
+        found[frozenset(loop.var for loop in counting)] = inside, covered
+    return found.values()

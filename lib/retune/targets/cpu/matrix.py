@@ -97,7 +97,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
         ROW: pixels[-1:],
         LANE: [channels],
     }
-    tile = Tiling(CPU, nest, [*pixels, channels]).apply(s, leading, sampled=sampled, filled=True)
+    tile = Tiling(CPU, nest, [*pixels, channels]).apply(s, leading, sampled=sampled, tail="fill")
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     _order(s, name, plan)

@@ -82,8 +82,8 @@ def row_structure(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
 
 
 def _is_plain(stage: Accesses) -> bool:
-    """True for an unscheduled float32 stage with axes of its own, read element by element."""
-    types = {stage.block.buffer.dtype, *(operand.load.buffer.dtype for operand in stage.operands)}
+    """True for an unscheduled stage in float32 with axes of its own, read element by element."""
+    types = {stage.block.buffer.dtype, *(operand.load.dtype for operand in stage.operands)}
     adjacent = all(operand.adjacent for operand in stage.operands)
     serial = all(loop.kind == "serial" for loop in stage.loops)
     return stage.plain and bool(stage.block.indices) and types == {FLOAT32} and adjacent and serial

@@ -27,7 +27,7 @@ from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
 from retune.targets.cpu.rows import RowReduction, row_structure, schedule_row_program, schedule_rows
-from retune.targets.cpu.tile import RegisterTile, schedule_register_tile
+from retune.targets.cpu.tile import RegisterTile, lay_out_columns, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
 from retune.targets.fusion import (
     accesses,
@@ -96,6 +96,7 @@ def _register_tiles(
     several = sum(example(evaluate_int(loop.extent)) > 1 for loop in stage.results) > 1
     for width in widths:
         packed = find_instruction(stage, spec, "vector lane", width)
+        laid = None if packed else find_instruction(stage, spec, "vector lane", width, laid=True)
         # A window's few steps cost less than a copy of the data; a deep sum may go either way. A
         # mask would stand between a pack and its elements.
         masks = [True] if window else [False, True]
@@ -105,6 +106,8 @@ def _register_tiles(
             masks if can_mask and not packed else [False],
         ):
             yield RegisterTile(width, unrolled, slow, masked, packed)
+            if laid and not masked and not unrolled:
+                yield RegisterTile(width, channels_slow=slow, packed=laid, laid=True)
 
 
 def _masks(program: Program, block: Block) -> list[Block]:
@@ -118,7 +121,10 @@ def schedule_cpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     if anchor is not None and isinstance(structure, RegisterTile | SlidingWindow):
         for stage in _masks(s.program, anchor) if structure.masked else ():
             s.compute_inline(stage.name)
-    inline_elementwise(s, across=anchor is not None)
+    laid: list[str] = []
+    if anchor is not None and isinstance(structure, RegisterTile) and structure.laid:
+        laid = lay_out_columns(s, anchor.name, structure)
+    inline_elementwise(s, across=anchor is not None, kept=laid)
     if isinstance(structure, Fused):
         program = find_row_program(s.program)
         assert program is not None, "the rule was asked whether it fits"

@@ -50,14 +50,24 @@ class RegisterTile:
     """True: padding is a mask on the reduction; False: padded data is written out first."""
     packed: Instruction | None = None
     """What multiplies packs and adds their products up in each lane; None: elements are."""
+    laid: bool = False
+    """True: a stage lays columns that are no constant out by packs."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        extras = [n for n, has in (("masked", self.masked), ("words", self.packed)) if has]
+        extras = {"masked": self.masked, "laid": self.laid, "words": self.packed}
         steps = "window" if self.window else "loops"
-        return ".".join([f"cpu.v{self.lanes}", steps, order, *extras])
+        return ".".join(
+            [f"cpu.v{self.lanes}", steps, order, *(n for n, has in extras.items() if has)]
+        )
+
+
+def lay_out_columns(s: Schedule, name: str, plan: RegisterTile) -> list[str]:
+    """The stage `name` by packs of its columns, and the stages that lay these out."""
+    assert plan.packed is not None, "an instruction asks for packs"
+    return s.restate(name, "words", [plan.packed.entry.pack, 1])
 
 
 def schedule_register_tile(
@@ -75,7 +85,7 @@ def schedule_register_tile(
         group, last = s.split(last, [stage.group])
         leading.append(group)
     channels = TiledAxis(last, _MOST_TILE, plan.lanes)
-    tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled)
+    tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled, tail="clamp")
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     order_reduction(s, name, plan, sampled=sampled)
@@ -116,7 +126,11 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
     """Reduce loops outside the register tile; the tile's loops written out, lanes last."""
     block_loops = s.loops(name)
     reduce = [n for n in block_loops if s.loop(n).reduce]
-    inside = split_pack(s, reduce, plan.packed.entry.pack) if plan.packed else ""
+    inside = ""
+    if plan.laid:
+        inside = reduce.pop()
+    elif plan.packed:
+        inside = split_pack(s, reduce, plan.packed.entry.pack)
     axes = s.axes(name)
     spatial = [n for n in block_loops if n in axes]
     order = list(reduce)

@@ -73,7 +73,9 @@ def schedule_window(
         REGISTER: [*columns, channels],
         LANE: [channels],
     }
-    tile = Tiling(CPU, nest, [channels, *rows, *columns]).apply(s, real[:-2], sampled=sampled)
+    tile = Tiling(CPU, nest, [channels, *rows, *columns]).apply(
+        s, real[:-2], sampled=sampled, tail="clamp"
+    )
     s.compute_at(name, tile[BLOCK][-1])
     taps = _write_out(s, name, plan.lanes)
     tile.run(REGISTER, LANE)

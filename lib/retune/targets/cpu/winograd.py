@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import Program
@@ -28,8 +29,9 @@ from retune.targets.cpu.tile import (
     order_reduction,
     schedule_register_tile,
 )
-from retune.targets.fusion import pack_operands, untouched
-from retune.targets.tiling import fuse_all, made_loops, unroll_all
+from retune.targets.fusion import accesses, pack_operands, untouched
+from retune.targets.instructions import find_instruction
+from retune.targets.tiling import fuse_all, made_loops, sized_tail, unroll_all
 from retune.targets.transforms import (
     Rewritten,
     rewritten,
@@ -54,9 +56,11 @@ def cpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, .
     if spec.lanes_f32 == 1:
         return ()
 
-    def named(_: WinogradConvolution, m: int) -> Iterator[tuple[str, Rule]]:
-        for suffix, rule in {"": schedule_winograd, ".staged": schedule_staged}.items():
-            yield f"{PREFIX}{m}{suffix}", partial(rule, m=m, spec=spec)
+    def named(_: WinogradConvolution, m: int, stored: bool) -> Iterator[tuple[str, Rule]]:
+        if not stored:  # instructions read packs of what another nest has written
+            yield f"{PREFIX}{m}", partial(schedule_winograd, m=m, spec=spec)
+        suffix = ".words" * stored
+        yield f"{PREFIX}{m}.staged{suffix}", partial(schedule_staged, m=m, stored=stored, spec=spec)
 
     return winograd_sketches(program, named)
 
@@ -117,7 +121,7 @@ def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _FusedNest:
     far, tiles, tile = [], [], []
     for loop in every[-2:]:
         middle, near = s.sample_tile(loop, 3, _MAX_TILES)
-        block, inside = s.split(loop, [middle * near], "shift")
+        block, inside = s.split(loop, [middle * near], sized_tail(s, loop, "guard"))
         far.append(block)
         tiles.append(inside)
         tile.append(near)
@@ -152,8 +156,9 @@ def _tile_products(
 
 def _bytes(s: Schedule, stage: str) -> Expr:
     """Size of the private array that a stage fills."""
-    size: Expr = const(4)
-    for extent in s.block(stage).buffer.shape:
+    buffer = s.block(stage).buffer
+    size: Expr = const(buffer.dtype.itemsize)
+    for extent in buffer.shape:
         size = size * extent
     return size
 
@@ -161,21 +166,39 @@ def _bytes(s: Schedule, stage: str) -> Expr:
 # -- three nests -------------------------------------------------------------------------------
 
 
-def schedule_staged(s: Schedule, m: int, spec: DeviceSpec) -> None:
+def schedule_staged(s: Schedule, m: int, *, stored: bool, spec: DeviceSpec) -> None:
     """Schedules every stage; the tile sizes of the products are sampled.
+
+    Of factors that are `stored` in the data's type, an instruction makes the products.
 
     for tile, vector of c: factors[all, tile, vector] = ...     data and rows in registers
     for point: product[point, tiles, f] = ...                   a product of matrices
     for tile, vector of f: out = ...                            columns and outputs in registers
     """
-    conv = rewritten(s, m)
+    conv = rewritten(s, m, stored=stored)
     extents = conv.shape.extents
     loops = split_inputs(s, conv, spec.vector_lanes(extents[conv.shape.depth]))
     transform_inputs(s, conv, _shared(s, loops, spec))
     width = spec.vector_lanes(extents[conv.shape.made])
-    schedule_register_tile(s, conv.product, RegisterTile(width), spec, sampled=True)
+    plan = _products(s, conv, width, spec, stored=stored)
+    schedule_register_tile(s, conv.product, plan, spec, sampled=True)
     _outputs(s, conv, width, spec)
     schedule_rest(s, spec)
+
+
+def _products(
+    s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec, *, stored: bool
+) -> RegisterTile:
+    """How products are tiled: where factors are `stored` in the data's type, by its instruction.
+
+    Raises: ScheduleError where the device has none.
+    """
+    if not stored:
+        return RegisterTile(width)
+    packed = find_instruction(accesses(s, conv.product), spec, "vector lane", width)
+    if packed is None:
+        raise ScheduleError(f"{conv.product}: no instruction makes products of its factors")
+    return RegisterTile(width, packed=packed)
 
 
 def _outputs(s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec) -> None:

@@ -34,8 +34,8 @@ from retune.targets.tiling import (
     REGISTER,
     VIRTUAL,
     TiledLoops,
-    filled_tail,
     fuse_all,
+    sized_tail,
 )
 
 _SLICES = (2, 4, 8, 16, 32)
@@ -176,7 +176,7 @@ def _cut(s: Schedule, cut: GroupTile) -> tuple[list[str], list[str], list[str]]:
         size = const(1)
         for n in inside[: len(inside) - len(lanes)]:
             size = size * n
-        tail = filled_tail(s, loop) if cut.filled else "shift"
+        tail = sized_tail(s, loop, "fill" if cut.filled else "shift")
         parts.append(s.split(loop, [size, *lanes], tail))
     groups, results, lane = [p[0] for p in parts], [p[1] for p in parts], parts[-1][2:]
     s.reorder(*cut.leading, *groups, *results, *lane)

@@ -18,7 +18,7 @@ from retune.core.dims import example, is_multiple
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.stmt import Program
+from retune.ir.stmt import Block, Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Space
@@ -32,6 +32,12 @@ from retune.targets.fusion import (
 )
 from retune.targets.gpu.images import may_be_images
 from retune.targets.gpu.limits import keep_to_limits
+from retune.targets.gpu.panels import (
+    PanelTile,
+    inline_movements,
+    panel_tile,
+    schedule_panels,
+)
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import (
     CrossThreadReduction,
@@ -52,11 +58,11 @@ from retune.targets.gpu.tile import (
     short_depths,
 )
 from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
-from retune.targets.instructions import find_instruction, in_packs
+from retune.targets.instructions import find_instruction, has_warps, in_packs
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Tiled = Contraction | WindowReduction
-Structure = Tiled | WarpTile | CrossThreadReduction | Fused | None
+Structure = Tiled | WarpTile | PanelTile | CrossThreadReduction | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -77,10 +83,11 @@ def gpu_space(program: Program, spec: DeviceSpec) -> Space:
         return name, partial(schedule_gpu, structure=structure, spec=spec)
 
     structures = list(_structures(program, spec))
-    warps = [structure for structure in structures if isinstance(structure, WarpTile)]
+    warps = [s for s in structures if isinstance(s, WarpTile | PanelTile)]
     sketches = legal_sketches(program, map(named, warps))
     # Beside those of warps, tiles of items are never the faster ones, see `gpu.warp`.
-    less = WarpTile | Contraction if sketches else WarpTile
+    settled = any(isinstance(structure, WarpTile) for structure in warps) and sketches
+    less = WarpTile | PanelTile | (Contraction if settled else WarpTile)
     others = (named(structure) for structure in structures if not isinstance(structure, less))
     plain = None if sketches else named(None)
     return Space((*sketches, *legal_sketches(program, others, plain)))
@@ -101,7 +108,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     stage = accesses(s, anchor.name)
     lanes = _LANES if is_multiple(stage.channels, _LANES) else 1
     if stage.contracts:
-        yield from warp_tiles(stage, spec)
+        yield from _by_warps(program, anchor, spec)
         packed = find_instruction(stage, spec, "vector lane", lanes)
         if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
@@ -111,6 +118,23 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     held = [False, True] if padding_of(program, anchor) else [False]
     windows = (WindowReduction(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
     yield from _through_images(windows, stage, spec)
+
+
+def _by_warps(program: Program, anchor: Block, spec: DeviceSpec) -> Iterator[WarpTile | PanelTile]:
+    """The tiles by instructions of warps, where the device has some."""
+    if not has_warps(spec):
+        return
+    masked, moved = Schedule(program), Schedule(program)
+    for padding in padding_of(program, anchor):
+        masked.compute_inline(padding.name)
+    inline_elementwise(masked)
+    if tiles := warp_tiles(accesses(masked, anchor.name), spec):
+        yield from tiles
+        return
+    inline_elementwise(moved)
+    inline_movements(moved, anchor.name)
+    if (panels := panel_tile(accesses(moved, anchor.name), spec)) is not None:
+        yield panels
 
 
 def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
@@ -202,6 +226,8 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             schedule_shared(s, name, structure, spec)
         case WarpTile():
             schedule_warp(s, name, structure)
+        case PanelTile():
+            schedule_panels(s, name, structure)
         case Contraction() | WindowReduction():
             schedule_tile(s, name, structure, spec)
         case None:

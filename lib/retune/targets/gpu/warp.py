@@ -1,6 +1,7 @@
-"""Contractions of bytes on GPUs whose warps multiply matrices (NVIDIA's mma.sync).
+"""Contractions of bytes or of 16-bit floats on GPUs whose warps multiply matrices (NVIDIA's
+mma.sync).
 
-A warp makes thirty-two channels of eight pixels, or a few times as many, and reads bytes where they
+A warp makes thirty-two channels of eight pixels, or a few times as many, and reads them where they
 are: each item a share of the data and of the weights, which are packed for it. Local memory holds
 nothing but sums, where several warps of a group take slices of the reduction; they are what fills a
 device with one small image. H100, ResNet-50 at batch 1: each convolution but the first takes 0.3 to
@@ -20,7 +21,7 @@ from retune.schedule.schedule import Schedule
 from retune.targets.fusion import pack_operands, results_of
 from retune.targets.gpu.slices import GroupTile, sum_in_group
 from retune.targets.gpu.tile import bind_groups, roles
-from retune.targets.instructions import Instruction, find_instruction
+from retune.targets.instructions import Instruction, find_instructions
 from retune.targets.tiling import (
     GROUP,
     ITEM,
@@ -28,14 +29,16 @@ from retune.targets.tiling import (
     REGISTER,
     Level,
     TiledLoops,
-    filled_tail,
+    sized_tail,
     unroll_all,
 )
 
-_MOST_PIXELS = 8
+_PIXELS = (2, 4, 8, 16)
 """Of an item."""
-_MOST_VECTORS = 2
+_VECTORS = (1, 2, 4)
 """Of channels, of an item."""
+_MOST_RESULTS = 128
+"""Of an item: with its shares of the operands they fit 255 registers."""
 _SLICES = (2, 4, 8, 16)
 """Warps of a group that share a reduction."""
 _TOGETHER = (1, 2, 4, 8)
@@ -58,29 +61,45 @@ class WarpTile:
 
 def warp_tiles(stage: Accesses, spec: DeviceSpec) -> list[WarpTile]:
     """The tiles for a reduction; none where the device has none, or it does not come in steps."""
-    instruction = find_instruction(stage, spec, "warp")
+    found = find_instructions(stage, spec, "warp")
+    instruction = next((i for i in found if _fits(stage, i.entry)), None)
     if instruction is None:
         return []
-    entry = instruction.entry
-    first, second = _items_of(entry)
-    *pixels, channels = (evaluate_int(loop.extent) for loop in stage.results)
-    depths = [evaluate_int(loop.extent) for loop in stage.steps]
-    if not all(map(is_fixed, (channels, *depths))):
-        return []
-    steps, rest = divmod(depths[-1], entry.k)
-    match [least(n) for n in pixels if most(n) > 1]:
-        case [*_, rows, columns]:
-            fit = rows >= entry.m and columns >= first
-        case [several]:
-            fit = several >= entry.m * first
-        case _:
-            fit = False
-    if rest or not fit or not stage.plain or stage.group is not None:
-        return []
-    if channels % (second * entry.n):
-        return []
+    steps = evaluate_int(stage.steps[-1].extent) // instruction.entry.k
     slices = any(steps % n == 0 for n in _SLICES)
     return [WarpTile(instruction, sliced) for sliced in ((False, True) if slices else (False,))]
+
+
+def _fits(stage: Accesses, entry: Intrinsic) -> bool:
+    """Whether a reduction comes in steps of an instruction, and fills the tile of a warp."""
+    channels = evaluate_int(stage.results[-1].extent)
+    depths = [evaluate_int(loop.extent) for loop in stage.steps]
+    if not stage.plain or stage.group is not None or not all(map(is_fixed, (channels, *depths))):
+        return False
+    _, second = _items_of(entry)
+    laid = all(o.constant for o in stage.operands if stage.channel in o.moving)
+    if depths[-1] % entry.k or channels < second * entry.n or not laid:
+        return False
+    return bool(_sizes_of(entry, _pixels_of(stage)))
+
+
+def _pixels_of(stage: Accesses) -> list[int]:
+    """The least extents of the last two axes of pixels, or of the one that there is."""
+    extents = (evaluate_int(loop.extent) for loop in stage.results[:-1])
+    return [least(n) for n in extents if most(n) > 1][-2:]
+
+
+def _sizes_of(entry: Intrinsic, pixels: Sequence[int]) -> list[int]:
+    """How many pixels an item may have."""
+    first, _ = _items_of(entry)
+    match pixels:
+        case [rows, columns]:
+            room = rows if columns >= first else 0
+        case [several]:
+            room = several // first
+        case _:
+            room = 0
+    return [n for n in _PIXELS if n % entry.m == 0 and n <= room]
 
 
 def _items_of(entry: Intrinsic) -> tuple[int, int]:
@@ -98,7 +117,7 @@ def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
     out = results_of(s, name)
     sizes = _tile_sizes(s, out, entry)
     pairs = zip(sizes.loops, sizes.parts, strict=True)
-    parts = [s.split(loop, n, filled_tail(s, loop)) for loop, n in pairs]
+    parts = [s.split(loop, n, sized_tail(s, loop, "fill")) for loop, n in pairs]
     loops = _levels(parts)
     s.reorder(*sizes.leading, *(n for level in loops.values() for n in level))
     tile = TiledLoops(s, loops)
@@ -114,12 +133,12 @@ def _tile_sizes(s: Schedule, out: str, entry: Intrinsic) -> GroupTile:
     axes = s.axes(out)
     leading, pixels, channels = roles(s, axes, None)
     first, second = _items_of(entry)
-    extent, beside = least(s.extent(pixels[0])), 1 if len(pixels) > 1 else first
-    fit = [n for n in range(entry.m, _MOST_PIXELS + 1, entry.m) if n * beside <= extent and n != 6]
+    fit = _sizes_of(entry, [least(s.extent(n)) for n in pixels])
     held = s.sample_categorical(f"pixels.{out}", fit)
     extent = s.extent(channels)
-    vectors = [n for n in range(1, _MOST_VECTORS + 1) if n * second * entry.n <= extent]
+    vectors = [n for n in _VECTORS if n * second * entry.n <= extent]
     wide = s.sample_categorical(f"vectors.{out}", vectors)
+    s.require(held * wide * entry.n <= _MOST_RESULTS, "an item's registers spill")
     parts = [[held], [first]] if len(pixels) > 1 else [[first, held]]
     return GroupTile(
         leading=leading,

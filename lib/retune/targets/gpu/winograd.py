@@ -50,8 +50,8 @@ _ITEMS_PER_UNIT = 512
 def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits."""
 
-    def named(found: WinogradConvolution, m: int) -> Iterator[tuple[str, Rule]]:
-        for structure in _structures(found, m, spec):
+    def named(found: WinogradConvolution, m: int, stored: bool) -> Iterator[tuple[str, Rule]]:
+        for structure in () if stored else _structures(found, m, spec):
             rule = partial(schedule_winograd, m=m, structure=structure, spec=spec)
             yield name_of(m, structure), rule
 

@@ -22,7 +22,7 @@ _MOST_TURNS = 4096
 def branch(node: OnnxNode, emit: Emitter) -> None:
     """The branch that a known condition takes; otherwise both, and a choice between results."""
     condition = node.inputs[0]
-    known = emit.known(condition)
+    known = emit.decided(condition)
     if known is not None:
         taken = "then_branch" if bool(known.reshape(-1)[0]) else "else_branch"
         for index, value in enumerate(emit.body(taken, ())):
@@ -42,8 +42,8 @@ def branch(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("Loop", limits="fewer than 4096 turns, if they differ and are counted while importing")
 def loop(node: OnnxNode, emit: Emitter) -> None:
     """Turn after turn, while the count and the condition are known; otherwise on the host."""
-    limit = emit.known(node.inputs[0]) if node.has_input(0) else np.asarray(_MOST_TURNS)
-    going = emit.known(node.inputs[1]) if node.has_input(1) else np.asarray(True)
+    limit = emit.decided(node.inputs[0]) if node.has_input(0) else np.asarray(_MOST_TURNS)
+    going = emit.decided(node.inputs[1]) if node.has_input(1) else np.asarray(True)
     carried: tuple[str, ...] = node.inputs[2:]
     if limit is not None and going is not None and going.all() and node.has_input(0):
         found = _counted_loop(emit, int(limit.max()), carried)

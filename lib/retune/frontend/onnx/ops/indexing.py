@@ -70,17 +70,18 @@ def gather_nd(node: OnnxNode, emit: Emitter) -> None:
     return emit.out("gather", rows, found, axis=0)
 
 
-@onnx_op("OneHot", since=9, limits="depth known while importing")
+@onnx_op("OneHot", since=9, limits="depth known while importing, or a size")
 def one_hot(node: OnnxNode, emit: Emitter) -> None:
     """`on` where the index (negative from the end) is the place along a new axis, else `off`."""
     indices, _, values = node.inputs
-    depth = int(emit.contents(1, "the depth").reshape(-1)[0])
+    depth = emit.whole_number(1, "the depth")
     shape = emit.shape(indices)
     axis = positive_axis(node.integer("axis", -1), len(shape) + 1)
     column = emit.reshaped(emit.cast(indices, INT64), (*shape[:axis], 1, *shape[axis:]))
-    places = np.arange(depth, dtype=np.int64).reshape(depth, *(1,) * (len(shape) - axis))
-    ahead = emit.temp("equal", column, emit.stored("places", places))
-    behind = emit.temp("equal", column, emit.stored("places_from_end", places - depth))
+    rest = len(shape) - axis
+    line, steps = (depth, *(1,) * rest), (1, *(0,) * rest)
+    ahead = emit.temp("equal", column, emit.counted("places", line, steps))
+    behind = emit.temp("equal", column, emit.counted("places_from_end", line, steps, -depth))
     off, on = (
         emit.reshaped(emit.part(values, 0, at, 1, label), ())
         for at, label in enumerate(("off", "on"))

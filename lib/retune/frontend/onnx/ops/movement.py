@@ -2,9 +2,17 @@
 
 from math import prod
 
+import numpy as np
+
 from retune.core.dims import always_equal, is_fixed, never_above
 from retune.core.errors import ModelError
-from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
+from retune.frontend.onnx.ops.registry import (
+    Emitter,
+    NotConstant,
+    OnnxNode,
+    onnx_op,
+    positive_axis,
+)
 from retune.ops.shapes import broadcast_shapes
 
 
@@ -80,9 +88,12 @@ def concat(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("Slice", since=10, limits="ranges known while importing")
 def strided_slice(node: OnnxNode, emit: Emitter) -> None:
     """A range of each axis, in steps; all that says them are inputs from opset 10 on."""
-    starts, ends = emit.listed("starts", 1, "the starts"), emit.listed("ends", 2, "the ends")
+    try:
+        starts, ends = emit.listed("starts", 1, "the starts"), emit.listed("ends", 2, "the ends")
+        steps = emit.listed("steps", 4, "the steps") or (1,) * len(starts)
+    except NotConstant:
+        return _picked(node, emit)
     axes = emit.listed("axes", 3, "the axes") or range(len(starts))
-    steps = emit.listed("steps", 4, "the steps") or (1,) * len(starts)
     shape = emit.shape(node.inputs[0])
     begins, strides, extents = [0] * len(shape), [1] * len(shape), list(shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -98,6 +109,30 @@ def strided_slice(node: OnnxNode, emit: Emitter) -> None:
         steps=tuple(strides),
         extents=tuple(extents),
     )
+    return None
+
+
+def _picked(node: OnnxNode, emit: Emitter) -> None:
+    """The elements of ranges that are computed: the host finds their numbers along each axis.
+
+    Raises: NotConstant where that is no better than the whole on the host.
+    """
+    data, shape = node.inputs[0], emit.shape(node.inputs[0])
+    count = emit.shape(node.inputs[1])[0]
+    axes = emit.listed("axes", 3, "the axes") or range(count)
+    if emit.known(data) is not None or not all(map(is_fixed, (count, *shape))):
+        raise NotConstant("the ranges are computed; expected data of fixed extents on the device")
+    said = [node.inputs[i] if node.has_input(i) else "" for i in (1, 2, 4)]
+    for number, axis in enumerate(axes):
+        place = positive_axis(axis, len(shape))
+        starts, ends, steps = (part and emit.part(part, 0, number, 1) for part in said)
+        numbers = emit.stored(f"numbers{number}", np.arange(shape[place]))
+        inputs = (numbers, starts, ends, "", steps)
+        picked = emit.onnx("Slice", *inputs, label=f"picked{number}", opset=node.opset)
+        if picked not in emit.build.types:
+            raise NotConstant("the ranges are computed; expected counts to be sizes")
+        data = emit.temp("gather", data, picked, axis=place, label=f"axis{number}")
+    emit.out("identity", data)
 
 
 def sliced(extent: int, start: int, end: int, step: int) -> tuple[int, int]:

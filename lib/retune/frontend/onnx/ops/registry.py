@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, helper
 
-from retune.core.dims import always_equal, always_same, is_fixed
+from retune.core.dims import always_equal, always_same, is_fixed, sizes_of
 from retune.core.dtypes import INT64, DType, TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.values import Values
@@ -150,16 +150,40 @@ class Emitter:
         """The value's contents, if they are known at import."""
         return self.build.constants.get(value)
 
+    def decided(self, value: str) -> Array | None:
+        """The value's contents, if they are known at import: those for the sizes at hand alone,
+        where they depend on sizes."""
+        extents = self.build.extents.get(value)
+        if extents is None:
+            return self.known(value)
+        return np.asarray([int(e) for e in extents.reshape(-1)], np.int64).reshape(extents.shape)
+
     def contents(self, index: int, what: str) -> Array:
         """The contents of an input that must be known. Raises: NotConstant naming it."""
         value = self.node.inputs[index]
         array = self.build.contents(value)
         if array is None:
-            raise NotConstant(
-                f"{what} (input '{value}') depends on the network's input; expected a constant: "
-                "make it an initializer, or fold the model's constants first"
-            )
+            raise NotConstant(f"{what} (input '{value}') {self._remedy(value)}")
         return array
+
+    def _remedy(self, value: str) -> str:
+        """What a value that is not known follows from, and what the user can do."""
+        if value in self.build.extents:
+            sizes = ", ".join(sorted(map(str, sizes_of(self.build.extents[value].reshape(-1)))))
+            return f"depends on {sizes}; expected a single number: write one of the range"
+        inputs = self.build.inputs_of(value)
+        types = [self.build.types[name] for name in inputs]
+        if inputs and all(t.fixed and not t.dtype.is_float for t in types):
+            several = " and ".join(f"'{name}'" for name in inputs)
+            options = " ".join(f"--value {name}=1..8" for name in inputs)
+            return (
+                f"follows from the values of the network's input {several}; expected their range: "
+                f"write {options}, or such numbers as they have"
+            )
+        return (
+            "depends on the network's input; expected a constant: make it an initializer, or fold "
+            "the model's constants first"
+        )
 
     def index_list(self, index: int, what: str) -> tuple[int, ...]:
         """The contents of an input as integers, which may depend on sizes. Raises: NotConstant."""

@@ -81,7 +81,8 @@ def covering_counts(
             made = make()
         note(c for c in assumed.conditions if not c.counted)
         own = tuple(c for c in assumed.conditions if c.counted)
-        _check_alone(own, counts)
+        if further := _further(own, counts):
+            return covering_counts({*counts, *further}, elements, make)
         met = _meeting(own, values)
         earlier = [a.conditions for a in found if (met & _meeting(a.conditions, values)).any()]
         found.append(Alternative(made, own, tuple(earlier)))
@@ -107,13 +108,17 @@ def _meeting(conditions: Conditions, values: Mapping[str, Any]) -> np.ndarray:
     return met
 
 
-def _check_alone(conditions: Conditions, counts: Collection[Size]) -> None:
+def _further(conditions: Conditions, counts: Collection[Size]) -> set[Size]:
+    """Counts besides these that conditions are on. Raises: InputError for other sizes."""
+    found: set[Size] = set()
     for condition in conditions:
-        if others := condition.dim.sizes - {*counts}:
+        found |= condition.dim.sizes - {*counts}
+        if others := sorted(size.name for size in found if not size.counted):
             raise InputError(
                 f"expected kernels whose conditions on counts name no other sizes; got "
-                f"'{condition}'; give {', '.join(sorted(s.name for s in others))} single extents"
+                f"'{condition}'; give {', '.join(others)} single extents"
             )
+    return found
 
 
 def _values(counts: Collection[Size]) -> dict[str, Any]:
@@ -121,6 +126,12 @@ def _values(counts: Collection[Size]) -> dict[str, Any]:
     sizes = sorted(counts, key=lambda size: size.name)
     axes = np.meshgrid(*(_looked_at(size, len(sizes)) for size in sizes), indexing="ij")
     return {size.name: axis.reshape(-1) for size, axis in zip(sizes, axes, strict=True)}
+
+
+def looks_at_all(counts: Collection[Size]) -> bool:
+    """Whether `covering_counts` looks at each value of these: it serves them all then."""
+    most = int(_MOST_VALUES ** (1 / max(1, len(counts))))
+    return all(len(size.values) <= most for size in counts)
 
 
 def _looked_at(size: Size, counts: int) -> np.ndarray:

@@ -5,10 +5,11 @@ from math import prod
 
 import pytest
 
-from retune.bundle.alternatives import covering_counts
+from retune.bundle.runtime.hosting import CountedValue
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import Size, apart, assuming, at, dim_of
 from retune.core.errors import InputError
+from retune.search.alternatives import covering_counts
 
 FOUND, KEPT = Size("found", 0, 40, counted=True), Size("kept", 0, 9, counted=True)
 N, M = dim_of(FOUND), dim_of(KEPT)
@@ -62,3 +63,17 @@ def test_conditions_on_other_sizes_are_those_of_the_program() -> None:
 def test_too_many_programs_are_refused() -> None:
     with pytest.raises(InputError, match="more than 16 would be needed for one task"):
         covering_counts([FOUND], N, lambda: [int(N)])
+
+
+def test_a_count_that_no_launch_serves_is_noticed() -> None:
+    value = CountedValue("k", 8 * N, ((N // 16, 1), (0, 1)))
+    assert value.is_made({}) and value.is_made({"found": 0}) and value.is_made({"found": 16})
+    assert not value.is_made({"found": 15})
+
+
+def test_conditions_on_further_counts_are_taken_in() -> None:
+    with apart():
+        (alternatives,) = covering_counts([FOUND], N, lambda: [N + M > 12])
+    served = {each.made: each.conditions for each in alternatives}
+    assert {*served} == {True, False}
+    assert all({*c.dim.sizes} == {FOUND, KEPT} for own in served.values() for c in own)

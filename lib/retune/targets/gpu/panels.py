@@ -1,0 +1,213 @@
+"""Matrix products by warps whose operands go through local memory.
+
+The items of a group copy panels of both operands, in the layout that an instruction of warps reads
+and filled up with zeros, and each warp multiplies its part of them. Operands may lie anyhow, so
+that products of two activations go this way (attention), and any number of steps will do. Read
+`panel_tile`, then `schedule_panels`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from retune.core.dims import is_fixed
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.intrinsics import Intrinsic, Match, intrinsics
+from retune.intrinsics.matching import matching_block
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Load, Var, const, substitute, variables
+from retune.ir.flat import flat_index
+from retune.ir.simplify import Range, polynomial, simplify
+from retune.ir.stmt import Block, For
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+from retune.schedule.stages import readers
+from retune.targets.fusion import accesses, results_of
+from retune.targets.gpu.tile import bind_groups, share
+from retune.targets.instructions import Instruction
+from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, TiledLoops, sized_tail, unroll_all
+
+_PIXELS = (2, 4, 8)
+"""Rows of an item."""
+_VECTORS = (1, 2)
+"""Of columns, of an item."""
+_WARPS = (1, 2, 4, 8)
+"""Of a group: each has rows of its own."""
+_MOST_RESULTS = 64
+"""Of an item."""
+_DEPTHS = (1, 2, 4)
+"""Steps of the instruction between two copies."""
+_COPIED = 8
+"""Elements that an item copies at once, where they lie side by side: 16 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelTile:
+    """The structural choices of one sketch."""
+
+    instruction: Instruction
+
+    @property
+    def name(self) -> str:
+        """Name of the sketch."""
+        return f"gpu.v{self.instruction.entry.n}.warp.panels"
+
+
+def panel_tile(stage: Accesses, spec: DeviceSpec) -> PanelTile | None:
+    """The tile for a product; None where the device has no instruction for it, or it is small."""
+    if not stage.plain or stage.group is not None or not stage.steps:
+        return None
+    if any(loop.extent != const(1) for loop in stage.steps[:-1]):
+        return None  # a window's taps would be copied again and again
+    steps, roles = evaluate_int(stage.steps[-1].extent), _roles(stage)
+    if roles is None or not is_fixed(steps):
+        return None
+    sizes = [evaluate_int(loop.extent) for loop in roles]
+    found = [i for i in _instructions(stage, spec) if _fills(i.entry, sizes)]
+    # That which fills up fewest steps, and of two such the one with more steps at once.
+    least = min(found, key=lambda i: (-steps % i.entry.k, -i.entry.k), default=None)
+    return None if least is None else PanelTile(least)
+
+
+def inline_movements(s: Schedule, name: str) -> None:
+    """Movements that the product alone reads are part of it: its panels are copied anyhow."""
+    for other in reversed(s.blocks()):
+        block = s.block(other)
+        moves = isinstance(block.value, Load) and block.reducer is None and block.guard is None
+        if moves and readers(s.program, block.buffer) == [s.block(name)]:
+            s.compute_inline(other)
+
+
+def _instructions(stage: Accesses, spec: DeviceSpec) -> Iterator[Instruction]:
+    """The instructions of warps that multiply a stage's operands, wherever they lie."""
+    along = stage.steps[-1].var
+    for entry in intrinsics():
+        found = matching_block(entry, stage.block, [along] * len(entry.axes))
+        if entry.warp is not None and not entry.rounds and isinstance(found, Match):
+            chosen = entry.implementation(found.signature(), spec.instructions)
+            if chosen is not entry.implementations[-1]:
+                yield Instruction(entry, chosen)
+
+
+def _fills(entry: Intrinsic, sizes: Sequence[int]) -> bool:
+    """Whether so many rows and columns fill the tile of a warp."""
+    assert entry.warp is not None, "it is one of warps"
+    rows, columns = sizes
+    fit = rows >= entry.warp.first * entry.m and columns >= entry.warp.second * entry.n
+    return is_fixed(rows) and is_fixed(columns) and fit
+
+
+def _roles(stage: Accesses) -> tuple[For, For] | None:
+    """The loops over rows and columns of a product; None where it has none.
+
+    Rows are along the innermost axis that moves one operand alone, and columns along the last one.
+    """
+    column, found = stage.channel, [o.load for o in stage.operands]
+    if len(found) != 2 or column is None:
+        return None
+    moved = [{v for i in load.indices for v in variables(i)} for load in found]
+    owners = [n for n, own in enumerate(moved) if column in own]
+    if len(owners) != 1:
+        return None
+    rows = moved[1 - owners[0]] - moved[owners[0]]
+    own = [n for n in stage.results if n.var in rows and n.extent != const(1)]
+    last = next((n for n in stage.results if n.var == column), None)
+    return (own[-1], last) if own and last is not None else None
+
+
+def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
+    """The product `name` under the tiles of its epilogue; tile sizes are sampled."""
+    entry = structure.instruction.entry
+    assert entry.warp is not None, "it is one of warps"
+    inline_movements(s, name)
+    roles = _roles(accesses(s, name))
+    if roles is None:
+        raise ScheduleError(f"{name}: expected rows and columns")
+    place = [loop.var for loop in accesses(s, name).results].index(roles[0].var)
+    copies = s.restate(name, "panels", [entry.pack, entry.k])
+    out = results_of(s, name)
+    axes = s.axes(out)
+    tile, leading = _tile(s, out, axes, place - len(accesses(s, name).results), entry)
+    bind_groups(s, tile, leading)
+    tile.run(ITEM)
+    s.compute_at(name, tile[ITEM][-1])
+    outer = _accumulate(s, name, place, entry)
+    for copy in copies:
+        _copy(s, copy, outer, tile, entry.pack)
+    tile.run(REGISTER, LANE)
+
+
+def _tile(
+    s: Schedule, out: str, axes: Sequence[str], place: int, entry: Intrinsic
+) -> tuple[TiledLoops, list[str]]:
+    """The loops of the epilogue as a tile, and those that only number tiles."""
+    assert entry.warp is not None, "it is one of warps"
+    first, second = entry.warp.first, entry.warp.second
+    rows, columns = axes[place], axes[-1]
+    extents = [s.extent(n) for n in (rows, columns)]
+    units = (first, second * entry.n)
+    sizes = [
+        [n for n in options if n * unit <= extent]
+        for options, unit, extent in zip((_PIXELS, _VECTORS), units, extents, strict=True)
+    ]
+    fit = [n for n in _WARPS if n * first * entry.m <= extents[0]]
+    warps = s.sample_categorical(f"warps.{out}", fit)
+    held = s.sample_categorical(f"pixels.{out}", sizes[0])
+    wide = s.sample_categorical(f"vectors.{out}", sizes[1])
+    s.require(held * wide * entry.n <= _MOST_RESULTS, "an item's registers spill")
+    s.require(warps * held * first <= extents[0], "a group has more rows than there are")
+    group, warp, near, row = s.split(rows, [warps, first, held], sized_tail(s, rows, "fill"))
+    parts = s.split(columns, [second, wide, entry.n], sized_tail(s, columns, "fill"))
+    strip, item, vector, lane = parts
+    leading = [n for n in axes[:-1] if n != rows]
+    s.reorder(*leading, group, strip, warp, item, near, row, vector, lane)
+    loops = {
+        GROUP: [group, strip],
+        ITEM: [warp, item, near],
+        REGISTER: [row, vector],
+        LANE: [lane],
+    }
+    return TiledLoops(s, loops), leading
+
+
+def _accumulate(s: Schedule, name: str, place: int, entry: Intrinsic) -> str:
+    """The product of an item: copies, then steps between them, then registers, the instruction
+    inside. Gives the loop around the copies."""
+    steps = s.reduce_loops(name)
+    near = steps[-1:] if entry.pack > 1 else []
+    *window, far = steps[: len(steps) - len(near)]
+    packs = entry.k // entry.pack
+    count = s.extent(far) // packs
+    depth = s.sample_categorical(f"depth.{name}", [n for n in _DEPTHS if count % n == 0])
+    outer, inner, packs_loop = s.split(far, [depth, packs])
+    axes = s.axes(name)
+    held, channels = axes[place], axes[-1]
+    others = [n for n in axes if n in s.loops(name) and n not in (held, channels)]
+    held, row = s.split(held, [entry.m])
+    vector, lane = s.split(channels, [entry.n])
+    s.reorder(*window, outer, inner, *others, held, vector, row, packs_loop, lane, *near)
+    unroll_all(s, [*others, held, vector])
+    s.tensorize(row, entry.name)
+    return outer
+
+
+def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, pack: int) -> None:
+    """A panel copied by all items, by whole vectors where they lie side by side."""
+    block = s.block(copy)
+    width = next((n for n in (_COPIED, pack) if _side_by_side(block, n)), 1)
+    s.compute_at(copy, at, "local")
+    share(s, s.loops(copy)[-len(block.indices) :], tile, width)
+
+
+def _side_by_side(block: Block, count: int) -> bool:
+    """Whether so many neighbours of a copy are neighbours where they are read, in whole vectors."""
+    value, last = block.value, block.indices[-1]
+    if not isinstance(value, Load) or not isinstance(last, Var):
+        return False  # some of them are zeros
+    lane = Var("lane")
+    at = substitute(flat_index(value.buffer, value.indices), {last: last * count + lane})
+    terms = polynomial(simplify(at, {lane: Range(0, count - 1)}))
+    return terms.pop((lane,), 0) == 1 and not any(
+        step % count or any(lane in variables(atom) for atom in monomial)
+        for monomial, step in terms.items()
+    )
