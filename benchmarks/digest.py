@@ -30,7 +30,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.codegen.network.resident import WAYS
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import ONE_BASE
-from retune.core.dtypes import INT8
+from retune.core.dtypes import INT8, DType
 from retune.core.errors import RetuneError
 from retune.core.keys import content_key
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
@@ -39,6 +39,7 @@ from retune.device.simulated.accelerator import config_of, described
 from retune.frontend.models import load_model
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.precision import Precision
 from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.samples import random_samples
@@ -99,12 +100,16 @@ def network_of(model: str, spec: DeviceSpec) -> Network:
         settings = fitted(QuantizeSettings(), spec)
     elif form == "vta":
         settings = replace(POWER2, weight_bits=8, bias_correction=False, skip_conv_layers=(0,))
-    return _network(name, form, settings, spec.keeps_half, spec.accelerator)
+    return _network(name, form, settings, spec.stored, spec.accelerator)
 
 
 @lru_cache(maxsize=4)
 def _network(
-    name: str, form: str, settings: QuantizeSettings | None, half: bool, accelerator: str
+    name: str,
+    form: str,
+    settings: QuantizeSettings | None,
+    stored: frozenset[DType],
+    accelerator: str,
 ) -> Network:
     graph = _loaded(name)
     if settings is not None:
@@ -113,7 +118,7 @@ def _network(
     if config is not None:
         graph = packed_network(graph, config)
     layout = "NCHW" if form == "nchw" else "NHWC"
-    return extract(optimise(graph, layout, half=half), accelerator=config)
+    return extract(optimise(graph, layout, precision=Precision(own=stored)), accelerator=config)
 
 
 @lru_cache(maxsize=1)

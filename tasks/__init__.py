@@ -1,8 +1,8 @@
 """The stages as Prefect tasks: one file for each, in the order of the chain.
 
-import_network, quantize, extract, tune, layout, select, compile_bundle, verify, benchmark, report,
-promote; and for nights plan, champion, retrain, compact. TASKS holds each under its stage, as
-`AsTasks` wants them.
+import_network, quantize, precision, extract, tune, layout, select, compile_bundle, verify,
+benchmark, report, promote; and for nights plan, champion, retrain, compact. TASKS holds each under
+its stage, as `AsTasks` wants them.
 """
 
 from retune.prefect.stage_task import TASKS
@@ -15,6 +15,7 @@ from tasks import (
     import_network,
     layout,
     plan,
+    precision,
     promote,
     quantize,
     report,
@@ -34,6 +35,7 @@ __all__ = [
     "import_network",
     "layout",
     "plan",
+    "precision",
     "promote",
     "quantize",
     "report",

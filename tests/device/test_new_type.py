@@ -18,6 +18,7 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.precision import Precision
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, placeholder, stored
 from retune.schedule.schedule import Schedule
@@ -120,7 +121,7 @@ def test_a_network_of_a_new_type_is_imported_bundled_and_run(tmp_path: Path):
         {"w": rng.standard_normal((32, 16)).astype(dtype.numpy)},
     )
     graph = load_file(path)
-    network = extract(optimise(graph, half=True))
+    network = extract(optimise(graph, precision=Precision(own=frozenset({dtype}))))
     device = opened("profile:mali-g76@pocl")
     plan = build_plan(network, {}, device.spec, model_key="m", notes={})
     assert dtype in {b.dtype for b in plan.buffers if b.role == "weight"}

@@ -7,6 +7,7 @@ from retune.core.dtypes import FLOAT16, FLOAT32, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.precision import Precision
 from retune.graph.passes.storage import in_compute_types
 from retune.search.extract import extract
 from tests.external.on_device import compile_network
@@ -42,7 +43,7 @@ def assert_agrees(seed: int) -> None:
     inputs = random_inputs(graph, seed)
     meant = run_graph(in_compute_types(graph), inputs)
     for profile in PROFILES:
-        network = extract(optimise(graph, half=True))
+        network = extract(optimise(graph, precision=Precision(own=frozenset({FLOAT16}))))
         found = compile_network(network, device=f"profile:{profile}@pocl").run(inputs)
         for name, expected in meant.items():
             where = f"seed {seed}, {profile}: {name}"

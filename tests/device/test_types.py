@@ -16,9 +16,11 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.compare import tolerance_of, verify
 from retune.bundle.verify.peers import open_peer
+from retune.core.dtypes import FLOAT16
 from retune.core.errors import InputError
 from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import Layout, optimise
+from retune.graph.passes.precision import Precision
 from retune.search.extract import extract
 from tests.external.on_device import compile_graph, compile_network, pocl
 from tests.support.networks import node
@@ -42,7 +44,7 @@ def test_a_network_of_float16_agrees_with_onnxruntime(tmp_path: Path, layout: La
 def test_float16_stays_in_memory_where_devices_have_it(tmp_path: Path, profile: str):
     """With local memory, and without; no kernel computes with it, and none needs an extension."""
     path = half_network(tmp_path / "net.onnx")
-    network = extract(optimise(load_file(path), half=True))
+    network = extract(optimise(load_file(path), precision=Precision(own=frozenset({FLOAT16}))))
     module = compile_network(network, device=f"profile:{profile}@pocl")
     plan = module.plan
     assert {b.dtype for b in plan.buffers if b.role == "weight"} == {"float16"}

@@ -23,6 +23,8 @@ from retune.targets.vta.step import OffloadedStep, open_offloaded
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
+PRECISION_NOTE = "precision"
+"""Note on what the float32 of the network is stored as; bundles in float32 have none."""
 RECIPE_NOTE = "recipe"
 """What made integers of the network, see `graph.quantize.recipe`; not there for floats."""
 LABELS_NOTE = "labels"

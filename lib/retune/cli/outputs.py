@@ -157,6 +157,7 @@ class _Verified(TypedDict):
     used: float
     decision: str
     notes: list[str]
+    top1: float | None
     max_error: float
     largest_error: str
 
@@ -182,6 +183,8 @@ class _Tuned(TypedDict):
     latency: list[Latency]
     sizes: list[_AtSizes]
     slow: str
+    precision: str
+    gain: str
     settled: str
     failed: dict[str, str]
 

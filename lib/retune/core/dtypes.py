@@ -188,6 +188,12 @@ FLOAT32 = define("float32", "float", 32, exponent=8)
 FLOAT64 = define("float64", "float", 64, exponent=11)
 FLOAT16 = define("float16", "float", 16, exponent=5, compute=FLOAT32, tolerance=2e-3)
 BFLOAT16 = define("bfloat16", "float", 16, exponent=8, compute=FLOAT32, tolerance=1.6e-2)
+TF32 = define(
+    "tf32", "float", 19, exponent=8, compute=FLOAT32, tolerance=2e-3, in_graphs=False,
+    in_arrays=False,
+)  # fmt: skip
+"""A float32 whose mantissa is rounded to ten bits, as matrix units of GPUs read it. Memory holds
+float32: products alone have operands of that type, see `ops.linear.product`."""
 FLOAT8_E4M3FN = define(
     "float8_e4m3fn", "float", 8, exponent=4, specials="fn", compute=FLOAT32, tolerance=1.25e-1,
     in_graphs=False,
@@ -229,6 +235,8 @@ def _numpy(dtype: DType) -> "np.dtype[Any]":
 
     if dtype is INT7:
         return np.dtype(np.int8)
+    if dtype is TF32:
+        return np.dtype(np.float32)
     try:
         return np.dtype(str(dtype))
     except TypeError:

@@ -68,6 +68,8 @@ class KernelTime:
     bytes: int = 0
     roofline: float | None = None
     """Share of what the machine's ceilings, measured in the same process, allow."""
+    in_16_bits: float | None = None
+    """Part of its time that the ceilings allow with values of 16 bits; None: not known."""
     host: bool = False
     """True for a host step."""
     simulated: bool = False
@@ -84,6 +86,17 @@ class LayerQuality:
     """Signal to noise of its sums."""
     saturation: float
     """Part of the activations that it reads that lies outside the range of their codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPrecision:
+    """The type that one layer of a network in mixed precision reads and is stored as."""
+
+    layer: str
+    op: str
+    dtype: str
+    decibels: float
+    """Signal to noise of what it makes where 16 bits hold its operands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +133,8 @@ class VerifyResult:
     notes: tuple[str, ...] = ()
     """What the comparison leaves open, as sentences: the oracle is not another program, or parts
     were compared with nothing."""
+    top1: float | None = None
+    """Part of the rows of scores whose largest element is the oracle's; None without such rows."""
     sizes: tuple[str, ...] = ()
     """Of a bundle for ranges: the sizes at which it was compared. The rest is of those at which it
     uses most of what is allowed."""

@@ -6,7 +6,7 @@ No OpenCL object appears here, so spaces are built and tested without a device.
 from dataclasses import dataclass, field
 
 from retune.core.dims import example
-from retune.core.dtypes import FLOAT64, DType
+from retune.core.dtypes import DTYPES, FLOAT64, DType
 
 DeviceClass = str
 """Which rules a device goes by: `cpu`, `gpu`, or what is registered in `retune.targets.devices`."""
@@ -90,13 +90,22 @@ class DeviceSpec:
         return "" if extension in self.extensions else extension
 
     @property
-    def keeps_half(self) -> bool:
-        """Whether what is of float16 lies so between kernels, which compute in float32.
+    def stored(self) -> frozenset[DType]:
+        """The small floats that stay between kernels, which compute in float32, where a network
+        has them: those that the device converts about as fast as it loads.
 
-        On a processor the conversions cost more than the memory saves (mobilenet: PoCL 3.0 5.5 x,
-        which converts in software, Intel's runtime 1.3 x the time in float32; Zen 5).
+        bfloat16 is the upper half of a float32, everywhere. GPUs have instructions for float16, by
+        which `vload_half` goes without an extension. Processors have them where a probe found them:
+        without, conversions cost more than the memory saves (mobilenet: PoCL 3.0 5.5 x, which
+        converts in software, Intel's runtime 1.3 x the time in float32; Zen 5).
         """
-        return self.device_class != "cpu"
+        return frozenset(
+            dtype for dtype in DTYPES if dtype.is_small_float and self._converts(dtype)
+        )
+
+    def _converts(self, dtype: DType) -> bool:
+        halves = dtype.exponent == dtype.compute.exponent
+        return halves or self.device_class != "cpu" or converting(dtype) in self.instructions
 
     @property
     def lanes_f32(self) -> int:

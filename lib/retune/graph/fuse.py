@@ -9,8 +9,9 @@ what else they alone read, as launches are most of its time. Ops over the same r
 sums along the rows and what is made of them included, as a norm that an exporter wrote in parts.
 Reshapes of contiguous data move nothing: they are aliases, unless an input or output of the network
 would have to share its memory with an output. What says where elements are, or how many there are,
-has no inputs, and is computed by each group that reads it. A host step is a group of its own, and
-so is what an accelerator computes. They come as late as they can, so that the device's work has few
+has no inputs, and is computed by each group that reads it, and so is a conversion of a small float
+to its compute type, which is a part of a load. A host step is a group of its own, and so is what an
+accelerator computes. They come as late as they can, so that the device's work has few
 parts.
 
 A group has at most MOST_NODES and reads at most MOST_READ values, so that the partition takes time
@@ -62,12 +63,14 @@ class Group:
     inputs: tuple[str, ...]
     params: tuple[str, ...]
     outputs: tuple[str, ...]
+    conversions: int = 0
+    """How many of the first nodes are a part of loading what they convert."""
 
     @property
     def anchor(self) -> Node:
         """The node of the loop nest: the heavy one, or else the first that does more than move
         data, or else the last. Groups over rows have others too."""
-        return _heavy(self.nodes) or _main(self.nodes)
+        return _heavy(self.nodes) or _main(self.nodes[self.conversions :])
 
     @property
     def aside(self) -> bool:
@@ -94,6 +97,10 @@ class _Surroundings:
     moves: Moves
     makers: Mapping[str, tuple[int, Node]] = field(default_factory=dict[str, tuple[int, Node]])
     """Of values that a group may compute beside its first node's: the node, and its number."""
+    loads: Mapping[str, tuple[Node, ...]] = field(default_factory=dict[str, tuple[Node, ...]])
+    """Of values: the conversions that are a part of loading them."""
+    loaded: Mapping[str, Node] = field(init=False)
+    """These, by the values that they make."""
     done: set[str] = field(default_factory=set[str])
     """Values that are there before the next group runs."""
     given: frozenset[str] = field(init=False)
@@ -101,6 +108,14 @@ class _Surroundings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given", frozenset(self.graph.inputs))
+        loaded = {node.outputs[0]: node for nodes in self.loads.values() for node in nodes}
+        object.__setattr__(self, "loaded", loaded)
+
+    def add(self, values: Iterable[str]) -> None:
+        """The values are there, and so are they converted."""
+        for value in values:
+            self.done.add(value)
+            self.done.update(node.outputs[0] for node in self.loads.get(value, ()))
 
 
 def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
@@ -113,8 +128,9 @@ def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
     makers = _numbered(graph) if joined else {}
     uses = graph.uses()
     anywhere = _computed_anywhere(graph, uses)
-    done = {"", *graph.inputs, *graph.constants, *anywhere}
-    around = _Surroundings(graph, uses, moves, makers, done)
+    loads = _converted_by_loads(graph, uses)
+    around = _Surroundings(graph, uses, moves, makers, loads)
+    around.add({"", *graph.inputs, *graph.constants, *anywhere})
     before: dict[str, list[Node]] = {}  # by the value of the convolution that computes them
     later: set[str] = set()  # values that these make
     groups: list[Group] = []
@@ -132,11 +148,11 @@ def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
             before[reader.outputs[0]] = nodes
             later.update(value for member in nodes for value in member.outputs)
             continue
-        around.done.update(value for member in nodes for value in member.outputs)
+        around.add(value for member in nodes for value in member.outputs)
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
             fixed.add(node.outputs[0])
-        groups.append(_group(graph, nodes, kind, len(groups), anywhere))
+        groups.append(_group(around, nodes, kind, len(groups), anywhere))
     return _in_parts(groups)
 
 
@@ -149,6 +165,28 @@ def _computed_anywhere(graph: Graph, uses: Mapping[str, Sequence[Node]]) -> dict
         and node.outputs[0] not in graph.ends
         and all(map(_is_elementwise, uses.get(node.outputs[0], ())))
     }
+
+
+def _converted_by_loads(
+    graph: Graph, uses: Mapping[str, Sequence[Node]]
+) -> dict[str, tuple[Node, ...]]:
+    """Of values: the conversions of small floats to their compute types that kernels alone read."""
+    found: dict[str, tuple[Node, ...]] = {}
+    for node in graph.nodes:
+        if node.op != "cast" or node.outputs[0] in graph.ends:
+            continue
+        (source,), (made,) = node.inputs, node.outputs
+        given = graph.types[source].dtype
+        widened = given.is_small_float and graph.types[made].dtype is given.compute
+        readers = uses.get(made, ())
+        if widened and readers and all(map(_loads, readers)):
+            found[source] = (*found.get(source, ()), node)
+    return found
+
+
+def _loads(node: Node) -> bool:
+    """Whether a kernel computes the node from what it loads: a movement may need no kernel."""
+    return lookup(node.op).kind in ("elementwise", "broadcast", "reduction", "heavy")
 
 
 def group_graph(graph: Graph, group: Group) -> Graph:
@@ -355,7 +393,8 @@ def _behind(
                     leaving.discard(value)
             taken.append(member)
             take(member.outputs[0])
-        if ends(node) and leaving <= {node.outputs[0]}:
+        ended = ends(node) and node.outputs[0] not in around.loaded  # its readers convert
+        if ended and leaving <= {node.outputs[0]}:
             whole = len(taken)
     return taken[1:whole]
 
@@ -415,19 +454,24 @@ def _anchor(nodes: Sequence[Node]) -> Node:
 
 
 def _group(
-    graph: Graph, nodes: list[Node], kind: str, index: int, anywhere: Mapping[str, Node]
+    around: _Surroundings, nodes: list[Node], kind: str, index: int, anywhere: Mapping[str, Node]
 ) -> Group:
+    graph, name = around.graph, _name(nodes[nodes.index(_main(nodes)) :], index)
+    own = {value for node in nodes for value in node.outputs}
+    loaded = _ordered(v for n in nodes for v in n.inputs if v in around.loaded and v not in own)
     found = _ordered(v for node in nodes for v in node.inputs if v in anywhere)
-    nodes = [*(anywhere[value] for value in found), *nodes]
+    conversions = [around.loaded[value] for value in loaded]
+    nodes = [*conversions, *(anywhere[value] for value in found), *nodes]
     made = {value for node in nodes for value in node.outputs}
     read = _ordered(v for node in nodes for v in node.inputs if v and v not in made)
     return Group(
-        name=_name(nodes[nodes.index(_main(nodes)) :], index),
+        name=name,
         kind=kind,
         nodes=tuple(nodes),
         inputs=tuple(v for v in read if v not in graph.constants),
         params=tuple(v for v in read if v in graph.constants),
         outputs=nodes[-1].outputs,
+        conversions=len(conversions),
     )
 
 

@@ -18,7 +18,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from retune.core.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, UINT32, DType
+from retune.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    TF32,
+    UINT32,
+    DType,
+)
 from retune.ir.expr import (
     Call,
     Expr,
@@ -305,14 +315,24 @@ def _rounded(x: Expr, dtype: DType) -> Expr:
     return select(call("isnan", x), x, found)
 
 
+def _of_fewer_bits(x: np.ndarray, shift: int) -> np.ndarray:
+    """The numbers, rounded to the nearest without so many last bits of a float32's mantissa."""
+    bits = x.astype(np.float32).view(np.uint32)
+    up = bits + np.uint32((1 << (shift - 1)) - 1) + ((bits >> shift) & 1)
+    found = (up & np.uint32((1 << 32) - (1 << shift))).view(np.float32)
+    return np.where(np.isnan(x), x, found).astype(x.dtype)
+
+
 def _register_roundings() -> None:
-    for dtype in (FLOAT16, BFLOAT16):
+    for dtype in (FLOAT16, BFLOAT16, TF32):
 
         def expression(x: Expr, dtype: DType = dtype) -> Expr:
             return _rounded(x, dtype)
 
         def meaning(x: np.ndarray, dtype: DType = dtype) -> np.ndarray:
             with np.errstate(over="ignore", invalid="ignore"):
+                if dtype.numpy.itemsize == FLOAT32.itemsize:
+                    return _of_fewer_bits(x, FLOAT32.mantissa - dtype.mantissa)
                 return x.astype(dtype.numpy).astype(x.dtype)
 
         function(rounding(dtype), expression, numpy=meaning)

@@ -26,7 +26,14 @@ from retune.ops.registry import (
     present,
     register,
 )
-from retune.ops.shapes import broadcast_type, common_shape, compare_type, require, same_type
+from retune.ops.shapes import (
+    broadcast_type,
+    common_shape,
+    compare_type,
+    mixed_type,
+    require,
+    same_type,
+)
 
 
 def operator_of(entry: ScalarFunction) -> OpDef:
@@ -75,12 +82,12 @@ SOURCES.append(_register_functions)
 
 
 def _infer_where(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
-    condition, then = present(types), present(types, 1)
+    condition = present(types)
     require(
         condition.dtype == BOOL,
         lambda: f"where: expected a condition of type bool, got {condition}",
     )
-    return (TensorType(common_shape(types), then.dtype),)
+    return (TensorType(common_shape(types), mixed_type(types[1:])),)
 
 
 @op("where", kind="broadcast", infer=_infer_where, by_element=True, onnx=OnnxForm("Where"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from retune.core.dtypes import INT7, INT8, INT32, UINT8, DType, TensorType
 from retune.ir.expr import Expr, Load, cast, const
+from retune.ir.functions import call, rounding
 from retune.ir.te import Tensor, reduce_axis
 from retune.ops.registry import Attrs, OpCall, is_single, op, present
 from retune.ops.shapes import common_shape, require
@@ -24,8 +25,14 @@ def sum_type(left: TensorType, right: TensorType) -> DType:
 
 
 def product(a: Load, b: Load, c: OpCall) -> Expr:
-    """The product of two elements in the type of the output."""
+    """The product of two elements in the type of the output.
+
+    Operands are rounded to the type that the attribute `operands` names, if there is one.
+    """
     dtype = c.output.dtype
+    if (operands := c.attrs.get("operands")) is not None:
+        rounded = rounding(DType(str(operands)))
+        return call(rounded, cast(a, dtype)) * call(rounded, cast(b, dtype))
     return a * b if a.dtype == dtype else cast(a, dtype) * cast(b, dtype)
 
 

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from retune.core.dims import always_equal, always_same, example, is_fixed
-from retune.core.dtypes import BOOL, TensorType
+from retune.core.dtypes import BOOL, DType, TensorType
 from retune.core.errors import ModelError
 from retune.ops.registry import Attrs, present
 
@@ -21,7 +21,18 @@ def same_type(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType,
 
 def broadcast_type(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
     """One output of the inputs' common shape, by numpy's rules. Raises: ModelError."""
-    return (TensorType(common_shape(types), present(types).dtype),)
+    return (TensorType(common_shape(types), mixed_type(types)),)
+
+
+def mixed_type(types: Sequence[TensorType | None]) -> DType:
+    """The element type of what is made of such values: the first one's.
+
+    Floats of one compute type may be mixed: the result is stored as the one of fewest bits, so that
+    a bias of float32 leaves a feature map of bfloat16 as it is. A cast says otherwise.
+    """
+    first: DType = present(types).dtype
+    alike = [t.dtype for t in types if t is not None and t.dtype.compute is first.compute]
+    return min(alike, key=lambda dtype: dtype.bits) if first.is_float else first
 
 
 def compare_type(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:

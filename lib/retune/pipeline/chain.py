@@ -20,6 +20,7 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
+    PrecisionManifest,
     QuantizeManifest,
     Selection,
     SizeSelection,
@@ -28,10 +29,11 @@ from retune.pipeline.manifest import (
     Variant,
 )
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.precision import mixed_network, stage_precision
 from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.publishing import stage_promote, stage_report
 from retune.pipeline.quantization import quantized_network, stage_quantize
-from retune.pipeline.request import TuneRequest, check_request
+from retune.pipeline.request import MIXED, TuneRequest, check_request
 from retune.pipeline.results import FinishedRun, SlowerThanPeer, TuneEvent, TuneResult
 from retune.pipeline.running import RecordedRun, recorded_run
 from retune.pipeline.selection import stage_choose, untuned
@@ -74,12 +76,21 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
                 quantized = by.call(stage_quantize, own, network)
                 tell(event_of(own, quantized))
                 network = quantized_network(network, quantized)
+            precision = None
+            if own.precision == MIXED:
+                precision = by.call(stage_precision, own, network)
+                tell(event_of(own, precision))
+                network = mixed_network(network, precision)
             run = run or held.enter_context(recorded_run(request, wait=wait))
             run.claim(run_id(own, network, spec_of(own.device)))
             recorded = _Recorded(by, run)
-            parts.append(_searched(sizes, own, network, quantized, recorded, run))
+            parts.append(_searched(sizes, own, network, (quantized, precision), recorded, run))
         assert run is not None, "there is a part"
         return _delivered(request, parts, _Recorded(by, run))
+
+
+_Lowered = tuple[QuantizeManifest | None, PrecisionManifest | None]
+"""What made integers of a network, or mixed its types; neither for one that is as asked for."""
 
 
 @contextmanager
@@ -101,7 +112,7 @@ class _Part:
     request: TuneRequest
     """With these sizes alone."""
     network: ImportManifest
-    quantized: QuantizeManifest | None
+    lowered: _Lowered
     tasks: TaskManifest
     searched: TunedTasks
     layouts: LayoutManifest
@@ -113,7 +124,7 @@ def _searched(
     sizes: TunedSizes,
     request: TuneRequest,
     network: ImportManifest,
-    quantized: QuantizeManifest | None,
+    lowered: _Lowered,
     by: Caller,
     run: RecordedRun,
 ) -> _Part:
@@ -132,7 +143,7 @@ def _searched(
         sizes=sizes,
         request=request,
         network=network,
-        quantized=quantized,
+        lowered=lowered,
         tasks=tasks,
         searched=searched,
         layouts=layouts,
@@ -162,7 +173,8 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
         tuned=tuned,
         verified=verified,
         bench=bench,
-        quantized=usual.quantized,
+        quantized=usual.lowered[0],
+        precision=usual.lowered[1],
         layouts=usual.layouts,
     )
     publish = stage_promote if request.publish == "faster" else stage_report

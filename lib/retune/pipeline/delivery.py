@@ -14,6 +14,7 @@ from retune.bundle.plan import (
     LABELS_NOTE,
     LARGEST_ERROR_NOTE,
     MAX_ERROR_NOTE,
+    PRECISION_NOTE,
     RECIPE_NOTE,
     NetworkPlan,
 )
@@ -139,6 +140,7 @@ def bundle_notes(request: TuneRequest, network: ImportManifest) -> dict[str, str
     """What is to be stated of a bundle, beside which one of the run's it is."""
     return {
         "layout": request.layout,
+        **({PRECISION_NOTE: request.precision} if request.lowered else {}),
         MAX_ERROR_NOTE: f"{request.max_error:g}",
         **_recipe_note(network),
         **labels_note(network.labels),
@@ -216,6 +218,7 @@ def stage_verify(
         used=_finite(outcome.used),
         decision=outcome.decision,
         notes=(*verdict.notes, *samples.notes),
+        top1=outcome.top1,
         sizes=tuple(sizes_text(values) for values in checked if values),
     )
 
@@ -324,6 +327,7 @@ def _kernel_time(step: LaunchProfile) -> KernelTime:
         flops=step.flops,
         bytes=step.bytes,
         roofline=step.roofline,
+        in_16_bits=step.in_16_bits,
         host=step.host,
     )
 

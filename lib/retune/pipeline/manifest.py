@@ -5,7 +5,7 @@ and records travel as files named in a manifest. Paths in a manifest are relativ
 A manifest states contents, as its key does: where the model is now, and by what name, the request
 says.
 
-The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
+The way: TuneRequest -> ImportManifest (-> QuantizeManifest, PrecisionManifest) -> TaskManifest
 -> TuneManifest (one for each task) -> TunedTasks -> Constraints -> Selection
 -> CompileManifest (untuned, tuned) -> VerifyManifest (-> Constraints -> Selection ...)
 -> BenchManifest -> PublishedManifest.
@@ -20,6 +20,7 @@ from retune.core.layouts import ALL_NHWC, LayoutAssignment
 from retune.core.results import (
     KernelTime,
     Latency,
+    LayerPrecision,
     LayerQuality,
     SizeLatency,
     TaskEntry,
@@ -129,6 +130,8 @@ class OutputQuality:
     cosine: float
     top1: float | None
     """Part of the rows whose largest element is the same; None: it has no rows."""
+    deviation: float | None = None
+    """Largest difference, as a part of the output's range; None: an earlier version did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,31 @@ class QuantizeManifest(Manifest):
     """On samples that were held out, in the network's order."""
     calibration: tuple[OutputQuality, ...]
     held_out: tuple[OutputQuality, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionManifest(Manifest):
+    """Which layers of a network in mixed precision are of which type, and what that costs."""
+
+    model_key: str
+    """Of the network in float32."""
+    stored: str
+    """The type of what is not kept in float32."""
+    max_deviation: float
+    """What was asked for."""
+    samples: int
+    random: bool
+    kept: tuple[str, ...]
+    """Layers in float32, the noisiest first."""
+    layers: tuple[LayerPrecision, ...]
+    """In the network's order."""
+    quality: tuple[OutputQuality, ...]
+    """Of each output against that of the network in float32, by numpy."""
+
+    @property
+    def deviation(self) -> float:
+        """The largest of an output."""
+        return max((entry.deviation or 0.0 for entry in self.quality), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

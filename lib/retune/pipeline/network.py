@@ -6,7 +6,7 @@ from pathlib import Path
 
 from retune.core.config import cache_root
 from retune.core.dims import is_fixed
-from retune.core.dtypes import UNKNOWN
+from retune.core.dtypes import UNKNOWN, DType
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
@@ -17,22 +17,29 @@ from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import load_file
 from retune.frontend.onnx.inputs import OpenInputs, Shapes
-from retune.graph.passes.pipeline import Layout, optimise, passes_for
+from retune.graph.passes.pipeline import (
+    FLOAT32_PRECISION,
+    Layout,
+    optimise,
+    passes_for,
+)
+from retune.graph.passes.precision import Precision
 from retune.graph.quantize.recipe import quantized
 from retune.pipeline.manifest import ImportManifest, OutputLabels, TaskManifest, ValueInfo
+from retune.pipeline.precision import precision_from, precision_named, stage_precision
 from retune.pipeline.quantization import (
     accelerator_inputs,
     quantized_network,
     read_recipe,
     stage_quantize,
 )
-from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.request import FULL_PRECISION, MIXED, TuneRequest, model_file
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
 from retune.pipeline.sizes import fixed_inputs, opened
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
-from retune.proto.file import external_files, read_onnx
+from retune.proto.file import element_types, external_files, read_onnx
 from retune.proto.labels import Numbered, with_numbers
 from retune.search.counted import counted_network
 from retune.search.defaults import DEFAULT_MAX_ERROR
@@ -79,16 +86,15 @@ def import_network(
     *,
     values: Shapes | None = None,
     max_error: float = DEFAULT_MAX_ERROR,
-    half: bool = False,
+    precision: Precision = FLOAT32_PRECISION,
     quantizing: Quantizing | None = None,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
     `values` are what the elements of inputs are, in order.
-    `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
-    the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
-    By `quantizing`, integers are made of it.
+    `max_error` is the largest error of a layer, as a part of its output's range. `precision` says
+    which types lie between kernels. By `quantizing`, integers are made of it.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
@@ -99,7 +105,8 @@ def import_network(
     versions = tuple(_version(file) for file in (path, *beside))
     stated = tuple(sorted(own.items())), tuple(sorted((values or {}).items()))
     with HOST.working():
-        return _import(path, versions, stated, layout, max_error, half, quantizing)
+        made = _Importing(layout, max_error, precision, quantizing)
+        return _import(path, versions, stated, made)
 
 
 def _version(path: Path) -> Version:
@@ -128,16 +135,12 @@ def _import(
     path: Path,
     versions: tuple[Version, ...],
     stated: tuple[Bindings, Bindings],
-    layout: str,
-    max_error: float,
-    half: bool,
-    quantizing: Quantizing | None,
+    importing: "_Importing",
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     shapes, values = map(dict, stated)
-    made = _Importing(layout, max_error, half, quantizing)
-    return made.network(path, OpenInputs(shapes, values))
+    return importing.network(path, OpenInputs(shapes, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class _Importing:
 
     layout: str
     max_error: float
-    half: bool
+    precision: Precision
     quantizing: Quantizing | None
 
     def network(self, path: Path, stated: OpenInputs) -> ImportedNetwork:
@@ -174,7 +177,7 @@ class _Importing:
                 start, stop = by.packed_part
                 graph = packed_network(graph, accelerator, start_name=start, stop_name=stop)
         return extract(
-            optimise(graph, order_of(self.layout), half=self.half),
+            optimise(graph, order_of(self.layout), precision=self.precision),
             max_error=self.max_error,
             accelerator=accelerator,
         )
@@ -201,12 +204,13 @@ def order_of(layout: str) -> Layout:
 def open_network(request: TuneRequest) -> ImportedNetwork:
     """The request's model, imported for its device, and quantized if that is asked for."""
     if request.quantize is None:
-        return _open(request)
-    network = stage_import(request)
-    return _open(request, quantized_network(network, stage_quantize(request, network)).recipe)
+        return _open(request, precision_of(request))
+    network, precision = stage_import(request), precision_of(request)
+    made = quantized_network(network, stage_quantize(request, network))
+    return _open(request, precision, made.recipe)
 
 
-def _open(request: TuneRequest, recipe: str = "") -> ImportedNetwork:
+def _open(request: TuneRequest, precision: Precision, recipe: str = "") -> ImportedNetwork:
     stated = fixed_inputs(request)
     return import_network(
         request.model,
@@ -215,9 +219,24 @@ def _open(request: TuneRequest, recipe: str = "") -> ImportedNetwork:
         Path(request.work),
         values=stated.values,
         max_error=request.max_error,
-        half=_keeps_half(request),
+        precision=precision,
         quantizing=_quantizing(request, recipe),
     )
+
+
+def precision_of(request: TuneRequest) -> Precision:
+    """What the request's network is computed with."""
+    if request.precision == MIXED:
+        made = stage_precision(request, stage_import(request))
+        return precision_from(made, spec_of(request.device))
+    return _stated_precision(request)
+
+
+def _stated_precision(request: TuneRequest) -> Precision:
+    """The precision by the request alone: that of the network which layers are judged in."""
+    spec = spec_of(request.device) if request.device else None
+    name = FULL_PRECISION if request.precision == MIXED else request.precision
+    return precision_named(name, spec)
 
 
 def _quantizing(request: TuneRequest, recipe: str) -> Quantizing | None:
@@ -236,22 +255,30 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
     the path of what makes integers of it; empty: it is as its file has it.
     """
     importing = _Importing(
-        request.layout, request.max_error, _keeps_half(request), _quantizing(request, recipe)
+        request.layout, request.max_error, precision_of(request), _quantizing(request, recipe)
     )
     with HOST.working():
         return importing.network(model_file(request), opened(request).at_hand).network
 
 
-def _keeps_half(request: TuneRequest) -> bool:
-    return spec_of(request.device).keeps_half
-
-
 def _import_inputs(request: TuneRequest) -> Inputs:
-    path = model_file(request)
+    path, spec = model_file(request), spec_of(request.device)
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
+    half = spec.device_class != "cpu"  # as the keys of earlier versions say it
     stated = (request.shapes, request.values) if request.values else (request.shapes,)
-    return contents, *stated, request.layout, _keeps_half(request)
+    inputs: Inputs = (contents, *stated, request.layout, half)
+    if stored := sorted(_small_floats(path, _version(path)) & spec.stored):
+        inputs += (stored,)
+    named = request.lowered and request.precision != MIXED  # which follows from float32
+    return (*inputs, request.precision) if named else inputs
+
+
+@lru_cache(maxsize=4)
+def _small_floats(path: Path, version: Version) -> frozenset[DType]:
+    """The small floats that are types of tensors in the file."""
+    del version
+    return frozenset(dtype for dtype in element_types(read_onnx(path)) if dtype.is_small_float)
 
 
 @stage(ImportManifest, "import", _import_inputs)
@@ -260,10 +287,11 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
     Raises: ModelError for a network that cannot be used. InputError for an unknown device.
     """
-    imported = _open(request)
+    precision = _stated_precision(request)
+    imported = _open(request, precision)
     graph = imported.network.graph
     inputs = {name: graph.types[name] for name in graph.inputs}
-    half = _keeps_half(request)
+    passes = passes_for(order_of(request.layout), precision=precision)
     return ImportManifest(
         model_key=stage_import.key(request),
         layout=request.layout,
@@ -278,7 +306,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         nodes=imported.nodes,
         parameters=sum(int(a.size) for a in graph.constants.values()),
         flops=imported.flops,
-        passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
+        passes=tuple(step.name for step in passes),
         labels=imported.labels,
     )
 

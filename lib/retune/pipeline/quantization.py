@@ -27,7 +27,7 @@ from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
 from retune.pipeline.manifest import ImportManifest, OutputQuality, QuantizeManifest
-from retune.pipeline.request import TuneRequest, model_file
+from retune.pipeline.request import MIXED, TuneRequest, model_file
 from retune.pipeline.sizes import fixed_inputs
 from retune.pipeline.stage import Inputs, stage
 
@@ -38,7 +38,7 @@ _LEFT_TO_CPU = (0,)
 """Beside an accelerator the first convolution stays in floats, if it has fewer channels than a
 block."""
 _RECIPE = "recipe.json"
-_MOST_DECIBELS = 300.0
+MOST_DECIBELS = 300.0
 """What stands for a layer without any error: JSON has no infinity."""
 
 
@@ -57,7 +57,10 @@ def check_quantization(request: TuneRequest) -> None:
             f"device {request.device!r}: expected no pack_start and pack_stop, as nothing is "
             f"packed for it, got {request.pack_start or request.pack_stop!r}; leave them out"
         )
-    check_settings(request.quantize, request.calibration, request.accuracy_drop)
+    if request.precision == MIXED and request.quantize is None:
+        _check_samples(request.calibration, request.accuracy_drop)
+    else:
+        check_settings(request.quantize, request.calibration, request.accuracy_drop)
 
 
 def check_settings(
@@ -67,8 +70,8 @@ def check_settings(
     if quantize is None:
         if calibration or accuracy_drop is not None:
             raise InputError(
-                "calibration and accuracy_drop are for networks of integers: expected quantize "
-                "int8 or power2 beside them"
+                "calibration and accuracy_drop are for networks of integers, and of mixed "
+                "precision: expected quantize int8 or power2 beside them, or precision mixed"
             )
         return
     if not calibration and quantize.method != "global_scale":
@@ -77,7 +80,10 @@ def check_settings(
             "none; name an .npz file or a folder of them with an array for each input "
             "(np.savez('data.npz', NAME=samples)), or ask for random samples"
         )
-    drop = accuracy_drop
+    _check_samples(calibration, accuracy_drop)
+
+
+def _check_samples(calibration: str, drop: float | None) -> None:
     if drop is not None and not (isfinite(drop) and 0 <= drop <= 100):
         raise InputError(f"accuracy_drop: expected points from 0 to 100, got {drop:g}")
     if calibration not in (RANDOM, "") and not Path(calibration).exists():
@@ -88,12 +94,16 @@ def check_settings(
 
 
 def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
-    path = Path(request.calibration)
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    given = request.calibration not in (RANDOM, "")
-    data = [file_key(file) for file in files] if given else []
-    own = accelerator_inputs(request)
+    data, own = calibration_content(request), accelerator_inputs(request)
     return network.model_key, _settings(request), data, request.accuracy_drop, *own
+
+
+def calibration_content(request: TuneRequest) -> list[str]:
+    """The contents of the files with samples, as keys; none for random ones."""
+    if request.calibration in (RANDOM, ""):
+        return []
+    path = Path(request.calibration)
+    return [file_key(file) for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path])]
 
 
 def accelerator_inputs(request: TuneRequest) -> Inputs:
@@ -139,7 +149,7 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
             f"{request.model}: expected a network of floats, got one that is quantized already; "
             "leave quantization out: its own integers are kept"
         )
-    data = _samples(request, graph)
+    data = calibration_samples(request, graph)
     known, new = held_out(graph, data)
     new = new if all(len(array) for array in new.values()) else known
     left: tuple[str, ...] = ()
@@ -191,9 +201,12 @@ def write_qdq(
         stream.write(model.SerializeToString())
 
 
-def _samples(request: TuneRequest, graph: Graph) -> dict[str, Array]:
+def calibration_samples(
+    request: TuneRequest, graph: Graph, parts: int = _RANDOM_PARTS
+) -> dict[str, Array]:
+    """The samples that the request names; else so many random parts."""
     if request.calibration in (RANDOM, ""):
-        return random_samples(graph, _RANDOM_PARTS, request.seed)
+        return random_samples(graph, parts, request.seed)
     return load_samples(Path(request.calibration), graph)
 
 
@@ -204,7 +217,7 @@ def _layers(
         LayerQuality(
             layer=entry.layer,
             op=entry.op,
-            decibels=max(-_MOST_DECIBELS, min(entry.signal_to_noise, _MOST_DECIBELS)),
+            decibels=max(-MOST_DECIBELS, min(entry.signal_to_noise, MOST_DECIBELS)),
             saturation=entry.saturation,
         )
         for entry in layer_noise(graph, known, new, settings)
@@ -213,6 +226,8 @@ def _layers(
 
 def _agreements(graph: Graph, made: Graph, data: dict[str, Array]) -> tuple[OutputQuality, ...]:
     return tuple(
-        OutputQuality(output=entry.output, cosine=entry.cosine, top1=entry.top1)
+        OutputQuality(
+            output=entry.output, cosine=entry.cosine, top1=entry.top1, deviation=entry.deviation
+        )
         for entry in agreement(graph, made, data)
     )

@@ -18,6 +18,9 @@ from retune.pipeline.slowness import slow_sentence
 from retune.pipeline.summary import (
     accelerated,
     failed_tasks,
+    gain_text,
+    lowered_text,
+    precision_text,
     quality_text,
     task_results,
     validated,
@@ -55,6 +58,8 @@ def report_data(
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
         layers=run.quantized.layers if run.quantized else (),
+        precision=precision_text(run.precision) if run.precision else "",
+        types=run.precision.layers if run.precision else (),
         layouts=report_layouts(request, run),
     )
 
@@ -121,6 +126,12 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         f"{_size(tuned.least_bytes)})",
         "records": request.records,
     }
+    if gain := gain_text(request, run):
+        facts = {**facts, "in 16 bits": gain}
+    if lowered := lowered_text(request, run):
+        facts = {**facts, "precision": lowered}
+    if run.verified.top1 is not None:
+        facts = {**facts, "top-1 agreement": f"{100 * run.verified.top1:.1f} %"}
     if tuned.programs:
         facts = {**facts, **_sizes(run)}
     if slow := slow_sentence(run.bench):

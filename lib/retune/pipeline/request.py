@@ -49,6 +49,11 @@ Samples = Positive | str
 """A number of random samples, or the path of files with given ones."""
 PeerName = Literal["onnxruntime", "openvino"]
 Publish = Literal["always", "faster"]
+PrecisionName = Literal["float32", "tf32", "bfloat16", "float16", "mixed"]
+DEFAULT_MAX_DEVIATION = 0.01
+FULL_PRECISION: PrecisionName = "float32"
+MIXED: PrecisionName = "mixed"
+"""Each layer has the fastest type that leaves outputs as near as `max_deviation` asks."""
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
 }  # fmt: skip
@@ -288,6 +293,16 @@ class TuneRequest:
         "slower; by default none",
         default=None,
     )
+    precision: PrecisionName = option(
+        "Precision of a network of float32: the type of what lies between kernels, and of what "
+        "products multiply; sums stay in float32. mixed: 16 bits but for layers that need more",
+        default=FULL_PRECISION,
+    )
+    max_deviation: AtLeast0 = option(
+        "Largest deviation from float32 that mixed precision may cause, as a part of an output's "
+        "range",
+        default=DEFAULT_MAX_DEVIATION,
+    )
     quantize: QuantizeSettings | None = option(
         f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
         converter=quantize_settings,
@@ -327,6 +342,11 @@ class TuneRequest:
     def name(self) -> str:
         """The network's name: that of its file, or of the built-in model."""
         return model_name(self.model)
+
+    @property
+    def lowered(self) -> bool:
+        """Whether a network of float32 is computed with less."""
+        return self.precision != FULL_PRECISION
 
     @property
     def module(self) -> Path:
@@ -436,11 +456,13 @@ def check_request(request: TuneRequest) -> None:
     from retune.bundle.versions import check_publishable
     from retune.core.files import check_file, check_folder
     from retune.device.opening import is_absent
+    from retune.pipeline.precision import check_precision
     from retune.pipeline.quantization import check_quantization
 
     if is_absent(request.device):
         _check_absent(request)
     check_quantization(request)
+    check_precision(request)
     check_values(request)
     check_samples(request.samples)
     _check_peer(request)

@@ -10,6 +10,7 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
+    PrecisionManifest,
     PublishedManifest,
     QuantizeManifest,
     Selection,
@@ -34,6 +35,8 @@ class FinishedRun:
     verified: VerifyManifest
     bench: BenchManifest
     quantized: QuantizeManifest | None = None
+    precision: PrecisionManifest | None = None
+    """Of mixed precision."""
     layouts: LayoutManifest = field(default_factory=LayoutManifest)
 
 
@@ -82,6 +85,11 @@ class TuneResult:
     """What each layer was allowed, as a part of its output's range."""
     largest_error: str = ""
     """What was used of it."""
+    precision: str = ""
+    """What its values are stored as, and what that costs; empty for a network of float32."""
+    gain: str = ""
+    """What 16 bits would gain a network of float32, as the device's ceilings say; empty where that
+    is little or not known."""
     settled: str = ""
     """What validating the selection came to."""
     published: PublishedManifest | None = None

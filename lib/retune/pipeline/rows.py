@@ -62,10 +62,13 @@ def result_data(result: TuneResult) -> Row:
             "used": result.verified.share,
             "decision": result.verified.decision,
             "notes": list(result.verified.notes),
+            "top1": result.verified.top1,
             "max_error": result.max_error,
             "largest_error": result.largest_error,
         },
         "slow": result.slow,
+        "precision": result.precision,
+        "gain": result.gain,
         "settled": result.settled,
         "failed": dict(result.failed),
     }

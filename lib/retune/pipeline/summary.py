@@ -2,31 +2,39 @@
 
 from dataclasses import replace
 
+from retune.bundle.format import read_outline
+from retune.bundle.plan import INTEGERS_NOTE
+from retune.core.dtypes import TF32, DType, as_dtype
 from retune.core.errors import VerifyError
 from retune.core.quantities import counted, flop_text, time_text
 from retune.core.results import TaskResult
+from retune.device.opening import spec_of
 from retune.pipeline.manifest import (
     BestRecord,
     CompileManifest,
     Constraints,
     ImportManifest,
     OutputLabels,
+    PrecisionManifest,
     PublishedManifest,
     QuantizeManifest,
     TaskManifest,
     VerifyManifest,
 )
+from retune.pipeline.precision import precision_named, small_float_of
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 from retune.pipeline.slowness import slow_sentence
 
+_WORTH = 0.95
+"""Part of the time from which on a lower precision is not worth a word."""
 _SHOWN_LABELS = 6
 """Labels of an output that are listed."""
 
 
 def event_of(
     request: TuneRequest,
-    done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest,
+    done: ImportManifest | QuantizeManifest | PrecisionManifest | TaskManifest | CompileManifest,
     sizes: str = "",
 ) -> TuneEvent:
     """What those who watch are told of a stage that is done, for some `sizes` alone."""
@@ -37,6 +45,8 @@ def event_of(
             return TuneEvent(stage="import", text=text)
         case QuantizeManifest():
             return TuneEvent(stage="quantize", text=quality_text(done))
+        case PrecisionManifest():
+            return TuneEvent(stage="precision", text=precision_text(done))
         case TaskManifest():
             text = counted(len(done.tasks), "task") + (f" for {sizes}" if sizes else "")
             return TuneEvent(stage="extract", text=text)
@@ -116,6 +126,8 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         statuses=run.searched.statuses,
         max_error=request.max_error,
         largest_error=run.tuned.largest_error,
+        precision=lowered_text(request, run),
+        gain=gain_text(request, run),
         settled=validated(run.constraints, run.verified),
         published=published,
         failed=failed_tasks(run),
@@ -161,3 +173,50 @@ def quality_text(done: QuantizeManifest) -> str:
     text = f"{done.scheme}, {len(done.layers)} layers by {done.samples} {kind}: cosine {cosine:.5f}"
     text += "".join(f", {part}" for part in agreed[:1]) + " with the float network, held out"
     return text + (f"; left in floats: {', '.join(done.left)}" if done.left else "")
+
+
+def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
+    """What the network's values are stored as, and what that costs; '' where it is of float32."""
+    if run.precision is not None:
+        return precision_text(run.precision)
+    if not request.lowered:
+        return ""
+    if DType(request.precision) is not TF32:
+        return f"{request.precision} between kernels, sums in float32"
+    if precision_named(request.precision, spec_of(request.device)).operands is TF32:
+        return f"products of {TF32}, all else in float32"
+    return f"float32: the device has no instructions that multiply {TF32}"
+
+
+def gain_text(request: TuneRequest, run: FinishedRun) -> str:
+    """What 16 bits would gain a network of float32; '' where it has other types, and for little.
+
+    Each launch takes the part of its time that the ceilings say: by its traffic or its arithmetic.
+    """
+    steps = [step for step in run.bench.profile if not step.simulated]
+    known = all(step.host or step.in_16_bits is not None for step in steps)
+    if request.lowered or not steps or not known or not _is_of_float32(run):
+        return ""
+    lower = sum(step.us * (1.0 if step.in_16_bits is None else step.in_16_bits) for step in steps)
+    part = lower / (sum(step.us for step in steps) or 1.0)
+    dtype = small_float_of(spec_of(request.device))
+    if part > _WORTH:
+        return ""
+    return f"{part:.2f}x the time by the device's ceilings; try --precision {dtype}"
+
+
+def _is_of_float32(run: FinishedRun) -> bool:
+    """Whether the bundle stores no smaller floats, and computes with no quantized values."""
+    outline = read_outline(run.tuned.file(run.tuned.module))
+    types = {as_dtype(buffer.dtype) for buffer in outline.buffers}
+    return INTEGERS_NOTE not in outline.notes and not any(t.is_small_float for t in types)
+
+
+def precision_text(done: PrecisionManifest) -> str:
+    """How far a network of mixed precision is from that of float32, in a line."""
+    kind = "random samples" if done.random else "samples"
+    agreed = [f", {100 * q.top1:.1f}% top-1" for q in done.quality if q.top1 is not None]
+    text = f"mixed {done.stored}, {len(done.kept)} of {len(done.layers)} layers in float32: "
+    text += f"deviation {done.deviation:.1e} of the range ({done.max_deviation:g} allowed)"
+    text += f"{''.join(agreed[:1])} by {done.samples} {kind}"
+    return text + (f"; in float32: {', '.join(done.kept)}" if done.kept else "")

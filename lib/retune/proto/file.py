@@ -395,6 +395,18 @@ def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from _tensors_of_nodes(function.node)
 
 
+def element_types(model: onnx.ModelProto) -> frozenset[DType]:
+    """The element types of the model's tensors and inputs, and those that its nodes name."""
+    numbers = {tensor.data_type for tensor in tensors_of(model)}
+    numbers |= {entry.type.tensor_type.elem_type for entry in model.graph.input}
+    nodes = [*model.graph.node, *(node for f in model.functions for node in f.node)]
+    while nodes:
+        node = nodes.pop()
+        numbers |= {a.i for a in node.attribute if a.name in ("to", "dtype")}
+        nodes += (inner for body in bodies_of(node) for inner in body.node)
+    return frozenset(found for number in numbers if (found := known_element_type(number)))
+
+
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Every tensor that the graph stores, wherever it stands."""
     yield from graph.initializer

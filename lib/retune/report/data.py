@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 
 from retune.core.layouts import IOLayouts
-from retune.core.results import KernelTime, Latency, LayerQuality, TaskResult, VerifyResult
+from retune.core.results import (
+    KernelTime,
+    Latency,
+    LayerPrecision,
+    LayerQuality,
+    TaskResult,
+    VerifyResult,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,5 +84,9 @@ class ReportData:
     """How far the network of integers is from the float one; empty for a network of floats."""
     layers: tuple[LayerQuality, ...] = ()
     """Those of integers, in the network's order."""
+    precision: str = ""
+    """How far the network of mixed precision is from float32; empty for any other."""
+    types: tuple[LayerPrecision, ...] = ()
+    """Of its layers, in the network's order."""
     layouts: ReportLayouts | None = None
     """The plan of layouts; None where none was made."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retune.core.dims import is_fixed
+from retune.core.dtypes import DType
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
 from retune.intrinsics.matching import matching_block, pack_index
@@ -61,6 +62,18 @@ def has_warps(spec: DeviceSpec) -> bool:
         for entry in intrinsics()
         if entry.warp is not None
         for x in entry.implementations
+    )
+
+
+def multiplied(spec: DeviceSpec) -> frozenset[DType]:
+    """The element types that some instruction of the device multiplies, by probes."""
+    return frozenset(
+        dtype
+        for entry in intrinsics()
+        for one in entry.implementations[:-1]
+        if entry.full_name(one) in spec.instructions
+        for signature in entry.signatures(one)
+        for dtype in signature.dtypes
     )
 
 

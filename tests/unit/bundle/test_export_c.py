@@ -13,6 +13,7 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.placement import WEIGHTS, lay_out
 from retune.bundle.runtime.rows import step_rows
+from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError
 from tests.support.tests_fixtures import Golden
 
@@ -41,6 +42,13 @@ def test_weights_lie_as_on_the_device(plan: NetworkPlan, tmp_path: Path) -> None
     assert len(data) == placement.base_bytes[WEIGHTS]
     at = placement.places["bias"].offset
     np.testing.assert_array_equal(np.frombuffer(data[at : at + 128], "<f4"), plan.weights["bias"])
+
+
+def test_weights_may_be_of_bfloat16(plan: NetworkPlan, tmp_path: Path) -> None:
+    stored = {name: array.astype(BFLOAT16.numpy) for name, array in plan.weights.items()}
+    data = (export_c(replace(plan, weights=stored), tmp_path / "c") / "weights.bin").read_bytes()
+    at = lay_out(plan, plan_memory(plan)).places["bias"].offset
+    assert data[at : at + 64] == stored["bias"].tobytes()
 
 
 def test_names_are_text_and_nothing_else(plan: NetworkPlan) -> None:

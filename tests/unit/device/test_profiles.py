@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from retune.core.dtypes import FLOAT16
 from retune.core.errors import InputError
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, converting
 from retune.device.measure.lease import lock_path
 from retune.device.profiles import is_profile, played, profile_names, read_profile, split_profile
 
@@ -82,5 +83,7 @@ def test_a_device_with_smaller_groups_cannot_play_it():
 
 def test_gpus_keep_float16_and_processors_do_not():
     spec = read_profile("mali-g76").spec
-    assert spec.keeps_half and replace(spec, extensions=()).keeps_half
-    assert not replace(spec, device_class="cpu").keeps_half
+    assert FLOAT16 in spec.stored & replace(spec, extensions=()).stored
+    processor = replace(spec, device_class="cpu")
+    assert FLOAT16 not in processor.stored
+    assert FLOAT16 in replace(processor, instructions=(converting(FLOAT16),)).stored

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from retune.core.dtypes import FLOAT32, DType, TensorType
+from retune.core.dtypes import FLOAT16, FLOAT32, DType, TensorType
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.precision import Precision
 from retune.graph.passes.storage import computed_wide, in_compute_types
 from tests.support.networks import model, node
 
@@ -59,7 +60,9 @@ def test_a_network_without_float16_stays_itself():
 
 
 def test_a_device_that_computes_with_float16_keeps_it():
-    assert inner_types(optimise(layer(), half=True)) == {"float16"}
+    assert inner_types(optimise(layer(), precision=Precision(own=frozenset({FLOAT16})))) == {
+        "float16"
+    }
     assert inner_types(optimise(layer())) == {"float32"}
 
 

@@ -18,6 +18,7 @@ from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out, sizes_a
 from retune.bundle.runtime.rows import StepRows, callees_of, step_rows
 from retune.codegen.network.inline import inline_text
 from retune.codegen.network.persistent import persistent_text
+from retune.core.dtypes import Array
 from retune.core.errors import InputError
 from retune.core.replacing import whole_folder
 from retune.device.opencl import vectors
@@ -109,7 +110,7 @@ def _vector_lines(text: str) -> Iterator[str]:
     yield "#ifdef RETUNE_VECTORS"
     for name in sorted(used):
         yield f"#undef {name}\n#define {name} retune_{name}"
-    yield from vectors.definitions(used)
+    yield from vectors.definitions(used, text)
     yield "#endif\n"
 
 
@@ -120,7 +121,12 @@ def _write_weights(plan: NetworkPlan, placement: Placement, path: Path) -> None:
         for name, array in plan.weights.items():
             if name in placement.places:
                 stream.seek(placement.places[name].offset)
-                stream.write(np.ascontiguousarray(array).data)
+                stream.write(_bytes(array))
         stream.seek(placement.base_bytes[WEIGHTS])
         for entry in images_of(plan):
-            stream.write(np.ascontiguousarray(plan.weights[entry.name]).data)
+            stream.write(_bytes(plan.weights[entry.name]))
+
+
+def _bytes(array: Array) -> memoryview:
+    """What lies in memory, in rows, without a copy: buffers have no types of `ml_dtypes`."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -83,6 +83,9 @@ class LaunchProfile:
     """10^9 bytes of least traffic per second."""
     roofline: float | None
     """Time that the machine's ceilings allow over the time taken; None where none were given."""
+    in_16_bits: float | None = None
+    """The time that the ceilings allow with 16-bit floats over that with float32; None where none
+    were given."""
     host: bool = False
     """True for a host step."""
 
@@ -535,6 +538,7 @@ def _profile(
         )
     per_second = 1e-9 / seconds if seconds else 0.0
     least = ceilings.least_s(step.flops, step.bytes) if ceilings else None
+    lower = ceilings.least_16_s(step.flops, step.bytes) if ceilings else None
     return LaunchProfile(
         label=step.label,
         kernel=step.kernel,
@@ -545,6 +549,7 @@ def _profile(
         gflops=step.flops * per_second,
         gbytes_per_s=step.bytes * per_second,
         roofline=least / seconds if least is not None and seconds else None,
+        in_16_bits=lower / least if lower is not None and least else None,
     )
 
 

@@ -8,7 +8,7 @@ truth values have to be equal unless rounding decides them. A network with host 
 compared part by part, see `by_parts`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -82,6 +82,9 @@ class Verification:
     """The largest of all outputs': they may deviate by `rounding.FACTOR` times that, too."""
     by_parts: bool = False
     """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
+    top1: float | None = None
+    """Of outputs that are scores in rows: the part of all samples' rows whose largest element is
+    the reference's, the smallest of all outputs'; None where no output is such."""
     unseen: tuple[str, ...] = ()
     """Host steps of which no sample made any element: they were compared with nothing."""
 
@@ -182,11 +185,12 @@ def verify(
     if samples < 1:
         raise InputError(f"verify: expected at least one sample; got {samples}")
     found: dict[str, OutputDeviation] = {}
-    by_parts = False
-    taken = 0
+    agreeing: dict[str, list[bool]] = {}
+    by_parts, taken = False, 0
     for inputs in _samples(feeds, samples, seed, unseen):
         taken += 1
         expected, got = reference(inputs), module(inputs)
+        _note_top1(agreeing, expected, got)
         rows = _compared(expected, got, tolerance, {})
         if rounding and _used(rows) > 1:
             rows = _compared(expected, got, tolerance, rounding(inputs))
@@ -199,15 +203,38 @@ def verify(
     outputs = tuple(found.values())
     return Verification(
         samples=taken,
-        max_abs=max((entry.max_abs for entry in outputs), default=inf),
-        max_rel_range=max((entry.max_rel_range for entry in outputs), default=inf),
+        max_abs=_largest(entry.max_abs for entry in outputs),
+        max_rel_range=_largest(entry.max_rel_range for entry in outputs),
         outputs=outputs,
         tolerance=tolerance,
         used=_used(outputs),
         rounding=max((e.rounding for e in outputs if e.rounding is not None), default=None),
         by_parts=by_parts,
+        top1=min((sum(same) / len(same) for same in agreeing.values() if same), default=None),
         unseen=tuple(unseen()) if unseen else (),
     )
+
+
+def _largest(numbers: Iterable[float]) -> float:
+    return max(numbers, default=inf)
+
+
+def _note_top1(
+    agreeing: dict[str, list[bool]],
+    expected: Mapping[str, np.ndarray],
+    got: Mapping[str, np.ndarray],
+) -> None:
+    """Adds the rows of a sample to those of each output."""
+    for name, array in expected.items():
+        agreeing.setdefault(name, []).extend(_same_top1(np.asarray(array), got.get(name)))
+
+
+def _same_top1(expected: np.ndarray, got: np.ndarray | None) -> list[bool]:
+    """Of each row of scores, whether the largest element is the same; none for other outputs."""
+    scores = expected.ndim == 2 and expected.shape[1] > 1 and dtype_of(expected).is_float
+    if not scores or got is None or got.shape != expected.shape:
+        return []
+    return (expected.argmax(1) == got.argmax(1)).tolist()
 
 
 def _samples(
@@ -249,7 +276,7 @@ def _compare_part(part: "PartValue", tolerance: float) -> OutputDeviation:
 
 
 def _used(rows: Sequence[OutputDeviation]) -> float:
-    return max((row.used for row in rows), default=inf)
+    return _largest(row.used for row in rows)
 
 
 def _order(row: OutputDeviation) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_p
 from retune.bundle.verify.reach import OutputReach, Reach
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
 from retune.core.dims import SizeValues, apart
+from retune.core.dtypes import FLOAT16
 from retune.core.keys import file_key
 from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
@@ -151,7 +152,7 @@ def _packed_parts(module: Module, graph: Graph) -> Parts | None:
 def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[Peer, Graph | None]:
     """What a bundle of that plan is compared with, and the network where its parts need it.
 
-    In float32 where a device like that does not keep float16.
+    In float32 where a device like that does not store the network's small floats.
     """
     if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
         opened = partial(_graph_of, network, spec)
@@ -175,7 +176,7 @@ def rounding_of(
 
     def content() -> object:
         files = (network.onnx, *external_files(network.onnx))
-        asked = dict(network.shapes), spec.keeps_half, oracle.name, oracle.version
+        asked = dict(network.shapes), FLOAT16 in spec.stored, oracle.name, oracle.version
         asked = (*asked, dict(network.values)) if network.values else asked
         return [file_key(file) for file in files], asked
 
@@ -193,7 +194,7 @@ def _graph_of(network: Original, spec: DeviceSpec, *, counts: bool = False) -> G
         graph = load_file(network.onnx, network.shapes, network.values, counts=counts)
     if network.recipe:
         graph = quantized(graph, from_json(Recipe, network.recipe))
-    return graph if spec.keeps_half else in_compute_types(graph)
+    return in_compute_types(graph, spec.stored)
 
 
 def _is_coded(plan: NetworkPlan, network: Original) -> bool:

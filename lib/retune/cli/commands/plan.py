@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from retune.pipeline.layout_manifest import LayoutTotal
 
 
-@takes_request("model", "device", "shapes", "values", "records", "layout_solver")
+@takes_request(
+    *("model", "device", "precision", "max_deviation", "shapes", "values", "records"),
+    "layout_solver",
+)
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
 
@@ -25,18 +28,17 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     check_model(request.model)
     check_folder("RETUNE_CACHE", Path(request.work))
     store, model = record_store(Path(request.records)), request.model
-    from retune.api import import_network
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import totals_of
-    from retune.pipeline.sizes import fixed_inputs, tuned_requests
+    from retune.pipeline.network import open_network
+    from retune.pipeline.sizes import tuned_requests
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import recorded_layouts
 
     spec, shown = spec_of(request.device), list[dict[str, Any]]()
     for sizes, own in tuned_requests(request):
-        stated, at = fixed_inputs(own), f" at {sizes}" if sizes.values else ""
-        work = Path(request.work)
-        network = import_network(model, stated.shapes, "NHWC", work, values=stated.values).network
+        at = f" at {sizes}" if sizes.values else ""
+        network = open_network(own).network
         where = network_conditions(spec, network.tasks.values())
         found = recorded_layouts(network, spec, store, where)
         if found is None:

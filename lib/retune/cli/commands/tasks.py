@@ -9,7 +9,7 @@ from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
 from retune.core.quantities import counted, flop_text
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import MIXED, TuneRequest
 
 if TYPE_CHECKING:
     from retune.pipeline.network import ImportedNetwork
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @takes_request(
-    *("model", "device", "quantize", "pack_start", "pack_stop", "calibration", "accuracy_drop"),
-    *("shapes", "values", "layout"),
+    *("model", "device", "precision", "max_deviation", "quantize", "pack_start", "pack_stop"),
+    *("calibration", "accuracy_drop", "shapes", "values", "layout"),
     device="",
 )
 def tasks(request: TuneRequest, json: Json = False) -> None:
@@ -74,10 +74,12 @@ def _print(network: "ImportedNetwork", model: str, sizes: str) -> None:
 
 def _network(request: TuneRequest) -> "ImportedNetwork":
     """Raises: InputError for options that do not go together."""
-    from retune.pipeline.network import import_network, open_network
+    from retune.pipeline.network import import_network, open_network, precision_of
+    from retune.pipeline.precision import check_precision
     from retune.pipeline.quantization import check_quantization
     from retune.pipeline.sizes import fixed_inputs
 
+    check_precision(request)
     if request.device:
         check_quantization(request)
         return open_network(request)
@@ -86,9 +88,21 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
             f"--quantize {request.quantize.scheme}: expected --device beside it, got none; the "
             "types of a quantized network follow from the device"
         )
+    if request.precision == MIXED:
+        raise InputError(
+            f"--precision {MIXED}: expected --device beside it, got none; the types of layers "
+            "follow from the device"
+        )
     check_quantization(request)
     stated, work = fixed_inputs(request), Path(request.work)
-    return import_network(request.model, stated.shapes, request.layout, work, values=stated.values)
+    return import_network(
+        request.model,
+        stated.shapes,
+        request.layout,
+        work,
+        values=stated.values,
+        precision=precision_of(request),
+    )
 
 
 def _facts(task: "Task") -> str:

@@ -72,6 +72,12 @@ def print_result(result: TuneResult) -> None:
     )
     if verified.decision:
         print_line(f"          {verified.decision}")
+    if verified.top1 is not None:
+        print_line(f"top-1     {100 * verified.top1:.1f}% of the rows as {verified.oracle}")
+    if result.precision:
+        print_line(f"precision {result.precision}")
+    if result.gain:
+        print_line(f"16 bits   {result.gain}")
     for note in verified.notes:
         print_line(f"note      {note}")
     if verified.by_parts:

@@ -8,9 +8,10 @@ import statistics
 from functools import cached_property
 from typing import Protocol
 
-from retune.core.dtypes import FLOAT32
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from retune.device.measure.reference import Reference
 from retune.device.opencl.runtime import Device, PreparedKernel
+from retune.targets.instructions import multiplied
 
 _LANES = 16
 _VECTOR_BYTES = 4 * _LANES
@@ -27,6 +28,10 @@ class Roofline(Protocol):
 
     def least_s(self, flops: int, traffic: int) -> float:
         """Seconds that so much arithmetic and so many bytes take at the very least."""
+        ...
+
+    def least_16_s(self, flops: int, traffic: int) -> float:
+        """The same of 16-bit floats, for the arithmetic and the bytes of float32."""
         ...
 
 
@@ -58,6 +63,12 @@ class Ceilings:
         """The roofline: seconds that so much arithmetic and traffic takes at the very least."""
         moved = 1e-9 * traffic / self.gbytes_per_s(traffic) if traffic else 0.0
         return max(1e-9 * flops / self.gflops, moved)
+
+    def least_16_s(self, flops: int, traffic: int) -> float:
+        """The same with half the bytes, and half the arithmetic where the device has instructions
+        that multiply 16-bit floats: such do two steps of a sum in the time of one, or more."""
+        halved = bool({FLOAT16, BFLOAT16} & multiplied(self._device.spec))
+        return self.least_s(flops // 2 if halved else flops, traffic // 2)
 
     def _measure_copy(self, size: int) -> float:
         """One launch goes over the same buffers again and again, each core over its own part."""

@@ -48,7 +48,7 @@ def abridged(text: str, header: Path) -> str:
     used = common | set(_WORD.findall(text))
     wanted = used - vectors.NAMES
     kept = [line for name, line in statements if name is None or name in wanted]
-    own = vectors.definitions(used)
+    own = vectors.definitions(used, text)
     return "\n".join([f"#undef {_GUARD}", *kept, *own, "#line 1", text])
 
 

@@ -7,9 +7,10 @@ Access through a vector type that is aligned like its elements is one instructio
 """
 
 import re
+from collections.abc import Collection
 
 LANES = (4, 8, 16)
-_TYPES = {"float": 4, "int": 4, "uint": 4, "char": 1, "uchar": 1}
+_TYPES = {"float": 4, "int": 4, "uint": 4, "short": 2, "ushort": 2, "char": 1, "uchar": 1}
 """Types of elements, and their bytes."""
 _SPACES = ("__global", "__local", "__private")
 _INLINE = "__attribute__((overloadable, always_inline))"
@@ -25,12 +26,15 @@ def used_in(text: str) -> frozenset[str]:
     return NAMES.intersection(_WORD.findall(text))
 
 
-def definitions(used: frozenset[str]) -> list[str]:
-    """Those of NAMES that a program uses, for all types of vectors in generated kernels."""
+def definitions(used: Collection[str], text: str) -> list[str]:
+    """Those of NAMES that are used, for all types of vectors in generated kernels; for those of 16
+    bits where the program's text has such."""
+    words = {*_WORD.findall(text)}
+    kinds = [kind for kind, size in _TYPES.items() if size != 2 or kind in words]
     lines: list[str] = []
     for lanes in LANES:
         load, store = f"vload{lanes}" in used, f"vstore{lanes}" in used
-        for kind in _TYPES:
+        for kind in kinds:
             if load or store:
                 lines.append(_loose(kind, lanes))
             if load:

@@ -68,6 +68,10 @@ class BoardRoofline:
         """Seconds that so much arithmetic and so many bytes take at the very least."""
         return 1e-6 * _least_us(flops, traffic) / self.board.speed
 
+    def least_16_s(self, flops: int, traffic: int) -> float:
+        """The same of 16-bit floats, which it has no instructions to multiply."""
+        return self.least_s(flops, traffic // 2)
+
 
 def fraction(*values: object) -> float:
     """A number from 0 to below 1 that follows from the values' contents."""

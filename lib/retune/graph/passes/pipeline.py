@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from retune.core.config import knob
+from retune.core.dtypes import FLOAT16
 from retune.graph.graph import Graph
 from retune.graph.passes.branches import merge_branches
 from retune.graph.passes.channels_last import channels_last
 from retune.graph.passes.empty import fold_empty
 from retune.graph.passes.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.passes.groups import groups_of_channels
+from retune.graph.passes.precision import Precision, in_precision
 from retune.graph.passes.products import free_products
 from retune.graph.passes.rows import rows_as_images
 from retune.graph.passes.simplify import (
@@ -40,14 +43,11 @@ class Pass:
     run: Callable[[Graph], Graph]
     layout: Layout | None = None
     """Only run for this layout."""
-    half: bool | None = None
-    """Only run for devices that keep float16, or only for those that do not."""
     parts: bool = False
     """Whether it writes an op as several others, which is the last thing that is done to it."""
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass(name="widen-half", run=in_compute_types, half=False),
     Pass(name="fold-empty", run=fold_empty),
     Pass(name="fold-constants", run=fold_constants),
     Pass(name="lower-batch-norm", run=lower_batch_norm),
@@ -71,33 +71,44 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
 )
-"""Every pass, in order."""
+"""The passes of all networks, in order."""
+FLOAT32_PRECISION = Precision()
 
 
 def optimise(
-    graph: Graph, layout: Layout = "NHWC", *, half: bool = False, whole: bool = False
+    graph: Graph,
+    layout: Layout = "NHWC",
+    *,
+    precision: Precision = FLOAT32_PRECISION,
+    whole: bool = False,
 ) -> Graph:
     """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged.
 
-    Bodies of loops go through the same passes.
-    `half` says that the device keeps float16 between kernels; otherwise all of that is of float32.
+    Bodies of loops go through the same passes, and stay in float32: their states add up errors.
     Ops that are the layers of networks stay `whole` if that is asked for: others take them apart.
     """
-    graph = with_bodies(graph, lambda body: optimise(body, layout, half=half, whole=whole))
+    inside = Precision(own=precision.own)
+    graph = with_bodies(graph, lambda body: optimise(body, layout, precision=inside, whole=whole))
     check = knob("RETUNE_VERIFY") == "1"
-    for step in passes_for(layout, half=half, whole=whole):
+    for step in passes_for(layout, precision=precision, whole=whole):
         graph = step.run(graph)
         if check:
             graph.verify()
     return graph
 
 
-def passes_for(layout: Layout, *, half: bool, whole: bool = False) -> tuple[Pass, ...]:
+def passes_for(
+    layout: Layout,
+    *,
+    precision: Precision = FLOAT32_PRECISION,
+    whole: bool = False,
+) -> tuple[Pass, ...]:
     """The passes that `optimise` runs, in order."""
-    return tuple(
-        step
-        for step in PASSES
-        if step.layout in (None, layout)
-        and step.half in (None, half)
-        and not (whole and step.parts)
-    )
+    steps = [
+        step for step in PASSES if step.layout in (None, layout) and not (whole and step.parts)
+    ]
+    if FLOAT16 not in precision.own:
+        steps.insert(0, Pass(name="widen-half", run=partial(in_compute_types, own=precision.own)))
+    if precision.changes:
+        steps.append(Pass(name="precision", run=partial(in_precision, precision=precision)))
+    return tuple(steps)

@@ -7,6 +7,8 @@ the inputs and outputs of the network are of the compute type, too. What a netwo
 type is rounded to it everywhere.
 """
 
+from collections.abc import Collection
+
 from retune.core.dtypes import DTYPES, DType, TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ir.functions import rounding
@@ -14,12 +16,14 @@ from retune.ops import AttrValue, lookup
 from retune.ops.registry import SEVERAL_OUTPUTS
 
 
-def in_compute_types(graph: Graph) -> Graph:
+def in_compute_types(graph: Graph, own: Collection[DType] = ()) -> Graph:
     """float16 -> float32, inside; inputs and outputs, and those of host steps and loops, keep their
-    types through casts."""
-    if not any(_only_stored(entry) for entry in graph.types.values()):
-        return graph
-    return _Widened(graph).finish()
+    types through casts.
+
+    A graph whose small floats are all among `own` stays itself.
+    """
+    found = {entry.dtype for entry in graph.types.values() if _only_stored(entry)}
+    return _Widened(graph).finish() if found - {*own} else graph
 
 
 def computed_wide(group: Graph) -> Graph:

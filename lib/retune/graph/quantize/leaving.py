@@ -1,7 +1,8 @@
 """Which layers to leave in floats, so that a quantized network still answers as the float one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
@@ -9,6 +10,8 @@ from retune.graph.quantize.quality import Agreement, compared, layer_noise, outp
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,7 @@ def leave_in_floats(
 
     `drop` is in points: the largest part of the rows, in percent, whose largest element may be
     another than in the float network, over the samples `new`; those that are `known` calibrate.
-    How many layers it takes is found by halving: with one fewer it disagrees too much, unless that
-    is so with some number in between alone. If all do not suffice, all are left.
+    How many layers it takes is found by halving, see `fewest`. If all do not suffice, all are left.
     Raises: InputError, as `quantize` does, for a drop outside 0 to 100, and for a network without
     an output that has a largest element.
     """
@@ -52,25 +54,37 @@ def leave_in_floats(
     ranked = [entry.layer for entry in sorted(noise, key=lambda entry: entry.signal_to_noise)]
     expected = outputs_over(graph, new)
 
-    def left(count: int) -> Left:
-        layers = tuple(ranked[:count])
+    def left(layers: tuple[str, ...]) -> Left:
         tried = replace(settings, skip=(*settings.skip, *layers)) if layers else settings
         made = quantize(graph, known, tried)
         top1 = _least_top1(graph, compared(expected, outputs_over(made, new)))
         return Left(graph=made, settings=tried, layers=layers, top1=top1)
 
-    best = left(0)
-    if best.disagreement <= drop or not ranked:
+    return fewest(ranked, left, lambda tried: tried.disagreement <= drop)
+
+
+def fewest(
+    ranked: Sequence[str],
+    attempt: Callable[[tuple[str, ...]], T],
+    enough: Callable[[T], bool],
+) -> T:
+    """The attempt with the fewest of the ranked layers, the first ones, that is good enough.
+
+    It is found by halving: with one fewer it is not, unless that is so with some number in between
+    alone. If all do not suffice, the attempt is with all.
+    """
+    best = attempt(())
+    if enough(best) or not ranked:
         return best
-    too_few, enough = 0, len(ranked)
-    while enough - too_few > 1:
-        count = (too_few + enough) // 2
-        tried = left(count)
-        if tried.disagreement <= drop:
-            best, enough = tried, count
+    too_few, count, found = 0, len(ranked), False
+    while count - too_few > 1:
+        middle = (too_few + count) // 2
+        tried = attempt(tuple(ranked[:middle]))
+        if enough(tried):
+            best, count, found = tried, middle, True
         else:
-            too_few = count
-    return best if best.layers else left(enough)
+            too_few = middle
+    return best if found else attempt(tuple(ranked[:count]))
 
 
 def _least_top1(graph: Graph, found: Sequence[Agreement]) -> float:

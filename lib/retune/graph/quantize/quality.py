@@ -22,7 +22,7 @@ from retune.ops import Array, lookup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNoise:
-    """What eight bits do to one layer, while all others are exact."""
+    """What rounding does to one layer, while all others are exact."""
 
     layer: str
     """The name by which `QuantizeSettings.skip` knows it."""
@@ -42,6 +42,8 @@ class Agreement:
     """Of the angle between both as vectors, all samples together; 1 is the same direction."""
     top1: float | None
     """The part of the rows along the last axis whose largest element is the same; None without."""
+    deviation: float
+    """The largest difference of elements, as a part of the range of the first network's."""
 
 
 def layer_noise(
@@ -144,4 +146,6 @@ def _agreement(name: str, one: Array, other: Array) -> Agreement:
     cosine = float(np.sum(one * other)) / lengths if lengths else float(same)
     rows = one.ndim > 2 and one.shape[-1] > 1  # the first axis counts the parts
     top1 = float(np.mean(one.argmax(-1) == other.argmax(-1))) if rows else None
-    return Agreement(output=name, cosine=cosine, top1=top1)
+    extent = (float(np.ptp(one)) or float(np.abs(one).max()) or 1.0) if one.size else 1.0
+    deviation = float(np.abs(one - other).max()) / extent if one.size else 0.0
+    return Agreement(output=name, cosine=cosine, top1=top1, deviation=deviation)

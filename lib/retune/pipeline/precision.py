@@ -1,0 +1,154 @@
+"""Stage precision: which layers of a network keep float32, for `--precision mixed`.
+
+Other precisions need no stage: they follow from the request alone, see `network.precision_of`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, TF32, DType
+from retune.core.errors import InputError
+from retune.core.ranges import is_open
+from retune.core.results import LayerPrecision
+from retune.core.target import DeviceSpec
+from retune.device.opening import spec_of
+from retune.device.simulated.accelerator import is_accelerator
+from retune.graph.graph import Graph
+from retune.graph.mixed import mixed
+from retune.graph.passes.pipeline import Layout, optimise
+from retune.graph.passes.precision import Precision
+from retune.ops import Array
+from retune.pipeline.manifest import ImportManifest, OutputQuality, PrecisionManifest
+from retune.pipeline.quantization import (
+    MOST_DECIBELS,
+    RANDOM,
+    calibration_content,
+    calibration_samples,
+    float_network,
+)
+from retune.pipeline.request import MIXED, TuneRequest
+from retune.pipeline.stage import Inputs, stage
+from retune.targets.instructions import multiplied
+
+_PARTS = 4
+"""Random samples, where none are given."""
+_MARGIN = 0.5
+"""Part of the allowed deviation that layers are chosen by: other samples deviate more."""
+_PREFERRED = (FLOAT16, BFLOAT16)
+"""By their mantissas: where both are as fast, the one with more bits."""
+
+
+def check_precision(request: TuneRequest) -> None:
+    """Raises: InputError for options that do not go together."""
+    if not request.lowered:
+        return
+    asked = f"precision {request.precision}"
+    if request.quantize is not None:
+        raise InputError(
+            f"{asked}: expected no quantization beside it, got {request.quantize.scheme}; leave "
+            "one of them out"
+        )
+    if request.device and is_accelerator(request.device):
+        raise InputError(
+            f"{asked}: expected float32 for device {request.device!r}, which computes with "
+            "integers; leave the precision out"
+        )
+    if request.precision == MIXED and _has_ranges(request):
+        raise InputError(
+            f"{asked}: expected fixed shapes, as layers are judged on samples of one shape, got "
+            "ranges; state a size, or ask for one type"
+        )
+
+
+def _has_ranges(request: TuneRequest) -> bool:
+    return any(is_open(stated) for _, stated in (*request.shapes, *request.values))
+
+
+def small_float_of(spec: DeviceSpec) -> DType:
+    """The type of 16 bits that is the fastest one on the device.
+
+    One that it has instructions to multiply; else one that it converts.
+    """
+    for known in (multiplied(spec), spec.stored):
+        for dtype in _PREFERRED:
+            if dtype in known:
+                return dtype
+    return BFLOAT16
+
+
+def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
+    bounds = (request.max_deviation, request.accuracy_drop)
+    dtype = small_float_of(spec_of(request.device))
+    return network.model_key, dtype, *bounds, calibration_content(request), request.seed
+
+
+@stage(PrecisionManifest, "precision", _inputs)
+def stage_precision(_: Path, request: TuneRequest, network: ImportManifest) -> PrecisionManifest:
+    """Which layers keep float32, so that outputs deviate by no more than is asked for.
+
+    Raises: InputError for samples that the network does not take.
+    """
+    spec = spec_of(request.device)
+    precision = Precision(own=spec.stored, stored=small_float_of(spec))
+    layout: Layout = "NCHW" if network.layout == "NCHW" else "NHWC"
+    written = float_network(request, network)
+    graph = optimise(written, layout, precision=Precision(own=spec.stored))
+    random = request.calibration in (RANDOM, "")
+    data = calibration_samples(request, graph, _PARTS)
+    bound = _MARGIN * request.max_deviation
+    found = mixed(graph, data, precision, deviation=bound, drop=request.accuracy_drop)
+    return PrecisionManifest(
+        model_key=network.model_key,
+        stored=precision.stored,
+        max_deviation=request.max_deviation,
+        samples=_count(graph, data),
+        random=random,
+        kept=found.precision.kept,
+        layers=tuple(
+            LayerPrecision(
+                layer=entry.layer,
+                op=entry.op,
+                dtype=FLOAT32 if entry.layer in found.precision.kept else precision.stored,
+                decibels=max(-MOST_DECIBELS, min(entry.signal_to_noise, MOST_DECIBELS)),
+            )
+            for entry in found.noise
+        ),
+        quality=tuple(
+            OutputQuality(
+                output=entry.output,
+                cosine=entry.cosine,
+                top1=entry.top1,
+                deviation=entry.deviation,
+            )
+            for entry in found.agreement
+        ),
+    )
+
+
+def _count(graph: Graph, data: Mapping[str, Array]) -> int:
+    name = graph.inputs[0]
+    return len(data[name]) // (graph.types[name].shape or (1,))[0]
+
+
+def mixed_network(network: ImportManifest, made: PrecisionManifest) -> ImportManifest:
+    """The facts of the network in mixed precision: those of float32, under a key of its own."""
+    return replace(network, model_key=made.key)
+
+
+def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
+    """The precision of that name on the device; None: on any.
+
+    TF32 is what some instructions read of float32: without them products are of float32.
+    """
+    own = spec.stored if spec else frozenset[DType]()
+    dtype = DType(name)
+    if dtype is not TF32:
+        return Precision(own=own, stored=dtype)
+    rounds = spec is None or FLOAT32 in multiplied(spec)
+    return Precision(own=own, operands=TF32 if rounds else None)
+
+
+def precision_from(made: PrecisionManifest, spec: DeviceSpec) -> Precision:
+    """What the network is computed with."""
+    return Precision(own=spec.stored, stored=DType(made.stored), kept=made.kept)
