@@ -10,7 +10,8 @@ that stay where the device has that, and PyTorch's kernels (float32 without TF32
 layouts) replayed from a graph of launches. With `--layers N` also its kernels one by one, and so
 many of the heaviest. At the end come geometric means: of launches, and of the faster form.
 
-`--batch 16` takes so many inputs at once.
+`--precision float16` stores values in that type, and has PyTorch compute in it; `--batch 16` takes
+so many inputs at once.
 """
 
 import json
@@ -39,21 +40,26 @@ from retune.bundle.verify.compare import Verification, tolerance_of, verify
 from retune.bundle.verify.peers import open_peer
 from retune.bundle.verify.rounding import RoundingModel
 from retune.core.config import cache_root
+from retune.core.dtypes import DType
 from retune.device.opening import open_device
+from retune.graph.passes.precision import Precision
 
 Found = dict[str, Any]
+PRECISIONS = ("float32", "float16", "bfloat16")
+"""Types between kernels, as torch calls them too."""
 
 
 def prepare(name: str, options: Namespace) -> Found:
     """Exports and compiles one architecture into the folder; what is known of it, or the error."""
     architecture = of_batch(next(a for a in ARCHITECTURES if a.name == name), options.batch)
     model = options.folder / f"{name.replace(':', '-')}.{options.batch}.onnx"
-    bundle = model.with_suffix(".bundle")
+    bundle = model.with_suffix(f".{options.precision}.bundle")
     try:
         if not model.is_file():
             export(architecture, architecture.exporters[0], model)
         opened = open_device(options.device)
-        network = import_network(str(model)).network
+        precision = Precision(own=opened.spec.stored, stored=DType(options.precision))
+        network = import_network(str(model), precision=precision).network
         plan = build_plan(network, {}, opened.spec, model_key=name, notes={})
         write_bundle(plan, bundle)
         for form in forms_here(plan, opened):
@@ -115,17 +121,17 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
         "verdict": "" if worst.criterion == "range" and worst.passed else verdict(worst),
         "kernels_ms": 1e-3 * sum(layers.values()) if layers else None,
         "ms": times,
-        "torch_ms": torch_ms(of_batch(architecture, options.batch)),
+        "torch_ms": torch_ms(of_batch(architecture, options.batch), options.precision),
         "heaviest": sorted(layers.items(), key=lambda entry: -entry[1])[: options.layers],
     }
 
 
-def torch_ms(architecture: Architecture) -> float:
+def torch_ms(architecture: Architecture, precision: str) -> float:
     """Milliseconds of PyTorch's kernels in the faster layout, from a graph of launches."""
     torch: Any = import_module("torch")
-    example = architecture.make()
-    model: Any = runnable(example.model.eval(), example.call).cuda()
-    inputs = [data.cuda() for data in example.inputs]
+    example, dtype = architecture.make(), getattr(torch, precision)
+    model: Any = runnable(example.model.eval(), example.call).cuda().to(dtype)
+    inputs = [x.cuda().to(dtype) if x.is_floating_point() else x.cuda() for x in example.inputs]
     images = all(data.ndim == 4 for data in inputs)
     best = float("inf")
     for layout in (torch.contiguous_format, *([torch.channels_last] if images else [])):
@@ -171,6 +177,7 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="architectures compiled at once"
     )
+    parser.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0])
     parser.add_argument("--batch", type=int, default=1, help="inputs at once")
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--json", type=Path)

@@ -71,7 +71,7 @@ def multiplied(spec: DeviceSpec) -> frozenset[DType]:
         dtype
         for entry in intrinsics()
         for one in entry.implementations[:-1]
-        if entry.full_name(one) in spec.instructions
+        if not entry.rounds and entry.full_name(one) in spec.instructions
         for signature in entry.signatures(one)
         for dtype in signature.dtypes
     )
