@@ -25,8 +25,10 @@ from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.compare import verify
 from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root, records_root
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from retune.core.target import DeviceSpec
 from retune.device.opencl.runtime import Device, open_device
+from retune.graph.passes.precision import Precision
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
 from retune.search.conditions import network_conditions
@@ -80,10 +82,14 @@ def measure(
     model: str, options: argparse.Namespace, bundles: Mapping[str, Path]
 ) -> dict[str, object]:
     """One network: medians in milliseconds by contender, deviation, and memory."""
-    network = import_network(model, {}, "NHWC", cache_root())
     opened = open_device(options.device)
+    wanted = Precision(own=opened.spec.stored, stored=DType(options.precision))
+    network = import_network(model, {}, "NHWC", cache_root(), precision=wanted)
     chosen = known_candidates(network.network, RecordStore(options.records), opened.spec)
     modules = compiled_twice(network, {} if "tuned" in bundles else chosen, opened)
+    if wanted.changes:
+        whole = import_network(model, {}, "NHWC", cache_root())
+        modules[FLOAT32] = compiled_twice(whole, {}, opened)["default"]
     for name, folder in bundles.items():
         modules[name] = Module.load(folder / folder_of(model) / "module", opened)
     feeds = modules["tuned"].random_inputs()
@@ -137,6 +143,7 @@ def main() -> None:
     parser.add_argument("--bundles", action="append", default=[], metavar="NAME=DIR")
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--seconds", type=float, default=15.0, help="for each network")
+    parser.add_argument("--precision", choices=(FLOAT32, BFLOAT16, FLOAT16), default=FLOAT32)
     parser.add_argument("--own-precision", action="store_true", help="OpenVINO as it comes, too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -148,7 +155,7 @@ def main() -> None:
         rows.append(measure(model, options, bundles))
         print(show(rows[-1]), flush=True)
     for name in (
-        *(n for n in ("default", *bundles) if n != "tuned"),
+        *(n for n in ("default", FLOAT32, *bundles) if n != "tuned"),
         *PEERS,
         OWN_PRECISION,
         FASTER,

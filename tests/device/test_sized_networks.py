@@ -34,20 +34,22 @@ pytestmark = pytest.mark.device
 BATCH = Size("n", 1, 8)
 
 
-def compiled(model: onnx.ModelProto, device: Device, tuned: Sequence[int]) -> NetworkPlan:
+def compiled(
+    model: onnx.ModelProto, device: Device, tuned: Sequence[int], size: Size = BATCH
+) -> NetworkPlan:
     """The network for any batch, with default schedules for these."""
 
     def trace(
         values: SizeValues, _: int, region: Sequence[Condition]
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
         with assuming(values, region) as assumed:
-            graph = import_model(model, {BATCH.name: (dim_of(BATCH),)})
+            graph = import_model(model, {size.name: (dim_of(size),)})
             network = extract(optimise(graph, "NHWC"), max_error=0.0)
             plan = build_plan(network, {}, device.spec, model_key="0", notes={})
         return plan, assumed.conditions
 
-    sizes = [TunedSizes(values=((BATCH.name, n),), weight=1.0) for n in tuned]
-    found = covering([BATCH], sizes, trace)
+    sizes = [TunedSizes(values=((size.name, n),), weight=1.0) for n in tuned]
+    found = covering([size], sizes, trace)
     return join_plans([each.program for each in found], [each.conditions for each in found])
 
 
@@ -150,3 +152,26 @@ def test_an_operator_at_sizes_that_its_kernels_serve(name: str) -> None:
         plan = build_plan(network, {}, device.spec, model_key="0", notes={})
     module = Module(join_plans([plan], [assumed.conditions]), device)
     assert_right(module, model, [first, *module.plan.corners])
+
+
+SCANNED = """(float[4] h, float[n, 4] x) => (float[4] last, float[n, 4] y) {
+  last, y = Scan <num_scan_inputs = 1, body = step (float[4] a, float[4] b)
+    => (float[4] c, float[4] d) { sum = Add(a, b) c = Tanh(sum) d = Mul(c, b) }> (h, x) }"""
+LISTED = """(float[n, 6] x) => (float[m] z) {
+  r = Relu(x) minus = Constant <value_ints = [-1]> () row = Reshape(r, minus)
+  y = Unique <sorted = 1> (row) z = Relu(y) }"""
+
+
+@pytest.mark.slow
+def test_a_loop_has_a_program_for_each_number_of_steps() -> None:
+    size, model = Size("n", 4, 5), model_of(SCANNED)
+    plan = compiled(model, open_device("pocl"), [5], size)
+    assert [list(map(str, each.conditions)) for each in plan.variants] == [["n == 5"], ["n == 4"]]
+    assert_right(opened(model, "persistent", plan), model, list(holding((), (size,))))
+
+
+def test_a_host_step_takes_as_many_elements_as_come() -> None:
+    model = model_of(LISTED)
+    plan = compiled(model, open_device("pocl"), [8])
+    assert plan.hosts
+    assert_right(opened(model, "persistent", plan), model, [{BATCH.name: n} for n in (1, 5, 8)])

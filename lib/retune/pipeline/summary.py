@@ -185,7 +185,7 @@ def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
         return f"{request.precision} between kernels, sums in float32"
     if precision_named(request.precision, spec_of(request.device)).operands is TF32:
         return f"products of {TF32}, all else in float32"
-    return f"float32: the device has no instructions that multiply {TF32}"
+    return f"float32: no rule multiplies {TF32} by instructions of the device"
 
 
 def gain_text(request: TuneRequest, run: FinishedRun) -> str:
@@ -195,13 +195,13 @@ def gain_text(request: TuneRequest, run: FinishedRun) -> str:
     """
     steps = [step for step in run.bench.profile if not step.simulated]
     known = all(step.host or step.in_16_bits is not None for step in steps)
-    if request.lowered or not steps or not known or not _is_of_float32(run):
+    if request.lowered or not known:
         return ""
     lower = sum(step.us * (1.0 if step.in_16_bits is None else step.in_16_bits) for step in steps)
     part = lower / (sum(step.us for step in steps) or 1.0)
-    dtype = small_float_of(spec_of(request.device))
-    if part > _WORTH:
+    if not steps or part > _WORTH or not _is_of_float32(run):
         return ""
+    dtype = small_float_of(spec_of(request.device))
     return f"{part:.2f}x the time by the device's ceilings; try --precision {dtype}"
 
 

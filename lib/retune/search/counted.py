@@ -42,7 +42,8 @@ def counted_network(make: Callable[[bool], Network]) -> Network:
         find_views(network, GENERIC_CPU)
     tasks = [placed.counted for placed in network.groups if placed.counted is not None]
     decided = not any(condition.counted for condition in assumed.conditions)
-    if tasks and not (decided and gain_s(network) > 0 and _can_serve(tasks)):
+    counts = any(size.counted for size in network.graph.sizes)
+    if counts and not (decided and gain_s(network) > 0 and _can_serve(tasks)):
         return make(False)
     note(assumed.conditions)
     return network

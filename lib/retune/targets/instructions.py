@@ -66,7 +66,8 @@ def has_warps(spec: DeviceSpec) -> bool:
 
 
 def multiplied(spec: DeviceSpec) -> frozenset[DType]:
-    """The element types that some instruction of the device multiplies, by probes."""
+    """The element types that some instruction of the device multiplies, by probes, and that rules
+    choose it for."""
     return frozenset(
         dtype
         for entry in intrinsics()

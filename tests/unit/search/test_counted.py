@@ -40,6 +40,12 @@ def test_much_work_is_for_kernels(made: onnx.ModelProto, steps: str) -> None:
     assert network.host_steps == (steps,)
 
 
+def test_counts_that_no_kernel_reads_are_for_the_host() -> None:
+    made = model(_TEXT.replace("d = MatMul (c, w)", "").replace("Tanh (d)", "Identity (c)"))
+    network = counted_network(lambda counts: _network(made, counts))
+    assert not network.graph.sizes and len(network.host_steps) == 1
+
+
 def test_steps_that_wait_for_each_other_cost() -> None:
     text = _TEXT.replace("y = Tanh (d)", "e = Tanh (d) z = NonZero (e) y = Cast <to = 1> (z)")
     twice = model(text)

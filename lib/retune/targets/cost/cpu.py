@@ -58,7 +58,7 @@ def _line_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
             run = run * np.where(near, nest.extent(loop), 1.0)
         elif loop.var in result.moving:
             between = between * nest.extent(loop)
-    times = np.maximum(spec.cache_line_bytes / run, 1.0) - 1.0
+    times = np.maximum(spec.cache_line_bytes / np.maximum(run, 1.0), 1.0) - 1.0
     return core.returned * times * result.item_bytes * nest.work / spec.cache_line_bytes
 
 
