@@ -33,6 +33,11 @@ NETWORKS: dict[str, tuple[tuple[Size, ...], str]] = {
         " a = Unsqueeze(r, first) b = Unsqueeze(r, last) seen = LessOrEqual(a, b)"
         " low = Constant <value_float = -1.0> () y = Where(seen, x, low) }",
     ),
+    "rows shorter than a vector": (
+        (N, T),
+        "(float[n, t, 8] q, float[n, 8, t] k, float[n, t, 8] v) => (float[n, t, 8] y) {"
+        " a = MatMul(q, k) p = Softmax <axis = -1> (a) y = MatMul(p, v) }",
+    ),
     "corners": (
         (N, T, S),
         "(float[n, 2, t, s] x, float[n, 2, s, t] like) => (float[n, 2, p, q] y) {"

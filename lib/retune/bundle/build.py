@@ -103,15 +103,19 @@ def build_plan(
     model_key: str,
     notes: Mapping[str, str],
     ranges: Mapping[str, tuple[int, int]] | None = None,
+    shared: bool = False,
 ) -> NetworkPlan:
     """The plan of a network; tasks without a chosen candidate get the default schedule.
 
     `ranges` are the least and the greatest values of inputs whose values the graph does not limit.
+    Weights that are `shared` with plans of other schedules are stored in one order for all.
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     alone = {key: (candidate,) for key, candidate in chosen.items()}
-    plan = build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
+    plan = build_finalists(
+        network, alone, spec, model_key=model_key, notes=notes, shared=shared
+    ).plan
     counts = {name: high + 1 for name, (_, high) in (ranges or {}).items()}
     least = {name: low for name, (low, _) in (ranges or {}).items() if low}
     return replace(plan, counts={**plan.counts, **counts}, least={**plan.least, **least})
@@ -124,14 +128,16 @@ def build_finalists(
     *,
     model_key: str,
     notes: Mapping[str, str],
+    shared: bool = False,
 ) -> FinalistsPlan:
     """The plan of a network with some finalists for each task; without any, the default schedule.
 
+    `shared` as in `build_plan`.
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     graph = network.graph
     check_types(graph, spec)
-    sources = _Sources(finalists, spec, _sizes_at_hand(graph))
+    sources = _Sources(finalists, spec, _sizes_at_hand(graph), shared=shared)
     parts = _PlanBuilder(
         network=network, tasks=network.tasks, sources=sources, views=find_views(network, spec)
     )
@@ -196,8 +202,11 @@ class _Sources:
         finalists: Mapping[str, Sequence[Candidate]],
         spec: DeviceSpec,
         values: SizeValues,
+        *,
+        shared: bool,
     ) -> None:
         """Tasks whose extents depend on sizes have the finalists for these."""
+        self._shared = shared
         self._finalists = finalists
         self._values = values
         self.spec = spec
@@ -248,7 +257,7 @@ class _Sources:
         programs = [view(program, storages) for program in self._programs_of(task, number)]
         for name, extent in rows.items():
             programs = [stacked(program, name, extent, ROW_NUMBER) for program in programs]
-        return [lower(program, self._target) for program in programs]
+        return [lower(program, self._target, panels=self._shared) for program in programs]
 
     def first(self, task: Task) -> Candidate:
         """The first finalist, or the default schedule."""

@@ -13,7 +13,7 @@ padding written out is: tiles that lie inside the data are copied by vectors.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from retune.codegen.passes.pipeline import simplify_indices
+from retune.codegen.passes.pipeline import marked, simplify_indices
 from retune.core.dims import is_fixed
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, conjuncts, const, substitute, variables
@@ -133,13 +133,4 @@ def _hold(guards: set[Expr], var: Var, first: int, last: int, ranges: Mapping[Va
 
 def _copy(loop: For, value: Expr, mark: str) -> Stmt:
     """The body where the loop's variable is `value`; its blocks and loops are renamed by `mark`."""
-    inner = [n.var for n in loops(loop.body)]
-    names = {var: Var(f"{var.name}.{mark}") for var in inner}
-    body = substitute_stmt(loop.body, {loop.var: value, **names})
-
-    def rename(node: Stmt) -> Stmt | None:
-        if isinstance(node, For):
-            return replace(node, var=names[node.var])
-        return replace(node, name=f"{node.name}.{mark}") if isinstance(node, Block) else None
-
-    return rewrite(body, rename)
+    return marked(substitute_stmt(loop.body, {loop.var: value}), mark)

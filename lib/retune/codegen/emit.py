@@ -44,7 +44,7 @@ from retune.core.dims import is_fixed, most
 from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, conjuncts, variables
+from retune.ir.expr import Buffer, Expr, Var, conjuncts, const, variables
 from retune.ir.flat import FlatIndices, elements
 from retune.ir.simplify import range_below
 from retune.ir.stmt import (
@@ -73,14 +73,17 @@ class KernelBody:
         packed: Collection[str] = (),
         reserved: Collection[str] = (),
         images: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+        *,
+        panels: bool = False,
     ) -> None:
-        """`packed` names the constants that lie in the order of their reads.
+        """`packed` names the constants that lie in the order of their reads; with `panels`, those
+        of one vector do, and others lie elsewhere.
 
         `reserved` are the words that no name may be; `images` says which constants are images, and
         of how many texels and rows.
         """
         self.nest = nest
-        self._packed = packed
+        self._packed, self._panels = packed, panels
         self._loops: list[For] = []
         """Those in time around the statements at hand, from the outermost."""
         self.streams = False
@@ -164,6 +167,9 @@ class KernelBody:
             terms = [] if inside(loop).waits else self._invariant_guards(loop)
             if terms:
                 self._under(terms, loop, env)
+            elif loop.extent == const(1):  # around a copy, see `FEW`
+                self._declare(loop)
+                self._walk(loop.body, {**env, loop.var.name: 0})
             elif usual := self._usual_guards(loop, env):
                 self._versions(usual, loop, env)
             else:
@@ -332,7 +338,7 @@ class KernelBody:
         for read in found:
             if read and read in shared and read not in printer.named:
                 yield self._name_read(printer, read)
-                yield from self._ahead(read)
+                yield from self._ahead(read, shared)
 
     def _name_run(
         self,
@@ -357,15 +363,16 @@ class KernelBody:
         printer.named[read] = name
         return Declare(name, printer.load(read))
 
-    def _ahead(self, read: Address) -> Iterator[Statement]:
-        """What follows a read of a packed constant inside a reduction."""
+    def _ahead(self, read: Address, beside: Collection[Address]) -> Iterator[Statement]:
+        """What follows a read of a packed constant inside a reduction, beside these."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
         streamed = streamed and not tile_type(read.buffer.dtype)
         reducing = any(loop.reduce for loop in self._loops)
         if not (streamed and self.frame.groups.prefetch and reducing):
             return
         memory = self.frame.memory(read.buffer)
-        if ahead := streams.fetch(read, memory):
+        count = streams.streams_of(read, beside) if self._panels else 1
+        if ahead := streams.fetch(read, memory, count):
             self.streams = True
             yield ahead
         if share := streams.share_of_next(read, self._loops):

@@ -58,6 +58,7 @@ from retune.ir.stmt import (
     Seq,
     Stmt,
     blocks,
+    for_most_sizes,
     is_compile_time,
     loops,
     paths,
@@ -85,9 +86,11 @@ PASSES: Sequence[tuple[str, Pass]] = (
 )
 
 
-def lower(program: Program, target: Target) -> ProgramSource:
+def lower(program: Program, target: Target, *, panels: bool = False) -> ProgramSource:
     """The program of a concrete schedule for a target, one kernel for each root nest.
 
+    With `panels`, packed constants are stored in an order that does not depend on tile sizes, where
+    their reads allow it: programs that tile otherwise share them.
     Nests that write constants become no kernels: numpy evaluates them, see `codegen.constants`.
     A program with sizes is lowered where they are assumed (`core.dims.assuming`): its kernels read
     them, and hold for all sizes that meet the conditions noted since the expression was made.
@@ -103,10 +106,10 @@ def lower(program: Program, target: Target) -> ProgramSource:
     )
     inputs = {b.name: b for b in program.inputs}
     run = [root for root in program.body.stmts if not is_compile_time(root)]
-    parts, packs = pack_constants([_passed(_part(program, root)) for root in run])
+    parts, packs = pack_constants([_passed(_part(program, root)) for root in run], panels=panels)
     inputs |= {b.name: b for part in parts for b in part.inputs if b.name in part.packed}
     program = replace(program, inputs=tuple(inputs.values()))
-    nests = [_Nest.of(part, target) for part in parts]
+    nests = [_Nest.of(part, target, panels=panels) for part in parts]
     images = _images(program, nests, target)
     made = [_kernel(nest, n, target, images) for n, nest in enumerate(nests)]
     used = {name for _, launch in made for name in launch.args}
@@ -177,9 +180,10 @@ class _Nest:
     """Of the kernel, in the order of its arguments."""
     groups: Groups
     reserved: frozenset[str]
+    panels: bool
 
     @staticmethod
-    def of(part: Program, target: Target) -> "_Nest":
+    def of(part: Program, target: Target, *, panels: bool) -> "_Nest":
         root = _checked(peel_borders(part), "peel borders").body
         calls = intrinsics_to_calls(root)
         return _Nest(
@@ -189,12 +193,21 @@ class _Nest:
             touched=_touched(calls),
             groups=target.groups(calls),
             reserved=target.renderer.reserved,
+            panels=panels,
         )
 
     def body(self, images: Mapping[str, Image]) -> KernelBody:
         """What emits the kernel."""
         packed = self.part.packed
-        return KernelBody(self.calls, self.groups, self.touched, packed, self.reserved, images)
+        return KernelBody(
+            self.calls,
+            self.groups,
+            self.touched,
+            packed,
+            self.reserved,
+            images,
+            panels=self.panels,
+        )
 
 
 def _converts(written: Iterable[Buffer], target: Target) -> frozenset[DType]:
@@ -259,7 +272,7 @@ def _kernel(
         functions=tuple(functions),
         converts=converts,
         sizes=frozenset(body.frame.sizes.values()),
-        comment=tuple(_comment(part.body, body)),
+        comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
     arena, called = _called(kernel, target)
     text = KernelText(
@@ -297,8 +310,8 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
         writes=tuple(b.name for b in nest.touched if b in written),
         global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
         local_size=three(local),
-        flops=_flops(nest.root),
-        bytes=_least_traffic(nest.root),
+        flops=_flops(for_most_sizes(nest.root)),
+        bytes=_least_traffic(for_most_sizes(nest.root)),
     )
 
 

@@ -268,6 +268,11 @@ def least(extent: int) -> int:
     return extent.least if isinstance(extent, Dim) else extent
 
 
+def reach(extent: int) -> Ends:
+    """The least and the greatest value that the conditions noted so far leave of an extent."""
+    return _bounds(extent, ends_at_hand)
+
+
 def example(extent: int) -> int:
     """The value of an extent for the sizes at hand, for estimates: nothing is noted."""
     return extent.at(_at_hand(extent)) if isinstance(extent, Dim) else extent

@@ -5,7 +5,7 @@ No OpenCL object appears here, so spaces are built and tested without a device.
 
 from dataclasses import dataclass, field
 
-from retune.core.dims import is_fixed, least, most
+from retune.core.dims import example
 from retune.core.dtypes import DTYPES, FLOAT64, DType
 
 DeviceClass = str
@@ -115,20 +115,14 @@ class DeviceSpec:
     def vector_lanes(self, extent: int | None = None) -> int:
         """float32 elements of the widest vector that the extent fills; None: of any.
 
-        Of an extent that depends on sizes this is the widest vector from its length on, where the
-        extent may be many vectors, and else what the least extent fills.
+        One that depends on sizes has the value for those at hand: where others do not fill the
+        vector, kernels have a copy for them.
         """
         lanes = min(16, self.lanes_f32)
-        if extent is not None and not is_fixed(extent):
-            worth = most(extent) >= _MANY_VECTORS * lanes
-            extent = lanes if worth and extent >= lanes else least(extent)
+        extent = extent if extent is None else example(extent)
         while extent is not None and lanes > max(1, extent):
             lanes //= 2
         return lanes
-
-
-_MANY_VECTORS = 4
-"""Vectors of an extent whose kernels are made apart for shorter extents than a vector."""
 
 
 def model_of(fingerprint: str) -> str:

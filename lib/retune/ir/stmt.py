@@ -67,6 +67,10 @@ PEEL = "peel"
 """Note of a loop over tiles whose first and last iterations lowering sets apart, because masks of
 padded data hold in all others. It changes no result."""
 
+FEW = "few"
+"""Note of a loop of one iteration around a copy of a nest for few sizes: those of which some extent
+is shorter than a vector."""
+
 IDENTITY: Mapping[Reducer, float] = {
     "sum": 0.0,
     "prod": 1.0,
@@ -309,6 +313,15 @@ def expressions(block: Block) -> Indices:
 def touched(block: Block) -> tuple[Buffer, ...]:
     """The buffers that its value reads, in order, then the one that it writes."""
     return (*(load.buffer for load in loads(block.value)), block.buffer)
+
+
+def for_most_sizes(stmt: Stmt) -> Stmt:
+    """The statement without copies for few sizes."""
+
+    def rule(node: Stmt) -> Stmt | None:
+        return Seq(()) if isinstance(node, For) and FEW in dict(node.notes) else None
+
+    return rewrite(stmt, rule)
 
 
 def is_compile_time(root: Stmt) -> bool:

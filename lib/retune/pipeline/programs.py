@@ -117,6 +117,7 @@ class _Programs:
                 model_key=self.network.model_key,
                 notes={"variant": self.variant, **bundle_notes(self.request, self.network)},
                 ranges={name: (low, high) for name, low, high in self.samples.ranges},
+                shared=True,
             )
         return plan, assumed.conditions
 

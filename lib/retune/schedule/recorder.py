@@ -33,6 +33,8 @@ class Recorder:
         self.structure: list[Decision] = []
         """Decisions about the program's structure, which are made as soon as they are sampled."""
         self.constraints: list[Expr] = []
+        self.preferences: list[Expr] = []
+        """What candidates meet that are chosen unseen, if some do."""
         self._given: Given = given or {}
         self._verified = knob("RETUNE_VERIFY") == "1"
 
@@ -129,6 +131,10 @@ class Recorder:
         Raises: ScheduleError if it is known to be false already.
         """
         self.constraints += self._unsettled(condition, why)
+
+    def prefer(self, condition: Expr) -> None:
+        """Where nothing was measured, candidates for which it holds come before others."""
+        self.preferences.append(condition)
 
     # -- helpers -----------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class Sketch:
     trace: Trace
     decisions: tuple[Decision, ...]
     constraints: tuple[Expr, ...]
+    preferences: tuple[Expr, ...] = ()
+    """Conditions on what is chosen unseen: see `Schedule.prefer`."""
     untuned: np.ndarray | None = None
     """int64 [decisions]: the row to start with where nothing was measured; None: none is stated."""
     error: float = 0.0
@@ -104,6 +106,11 @@ class Sketch:
     def valid(self, rows: np.ndarray) -> np.ndarray:
         """Whether each row meets every constraint. bool [n]"""
         return holds(self.constraints, self.symbols(rows), len(rows))
+
+    def preferred(self, rows: np.ndarray) -> np.ndarray:
+        """Of these rows those that meet every preference, or all if none do."""
+        met = rows[holds(self.preferences, self.symbols(rows), len(rows))]
+        return met if len(met) else rows
 
     def sample(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Up to `count` valid rows, uniform over the valid ones, repeats possible.
@@ -380,4 +387,5 @@ def _sketch(schedule: Schedule, name: str) -> Sketch:
         trace=schedule.trace,
         decisions=tuple(schedule.decisions),
         constraints=tuple(schedule.constraints),
+        preferences=tuple(schedule.preferences),
     )

@@ -77,7 +77,9 @@ def covering_counts(
                 f"than {_MOST_ALTERNATIVES} would be needed for one task"
             )
         last = np.flatnonzero(left)[-1] if left.any() else -1
-        with apart({name: int(row[last]) for name, row in values.items()}) as assumed:
+        at_hand = {name: int(row[last]) for name, row in values.items()}
+        # Estimates of schedules that have nothing to do may divide by 0.
+        with apart(at_hand) as assumed, np.errstate(divide="ignore", invalid="ignore"):
             made = make()
         note(c for c in assumed.conditions if not c.counted)
         own = tuple(c for c in assumed.conditions if c.counted)

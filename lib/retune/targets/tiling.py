@@ -13,8 +13,10 @@ are sampled, and the order of the loops. For example the register tile of a CPU:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 
-from retune.core.dims import is_fixed
+from retune.core.dims import is_fixed, least
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import LoopKind
@@ -123,6 +125,10 @@ class Tiling:
         sizes: list[Expr] = [const(1)] * (count - 1)
         if sampled:
             sizes = s.sample_tile(axis.loop, count, axis.most, unit=axis.unit)
+        if axis.unit > 1 and not is_fixed(extent := s.extent(axis.loop)):
+            # Vectors of a tile that is longer than the axis run by elements.
+            tile = reduce(mul, sizes, const(axis.unit))
+            s.prefer(tile <= max(axis.unit, least(extent)))
         return dict(zip(levels, s.split(axis.loop, [*sizes, *fixed], tail), strict=True))
 
 

@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, nan
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
-from retune.bundle.runtime.module import random_inputs
+from retune.bundle.runtime.module import Module, random_inputs
 from retune.bundle.verify.by_parts import PartValue
 from retune.bundle.verify.compare import compare, verify
+from retune.bundle.verify.reach import Reach
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
@@ -191,3 +194,28 @@ def test_samples_get_wider_until_they_reach_all_parts() -> None:
     assert never.passed and never.samples == 4 and never.unseen == ("detections",)
     assert "host step detections saw no rows in any sample" in never.notes[0]
     assert "--samples data.npz" in never.notes[0]
+
+
+class Variants:
+    """A module of one host step for small inputs, and of two others for large ones."""
+
+    def __init__(self) -> None:
+        names = ("suppress", "gather", "select")
+        steps = [SimpleNamespace(label=n, opened=SimpleNamespace(title=n)) for n in names]
+        self.plan = SimpleNamespace(hosts=steps)
+
+    def observe(self, inputs: Arrays) -> tuple[Arrays, list[SimpleNamespace]]:
+        few, *many = self.plan.hosts
+        x = inputs["x"]
+        made = (x,) if x.size < 4 else (x[:0],)
+        return {"y": x}, [
+            SimpleNamespace(step=step, outputs=made) for step in ([few] if x.size < 4 else many)
+        ]
+
+
+def test_each_variant_has_host_steps_of_its_own() -> None:
+    reach = Reach(cast("Module", Variants()))
+    reach({"x": _f32(1, 2)})
+    assert reach.unseen() == [], "the others did not run"
+    reach({"x": _f32(1, 2, 3, 4)})
+    assert reach.unseen() == ["gather (gather)", "select (select)"]

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from retune.codegen.copies import settle_choices
-from retune.codegen.lower import lower
+from retune.codegen.lower import finished, lower
+from retune.codegen.passes.constants import pack_constants
 from retune.codegen.target import CPU
 from retune.core.errors import ScheduleError
+from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import equal, select
 from retune.ir.interp import run_program
-from retune.ir.stmt import from_dag
+from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
@@ -116,3 +118,45 @@ def test_choices_of_unrolled_loops_are_settled():
     assert str(program).count("y[") == 2
     given = {"a": np.arange(5, dtype=np.float32), "b": np.ones(5, np.float32)}
     assert np.array_equal(run_program(program, given)["y"], [given["a"] + 1.0, given["a"] - 1.0])
+
+
+def product_by_tiles(steps: int, columns: int, vectors: int, groups: int) -> Program:
+    """`y[i, j] += x[i, k] * w[k, j]` by tiles of so many vectors along j, and groups of these."""
+    x, w = placeholder("x", (3, steps)), placeholder("w", (steps, columns), constant=True)
+    k = reduce_axis("k", steps)
+    body = compute("y", (3, columns), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,))
+    s = Schedule(from_dag(Dag((body,))))
+    group, one, vector, lane = s.split("y.j", [groups, vectors, 4], "shift")
+    s.reorder(group, one, "y.i", "y.k", vector, lane)
+    s.unroll(vector)
+    s.vectorize(lane)
+    s.pack("w")
+    return finished(s.program)
+
+
+@pytest.mark.parametrize("columns", [32, 36, 30, 37])
+def test_tiles_of_all_sizes_read_a_constant_by_panels(columns: int) -> None:
+    """It is stored in one way, also where the last tile is moved back."""
+    rng = np.random.default_rng(columns)
+    x, w = rng.random((3, 5), np.float32), rng.random((5, columns), np.float32)
+    stored: set[bytes] = set()
+    for vectors, groups in [(1, 1), (2, 1), (3, 1), (2, 2), (1, 7)]:
+        made, packs = pack_constants([product_by_tiles(5, columns, vectors, groups)], panels=True)
+        packed = packs["w"].apply(w)
+        (part,) = made
+        shape = [evaluate_int(e) for e in next(b.shape for b in part.inputs if b.name == "w")]
+        assert shape[1:] == [5, 4], "panels of all rows, four columns each"
+        found = run_program(part, {"x": x, "w": packed.reshape(shape)})["y"]
+        np.testing.assert_allclose(found, x @ w, rtol=1e-5)
+        stored.add(packed.tobytes())
+    assert len(stored) == 1
+
+
+def test_what_reads_parts_of_vectors_has_its_own_order() -> None:
+    """Tiles that are guarded may read behind the last vector."""
+    schedule = precomputed()
+    schedule.split("y.j", [3], "guard")
+    schedule.vectorize("y.j.1")
+    schedule.pack("moved")
+    own = lower(schedule.program, CPU).packing("moved").pack
+    assert lower(schedule.program, CPU, panels=True).packing("moved").pack == own

@@ -14,7 +14,7 @@ from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.expr import as_expr, select
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, at_sizes, compute, placeholder
+from retune.ir.te import Dag, at_sizes, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
@@ -126,3 +126,21 @@ def test_a_size_in_values_alone_is_an_argument() -> None:
         source = lower(program, CPU)
     assert source.sizes == ("tokens",)
     assert source.launches[0].args[-1] == "tokens"
+
+
+def test_a_copy_serves_extents_shorter_than_a_vector() -> None:
+    """No condition is noted; the copy is no work of its own."""
+    tokens = dim_of(Size("tokens", 1, 256))
+    p = placeholder("p", (4, tokens))
+    k = reduce_axis("k", tokens)
+    total = compute("total", (4,), lambda i: p[i, k], [p], reduce=(k,))
+    y = compute("y", (4, tokens), lambda i, j: p[i, j] - total[i], [p, total])
+    with assuming({"tokens": 64}) as assumed:
+        space = cpu_space(from_dag(Dag((y,))), GENERIC_CPU)
+        source = lower(space.instantiate(default_candidate(space, GENERIC_CPU)), CPU)
+    assert assumed.conditions == ()
+    few, usual = source.text.split("if (16 <= tokens)")
+    assert "if (tokens < 16)" in few and "vload16" not in few.partition("total_few")[0]
+    assert "if (15 < tokens)" in few and "if (" not in usual
+    (launch,) = source.launches
+    assert str(launch.flops) == "192*((tokens + 15) // 16) + 64"

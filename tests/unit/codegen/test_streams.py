@@ -12,7 +12,7 @@ from retune.codegen.passes.streams import AHEAD_BYTES, share_of_next
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT32
 from retune.core.target import GENERIC_CPU
-from retune.ir.expr import Buffer, Var, const
+from retune.ir.expr import Buffer, Var, binary, const
 from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
 from retune.targets.cost.estimate import default_candidate
@@ -88,3 +88,28 @@ def test_nothing_is_fetched_for_later_without_repetition_or_another_strip():
     assert share_of_next(read, [loop for loop in loops if loop.var.name != "pixel"]) is None
     alone = Address(Buffer("k", (const(8 * 64 * 2 * LINE),)), None, 0, LINE, terms=read.terms[1:])
     assert share_of_next(alone, loops[1:]) is None
+
+
+@given(st.integers(2, 9), st.integers(32, 128), st.integers(2, 4))
+def test_all_passes_over_a_tile_of_panels_fetch_those_of_the_next_one(
+    passes: int, steps: int, vectors: int
+):
+    """Each vector of a tile has a panel of its own, a strip behind that of the one before it."""
+    strip, pixel, step = (Var(name) for name in ("strip", "pixel", "step"))
+    size = vectors * steps * LINE
+    moved = binary("min", strip * 2, const(3))  # the last tile is moved back by one panel
+    loops = [For(v, const(n), Seq(())) for v, n in ((strip, 2), (pixel, passes), (step, steps))]
+    terms = (((moved,), size // 2), ((step,), LINE))
+    buffer = Buffer("k", (const(4 * size),))
+    fetched: set[int] = set()
+    for v in range(vectors):
+        read = Address(buffer, Name("k_at", INT32), v * steps * LINE, LINE, terms=terms)
+        place = share_of_next(read, loops)
+        if 4 * size < 1 << 15:
+            assert place is None
+            continue
+        assert place is not None and place[moved,] == size // 2
+        for number, at in product(range(passes), range(steps)):
+            fetched.add((place[()] + place[pixel,] * number + place[step,] * at) // LINE)
+    if fetched:
+        assert fetched >= set(range(size // LINE, 2 * size // LINE))

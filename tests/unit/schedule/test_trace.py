@@ -108,7 +108,7 @@ def test_a_step_with_other_arguments_is_refused():
 
 
 def test_the_list_of_primitives_is_that_of_schedules():
-    looking = {"loops", "loop", "block", "blocks", "require", "extent", "likely"}
+    looking = {"loops", "loop", "block", "blocks", "require", "prefer", "extent", "likely"}
     methods = {n for n in dir(Schedule) if not n.startswith("_") and callable(getattr(Schedule, n))}
     assert methods - looking - {"several", "axes", "reduce_loops"} == PRIMITIVES
 

@@ -21,17 +21,18 @@ class Reach:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._seen: dict[str, bool] = {
-            f"{step.label} ({step.opened.title})": False for step in module.plan.hosts
-        }
+        self._seen: dict[str, bool] = {}
+        """Of each step that ran, whether all its outputs had elements: each variant has its own."""
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """As `Module.run`."""
-        if not self._seen:
+        if not self._module.plan.hosts:
             return self._module.run(inputs)
         outputs, runs = self._module.observe(inputs)
-        for name, run in zip(self._seen, runs, strict=True):
-            self._seen[name] |= all(array.size for array in run.outputs)
+        for run in runs:
+            name = f"{run.step.label} ({run.step.opened.title})"
+            made = all(array.size for array in run.outputs)
+            self._seen[name] = self._seen.get(name, False) or made
         return outputs
 
     def unseen(self) -> list[str]:

@@ -14,19 +14,32 @@ from retune.codegen.source import Pack
 from retune.intrinsics import Intrinsic, intrinsic
 from retune.ir.evaluate import evaluate, evaluate_int
 from retune.ir.expr import (
+    Binary,
     Buffer,
+    Const,
     Expr,
     Load,
     Redirection,
     Var,
+    binary,
     const,
     loads,
+    select,
     size_variables,
     substitute,
     variables,
 )
 from retune.ir.interp import run_program
 from retune.ir.selections import conditions
+from retune.ir.simplify import (
+    Polynomial,
+    Ranges,
+    add_terms,
+    bounds,
+    from_polynomial,
+    polynomial,
+    range_below,
+)
 from retune.ir.stmt import (
     For,
     Program,
@@ -45,6 +58,8 @@ _INNERMOST = {"vectorize": 1, "intrinsic": 2}
 _ITEMS = "local.1"
 """Items of a warp that have columns of their own: what they read at once lies side by side."""
 
+_MOST_MOVED = 32
+"""Vectors at most of a tile that was moved back to the end of an axis."""
 _KEPT = 4
 """Constants that stay computed: tens of megabytes each."""
 
@@ -164,24 +179,49 @@ class GatherPack:
         return np.ascontiguousarray(gathered).reshape(-1)
 
 
-def pack_constants(parts: Sequence[Program]) -> tuple[list[Program], dict[str, Pack]]:
+def pack_constants(
+    parts: Sequence[Program], *, panels: bool = False
+) -> tuple[list[Program], dict[str, Pack]]:
     """Packed operands become buffers indexed by loop variables alone; their packs by name.
 
     `parts` are the nests of one program, which share its constants: one that they do not all read
-    in one order stays as it is, and is packed no longer.
+    in one order stays as it is, and is packed no longer. With `panels`, those that vectors go along
+    an axis of are stored by vectors of that axis instead, which is one order for all tile sizes.
     """
     packs: dict[str, Pack] = {}
     made = list(parts)
     names = dict.fromkeys(name for part in parts for name in part.packed)
     for name in names:
         found = [_reads_of(part, name) for part in made]
-        reads = [read for own in found for read in own]
-        if any(read.sized for read in reads):
-            continue
-        if reads and all(read.order == reads[0].order for read in reads[1:]):
-            packs[name], packed = reads[0].pack, reads[0].packed.buffer
-            made = [_repoint(part, packed, own) for part, own in zip(made, found, strict=True)]
+        stored = _in_panels(found) if panels else None
+        if stored := stored or _in_one_order(found):
+            packs[name], reads = stored
+            buffer = next(load.buffer for own in reads for load in own.values())
+            made = [_repoint(part, buffer, own) for part, own in zip(made, reads, strict=True)]
     return [replace(p, packed=tuple(n for n in p.packed if n in packs)) for p in made], packs
+
+
+_Stored = tuple[GatherPack, list[dict[Load, Load]]]
+"""A pack, and what each nest reads of it in place of what it read before."""
+
+
+def _in_one_order(found: "Sequence[Sequence[_Read]]") -> _Stored | None:
+    """The constant in the order of its reads; None if they have several, or that of each size."""
+    reads = [read for own in found for read in own]
+    if not reads or any(read.sized for read in reads):
+        return None
+    if any(read.order != reads[0].order for read in reads[1:]):
+        return None
+    buffer = reads[0].packed.buffer
+    return reads[0].pack, [{r.load: replace(r.packed, buffer=buffer) for r in own} for own in found]
+
+
+def _in_panels(found: "Sequence[Sequence[_Read]]") -> _Stored | None:
+    """The constant by panels; None if some read does not go along them by whole vectors."""
+    panels = {read.panels for own in found for read in own}
+    if len(panels) != 1 or (one := panels.pop()) is None:
+        return None
+    return one.pack, [{read.load: one.read(read) for read in own} for own in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +246,29 @@ class _Read:
         return any(map(size_variables, (*extents, *self.indices)))
 
     @property
+    def lane(self) -> For | None:
+        """The loop whose iterations are the lanes of a vector of it."""
+        inner = [loop for loop in self.loops if loop.kind in _INNERMOST]
+        is_plain = len(inner) == 1 and inner[0].kind == "vectorize"
+        return inner[0] if is_plain and isinstance(inner[0].extent, Const) else None
+
+    @property
+    def ranges(self) -> Ranges:
+        """Of the loops' variables."""
+        return {loop.var: range_below(loop.extent) for loop in self.loops}
+
+    @property
+    def panels(self) -> "_Panels | None":
+        """The panels that it reads whole vectors of; None where it reads parts of some, or may read
+        behind the end, where it is guarded."""
+        if (lane := self.lane) is None:
+            return None
+        along = [d for d, i in enumerate(self.load.indices) if lane.var in variables(i)]
+        made = _Panels(self.load.buffer, along[0], evaluate_int(lane.extent), lane.reduce)
+        number = made.number(self.load, lane.var, self.ranges)
+        return made if len(along) == 1 and number is not None else None
+
+    @property
     def pack(self) -> GatherPack:
         """The constant in the order of this read."""
         return GatherPack(
@@ -227,6 +290,115 @@ class _Read:
         old = self.load.buffer
         shape = tuple(loop.extent for loop in self.loops)
         return Load(Buffer(old.name, shape, old.dtype, old.scope), self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Panels:
+    """A constant by panels: as many neighbours along an axis as a vector has lanes, for all places
+    along the other axes, in order.
+
+        w: [k, n]   ->   [n/16, k, 16]
+
+    Where vectors do not divide the axis, what tiles that were moved back to its end read comes
+    behind them: panels that begin as far from its start as the last ones are from its end.
+    """
+
+    buffer: Buffer
+    axis: int
+    lanes: int
+    reduced: bool
+    """Whether vectors go along steps of a reduction: their panels lie one behind the other then."""
+
+    @property
+    def whole(self) -> int:
+        """Panels from the start of the axis on."""
+        return evaluate_int(self.buffer.shape[self.axis]) // self.lanes
+
+    @property
+    def rest(self) -> int:
+        """Elements that are left of the axis: where those at its end begin."""
+        return evaluate_int(self.buffer.shape[self.axis]) % self.lanes
+
+    @property
+    def moved(self) -> int:
+        """Panels at the end."""
+        return min(self.whole, _MOST_MOVED) if self.rest else 0
+
+    def _in_order(self, number: Expr, others: Sequence[Expr], lane: Expr) -> tuple[Expr, ...]:
+        own = [e for d, e in enumerate(others) if d != self.axis]
+        return (*own, number, lane) if self.reduced else (number, *own, lane)
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """Of the constant by panels."""
+        count = const(self.whole + self.moved)
+        return self._in_order(count, self.buffer.shape, const(self.lanes))
+
+    @property
+    def pack(self) -> GatherPack:
+        """The constant in this order; it is the same for all reads."""
+        places = [Var(f"at{d}") for d in range(len(self.buffer.shape))]
+        panel, lane = Var("panel"), Var("lane")
+        back = const(self.rest - self.moved * self.lanes)
+        moved = select(panel < self.whole, const(0), back) if self.rest else const(0)
+        indices: list[Expr] = [*places]
+        indices[self.axis] = panel * self.lanes + lane + moved
+        return GatherPack(
+            tuple(map(evaluate_int, self.buffer.shape)),
+            tuple(map(evaluate_int, self.shape)),
+            tuple(v for v in self._in_order(panel, places, lane) if isinstance(v, Var)),
+            tuple(indices),
+        )
+
+    def number(self, load: Load, lane: Var, ranges: Ranges) -> Expr | None:
+        """Of the panel that a load reads a whole vector of; None if it reads parts of two, or may
+        read behind the end, where it is guarded."""
+        terms = polynomial(load.indices[self.axis])
+        if terms.pop((lane,), 0) != 1:
+            return None
+        behind: Expr = const(0)
+        for monomial in [*terms]:
+            match monomial:
+                case (Binary("min", a, Const(last)),) if self.rest and last % self.lanes:
+                    first = (int(last) - self.rest) // self.lanes
+                    if last % self.lanes != self.rest or first < self.whole - self.moved:
+                        return None
+                    behind = select(a < last, const(0), const(self.moved))
+                    aligned = binary("min", a, const(first * self.lanes))
+                    terms[(aligned,)] = terms.pop(monomial)
+                case _:
+                    pass
+        number = _part(terms, self.lanes)
+        span = None if number is None else bounds(number, ranges)
+        if number is None or span is None or span.low < 0 or span.high >= self.whole:
+            return None
+        return number + behind
+
+    def read(self, read: _Read) -> Load:
+        """The same element of the constant by panels."""
+        assert read.lane is not None, "it reads whole vectors"
+        number = self.number(read.load, read.lane.var, read.ranges)
+        assert number is not None, "it reads whole vectors"
+        buffer = Buffer(self.buffer.name, self.shape, self.buffer.dtype, self.buffer.scope)
+        return Load(buffer, self._in_order(number, read.load.indices, read.lane.var))
+
+
+def _part(terms: Polynomial, unit: int) -> Expr | None:
+    """`terms / unit`; None if they are not known to be a multiple of it."""
+    parts: Polynomial = {}
+    for monomial, coefficient in terms.items():
+        if coefficient % unit == 0:
+            add_terms(parts, {monomial: coefficient // unit}, 1)
+            continue
+        match monomial:
+            case (Binary("min" | "max" as op, a, b),):
+                left, right = _part(polynomial(a), unit), _part(polynomial(b), unit)
+                if left is None or right is None:
+                    return None
+                add_terms(parts, {(binary(op, left, right),): coefficient}, 1)
+            case _:
+                return None
+    return from_polynomial(parts)
 
 
 def _reads_of(part: Program, name: str) -> list[_Read]:
@@ -283,9 +455,8 @@ def _by_items(read: _Read, entry: Intrinsic) -> _Read:
     )
 
 
-def _repoint(part: Program, packed: Buffer, reads: Sequence[_Read]) -> Program:
+def _repoint(part: Program, packed: Buffer, swapped: Mapping[Load, Load]) -> Program:
     """The nest, which reads the packed constant in place of the one of that name."""
-    swapped = {read.load: read.packed for read in reads}
     body = map_exprs(part.body, Redirection(swapped.get))
     inputs = tuple(packed if b.name == packed.name else b for b in part.inputs)
     return replace(with_body(part, body), inputs=inputs)

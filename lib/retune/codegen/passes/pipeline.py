@@ -3,11 +3,13 @@
 Each pass is Program -> Program, valid in, valid out; `lower.PASSES` is the order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce as fold
 
-from retune.core.dims import example
-from retune.ir.evaluate import known_extent
+from retune.core.dims import example, reach
+from retune.core.dtypes import BOOL
+from retune.ir.evaluate import evaluate_int, known_extent
 from retune.ir.expr import (
     EITHER,
     Binary,
@@ -15,24 +17,40 @@ from retune.ir.expr import (
     Cast,
     Const,
     Expr,
+    Rewriter,
     Select,
+    Var,
     all_of,
+    binary,
     conjuncts,
     const,
+    either,
     loads,
     size_variables,
     variables,
     walk,
 )
-from retune.ir.simplify import Ranges, Simplifying, bounds, range_below
+from retune.ir.simplify import (
+    Ranges,
+    Simplifying,
+    bounds,
+    from_polynomial,
+    polynomial,
+    range_below,
+    simplify,
+)
 from retune.ir.stmt import (
+    FEW,
     Block,
     For,
     Program,
+    Seq,
     Stmt,
     blocks,
     identity,
+    inside,
     loops,
+    map_accesses,
     map_exprs,
     rewrite,
     substitute_stmt,
@@ -61,21 +79,117 @@ def simplify_indices(program: Program) -> Program:
 
 
 def whole_vectors(program: Program) -> Program:
-    """No guard tells lanes apart that the sizes at hand fill: they are noted to do so.
+    """No guard tells lanes apart that the sizes at hand fill.
+
+    Sizes that do not fill them have a copy of the nest with guards. Where items work together there
+    is none, and the sizes are noted to fill the lanes.
 
     Rewrite, for 64 tokens:
-        for j in range(4): for lane: B  # where j*16 + lane < tokens    ->    B for tokens >= 64
+        for j in range(4): for lane: B  # where j*16 + lane < tokens
+        ->
+        for few in range(1): for j: for lane: B  # where j*16 + lane < tokens and tokens < 64
+        for usual in range(1): for j: for lane: B  # where 64 <= tokens
     """
     lanes = {n.var for n in loops(program.body) if n.kind in ("vectorize", "intrinsic")}
     terms = {
         term: None
         for block in blocks(program.body)
         for term in (*conjuncts(block.guard), *_counted(block.value))
-        if size_variables(term) and not lanes.isdisjoint(variables(term))
+        if isinstance(term, Binary) and size_variables(term)
+        if not lanes.isdisjoint(variables(term))
     }
     ranges = {loop.var: range_below(loop.extent) for loop in loops(program.body)} if terms else {}
-    filled = [_is_filled(term, ranges) for term in terms]
-    return simplify_indices(program) if any(filled) else program
+    needed = {term: least for term in terms if (least := _filling(term, ranges)) is not None}
+    if not needed:
+        return program
+    open_ = {term: n for term, n in needed.items() if reach(evaluate_int(term.b))[0] < n}
+    if open_ and not _works_together(program.body):
+        program = _with_copy_for_few(program, open_)
+    else:
+        filled = [evaluate_int(term.b) >= n for term, n in needed.items()]
+        assert all(filled), "the sizes at hand fill them"
+    return simplify_indices(program)
+
+
+def _works_together(body: Stmt) -> bool:
+    """Whether items of a group share memory, or wait for each other."""
+    bound = any(loop.kind.startswith("local") for loop in loops(body))
+    return bound or inside(body).waits or any(b.buffer.scope == "local" for b in blocks(body))
+
+
+def _with_copy_for_few(program: Program, needed: Mapping[Binary, int]) -> Program:
+    """The nest for sizes that settle these terms, behind a copy for others."""
+    pairs = {(str(extent), n): (extent, n) for term, n in needed.items() for extent in [term.b]}
+    enough = all_of(*(const(n) <= extent for extent, n in pairs.values()))
+    short = fold(
+        lambda a, b: binary("or", a, b), (extent < const(n) for extent, n in pairs.values())
+    )
+    settled = Settling({*needed})
+    copied = {
+        b: replace(b, name=f"{b.name}.{FEW}")
+        for b in program.scratch
+        if b.scope in ("register", "private")
+    }
+
+    def within(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For) and stmt.kind.startswith("group"):
+            return stmt.around(within(stmt.body))
+        few = map_accesses(marked(stmt, FEW), lambda buffer, at: (copied.get(buffer, buffer), at))
+        usual = map_exprs(stmt, settled)
+        return Seq(
+            (
+                For(Var(FEW), const(1), _guarded(few, short), notes=((FEW, 1),)),
+                For(Var("usual"), const(1), _guarded(usual, enough)),
+            )
+        )
+
+    body = within(program.body.stmts[0])
+    return replace(with_body(program, body), scratch=(*program.scratch, *copied.values()))
+
+
+class Settling(Rewriter):
+    """Expressions in which some conditions hold."""
+
+    def __init__(self, conditions: Collection[Expr]) -> None:
+        super().__init__()
+        self._conditions = conditions
+
+    def rewritten(self, expr: Expr) -> Expr:
+        if expr in self._conditions:
+            return const(True, BOOL)
+        expr = super().rewritten(expr)
+        match expr:
+            case Binary("and", a, b):
+                return binary("and", a, b)
+            case Call(function, (test, *values)) if function == EITHER:
+                return either(test, *values)
+            case _:
+                return expr
+
+
+def _guarded(stmt: Stmt, condition: Expr) -> Stmt:
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block):
+            return None
+        return replace(node, guard=all_of(condition, *conjuncts(node.guard)))
+
+    return rewrite(stmt, rule)
+
+
+def marked(stmt: Stmt, mark: str) -> Stmt:
+    """The statement with that mark behind the names of its blocks and loops."""
+    names: dict[Var, Expr] = {n.var: Var(f"{n.var.name}.{mark}") for n in loops(stmt)}
+
+    def rename(node: Stmt) -> Stmt | None:
+        match node:
+            case For():
+                return replace(node, var=names[node.var])
+            case Block():
+                return replace(node, name=f"{node.name}.{mark}")
+            case _:
+                return None
+
+    return rewrite(substitute_stmt(stmt, names), rename)
 
 
 def _counted(value: Expr) -> Iterator[Expr]:
@@ -85,14 +199,31 @@ def _counted(value: Expr) -> Iterator[Expr]:
             yield from conjuncts(node.args[0])
 
 
-def _is_filled(term: Expr, ranges: Ranges) -> bool:
-    """Whether an extent is above all places that are compared with it, for the sizes at hand."""
-    if not isinstance(term, Binary) or term.op != "lt":
-        return False
-    span, extent = bounds(term.a, ranges), known_extent(term.b)
-    if span is None or extent is None or example(extent) <= span.high:
-        return False
-    return extent >= span.high + 1
+def _filling(term: Binary, ranges: Ranges) -> int | None:
+    """How long an extent must be to be above all places that are compared with it, where the one at
+    hand is; None if it is not, or for another term."""
+    extent = known_extent(term.b)
+    if term.op != "lt" or extent is None:
+        return None
+    span = bounds(term.a, ranges)
+    found = [_moved_back(term, ranges), None if span is None else span.high + 1]
+    return next((n for n in found if n is not None and n <= example(extent)), None)
+
+
+def _moved_back(term: Binary, ranges: Ranges) -> int | None:
+    """The tile's length, for a place in a tile that is moved back where it would end behind the
+    extent: `place + min(start, max(extent - length, 0)) < extent`."""
+    places = polynomial(term.a)
+    for monomial, coefficient in places.items():
+        match monomial:
+            case (Binary("min", _, Binary("max", last, _)),) if coefficient == 1:
+                place = from_polynomial({m: c for m, c in places.items() if m != monomial})
+                length, span = simplify(term.b - last), bounds(place, ranges)
+                if isinstance(length, Const) and span is not None and span.high < length.value:
+                    return int(length.value)
+            case _:
+                pass
+    return None
 
 
 def masks_to_guards(program: Program) -> Program:

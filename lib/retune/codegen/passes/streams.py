@@ -17,13 +17,14 @@ Only kernels of one-item groups do this, as CPUs run them: GPUs hide the way to 
 items. Reads past the end of a buffer are asked for too, which is harmless: a prefetch cannot fail.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 from retune.codegen.addresses import Address
 from retune.codegen.kernel import At, Memory, Prefetch
-from retune.core.dims import example
-from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Var, variables
+from retune.core.dims import dim_of, example
+from retune.ir.evaluate import evaluate, evaluate_int
+from retune.ir.expr import Buffer, SizeVar, Var, variables
 from retune.ir.flat import elements
 from retune.ir.simplify import Polynomial
 from retune.ir.stmt import For
@@ -42,12 +43,19 @@ def is_stream(buffer: Buffer) -> bool:
     return elements(buffer) * buffer.dtype.itemsize >= _LEAST_BYTES
 
 
-def fetch(read: Address, memory: Memory) -> Prefetch | None:
-    """What lies ahead of a read; None where its line was asked for."""
+def fetch(read: Address, memory: Memory, streams: int = 1) -> Prefetch | None:
+    """What lies ahead of a read, one of so many streams; None where its line was asked for."""
     size = read.buffer.dtype.itemsize
     if read.offset * size % _LINE_BYTES:
         return None
-    return Prefetch(At(memory, read.base, read.offset), AHEAD_BYTES // size, later=False)
+    ahead = AHEAD_BYTES // streams // _LINE_BYTES * _LINE_BYTES
+    return Prefetch(At(memory, read.base, read.offset), ahead // size, later=False)
+
+
+def streams_of(read: Address, others: Collection[Address]) -> int:
+    """How many places of its constant an iteration reads, each by vectors one behind the other."""
+    own = {o.offset for o in others if (o.buffer, o.base) == (read.buffer, read.base)}
+    return max(1, sum(offset - read.lanes not in own for offset in own))
 
 
 def share_of_next(read: Address, loops: Sequence[For]) -> Polynomial | None:
@@ -66,15 +74,34 @@ def share_of_next(read: Address, loops: Sequence[For]) -> Polynomial | None:
     again, size = loops[repeating[-1]].var, read.buffer.dtype.itemsize
     passes = example(evaluate_int(loops[repeating[-1]].extent))
     strip = max(steps[loop.var] * example(evaluate_int(loop.extent)) for loop in inside)
-    if not _LEAST_STRIP_BYTES <= strip * size < elements(read.buffer) * size:
+    following = _following(read, loops[: repeating[-1]]) or strip
+    if not _LEAST_STRIP_BYTES <= following * size < elements(read.buffer) * size:
         return None
-    if read.offset * size % (_LINE_BYTES * passes):
+    part = read.offset % strip  # the rest says in which panel of a tile it lies
+    if part * size % (_LINE_BYTES * passes):
         return None
     shared: set[Var] = {loop.var for loop in inside}
-    place: Polynomial = {(): strip + read.offset // passes, (again,): -(-strip // passes)}
+    start = following + read.offset - part + part // passes
+    place: Polynomial = {(): start, (again,): -(-strip // passes)}
     for monomial, step in read.terms:
         place[monomial] = -(-step // passes) if shared.intersection(monomial) else step
     return place
+
+
+def _following(read: Address, around: Sequence[For]) -> int:
+    """How far behind a strip the next one lies: of a constant by panels, so many panels as a tile
+    has. 0 if there is none."""
+    moving = _moving(read)
+    start = {v: example(dim_of(v.size)) if isinstance(v, SizeVar) else 0 for v in moving}
+    for loop in reversed(around):
+        if loop.var in moving:
+            first, second = (_at(read, {**start, loop.var: number}) for number in range(2))
+            return max(0, second - first)
+    return 0
+
+
+def _at(read: Address, values: Mapping[Var, int]) -> int:
+    return sum(step * prod(int(evaluate(a, values)) for a in m) for m, step in read.terms)
 
 
 def _moving(read: Address) -> set[Var]:

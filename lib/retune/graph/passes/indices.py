@@ -6,6 +6,7 @@ of a user do. Other inputs may have any value.
 
 from collections.abc import Mapping
 
+from retune.core.dims import least
 from retune.core.dtypes import DType
 from retune.graph.graph import Graph, Node
 from retune.ops.registry import integer, lookup
@@ -34,12 +35,13 @@ nothing is known: 0 and 1 are in range nearly always, if the index has as many."
 def index_counts(graph: Graph) -> dict[str, int]:
     """Input of whole numbers -> how many values it may have, from 0 on; only those of indices.
 
-    At least 1 each, even where there is nothing to be indexed.
+    At least 1 each, even where there is nothing to be indexed; as many as all sizes allow.
     """
     counts: dict[str, int] = {}
     for node in reversed(graph.nodes):
         for value, count in _demands(graph, node, counts):
-            counts[value] = max(1, min(count, counts.get(value, count)))
+            fewest = least(count)
+            counts[value] = max(1, min(fewest, counts.get(value, fewest)))
     dtypes = {name: graph.types[name].dtype for name in graph.inputs if name in counts}
     return {
         name: min(counts[name], _values(dtype))

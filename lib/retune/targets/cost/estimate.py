@@ -13,6 +13,8 @@ from retune.targets.cost.nests import kernels
 from retune.targets.devices import rules_for
 
 _SAMPLES = 1024
+_FEW_PREFERRED = 16
+"""One of so many candidates meets its sketch's preferences, about."""
 _SEED = 0
 _SIZES = 6
 """Sizes beside those at hand for which candidates are estimated."""
@@ -59,7 +61,9 @@ def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
         if sketch.roundings > MOST_ROUNDINGS:
             continue
         stated = sketch.untuned
-        rows = sketch.sample(_SAMPLES, rng) if stated is None else stated[None]
+        count = _SAMPLES * (_FEW_PREFERRED if sketch.preferences else 1)
+        rows = sketch.sample(count, rng) if stated is None else stated[None]
+        rows = sketch.preferred(rows)[:_SAMPLES] if sketch.preferences else rows
         if len(rows):
             entries.append((number, rows))
     assert entries, "a space has at least one valid candidate"

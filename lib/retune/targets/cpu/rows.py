@@ -10,7 +10,7 @@ lie side by side. Rules: `row_structure` says where it pays, `schedule_rows` doe
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retune.core.dims import example, is_fixed, most
+from retune.core.dims import example, is_fixed, least, most
 from retune.core.dtypes import FLOAT32
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
@@ -126,10 +126,14 @@ def _reduce_by_lanes(
     s: Schedule, name: str, axis: RowReduction, row: str, *, sampled: bool
 ) -> None:
     """The reduction inside the loop `row`: in vector registers, which are combined at its end."""
-    usual = max(n for n in axis.registers if n <= _USUAL_REGISTERS)
+    extent = s.extent(axis.loop)
+    most_usual = _USUAL_REGISTERS if is_fixed(extent) else max(1, least(extent) // axis.lanes)
+    usual = max(n for n in axis.registers if n <= max(most_usual, axis.registers[0]))
     count: Expr = const(usual)
     if sampled:
         count = s.sample_categorical(f"registers.{name}", axis.registers)
+        if not is_fixed(extent):  # rows that are shorter than all vectors run by elements
+            s.prefer(count <= most_usual)
     rank = len(s.block(name).indices)
     tail = "exact" if is_fixed(s.extent(axis.loop)) else "shift"
     _, vectors, lanes = s.split(axis.loop, [count, axis.lanes], tail)
