@@ -6,7 +6,7 @@ import pytest
 
 from retune.core.dtypes import FLOAT16
 from retune.core.errors import InputError
-from retune.core.target import GENERIC_CPU, converting
+from retune.core.target import GENERIC_CPU
 from retune.device.measure.lease import lock_path
 from retune.device.profiles import is_profile, played, profile_names, read_profile, split_profile
 
@@ -86,4 +86,3 @@ def test_gpus_keep_float16_and_processors_do_not():
     assert FLOAT16 in spec.stored & replace(spec, extensions=()).stored
     processor = replace(spec, device_class="cpu")
     assert FLOAT16 not in processor.stored
-    assert FLOAT16 in replace(processor, instructions=(converting(FLOAT16),)).stored
