@@ -176,7 +176,7 @@ def _range_text(element: int) -> str:
     steps = abs(
         element.at({size.name: size.least + size.step}) - element.at({size.name: size.least})
     )
-    return _ends_text(*ends, steps)
+    return _ends_text(ends[0], ends[1], steps)
 
 
 def _ends_text(least: int, most: int, step: int) -> str:
