@@ -27,7 +27,7 @@ from retune.pipeline.quantization import (
     calibration_samples,
     float_network,
 )
-from retune.pipeline.request import MIXED, TuneRequest
+from retune.pipeline.request import DEFAULT_MAX_DEVIATION, MIXED, TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.targets.instructions import multiplied
 
@@ -41,18 +41,23 @@ _PREFERRED = (FLOAT16, BFLOAT16)
 
 def check_precision(request: TuneRequest) -> None:
     """Raises: InputError for options that do not go together."""
+    if request.precision != MIXED and request.max_deviation != DEFAULT_MAX_DEVIATION:
+        raise InputError(
+            f"max_deviation {request.max_deviation:g}: expected precision {MIXED} beside it, got "
+            f"{request.precision}; leave it out"
+        )
     if not request.lowered:
         return
     asked = f"precision {request.precision}"
-    if request.quantize is not None:
-        raise InputError(
-            f"{asked}: expected no quantization beside it, got {request.quantize.scheme}; leave "
-            "one of them out"
-        )
     if request.device and is_accelerator(request.device):
         raise InputError(
             f"{asked}: expected float32 for device {request.device!r}, which computes with "
             "integers; leave the precision out"
+        )
+    if request.quantize is not None:
+        raise InputError(
+            f"{asked}: expected no quantization beside it, got {request.quantize.scheme}; leave "
+            "one of them out"
         )
     if request.precision == MIXED and _has_ranges(request):
         raise InputError(

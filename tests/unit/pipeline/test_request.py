@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retune import api
 from retune.core.errors import InputError
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.request import TuneRequest, check_request
 
 
@@ -49,6 +51,28 @@ def test_a_good_one_leaves_no_trace(request_: TuneRequest, tmp_path: Path):
 def test_values(request_: TuneRequest, field: str, value: object, message: str):
     with pytest.raises(InputError, match=message):
         check_request(replace(request_, **{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "half"}, "precision: expected one of float32, tf32, .*got 'half'"),
+        ({"max_deviation": 0.1}, "max_deviation 0.1: expected precision mixed .*got float32"),
+        ({"precision": "bfloat16", "max_deviation": 0.1}, "max_deviation 0.1: .*got bfloat16"),
+        (
+            {"precision": "tf32", "quantize": QuantizeSettings(), "calibration": "random"},
+            "precision tf32: expected no quantization beside it, got int8",
+        ),
+        (
+            {"precision": "mixed", "shapes": (("x", ("1..4", 8)),)},
+            "precision mixed: expected fixed shapes, .*got ranges",
+        ),
+        ({"precision": "float16", "device": "vta-sim"}, "expected float32 for device 'vta-sim'"),
+    ],
+)
+def test_precisions(request_: TuneRequest, options: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        check_request(replace(request_, **options))
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,12 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import totals_of
     from retune.pipeline.network import open_network
+    from retune.pipeline.precision import check_precision
     from retune.pipeline.sizes import tuned_requests
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import recorded_layouts
 
+    check_precision(request)
     spec, shown = spec_of(request.device), list[dict[str, Any]]()
     for sizes, own in tuned_requests(request):
         at = f" at {sizes}" if sizes.values else ""
