@@ -9,6 +9,7 @@ from retune.cli.options import Json, check_model, record_store
 from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.core.ranges import said_of
 from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     spec, shown = spec_of(request.device), list[dict[str, Any]]()
     for sizes, own in tuned_requests(request):
         at = f" at {sizes}" if sizes.values else ""
-        network = open_network(own).network
+        with said_of(sizes):
+            network = open_network(own).network
         where = network_conditions(spec, network.tasks.values())
         found = recorded_layouts(network, spec, store, where)
         if found is None:
