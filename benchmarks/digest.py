@@ -177,7 +177,7 @@ def _kernel_texts(task: Task, sketch: Sketch, spec: DeviceSpec, drawn: int) -> I
     """The default candidate's, then those of some valid ones; none where none is valid."""
     if sketch.empty:
         return
-    space = Space((sketch,))
+    space = Space((replace(sketch, roundings=1.0),))  # alone it is the default, however exact
     yield _candidate_text(task, space, default_candidate(space, spec), spec)
     rows = space.sample(drawn, np.random.default_rng(0))
     for number in range(len(rows)):

@@ -77,7 +77,7 @@ def test_shapes_are_read(values: list[str] | None, shapes: dict[str, tuple[int |
         (["=1,2"], "expected a name and a shape"),
         (["a=1,x"], "whole numbers, or ranges such as 1..32, separated by commas"),
         (["a=1,,2"], "whole numbers"),
-        (["a=-1,2"], "whole numbers, or ranges such as 1..32"),
+        (["a=-1,2"], "whole numbers of 0 or more, or ranges such as 1..32"),
         (["a=1", "a=2"], "'a' has two.*write --shape data=1,3,224,224"),
     ],
 )

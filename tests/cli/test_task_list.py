@@ -74,6 +74,13 @@ def test_tasks_of_ranges_are_those_at_the_sizes_that_are_tuned(
     assert text.startswith("at k=2, n=1:\n") and f"in one run of {path} at k=3, n=4\n" in text
 
 
+def test_what_is_wrong_at_one_size_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "fixed.onnx"
+    onnx.save(model_of("(float[2, 8] x) => (float[2, 8] y) { y = Softmax(x) }"), path)
+    assert run_command(["tasks", str(path), "--shape", "x=2..3,8"]) == 2
+    assert "at x_0=3: input 'x': the shape given is 3,8" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_tasks_are_printed_as_tensor_expressions(layout: str, capsys: pytest.CaptureFixture[str]):
     assert run_command(["tasks", "zoo:mlp", "--layout", layout]) == 0

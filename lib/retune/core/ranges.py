@@ -7,13 +7,15 @@ common divisor. Values may be negative, `-6..-1`, but not on both sides of 0. Re
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, isqrt, prod
 from typing import TypeAlias
 
 from retune.core.dims import Size, dim_of
+from retune.core.errors import ModelError
 
 Stated: TypeAlias = int | str
 """A number, or a text for several, see the top of the file."""
@@ -39,10 +41,14 @@ def parse_stated(text: str, *, negative: bool = False) -> Stated:
         return int(plain)
     if match := _RANGE.fullmatch(plain):
         least, most, step = int(match[1]), int(match[2]), int(match[3] or 1)
-        if least > most or step < 1:
+        if least > most:
             raise ValueError("a range from the least to the greatest number, such as 1..32")
+        if step < 1:
+            raise ValueError("a range in steps of 1 or more, such as 8..512:8")
         return plain
-    if (match := _WEIGHTED.fullmatch(plain)) and float(match[2]) > 0:
+    if match := _WEIGHTED.fullmatch(plain):
+        if float(match[2]) <= 0:
+            raise ValueError("weights above 0, such as 1:8")
         return plain
     raise ValueError("whole numbers, or ranges such as 1..32")
 
@@ -124,6 +130,17 @@ class TunedSizes:
 
 FIXED = TunedSizes((), 1.0)
 """Of a network without sizes."""
+
+
+@contextmanager
+def said_of(sizes: TunedSizes) -> Generator[None]:
+    """Within it, what is wrong with a model is said of these sizes; fixed shapes have none."""
+    try:
+        yield
+    except ModelError as error:
+        if not sizes.values:
+            raise
+        raise ModelError(f"at {sizes}: {error}") from error
 
 
 def usual_sizes(points: Sequence[TunedSizes]) -> TunedSizes:

@@ -4,14 +4,13 @@ Read `run_chain`. What calls a stage is passed in: this process does, or Prefect
 run of each call. A new stage is one line here, beside its own file.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from retune.bundle.verify.farm_examiner import sharing_processes
-from retune.core.errors import ModelError
-from retune.core.ranges import TunedSizes, usual_sizes
+from retune.core.ranges import TunedSizes, said_of, usual_sizes
 from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
 from retune.pipeline.delivery import stage_bench, stage_compile, stage_verify
@@ -69,7 +68,7 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
         run: RecordedRun | None = None
         parts: list[_Part] = []
         for sizes, own in points:
-            with _said_of(sizes):  # before the run: a bad model leaves nothing
+            with said_of(sizes):  # before the run: a bad model leaves nothing
                 network = by.call(stage_import, own)
             tell(event_of(own, network))
             quantized = None
@@ -93,17 +92,6 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
 
 _Lowered = tuple[QuantizeManifest | None, PrecisionManifest | None]
 """What made integers of a network, or mixed its types; neither for one that is as asked for."""
-
-
-@contextmanager
-def _said_of(sizes: TunedSizes) -> Generator[None]:
-    """Within it, what is wrong with a model is said of these sizes; fixed shapes have none."""
-    try:
-        yield
-    except ModelError as error:
-        if not sizes.values:
-            raise
-        raise ModelError(f"at {sizes}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from retune.pipeline.quantization import (
     calibration_samples,
     float_network,
 )
-from retune.pipeline.request import MIXED, TuneRequest
+from retune.pipeline.request import DEFAULT_MAX_DEVIATION, MIXED, TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.targets.instructions import multiplied
 
@@ -41,18 +41,23 @@ _PREFERRED = (FLOAT16, BFLOAT16)
 
 def check_precision(request: TuneRequest) -> None:
     """Raises: InputError for options that do not go together."""
+    if request.precision != MIXED and request.max_deviation != DEFAULT_MAX_DEVIATION:
+        raise InputError(
+            f"max_deviation {request.max_deviation:g}: expected precision {MIXED} beside it, got "
+            f"{request.precision}; leave it out"
+        )
     if not request.lowered:
         return
     asked = f"precision {request.precision}"
-    if request.quantize is not None:
-        raise InputError(
-            f"{asked}: expected no quantization beside it, got {request.quantize.scheme}; leave "
-            "one of them out"
-        )
     if request.device and is_accelerator(request.device):
         raise InputError(
             f"{asked}: expected float32 for device {request.device!r}, which computes with "
             "integers; leave the precision out"
+        )
+    if request.quantize is not None:
+        raise InputError(
+            f"{asked}: expected no quantization beside it, got {request.quantize.scheme}; leave "
+            "one of them out"
         )
     if request.precision == MIXED and _has_ranges(request):
         raise InputError(
@@ -137,7 +142,7 @@ def mixed_network(network: ImportManifest, made: PrecisionManifest) -> ImportMan
 
 
 def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
-    """The precision of that name on the device; None: on any.
+    """The precision of that name on the device; None: on one that has no instructions.
 
     TF32 is what some instructions read of float32: without them products are of float32.
     """
@@ -145,7 +150,7 @@ def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
     dtype = DType(name)
     if dtype is not TF32:
         return Precision(own=own, stored=dtype)
-    rounds = spec is None or FLOAT32 in multiplied(spec)
+    rounds = spec is not None and FLOAT32 in multiplied(spec)
     return Precision(own=own, operands=TF32 if rounds else None)
 
 

@@ -128,7 +128,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
     }
     if gain := gain_text(request, run):
         facts = {**facts, "in 16 bits": gain}
-    if lowered := lowered_text(request, run):
+    if run.precision is None and (lowered := lowered_text(request, run)):
         facts = {**facts, "precision": lowered}
     if run.verified.top1 is not None:
         facts = {**facts, "top-1 agreement": f"{100 * run.verified.top1:.1f} %"}

@@ -295,7 +295,8 @@ class TuneRequest:
     )
     precision: PrecisionName = option(
         "Precision of a network of float32: the type of what lies between kernels, and of what "
-        "products multiply; sums stay in float32. mixed: 16 bits but for layers that need more",
+        "products multiply; sums stay in float32. mixed: 16 bits but for layers that need more; "
+        "tf32: as float32, since no rule chooses instructions of TF32 yet",
         default=FULL_PRECISION,
     )
     max_deviation: AtLeast0 = option(
@@ -461,8 +462,8 @@ def check_request(request: TuneRequest) -> None:
 
     if is_absent(request.device):
         _check_absent(request)
-    check_quantization(request)
     check_precision(request)
+    check_quantization(request)
     check_values(request)
     check_samples(request.samples)
     _check_peer(request)

@@ -30,6 +30,8 @@ _WORTH = 0.95
 """Part of the time from which on a lower precision is not worth a word."""
 _SHOWN_LABELS = 6
 """Labels of an output that are listed."""
+_SHOWN_LAYERS = 6
+"""Layers in float32 that are listed; the report has all."""
 
 
 def event_of(
@@ -219,4 +221,6 @@ def precision_text(done: PrecisionManifest) -> str:
     text = f"mixed {done.stored}, {len(done.kept)} of {len(done.layers)} layers in float32: "
     text += f"deviation {done.deviation:.1e} of the range ({done.max_deviation:g} allowed)"
     text += f"{''.join(agreed[:1])} by {done.samples} {kind}"
-    return text + (f"; in float32: {', '.join(done.kept)}" if done.kept else "")
+    names = ", ".join(done.kept[:_SHOWN_LAYERS])
+    names += ", ..." if len(done.kept) > _SHOWN_LAYERS else ""
+    return text + (f"; in float32: {names}" if names else "")

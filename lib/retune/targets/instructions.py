@@ -46,10 +46,21 @@ def find_instructions(
     laid: bool = False,
 ) -> Iterator[Instruction]:
     """All such instructions, in the order of their registration."""
+    for found in multiplying(stage, spec, residence, lanes):
+        if _in_packs(stage, found.entry, laid=laid):
+            yield found
+
+
+def multiplying(
+    stage: Accesses, spec: DeviceSpec, residence: Residence, lanes: int = 1
+) -> Iterator[Instruction]:
+    """The instructions of the device for what the stage adds up, wherever its operands lie."""
+    along = stage.steps[-1].var if stage.steps else None
     for entry in intrinsics():
-        if entry.rounds or entry.residence != residence:
+        if along is None or entry.rounds or entry.residence != residence:
             continue
-        if (found := _contraction(stage, entry, laid=laid)) is not None:
+        found = matching_block(entry, stage.block, [along] * len(entry.axes))
+        if isinstance(found, Match):
             chosen = entry.implementation(found.signature(lanes), spec.instructions)
             if chosen is not entry.implementations[-1]:
                 yield Instruction(entry, chosen)
@@ -78,24 +89,19 @@ def multiplied(spec: DeviceSpec) -> frozenset[DType]:
     )
 
 
-def _contraction(stage: Accesses, entry: Intrinsic, *, laid: bool) -> Match | None:
-    """The stage as what an intrinsic adds up along its last steps.
+def _in_packs(stage: Accesses, entry: Intrinsic, *, laid: bool) -> bool:
+    """Whether the last steps come in packs of an intrinsic whose elements lie side by side.
 
-    None where the elements of a pack do not lie side by side. Constants are packed: theirs may lie
-    anywhere.
+    Constants are packed: theirs may lie anywhere.
     """
-    if not stage.steps or not is_fixed(steps := evaluate_int(stage.steps[-1].extent)):
-        return None
-    if steps % entry.pack:
-        return None
-    along = stage.steps[-1].var
-    found = matching_block(entry, stage.block, [along] * len(entry.axes))
-    apart = any(
-        pack_index(operand.load, along, entry.pack) is None
+    last = stage.steps[-1]
+    if not is_fixed(steps := evaluate_int(last.extent)) or steps % entry.pack:
+        return False
+    return all(
+        pack_index(operand.load, last.var, entry.pack) is not None
         for operand in stage.operands
         if not operand.constant and not (laid and _has_columns(operand, stage))
     )
-    return found if isinstance(found, Match) and not apart else None
 
 
 def _has_columns(operand: AffineAccess, stage: Accesses) -> bool:

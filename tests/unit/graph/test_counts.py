@@ -58,6 +58,21 @@ def test_a_count_has_a_bound(node: str, most: int) -> None:
     assert graph.sizes[Size("count_v", 0, most, counted=True)][0] == "v"
 
 
+def test_axes_that_are_computed_may_be_any() -> None:
+    """The extents of such a slice are counts along all axes."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    net (float[4, 6] x, int64[1] start, int64[1] end, int64[1] axis) => (float[n, m] y)
+    { v = Slice (x, start, end, axis) y = Exp (v) }"""
+    graph = import_model(model(text), counts=True)
+    assert sorted(_counts(graph).values()) == [4, 6]
+    x = np.arange(24, dtype=np.float32).reshape(4, 6) / 24
+    for axis, part in enumerate((x[1:3], x[:, 1:3])):
+        places = {"start": 1, "end": 3, "axis": axis}
+        inputs = {"x": x, **{name: np.array([each]) for name, each in places.items()}}
+        np.testing.assert_allclose(run_graph(graph, inputs)["y"], np.exp(part), rtol=1e-5)
+
+
 def test_what_depends_on_a_count_at_import_runs_on_the_host() -> None:
     text = """
     <ir_version: 8, opset_import: ["": 17]>

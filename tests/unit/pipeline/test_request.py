@@ -3,11 +3,17 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retune import api
+from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError
+from retune.core.target import GENERIC_GPU
+from retune.graph.quantize.settings import QuantizeSettings
+from retune.intrinsics.warp32 import WARP32
+from retune.pipeline.precision import precision_named
 from retune.pipeline.request import TuneRequest, check_request
 
 
@@ -49,6 +55,35 @@ def test_a_good_one_leaves_no_trace(request_: TuneRequest, tmp_path: Path):
 def test_values(request_: TuneRequest, field: str, value: object, message: str):
     with pytest.raises(InputError, match=message):
         check_request(replace(request_, **{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "half"}, "precision: expected one of float32, tf32, .*got 'half'"),
+        ({"max_deviation": 0.1}, "max_deviation 0.1: expected precision mixed .*got float32"),
+        ({"precision": "bfloat16", "max_deviation": 0.1}, "max_deviation 0.1: .*got bfloat16"),
+        (
+            {"precision": "tf32", "quantize": QuantizeSettings(), "calibration": "random"},
+            "precision tf32: expected no quantization beside it, got int8",
+        ),
+        (
+            {"precision": "mixed", "shapes": (("x", ("1..4", 8)),)},
+            "precision mixed: expected fixed shapes, .*got ranges",
+        ),
+        ({"precision": "float16", "device": "vta-sim"}, "expected float32 for device 'vta-sim'"),
+    ],
+)
+def test_precisions(request_: TuneRequest, options: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        check_request(replace(request_, **options))
+
+
+def test_tf32_is_float32_on_every_device_until_a_rule_chooses_its_instructions():
+    name = WARP32.full_name(WARP32.implementations[0])
+    for spec in (None, GENERIC_GPU, replace(GENERIC_GPU, instructions=(name,))):
+        assert not precision_named("tf32", spec).changes
+        assert precision_named("bfloat16", spec).stored is BFLOAT16
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,28 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import VerifyError
-from retune.pipeline.manifest import Selection
+from retune.pipeline.manifest import OutputQuality, PrecisionManifest, Selection
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.summary import check_verified, event_of
+from retune.pipeline.summary import check_verified, event_of, precision_text
 from tests.flows.fakes import FakeStages
+
+
+def test_mixed_precision_is_told_with_the_noisiest_layers():
+    done = PrecisionManifest(
+        model_key="fake",
+        stored="bfloat16",
+        max_deviation=0.01,
+        samples=4,
+        random=True,
+        kept=(*"abcdefgh",),
+        layers=(),
+        quality=(OutputQuality(output="y", cosine=1.0, top1=0.75, deviation=2e-3),),
+    )
+    assert precision_text(done) == (
+        "mixed bfloat16, 8 of 0 layers in float32: deviation 2.0e-03 of the range (0.01 allowed), "
+        "75.0% top-1 by 4 random samples; in float32: a, b, c, d, e, f, ..."
+    )
+    assert precision_text(replace(done, kept=())).endswith("by 4 random samples")
 
 
 def test_a_stage_is_told_in_one_line_and_a_wrong_bundle_is_refused(tmp_path: Path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.digest import texts_of
 from retune.core.dtypes import BOOL, INT32, INT64, UINT8, DType, TensorType
 from retune.core.target import GENERIC_CPU
 from retune.graph.fuse import ALIAS
@@ -18,7 +19,7 @@ from retune.records.store import RecordStore
 from retune.search.extract import extract
 from retune.search.history import best_candidate, candidate_of
 from retune.search.session import Session, search_all
-from retune.targets.cost.estimate import default_candidate
+from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate
 from tests.support.search_fakes import HERE, FakeRunner, network, settings, tasks
 
 
@@ -138,3 +139,16 @@ def test_the_default_schedule_is_always_the_same():
     for task in tasks():
         spaces = [task.space(GENERIC_CPU) for _ in range(2)]
         assert len({default_candidate(space, GENERIC_CPU).key for space in spaces}) == 1
+
+
+def test_a_digest_has_kernels_of_sketches_that_no_default_would_be():
+    """F(6, 3) rounds too often for what is compiled unseen."""
+    build, attrs = GraphBuilder("net"), {"strides": (1, 1), "pads": (0, 1, 0, 1), "groups": 1}
+    build.input("x", TensorType((1, 1, 48, 16)))
+    build.constant("w", np.zeros((1, 3, 16, 16), np.float32))
+    made = build.add("conv2d", ["x", "w"], {**attrs, "dilations": (1, 1), "layout": "NHWC"})
+    (task,) = extract(build.finish([made])).tasks.values()
+    space = task.space(GENERIC_CPU).whole
+    assert any(s.roundings > MOST_ROUNDINGS for s in space.sketches)
+    kernels = texts_of(task, GENERIC_CPU, 0)["kernels"]
+    assert len(kernels) == sum(not sketch.empty for sketch in space.sketches)

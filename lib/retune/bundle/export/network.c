@@ -365,7 +365,8 @@ static int check_elements(const int *values, const void *const *inputs) {
   for (int i = 0; i < STATED; ++i) {
     const struct stated *own = &stated[i];
     if (memcmp((const char *)inputs[own->input] + own->offset, &elements[i], own->bytes))
-      return fail("input %s: element %d: expected %lld, by the sizes that are given; got another",
+      return fail("input %s: element %d: expected %lld, by the sizes that are given; got another; "
+                  "give that number, or other sizes",
                   network_inputs[own->input].name, (int)(own->offset / own->bytes), elements[i]);
   }
   return 0;
@@ -983,9 +984,9 @@ static const char usage[] =
     "usage: network [--input NAME=FILE]... [--output NAME=FILE]... [--device D] [--runs N]\n"
     "               [--folder DIR] [--list]\n"
     "Runs " NETWORK_NAME ", and prints its time and memory. FILE is numpy's .npy, or raw numbers.\n"
-    "Inputs without a file are zeros, or what sizes state. D is a number of --list, or a part of a device's name. DIR\n"
-    "holds kernels.cl and weights.bin; without it they lie in the present folder. --size NAME=VALUE\n"
-    "gives a size of network.h, which is otherwise about the largest one.\n";
+    "Inputs without a file are zeros, or what sizes state. D is a number of --list, or a part of\n"
+    "a device's name. DIR holds kernels.cl and weights.bin; without it they lie in the present\n"
+    "folder. --size NAME=VALUE gives a size of network.h, which is otherwise about the largest one.\n";
 
 struct options {
   const char *device, *folder;

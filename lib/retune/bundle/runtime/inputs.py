@@ -28,7 +28,7 @@ class InputCheck:
         self._expected = [(name, t.dtype.numpy) for name, t in self._types.items()]
         self._sizes = [each for each in plan.sizes if not each.counted]
         self._stating = [n for n, name in enumerate(self._types) if name in plan.values]
-        """Numbers of the inputs whose elements are sizes."""
+        """Numbers of the inputs whose elements are stated."""
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The inputs in the module's order; their shapes are not looked at.
@@ -124,11 +124,10 @@ class InputCheck:
         if value in each.size.values:
             return value
         size = each.size
-        steps = f" in steps of {size.step}" if size.step > 1 else ""
+        ends = _ends_text(size.least, size.most, size.step)
         raise InputError(
             f"bundle {self._plan.name}: input {each.input}: axis {axis}: expected {size.name} from "
-            f"{size.least} to {size.most}{steps}; got {value}; compile the model for this size "
-            "with --shape"
+            f"{ends}; got {value}; compile the model for this size with --shape"
         )
 
     def _check_shape(
@@ -177,7 +176,11 @@ def _range_text(element: int) -> str:
     steps = abs(
         element.at({size.name: size.least + size.step}) - element.at({size.name: size.least})
     )
-    return f"{ends[0]} to {ends[1]}{f' in steps of {steps}' if steps > 1 else ''}"
+    return _ends_text(ends[0], ends[1], steps)
+
+
+def _ends_text(least: int, most: int, step: int) -> str:
+    return f"{least} to {most}{f' in steps of {step}' if step > 1 else ''}"
 
 
 def _shown(shape: tuple[int, ...]) -> str:

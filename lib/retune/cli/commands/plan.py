@@ -9,6 +9,7 @@ from retune.cli.options import Json, check_model, record_store
 from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.core.ranges import said_of
 from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
@@ -31,14 +32,17 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import totals_of
     from retune.pipeline.network import open_network
+    from retune.pipeline.precision import check_precision
     from retune.pipeline.sizes import tuned_requests
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import recorded_layouts
 
+    check_precision(request)
     spec, shown = spec_of(request.device), list[dict[str, Any]]()
     for sizes, own in tuned_requests(request):
         at = f" at {sizes}" if sizes.values else ""
-        network = open_network(own).network
+        with said_of(sizes):
+            network = open_network(own).network
         where = network_conditions(spec, network.tasks.values())
         found = recorded_layouts(network, spec, store, where)
         if found is None:

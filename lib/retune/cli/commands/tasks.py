@@ -9,6 +9,7 @@ from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
 from retune.core.quantities import counted, flop_text
+from retune.core.ranges import said_of
 from retune.pipeline.request import MIXED, TuneRequest
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
     rows: list[dict[str, Any]] = []
     with watching(lambda event: say(f"retune: {event.text}")):
         for sizes, own in tuned_requests(request):
-            network = _network(own)
+            with said_of(sizes):
+                network = _network(own)
             if json:
                 at = {"sizes": dict(sizes.values)} if sizes.values else {}
                 rows += (task.to_json() | at for task in extract_tasks(network))

@@ -141,6 +141,8 @@ def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
         f"{found.max_rel_range:.2e} of the output's range ({counted(found.samples, 'sample')}), "
         f"{found.decision}"
     )
+    if found.top1 is not None:
+        print_line(f"top-1: {100 * found.top1:.1f}% of the rows as {oracle}")
     if found.by_parts:
         print_line("compared part by part, as results of host steps jump at rounding")
     for note in judged.notes:

@@ -11,13 +11,12 @@ from retune.codegen.kernel import ROUNDED_LANES
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.target import ONE_BASE
-from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, DType, TensorType
+from retune.core.dtypes import BFLOAT16, INT32, DType, TensorType
 from retune.core.errors import DeviceError
 from retune.core.target import converting
 from retune.device.opencl import catalogue
 from retune.device.opencl.probing import (
     BASED_PROGRAM,
-    HALF_PROGRAM,
     ROUNDED,
     implementations,
     probe_of,
@@ -40,7 +39,6 @@ def main(device: str, names: Sequence[str]) -> None:
     trials = {name: partial(_has, opened, entry, one) for name, entry, one in implementations()}
     trials |= {ONE_BASE: partial(has_one_base, opened)}
     trials |= {converting(BFLOAT16): partial(rounds, opened)}
-    trials |= {converting(FLOAT16): partial(converts_halves, opened)}
     trials |= {name: partial(groups_stay, opened, name) for name in WAYS}
     for name, trial in trials.items():
         if name in names:
@@ -94,21 +92,6 @@ def rounds(device: Device) -> bool:
 def _same(found: np.ndarray, expected: np.ndarray, least: np.ndarray) -> bool:
     either = (found == expected) | (np.isnan(found) & np.isnan(expected))
     return bool(np.all(either | (least & (found == 0.0))))
-
-
-def converts_halves(device: Device) -> bool:
-    """Whether instructions convert to float16 and back."""
-    x = _numbers()
-    with np.errstate(over="ignore"):
-        expected = x.astype(np.float16)
-    arrays = [x, np.zeros(ROUNDED, np.float16), np.zeros(ROUNDED, np.float32)]
-    buffers = [device.upload(array) for array in arrays]
-    program = device.build(HALF_PROGRAM)
-    groups = (ROUNDED // 16, 1, 1)
-    device.enqueue([device.prepare(program, "probe", buffers, groups, (1, 1, 1))])
-    narrow = device.read(buffers[1], TensorType((ROUNDED,), FLOAT16))
-    wide = device.read(buffers[2], TensorType((ROUNDED,), FLOAT32))
-    return all(np.array_equal(made, expected, equal_nan=True) for made in (narrow, wide))
 
 
 def _has(device: Device, entry: Intrinsic, one: Implementation) -> bool:

@@ -22,7 +22,7 @@ from retune.codegen.opencl.intrinsics import LANGUAGE, function_lines, function_
 from retune.codegen.opencl.prelude import rounding_instruction_lines, storer
 from retune.codegen.source import Run
 from retune.codegen.target import CPU, ONE_BASE
-from retune.core.dtypes import BFLOAT16, FLOAT16
+from retune.core.dtypes import BFLOAT16
 from retune.core.keys import content_key
 from retune.core.locking import own_file
 from retune.core.replacing import replacing
@@ -44,18 +44,6 @@ __kernel void probe(__global uchar* base, const probe_at at)
 """
 """Differences of what lies in two allocations, into a third."""
 
-HALF_PROGRAM = """
-__kernel void probe(__global const float* x, __global half* y, __global float* z)
-{
-#if defined(__F16C__) || defined(__aarch64__)
-  const size_t i = get_global_id(0);
-  vstore_half16(vload16(i, x), i, y);
-  vstore16(vload_half16(i, y), i, z);
-#endif
-}
-"""
-"""Conversions to float16 and back, where the compiler has instructions for them."""
-
 
 def rounding_program() -> str:
     """Conversions to bfloat16 by an instruction, in vectors of each length."""
@@ -75,7 +63,6 @@ ROUNDED = 256
 """Floats that are rounded by each."""
 
 _LOG = logging.getLogger(__name__)
-CONVERTED = (converting(BFLOAT16), converting(FLOAT16))
 _DEADLINE_S = 120.0
 _VERSION = 2
 """Of the kernels that try implementations: what an earlier version found is probed again."""
@@ -96,8 +83,8 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     Probes it if this machine has not done so yet, which takes a second or two.
     """
     names = [*(name for name, _, _ in implementations()), ONE_BASE]
-    # On processors `persistent` does what `WAYS` do for groups of one item, and GPUs convert.
-    names += CONVERTED if spec.device_class == "cpu" else WAYS
+    # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
+    names += [converting(BFLOAT16)] if spec.device_class == "cpu" else WAYS
     path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -127,10 +114,8 @@ def _texts() -> str:
         ([*function_lines(Function(e.name, s, x.name) for s in e.signatures(x))], x.options)
         for _, e, x in implementations()
     ]
-    converted = (rounding_program(), HALF_PROGRAM)
-    return content_key(
-        _VERSION, *tried, BASED_PROGRAM, *converted, *(way.text for way in WAYS.values())
-    )
+    ways = (way.text for way in WAYS.values())
+    return content_key(_VERSION, *tried, BASED_PROGRAM, rounding_program(), *ways)
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:

@@ -109,9 +109,11 @@ def _top(call: Call) -> Sequence[Shape]:
 
 
 def _slice(call: Call) -> Sequence[Shape]:
-    starts = call.shape(1)
-    stated = call.values(3)
-    axes = [axis % len(call.shape()) for axis in stated or range(most(prod(starts)))]
+    rank = len(call.shape())
+    listed = len(call.types) > 3 and call.types[3] is not None
+    stated = call.values(3) if listed else range(most(prod(call.shape(1))))
+    # axes that are computed may be any
+    axes = range(rank) if stated is None else [axis % rank for axis in stated]
     extents = enumerate(call.shape())
     return [tuple(Count(most(e), axis) if axis in axes else e for axis, e in extents)]
 

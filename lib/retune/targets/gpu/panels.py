@@ -6,14 +6,13 @@ that products of two activations go this way (attention), and any number of step
 `panel_tile`, then `schedule_panels`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retune.core.dims import is_fixed
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.intrinsics import Intrinsic, Match, intrinsics
-from retune.intrinsics.matching import matching_block
+from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Load, Var, const, substitute, variables
 from retune.ir.flat import flat_index
@@ -24,7 +23,7 @@ from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.tile import bind_groups, share
-from retune.targets.instructions import Instruction
+from retune.targets.instructions import Instruction, multiplying
 from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, TiledLoops, sized_tail, unroll_all
 
 _PIXELS = (2, 4, 8)
@@ -63,7 +62,7 @@ def panel_tile(stage: Accesses, spec: DeviceSpec) -> PanelTile | None:
     if roles is None or not is_fixed(steps):
         return None
     sizes = [evaluate_int(loop.extent) for loop in roles]
-    found = [i for i in _instructions(stage, spec) if _fills(i.entry, sizes)]
+    found = [i for i in multiplying(stage, spec, "warp") if _fills(i.entry, sizes)]
     # That which fills up fewest steps, and of two such the one with more steps at once.
     least = min(found, key=lambda i: (-steps % i.entry.k, -i.entry.k), default=None)
     return None if least is None else PanelTile(least)
@@ -76,17 +75,6 @@ def inline_movements(s: Schedule, name: str) -> None:
         moves = isinstance(block.value, Load) and block.reducer is None and block.guard is None
         if moves and readers(s.program, block.buffer) == [s.block(name)]:
             s.compute_inline(other)
-
-
-def _instructions(stage: Accesses, spec: DeviceSpec) -> Iterator[Instruction]:
-    """The instructions of warps that multiply a stage's operands, wherever they lie."""
-    along = stage.steps[-1].var
-    for entry in intrinsics():
-        found = matching_block(entry, stage.block, [along] * len(entry.axes))
-        if entry.warp is not None and not entry.rounds and isinstance(found, Match):
-            chosen = entry.implementation(found.signature(), spec.instructions)
-            if chosen is not entry.implementations[-1]:
-                yield Instruction(entry, chosen)
 
 
 def _fills(entry: Intrinsic, sizes: Sequence[int]) -> bool:
