@@ -142,7 +142,7 @@ def mixed_network(network: ImportManifest, made: PrecisionManifest) -> ImportMan
 
 
 def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
-    """The precision of that name on the device; None: on any.
+    """The precision of that name on the device; None: on one that has no instructions.
 
     TF32 is what some instructions read of float32: without them products are of float32.
     """
@@ -150,7 +150,7 @@ def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
     dtype = DType(name)
     if dtype is not TF32:
         return Precision(own=own, stored=dtype)
-    rounds = spec is None or FLOAT32 in multiplied(spec)
+    rounds = spec is not None and FLOAT32 in multiplied(spec)
     return Precision(own=own, operands=TF32 if rounds else None)
 
 

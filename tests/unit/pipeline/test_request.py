@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from retune import api
+from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError
+from retune.core.target import GENERIC_GPU
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.intrinsics.warp32 import WARP32
+from retune.pipeline.precision import precision_named
 from retune.pipeline.request import TuneRequest, check_request
 
 
@@ -73,6 +77,13 @@ def test_values(request_: TuneRequest, field: str, value: object, message: str):
 def test_precisions(request_: TuneRequest, options: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
         check_request(replace(request_, **options))
+
+
+def test_tf32_is_float32_on_every_device_until_a_rule_chooses_its_instructions():
+    name = WARP32.full_name(WARP32.implementations[0])
+    for spec in (None, GENERIC_GPU, replace(GENERIC_GPU, instructions=(name,))):
+        assert not precision_named("tf32", spec).changes
+        assert precision_named("bfloat16", spec).stored is BFLOAT16
 
 
 @pytest.mark.parametrize(
