@@ -14,6 +14,7 @@ from retune.device.opening import is_simulated
 from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
+from retune.pipeline.sizes import sizes, usual_values
 from retune.pipeline.slowness import slow_sentence
 from retune.pipeline.summary import (
     accelerated,
@@ -133,7 +134,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
     if run.verified.top1 is not None:
         facts = {**facts, "top-1 agreement": f"{100 * run.verified.top1:.1f} %"}
     if tuned.programs:
-        facts = {**facts, **_sizes(run)}
+        facts = {**facts, **_sizes(request, run)}
     if slow := slow_sentence(run.bench):
         facts = {**facts, "slow": slow}
     if tuned.host_steps:
@@ -151,8 +152,10 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
     return tuple(facts.items())
 
 
-def _sizes(run: FinishedRun) -> dict[str, str]:
-    """Of a bundle for ranges: its programs, where it was checked, and times at other sizes."""
+def _sizes(request: TuneRequest, run: FinishedRun) -> dict[str, str]:
+    """Of a bundle for ranges: these, its programs, where it was checked, and times at all sizes."""
+    usual = ", ".join(f"{name}={value}" for name, value in usual_values(request).items())
+    ranges = ", ".join(map(str, sizes(request)))
     times = {
         f"latency at {each.sizes}": ", ".join(
             f"{row.name} {time_text(row.median_us)}" for row in each.rows
@@ -160,7 +163,8 @@ def _sizes(run: FinishedRun) -> dict[str, str]:
         for each in run.bench.sizes
     }
     programs = "; ".join(run.tuned.programs)
-    return {"programs": programs, "checked at": "; ".join(run.verified.sizes), **times}
+    own = {"sizes": f"{ranges}; latency and tasks above are those at {usual}"} if ranges else {}
+    return {**own, "programs": programs, "checked at": "; ".join(run.verified.sizes), **times}
 
 
 def _size(count: int) -> str:

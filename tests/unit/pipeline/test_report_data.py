@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from retune.core.results import KernelTime
@@ -21,6 +22,7 @@ from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report.html import render
 from tests.flows.fakes import FakeStages
+from tests.support.sized_networks import model_of
 from tests.support.store import DEVICE as STORE_DEVICE
 from tests.support.store import record as store_record
 
@@ -111,6 +113,17 @@ def test_report_shows_host_steps_by_their_ops(tmp_path: Path):
     data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))
     assert (data.profile[-1].label, data.profile[-1].host) == ("NonMaxSuppression", True)
     assert dict(data.facts)["host steps"] == "NonMaxSuppression"
+
+
+def test_report_states_the_ranges_and_at_which_sizes_its_figures_are(tmp_path: Path):
+    path = tmp_path / "open.onnx"
+    onnx.save(model_of("(float[n, 8] x) => (float[n, 8] y) { y = Softmax(x) }"), path)
+    run = FakeStages().finished(request_in(tmp_path), Selection(target=DEVICE))
+    run = replace(run, tuned=replace(run.tuned, programs=("n < 2", "all other sizes")))
+    request = replace(request_in(tmp_path), model=str(path), shapes={"n": ("1:3", "4:1")})
+    facts = dict(_facts_of(request, run))
+    assert facts["sizes"] == "n=1..4; latency and tasks above are those at n=1"
+    assert facts["programs"] == "n < 2; all other sizes"
 
 
 def test_report_and_result_say_which_tasks_failed_and_why(tmp_path: Path):
