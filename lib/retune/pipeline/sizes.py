@@ -24,6 +24,8 @@ from retune.proto.file import read_onnx
 T = TypeVar("T")
 
 _RANDOM_SIZES = 3
+_WIDE = 16
+"""Sizes whose ends are farther apart, by this factor, have more than one program."""
 MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
 MOST_COMBINATIONS = 1 << 24
@@ -145,6 +147,37 @@ def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -
     return found
 
 
+def parts(region: Sequence[Condition], every: Sequence[Size]) -> list[tuple[Condition, ...]]:
+    """The region, cut in two if the ends of a size are farther apart than by a factor of `_WIDE`.
+
+    Tiles for many rows waste most of their work where there are few. The border is a power of two,
+    as vectors are so long: kernels of the lesser part need none that they cannot fill. Only the
+    widest size is cut, as every program takes time to load.
+    """
+    known = Assumptions({}, region)
+    widest = max(every, key=lambda size: _factor(known.ends(size)))
+    low, high = known.ends(widest)
+    if _factor((low, high)) <= _WIDE:
+        return [tuple(region)]
+    beyond = dim_of(widest) - (1 << (isqrt(max(1, low) * high) - 1).bit_length())
+    assert isinstance(beyond, Dim), "a size with several values"
+    return [(*region, condition_of("lt", beyond, holds=holds)) for holds in (True, False)]
+
+
+def _factor(ends: tuple[int, int]) -> float:
+    """By which they are apart."""
+    return ends[1] / max(1, ends[0])
+
+
+def _nearest(
+    region: Sequence[Condition], every: Sequence[Size], tuned: TunedSizes
+) -> dict[str, int]:
+    """The sizes of a region that are nearest to those that are tuned."""
+    known, wanted = Assumptions({}, region), dict(tuned.values)
+    ends = {size.name: known.ends(size) for size in every}
+    return {name: min(max(wanted[name], low), high) for name, (low, high) in ends.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Traced(Generic[T]):
     """A program, and the sizes that it is for."""
@@ -170,10 +203,11 @@ def covering(
     grid = _Grid(every)
     found: list[Traced[T]] = []
     left = np.ones(grid.count, bool)
-    for number, region in enumerate(regions(every, tuned)):
+    numbered = enumerate(regions(every, tuned))
+    for number, region in ((n, part) for n, whole in numbered for part in parts(whole, every)):
         own = left & grid.meets(region)
         left &= ~own
-        start: SizeValues | None = dict(tuned[number].values)
+        start: SizeValues | None = _nearest(region, every, tuned[number])
         while start is not None:
             program, needed = trace(start, number, region)
             conditions = grid.without_implied(tuple(dict.fromkeys((*region, *needed))))

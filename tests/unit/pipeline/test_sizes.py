@@ -17,6 +17,7 @@ from retune.pipeline.sizes import (
     covering,
     fixed_inputs,
     opened,
+    parts,
     regions,
     sizes,
     tuned_requests,
@@ -82,17 +83,16 @@ def test_programs_have_no_condition_that_others_imply() -> None:
         at: SizeValues, number: int, region: Sequence[Condition]
     ) -> tuple[str, Sequence[Condition]]:
         with assuming(at, region) as assumed:
-            for least in (2, 5, 9):
+            for least in (3, 5, 9):
                 _ = batch >= least
-            _ = batch + length >= 12
+            _ = batch + length >= 20
         return "", assumed.conditions
 
-    batch, length = dim_of(BATCH), dim_of(LENGTH)
+    every = Size("batch", 2, 32), Size("length", 7, 100)
+    batch, length = map(dim_of, every)
     tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
-    found = covering(
-        (BATCH, LENGTH), [replace(tuned[-1], values=(("batch", 32), ("length", 9)))], trace
-    )
-    assert [str(c) for c in found[0].conditions] == ["batch >= 9", "batch + length >= 12"]
+    found = covering(every, [replace(tuned[-1], values=(("batch", 32), ("length", 9)))], trace)
+    assert [str(c) for c in found[0].conditions] == ["batch >= 9", "batch + length >= 20"]
 
 
 def test_every_size_has_a_program() -> None:
@@ -114,7 +114,7 @@ def test_every_size_has_a_program() -> None:
         first = next(t for t in found if all(c.at(values) for c in t.conditions))
         assert (values["batch"] == 1) == (first.at["batch"] == 1)
     assert {t.program for t in found} == {0, 1, 2}
-    assert len(asked) == len(found) <= 6
+    assert len(asked) == len(found) <= 10
 
 
 def test_programs_for_single_sizes_are_refused() -> None:
@@ -143,3 +143,15 @@ def test_one_is_a_region_by_itself() -> None:
         assert dim_of(BATCH) == 1
         assert str(as_expr(dim_of(BATCH) * 7)) == "7"
     assert list(map(str, assumed.conditions)) == ["batch < 2"]
+
+
+def test_wide_regions_are_cut_between_vectors() -> None:
+    """Once, along their widest size; each part is traced as near as can be to what is tuned."""
+    size = Size("n", 1, 400)
+    cut = parts((), (BATCH, size))
+    assert [list(map(str, each)) for each in cut] == [["n < 32"], ["n >= 32"]]
+    assert parts((), (Size("n", 8, 128, 8),)) == [()]
+    tuned = tuned_sizes([Extents.of("n", [1, 400])])[1:]
+    found = covering((size,), tuned, lambda at, number, region: (number, region))
+    assert [(dict(each.at), each.program) for each in found] == [({"n": 31}, 0), ({"n": 400}, 0)]
+    assert [list(map(str, each.conditions)) for each in found] == [["n < 32"], ["n >= 32"]]
