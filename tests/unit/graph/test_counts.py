@@ -93,3 +93,13 @@ def test_what_depends_on_a_count_at_import_runs_on_the_host() -> None:
         x = np.arange(30, dtype=np.float32) * (np.arange(30) >= zeros)
         found, expected = run_graph(graph, {"x": x}), run_graph(import_model(model(text)), {"x": x})
         np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)
+
+
+def test_suppression_without_a_limit_keeps_no_box() -> None:
+    """The limit is a constant of no elements, which is as if it was left out."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    net (float[2, 9, 4] boxes, float[2, 3, 9] scores) => (float[n, 3] y)
+    <int64[0] nothing = {}>
+    { v = NonMaxSuppression (boxes, scores, nothing) y = Cast <to = 1> (v) }"""
+    assert set(_counts(import_model(model(text), counts=True)).values()) <= {0}

@@ -92,8 +92,8 @@ def _compress(call: Call) -> Sequence[Shape]:
 
 def _suppression(call: Call) -> Sequence[Shape]:
     batch, boxes, _ = call.shape(0)
-    asked = call.values(2) if len(call.types) > 2 and call.types[2] is not None else [0]
-    kept = most(boxes) if asked is None else min(most(boxes), asked[0])
+    asked = call.values(2) if len(call.types) > 2 and call.types[2] is not None else []
+    kept = most(boxes) if asked is None else min(most(boxes), next(iter(asked), 0))
     return [(Count(most(batch * call.shape(1)[1]) * max(0, kept)), 3)]
 
 
