@@ -143,7 +143,8 @@ def _with_copy_for_few(program: Program, needed: Mapping[Binary, int]) -> Progra
             )
         )
 
-    body = within(program.body.stmts[0])
+    stmts = program.body.stmts
+    body = within(stmts[0] if len(stmts) == 1 else program.body)
     return replace(with_body(program, body), scratch=(*program.scratch, *copied.values()))
 
 
