@@ -186,6 +186,12 @@ def conv_transpose(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array,
 Unary = Callable[[Array, Attrs], Array]
 
 
+def _with_digits(x: Array, digits: int) -> Array:
+    """The nearest numbers of so many binary digits, halves to even."""
+    fraction, exponent = np.frexp(x)
+    return np.ldexp(np.rint(fraction * 2.0**digits) / 2.0**digits, exponent).astype(x.dtype)
+
+
 def _sigmoid(x: Array) -> Array:
     return 0.5 * (np.tanh(0.5 * x) + 1)
 
@@ -231,6 +237,7 @@ UNARY: dict[str, Unary] = {
     "sqrt": lambda x, _: np.sqrt(x),
     "round_to_float16": lambda x, _: x.astype(np.float16),
     "round_to_bfloat16": lambda x, _: x.astype(ml_dtypes.bfloat16),
+    "round_to_tf32": lambda x, _: _with_digits(x, 11),
     "abs": lambda x, _: np.abs(x),
     "negative": lambda x, _: -x,
     "floor": lambda x, _: np.floor(x),

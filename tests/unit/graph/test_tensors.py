@@ -49,6 +49,7 @@ PLACES = np.array([[1, 3, 1, 4, 0], [2, -1, 2, 2, 9]])
 WRITERS = np.array([[-1, 3, 0], [2, -1, -1]], np.int32)
 TRUTH = np.array([[True, False], [True, True], [False, False]])
 SPECIAL = np.array([1.5, -0.5, 0.0, np.nan, np.inf, -np.inf], np.float32)
+ROUNDINGS = ("round_to_float16", "round_to_bfloat16", "round_to_tf32")
 ROUNDED = np.concatenate(
     [SPECIAL, np.array([1 + 2**-9, 1 + 3 * 2**-11, 65520, -1e-7, 3e38, 2**-24], np.float32)]
 )
@@ -297,7 +298,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("arccosh", [np.array([1, 1.5, 7], np.float32)], {}),
     *((op, [np.array([-0.9, 0, 0.5], np.float32)], {}) for op in ("arcsin", "arccos", "arctanh")),
     *((op, [SPECIAL], {}) for op in ("is_nan", "is_inf")),
-    *((op, [ROUNDED], {}) for op in ("round_to_float16", "round_to_bfloat16")),
+    *((op, [ROUNDED], {}) for op in ROUNDINGS),
     ("sign", [SPECIAL], {}),
     ("sign", [np.array([7, 0], np.uint32)], {}),
     ("abs", [np.array([7, 0], np.uint16)], {}),
