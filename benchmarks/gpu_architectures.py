@@ -50,7 +50,7 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 
 
 def prepare(name: str, options: Namespace) -> Found:
-    """Exports and compiles one architecture into the folder; what is known of it, or the error."""
+    """Exports and compiles one architecture into the folder; its facts, or the error."""
     architecture = of_batch(next(a for a in ARCHITECTURES if a.name == name), options.batch)
     model = options.folder / f"{name.replace(':', '-')}.{options.batch}.onnx"
     bundle = model.with_suffix(f".{options.precision}.bundle")

@@ -87,7 +87,7 @@ def test_what_cannot_be_used_is_answered_at_once(
 def test_options_of_integers_need_integers(place: Path, capfd: pytest.CaptureFixture[str]):
     plain = ["tune", *MODEL, "--out", str(place / "build"), "--trials", "0", "--no-prefect"]
     assert run_command([*plain, "--random-calibration"]) == 2
-    assert "calibration and accuracy_drop are for networks of integers" in capfd.readouterr().err
+    assert "calibration and accuracy_drop are for quantized networks" in capfd.readouterr().err
     assert run_command([*plain, "--ranges", "kl"]) == 2
     assert "--quantize none: expected no options of quantization, got method" in (
         capfd.readouterr().err

@@ -56,7 +56,7 @@ Bindings = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Quantizing:
-    """How a float network becomes one of integers."""
+    """How a float network is quantized."""
 
     recipe: Path
     """What stage quantize wrote."""
@@ -312,7 +312,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
 
 def _stated(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """What is known of it beforehand."""
+    """The extents, unknown where they depend on sizes or on data."""
     return tuple(extent if is_fixed(extent) else UNKNOWN for extent in shape)
 
 

@@ -70,7 +70,7 @@ def check_settings(
     if quantize is None:
         if calibration or accuracy_drop is not None:
             raise InputError(
-                "calibration and accuracy_drop are for networks of integers, and of mixed "
+                "calibration and accuracy_drop are for quantized networks and those of mixed "
                 "precision: expected quantize int8 or power2 beside them, or precision mixed"
             )
         return

@@ -265,7 +265,7 @@ MISTAKES = {
     "a fraction": ("keep = 2.5" + LEAST, "keep: expected a whole number, got 2.5"),
     "a scheme": ('quantize = "int4"' + LEAST, "quantize: expected one of .*got 'int4'"),
     "no samples": ('quantize = "int8"' + LEAST, r"model 1: quantize int8: expected samples of"),
-    "samples of floats": (model('calibration = "random"'), "are for networks of integers"),
+    "samples of floats": (model('calibration = "random"'), "are for quantized networks"),
     "a drop": (
         model('quantize = "int8"\ncalibration = "random"\naccuracy_drop = 101'),
         "accuracy_drop: expected a number of at most 100, got 101",
