@@ -98,14 +98,19 @@ class KernelBody:
             names.of(buffer.name)
         self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, flat)}
         used = {b for block in blocks(nest) for b in touched(block)}
-        local = {b for b in used if b.scope in ("register", "private")}
+        written = {block.buffer for block in blocks(nest)}  # others are words of these
+        local = {b for b in written if b.scope in ("register", "private")}
+        words = {b.name for b in used - written}
         lanes = frozenset(self.lanes)
         self.frame = Frame(
             groups=groups,
             names=names,
             integer=lambda expr: Expressions(self.frame).integer(expr),
             flat=flat,
-            registers={b: register_lanes(nest, b, lanes, flat) for b in sorted(local, key=str)},
+            registers={
+                b: 0 if b.name in words else register_lanes(nest, b, lanes, flat)
+                for b in sorted(local, key=str)
+            },
             images=images,
         )
         self._scopes = self.frame.scopes
