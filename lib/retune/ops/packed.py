@@ -173,7 +173,8 @@ def to_words(values: Array, bits: int) -> Array:
     """Quantized values, one byte each, packed along the last dimension. int32"""
     apart = values.reshape(*values.shape[:-1], -1, 8 // bits, _BYTES).astype(np.uint8)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(apart << shifts[:, None], axis=-2).view("<i4")[..., 0]
+    whole = np.bitwise_or.reduce(apart << shifts[:, None], axis=-2)
+    return np.ascontiguousarray(whole).view("<i4")[..., 0]
 
 
 def from_words(words: Array, bits: int) -> Array:
