@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from retune import __version__
 from retune.frontend.gguf.blocks import Blocks
 from retune.frontend.gguf.reader import GgufTensor
 from retune.ops.packed import packed
@@ -174,5 +173,4 @@ class Writer:
             opset_imports=opsets,
             ir_version=IR_VERSION,
             producer_name="retune",
-            producer_version=__version__,
         )
