@@ -115,6 +115,11 @@ def _values(value: ShapesGiven | None) -> Shapes:
     return _stated("values", value)
 
 
+def _states(value: Sequence[str] | str | None) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else (value or ())
+    return tuple(sorted(texts))
+
+
 def _stated(what: Literal["shapes", "values"], value: ShapesGiven | None) -> Shapes:
     """The numbers of each name; a text may list several, as the command line writes them."""
     value = value or ()
@@ -265,6 +270,12 @@ class TuneRequest:
         "image, a sampling rate; the bundle serves all of a range such as 1..64",
         converter=_values,
         default=None,
+    )
+    states: tuple[str, ...] = option(
+        "States: inputs that are outputs of the call before, as INPUT=OUTPUT or past.*=present.*; "
+        "names of usual exporters are recognised, none: they are not",
+        converter=_states,
+        default=(),
     )
     layout: Layout = option(
         "Activation layout of the network; auto: the fastest by measurement for each activation",
