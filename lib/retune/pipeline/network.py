@@ -302,6 +302,9 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     precision = _stated_precision(request)
     imported = _open(request, precision)
     graph = imported.network.graph
+    if graph.states:
+        named = ", ".join(map(str, graph.states))
+        tell(TuneEvent(stage="import", text=f"states: {named} (--state none: none of them)"))
     inputs = {name: graph.types[name] for name in graph.inputs}
     passes = passes_for(order_of(request.layout), precision=precision)
     return ImportManifest(

@@ -275,7 +275,7 @@ class TuneRequest:
         "States: inputs that are outputs of the call before, as INPUT=OUTPUT or past.*=present.*; "
         "names of usual exporters are recognised, none: they are not",
         converter=_states,
-        default=(),
+        default=None,
     )
     layout: Layout = option(
         "Activation layout of the network; auto: the fastest by measurement for each activation",
