@@ -25,7 +25,7 @@ import pyarrow.dataset as ds
 
 from retune.core.errors import BusyError, InputError, RecordError
 from retune.core.locking import exclusive
-from retune.records import files
+from retune.records import MEASURED, files
 from retune.records.arrow import (
     FILE_SCHEMA,
     PARTITION_COLUMNS,
@@ -53,6 +53,7 @@ CONDITIONS = (
 """Columns of `tasks` that say under which conditions, beside the device."""
 
 _LOG = logging.getLogger(__name__)
+_MEASURED = logging.getLogger(MEASURED)
 _READERS = 8
 _STALE_S = 3600.0
 _FORMAT = ds.ParquetFileFormat()
@@ -99,7 +100,11 @@ class RecordStore:
         values = {"target": first.target, "model": first.model, "date": day}
         folder = files.partition_folder(self.root, values)
         path = folder / files.file_name("part", first.run_id)
-        return files.write_table(to_table(records), path)
+        written = files.write_table(to_table(records), path)
+        if _MEASURED.isEnabledFor(logging.DEBUG):
+            for record in records:
+                _MEASURED.debug("%s", record.line)
+        return written
 
     def scan(
         self,
