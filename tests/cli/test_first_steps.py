@@ -31,7 +31,7 @@ def test_help_shows_the_most_important_options_first_and_the_others_in_groups(ca
     text = capsys.readouterr().out
     first, *groups = text.partition("\nOptions:\n")[2].split("\n\n")
     shown = [line.split()[0] for line in first.splitlines() if line.startswith("  -")]
-    assert shown[:5] == ["--out", "--device", "--minutes", "--shape", "--precision"]
+    assert shown[:5] == ["--out", "--device", "--effort", "--minutes", "--shape"]
     headings = [group.strip().splitlines()[0].rstrip(":") for group in groups]
     assert headings[0] == "Search"
     assert {each.group for each in options().values()} - {""} <= set(headings)

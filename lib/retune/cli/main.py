@@ -24,6 +24,7 @@ from retune.cli.commands import (
     devices,
     export,
     farm,
+    import_gguf,
     init,
     model,
     nightly,
@@ -79,6 +80,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("tune", tune.tune),
         ("resume", resume.resume),
         ("quantize", quantize.quantize),
+        ("import-gguf", import_gguf.import_gguf),
         ("devices", devices.devices),
     ),
     "Use a bundle": (

@@ -34,7 +34,8 @@ def tune(
 
     Candidates are measured, the best compiled, verified, and compared with others.
     """
-    if request.trials is not None and request.minutes is not None:
+    stated = request.trials is not None and request.minutes is not None
+    if stated and request.effort != "quick":  # which has its minutes from nobody's option
         raise InputError("--trials and --minutes: expected one of them, got both; leave one out")
     with progress_on_stderr(verbose=verbose, quiet=quiet):
         carry_out(request, no_prefect=no_prefect, json=json)
@@ -106,6 +107,8 @@ def print_result(result: TuneResult) -> None:
     print_line(f"bundle    {result.module}")
     print_line(f"report    {result.report}")
     print_line(f"records   {result.records}")
+    for line in ("", *result.conclusion) if result.conclusion else ():
+        print_line(line)
 
 
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
