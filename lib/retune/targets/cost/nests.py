@@ -57,8 +57,9 @@ class BlockNest:
     broadcasts: Sequence[Sequence[tuple[int, int]]]
     """For each read of one number for all lanes: the loops that write it out, by the rows of their
     copies, and of the bytes between what two neighbouring copies read, 0 where that varies."""
-    tails: Sequence[tuple[int, int]] = ()
-    """Rows of how many tiles guards let through along an axis, and how many loops come to."""
+    tails: Sequence[tuple[int, int, frozenset[Var]]] = ()
+    """Rows of how many tiles guards let through along an axis, and how many loops come to; these
+    loops."""
     numbers: Array = field(default_factory=lambda: np.empty((0, 0)))
     """Of all candidates. float64 [rows, n]"""
 
@@ -110,9 +111,14 @@ class BlockNest:
     @cached_property
     def work(self) -> Array:
         """Iterations of the block, without those past the end of an extent that sizes state."""
-        total = self.size(self.loops)
-        for inside, covered in self.tails:
-            total = total * np.minimum(1.0, self.numbers[inside] / self.numbers[covered])
+        return self.size(self.loops) * self.inside(self.loops)
+
+    def inside(self, loops: Iterable[For]) -> Array:
+        """The part of these loops' iterations that guards let through, on the average."""
+        own, total = {loop.var for loop in loops}, self.one
+        for inside, covered, counting in self.tails:
+            if counting & own:
+                total = total * np.minimum(1.0, self.numbers[inside] / self.numbers[covered])
         return total
 
     @cached_property
@@ -188,15 +194,15 @@ def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> Blo
             for o in stage.operands
             if o.scope == "global" and not moving(o, on(stage.loops, LANE))
         ],
-        tails=[(row(inside), row(covered)) for inside, covered in _tails(stage)],
+        tails=[(row(inside), row(n), counting) for inside, n, counting in _tails(stage)],
     )
 
 
-def _tails(stage: Accesses) -> Iterable[tuple[Expr, Expr]]:
-    """Of each extent to which a guard keeps the block: the tiles inside it, and those that loops
-    come to. Tiles are what is written out: it is done whole, or not at all."""
+def _tails(stage: Accesses) -> Iterable[tuple[Expr, Expr, frozenset[Var]]]:
+    """Of each extent to which a guard keeps the block: the tiles inside it, those that loops come
+    to, and these loops. Tiles are what is written out: it is done whole, or not at all."""
     written = [loop.var for loop in on(stage.loops, REGISTER, LANE)]
-    found: dict[frozenset[Var], tuple[Expr, Expr]] = {}
+    found: dict[frozenset[Var], tuple[Expr, Expr, frozenset[Var]]] = {}
     for term in conjuncts(stage.block.guard):
         if not isinstance(term, Binary) or term.op != "lt" or not size_variables(term.b):
             continue
@@ -208,5 +214,6 @@ def _tails(stage: Accesses) -> Iterable[tuple[Expr, Expr]]:
         for loop in counting:
             covered = covered * loop.extent
         inside = ceildiv(term.b, split[0][counting[-1].var])
-        found[frozenset(loop.var for loop in counting)] = inside, covered
+        own = frozenset(loop.var for loop in counting)
+        found[own] = inside, covered, own
     return found.values()

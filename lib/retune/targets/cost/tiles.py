@@ -108,7 +108,8 @@ def _constant_cycles(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, c
         beyond = nest.footprint(operand, nest.loops) > spec.l2_bytes
         first = np.where(beyond, core.stream, core.far)
         again = np.where(2.0 * tile > spec.l1_bytes, core.far, core.near)
-    tiles = nest.repeats(operand, on(nest.accesses.results, BLOCK))
+    around = [n for n in on(nest.accesses.results, BLOCK) if n.var not in operand.moving]
+    tiles = np.maximum(1.0, nest.size(around) * nest.inside(around))
     return (first + (tiles - 1.0) * again) / tiles
 
 
