@@ -76,12 +76,10 @@ def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
 def _regret(times: np.ndarray) -> np.ndarray:
     """How many times longer rows take than the best one for each size does. float64 [rows]
 
-    `times` are those at the sizes at hand, and at others that the program is to serve. The former
-    count as much as all others. A power mean, as one program is to be slow for no size: the best
-    tiles for most numbers of rows may take almost twice as long as need be for others.
+    A power mean, as a program is to be slow for no size: the best tiles for most numbers of rows
+    may take almost twice as long as need be for others.
     """
-    powers = (times / times.min(axis=1, keepdims=True)) ** _EMPHASIS
-    return powers[0] * (len(times) - 1) + powers[1:].sum(axis=0)
+    return ((times / times.min(axis=1, keepdims=True)) ** _EMPHASIS).sum(axis=0)
 
 
 def _times(entries: Sequence[tuple[Sketch, np.ndarray]], spec: DeviceSpec) -> np.ndarray:

@@ -20,7 +20,11 @@ def tile_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     tile = nest.size(written)
     steps = nest.work / nest.lanes / nest.packs / tile * (1.0 + core.start_steps / depth)
     steps = steps * (1.0 + core.entry_steps / nest.size(off(reduce, PACK)[-1:]))
-    cycles = steps * _step_cycles(nest, tile, *_loads(nest), spec, core)
+    pixels, rows = _loads(nest)
+    part, size = nest.short_tiles
+    whole = _step_cycles(nest, tile, pixels, rows, spec, core)
+    short = _step_cycles(nest, size * tile, size * pixels, rows, spec, core) if part.any() else 0.0
+    cycles = steps * ((1.0 - part) * whole + part * short)
     return cycles * core.handed_over if nest.handed_over else cycles
 
 
