@@ -24,6 +24,7 @@ from retune.cli.commands import (
     devices,
     export,
     farm,
+    import_gguf,
     model,
     nightly,
     ops,
@@ -84,6 +85,7 @@ app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("pack")(pack.pack)
 app.command("export")(export.export)
+app.command("import-gguf")(import_gguf.import_gguf)
 app.command("versions")(rollback.versions)
 app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")

@@ -34,6 +34,9 @@ from retune.search.defaults import (
     DEFAULT_ALLOCATOR,
     DEFAULT_MAX_ERROR,
     DEFAULT_TUNER,
+    LEAST_GAIN,
+    QUICK_MINUTES,
+    Effort,
     TaskSchedulerName,
     TunerName,
 )
@@ -113,6 +116,11 @@ def _shapes(value: ShapesGiven | None) -> Shapes:
 
 def _values(value: ShapesGiven | None) -> Shapes:
     return _stated("values", value)
+
+
+def _states(value: Sequence[str] | str | None) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else (value or ())
+    return tuple(sorted(texts))
 
 
 def _stated(what: Literal["shapes", "values"], value: ShapesGiven | None) -> Shapes:
@@ -213,6 +221,12 @@ class TuneRequest:
     device: str = option(
         "Device: one of `retune devices`, or farm:KEY for boards of a farm", default="pocl"
     )
+    effort: Effort | None = option(
+        "Search effort. none: default schedules; quick: at most 20 s of measuring; full: until "
+        "less than 1 % of the network's time is expected to be saved; exhaustive: the whole "
+        "budget. By default exhaustive if `trials` or `minutes` are given, otherwise full",
+        default=None,
+    )
     trials: Count | None = option(
         "Number of measurements, over all tasks; 0 compiles with existing records. By default "
         "`minutes` limit the measurements",
@@ -264,6 +278,12 @@ class TuneRequest:
         "Values of inputs of integers, by input: where a slice ends, the extents of a resized "
         "image, a sampling rate; the bundle serves all of a range such as 1..64",
         converter=_values,
+        default=None,
+    )
+    states: tuple[str, ...] = option(
+        "States: inputs that are outputs of the call before, as INPUT=OUTPUT or past.*=present.*; "
+        "names of usual exporters are recognised, none: they are not",
+        converter=_states,
         default=None,
     )
     layout: Layout = option(
@@ -336,13 +356,19 @@ class TuneRequest:
         for each in fields(self):
             if (convert := each.metadata.get(_CONVERTER)) is not None:
                 object.__setattr__(self, each.name, convert(getattr(self, each.name)))
-        if self.trials is None and self.minutes is None:
-            object.__setattr__(self, "minutes", DEFAULT_MINUTES)
+        for name, value in _budget(self.effort, self.trials, self.minutes).items():
+            object.__setattr__(self, name, value)
 
     @property
     def name(self) -> str:
         """The network's name: that of its file, or of the built-in model."""
         return model_name(self.model)
+
+    @property
+    def least_gain(self) -> float:
+        """Part of the network's time: the search ends where it is expected to save less; 0: it
+        goes on."""
+        return LEAST_GAIN if self.effort in ("quick", "full") else 0.0
 
     @property
     def lowered(self) -> bool:
@@ -358,6 +384,21 @@ class TuneRequest:
     def report(self) -> Path:
         """The path of the report."""
         return Path(self.out) / "report.html"
+
+
+def _budget(
+    effort: Effort | None, trials: int | None, minutes: float | None
+) -> Mapping[str, Effort | int | float | None]:
+    """The effort, the trials and the minutes of a request that states these; None: not stated."""
+    if effort is None:
+        effort = "full" if trials is None and minutes is None else "exhaustive"
+    if effort == "none" and trials is None:
+        trials = 0
+    if effort == "quick":
+        minutes = QUICK_MINUTES if minutes is None else min(minutes, QUICK_MINUTES)
+    elif trials is None and minutes is None:
+        minutes = DEFAULT_MINUTES
+    return {"effort": effort, "trials": trials, "minutes": minutes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,6 +507,7 @@ def check_request(request: TuneRequest) -> None:
     check_quantization(request)
     check_values(request)
     check_samples(request.samples)
+    _check_effort(request)
     _check_peer(request)
     for what, folder in (
         ("out", request.out),
@@ -475,6 +517,15 @@ def check_request(request: TuneRequest) -> None:
         check_folder(what, Path(folder))
     check_file("out", request.report)
     check_publishable(Path(request.out))
+
+
+def _check_effort(request: TuneRequest) -> None:
+    """Raises: InputError for an effort and a number of trials that contradict each other."""
+    if request.effort == "none" and request.trials:
+        raise InputError(
+            f"effort none: expected no trials beside it, got {request.trials}; leave one of them "
+            "out"
+        )
 
 
 def _check_peer(request: TuneRequest) -> None:

@@ -28,7 +28,8 @@ def tune(request: TuneRequest, no_prefect: NoPrefect = False, json: Json = False
 
     Candidates are measured, the best compiled, verified, and compared with others.
     """
-    if request.trials is not None and request.minutes is not None:
+    stated = request.trials is not None and request.minutes is not None
+    if stated and request.effort != "quick":  # which has its minutes from nobody's option
         raise InputError("--trials and --minutes: expected one of them, got both; leave one out")
     carry_out(request, no_prefect=no_prefect, json=json)
 
@@ -95,6 +96,8 @@ def print_result(result: TuneResult) -> None:
     print_line(f"bundle    {result.module}")
     print_line(f"report    {result.report}")
     print_line(f"records   {result.records}")
+    for line in ("", *result.conclusion) if result.conclusion else ():
+        print_line(line)
 
 
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
