@@ -49,7 +49,7 @@ def file_key(path: Path) -> str:
     return digest.hexdigest()
 
 
-_LETTERS = {type(None): b"N", bool: b"b", int: b"i", float: b"f", str: b"s"}
+_LETTERS: dict[type, bytes] = {type(None): b"N", bool: b"b", int: b"i", float: b"f", str: b"s"}
 
 
 def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
