@@ -97,6 +97,8 @@ class Version:
     verdict: Verdict
     notes: str = ""
     """The verdict as a sentence."""
+    complete: bool | None = None
+    """Whether little was expected of searching on; None: an earlier version did not say."""
 
 
 def check_publishable(out: Path) -> None:

@@ -131,17 +131,24 @@ class _Task(TypedDict):
     expression: str
 
 
-class _TunedTask(TypedDict):
-    task: str
-    op: str
-    output: str
-    weight: int
-    mflop: float
-    trials: int
-    failed: int
-    best_us: float | None
-    gflops: float | None
-    total_us: float | None
+_TunedTask = TypedDict(
+    "_TunedTask",
+    {
+        "task": str,
+        "op": str,
+        "output": str,
+        "weight": int,
+        "mflop": float,
+        "trials": int,
+        "failed": int,
+        "best_us": float | None,
+        "gflops": float | None,
+        "total_us": float | None,
+        "expected %": float | None,
+        "gained %": float | None,
+        "further %": float | None,
+    },
+)
 
 
 class _Verified(TypedDict):
@@ -186,6 +193,10 @@ class _Tuned(TypedDict):
     precision: str
     gain: str
     settled: str
+    effort: str
+    further: float | None
+    complete: bool
+    conclusion: list[str]
     failed: dict[str, str]
 
 

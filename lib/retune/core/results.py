@@ -37,6 +37,17 @@ class TaskResult:
     best_us: float | None = None
     """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
     default_us: float | None = None
+    expected: float | None = None
+    """Part of its time that the search was expected to save when it began; None: not known."""
+    further: float | None = None
+    """Part of its time that as many trials again are expected to save; None: not known."""
+
+    @property
+    def gained(self) -> float | None:
+        """Part of the default schedule's time that is saved."""
+        if not self.best_us or not self.default_us:
+            return None
+        return 1.0 - self.best_us / self.default_us
 
     @property
     def gflops(self) -> float | None:

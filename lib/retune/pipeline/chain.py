@@ -13,6 +13,7 @@ from retune.bundle.verify.farm_examiner import sharing_processes
 from retune.core.ranges import TunedSizes, said_of, usual_sizes
 from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
+from retune.pipeline.conclusion import conclusion
 from retune.pipeline.delivery import stage_bench, stage_compile, stage_verify
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.layouts import stage_layout
@@ -168,7 +169,8 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
         layouts=usual.layouts,
     )
     publish = stage_promote if request.publish == "faster" else stage_report
-    result = summarize(request, finished, by.call(publish, request, finished))
+    published = by.call(publish, request, finished)
+    result = summarize(request, finished, published, conclusion(request, finished))
     if reason := required_speed(bench, request.fail_if_slower_than):
         raise SlowerThanPeer(reason, result)
     return result

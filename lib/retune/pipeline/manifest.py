@@ -27,6 +27,7 @@ from retune.core.results import (
     TaskResult,
     VerifyResult,
 )
+from retune.search.defaults import LEAST_GAIN
 
 Variant = Literal["untuned", "tuned"]
 
@@ -198,6 +199,11 @@ class TaskProgress:
     """Best time of one run known to the store; None: none was ever right."""
     default_us: float | None = None
     """Time of the default schedule, if it was measured."""
+    expected: float | None = None
+    """Part of its time that the search was expected to save when it began; None: an earlier version
+    did not say."""
+    further: float | None = None
+    """Part of its time that as many trials again are expected to save."""
 
     def of(self, entry: TaskEntry) -> TaskResult:
         """The task with what its search knows of it."""
@@ -207,6 +213,8 @@ class TaskProgress:
             failed=self.failed,
             best_us=self.best_us,
             default_us=self.default_us,
+            expected=self.expected,
+            further=self.further,
         )
 
 
@@ -253,6 +261,14 @@ class TunedTasks:
     """True: somebody wished it so, and the same request goes on."""
     failed: tuple[tuple[str, str], ...] = ()
     """Task key -> why its search failed for good. Such a task gets its default schedule."""
+    further: float | None = None
+    """Part of the tuned tasks' time that as many trials again are expected to save; None: not
+    known, as nothing was searched."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing that is worth its time is expected of searching on."""
+        return self.further is not None and self.further < LEAST_GAIN and not self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,6 +237,7 @@ def _keep_version(
         gain=gain,
         verdict=verdict,
         notes=why,
+        complete=run.searched.complete,
     )
     report = _report(request, run, why)
     take_over(out)

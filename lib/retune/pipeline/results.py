@@ -96,6 +96,15 @@ class TuneResult:
     """Which bundle is published, and why that one."""
     failed: tuple[tuple[str, str], ...] = ()
     """Task -> why its search failed; it has its default schedule."""
+    effort: str = ""
+    """See `TuneRequest.effort`."""
+    further: float | None = None
+    """Part of the tuned tasks' time that as many trials again are expected to save; None: nothing
+    was searched."""
+    complete: bool = False
+    """Whether nothing that is worth its time is expected of searching on."""
+    conclusion: tuple[str, ...] = ()
+    """What was found, what it is worth and what would gain more, as sentences for newcomers."""
     slow: str = ""
     """Than which peer the bundle is slower, or that it is mostly on the host, with the first cause,
     as a sentence; empty if neither."""

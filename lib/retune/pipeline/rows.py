@@ -70,6 +70,10 @@ def result_data(result: TuneResult) -> Row:
         "precision": result.precision,
         "gain": result.gain,
         "settled": result.settled,
+        "effort": result.effort,
+        "further": result.further,
+        "complete": result.complete,
+        "conclusion": list(result.conclusion),
         "failed": dict(result.failed),
     }
 
@@ -92,7 +96,14 @@ def _task_row(task: TaskResult) -> Row:
         "best_us": None if task.best_us is None else round(task.best_us, 2),
         "gflops": None if task.gflops is None else round(task.gflops, 1),
         "total_us": None if task.best_us is None else round(task.best_us * entry.weight, 2),
+        "expected %": _percent(task.expected),
+        "gained %": _percent(task.gained),
+        "further %": _percent(task.further),
     }
+
+
+def _percent(part: float | None) -> float | None:
+    return None if part is None else round(100 * part, 1)
 
 
 def _latency_line(row: Latency, tuned: float | None) -> str:

@@ -74,13 +74,12 @@ def labels_text(found: OutputLabels) -> str:
 
 def validated(constraints: Constraints, verified: VerifyManifest) -> str:
     """What validating a selection came to, in a line."""
-    ratio = constraints.ratio
+    ratio, back = constraints.ratio, len(constraints.given_back)
     speed = f"{ratio:.3f}x the time of default schedules" if ratio else "default schedules"
-    text = f"{speed}, deviation {verified.max_rel:.1e} of the range"
-    if constraints.given_back:
-        back = counted(len(constraints.given_back), "task")
-        text += f", default schedules again for {back}"
-    return text
+    if back:
+        verb = "is" if back == 1 else "are"
+        speed += f", which {verb} the fastest in the network for {counted(back, 'task')}"
+    return f"{speed}; deviation {verified.max_rel:.1e} of the range"
 
 
 def accelerated(compiled: CompileManifest) -> str:
@@ -109,8 +108,13 @@ def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:
         )
 
 
-def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManifest) -> TuneResult:
-    """What the user is told."""
+def summarize(
+    request: TuneRequest,
+    run: FinishedRun,
+    published: PublishedManifest,
+    conclusion: tuple[str, ...] = (),
+) -> TuneResult:
+    """What the user is told, with these sentences at its end."""
     return TuneResult(
         model=request.model,
         name=request.name,
@@ -134,6 +138,10 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         published=published,
         failed=failed_tasks(run),
         slow=slow_sentence(run.bench),
+        effort=request.effort or "",
+        further=run.searched.further,
+        complete=run.searched.complete,
+        conclusion=conclusion,
     )
 
 

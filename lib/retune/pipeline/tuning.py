@@ -38,6 +38,7 @@ from retune.pipeline.stage import load, run_once, stage_folder, stage_key
 from retune.pipeline.watch import stopping, tell
 from retune.records.store import RecordStore
 from retune.search.conditions import usual_batch, usual_options
+from retune.search.expectation import Outlook, expected_share
 from retune.search.scheduling import End
 from retune.search.session import RunSettings, Session
 from retune.search.task_run import TaskRun
@@ -70,6 +71,8 @@ def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> s
     conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
     asked = [(name, getattr(request, name)) for name in (*_TIMING, "trials_per_task")]
     stated = [pair for pair in asked if pair[1] is not None]  # others leave the name as it was
+    if request.least_gain:
+        stated.append(("effort", request.effort))
     whole = (conditions.key, search, budget, where, request.campaign)
     return content_key(network.model_key, *whole, *stated)
 
@@ -129,9 +132,22 @@ def join_tuned(
         trials_done=sum(search.progress.trials for search in done),
         seconds_done=max((search.seconds_done for search in done), default=0.0),
         reason=reasons[0] if reasons else "no task has anything left to try",
+        further=_further(tasks, done),
         stopped=any(search.stopped for search in done),
         failed=tuple((key, sentence(error)) for key, error in failed),
     )
+
+
+def _further(tasks: TaskManifest, done: Sequence[TuneManifest]) -> float | None:
+    """Part of all tuned tasks' time that further trials are expected to save; None: not known."""
+    weights = {entry.key: entry.weight for entry in tasks.tasks}
+    found = [each.progress for each in done]
+    gains = [
+        Outlook(time=each.best_us and weights[each.task_key] * each.best_us, gain=each.further)
+        for each in found
+        if each.further is not None
+    ]
+    return expected_share(gains) if len(gains) == len(found) and found else None
 
 
 def joined_searches(usual: TunedTasks, every: Sequence[TunedTasks]) -> TunedTasks:
@@ -166,7 +182,11 @@ def layout_share(request: TuneRequest) -> float:
 
 def comparison_share(request: TuneRequest) -> float:
     """The part of a request's minutes that is kept for comparing finalists in their network."""
-    return 0.0 if unraced(request.device) else _COMPARISON_SHARE
+    if unraced(request.device):
+        return 0.0
+    if request.effort != "quick" or request.minutes is None:
+        return _COMPARISON_SHARE
+    return min(0.5, max(_COMPARISON_SHARE, _COMPARISON_SECONDS / (60 * request.minutes)))
 
 
 def searched_session(
@@ -273,6 +293,7 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         retune=__version__,
         batch=usual_batch(spec),
         task_trials=request.trials_per_task,
+        least_gain=request.least_gain,
         options=usual_options(spec, **{name: getattr(request, name) for name in _TIMING}),
     )
     network = open_network(request).network
@@ -303,6 +324,8 @@ def _reason(request: TuneRequest, end: End, trials: int) -> str:
             return f"{request.trials} trials are done"
         case "time":
             return f"{request.minutes:g} minutes are over"
+        case "little expected":
+            return f"less than {request.least_gain:.0%} is expected of further trials"
         case "stopped":
             return "stopped by hand, the same command goes on"
         case "nothing left" if trials == request.trials_per_task:
@@ -318,6 +341,8 @@ def _progress_of(run: TaskRun) -> TaskProgress:
         failed=run.failures,
         best_us=run.best_us,
         default_us=run.default_us,
+        expected=run.expected,
+        further=run.outlook.gain,
     )
 
 
@@ -372,11 +397,14 @@ def _compare(
 
 
 def _comparison_s(request: TuneRequest, tuned: TunedTasks, layouts: LayoutManifest) -> float:
-    """What is left of the minutes, or as large a share of the time that the trials took."""
-    if request.minutes is not None:
-        return 60 * request.minutes - tuned.seconds_done - layouts.spent_s
+    """What is left of the minutes, or as large a share of the time that the search took where that
+    need not use them."""
     share = comparison_share(request)
-    return tuned.seconds_done * share / (1 - share)
+    part = tuned.seconds_done * share / (1 - share)
+    if request.minutes is None:
+        return part
+    left = 60 * request.minutes - tuned.seconds_done - layouts.spent_s
+    return min(part, left) if request.least_gain else left
 
 
 def _search_s(request: TuneRequest) -> float | None:

@@ -16,7 +16,11 @@ def page(template: str, **values: object) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        time=time_text, flop=quantities.flop_text, count=_count, shape=_shape
+        time=time_text,
+        flop=quantities.flop_text,
+        count=_count,
+        percent=_percent,
+        shape=_shape,
     )
     folder = files("retune.report")
     source = folder.joinpath(template).read_text(encoding="utf-8")
@@ -31,6 +35,10 @@ def time_text(us: float | None) -> str:
 
 def _count(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(part: float | None) -> str:
+    return "–" if part is None else f"{100 * part:.1f} %"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

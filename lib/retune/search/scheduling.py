@@ -32,8 +32,9 @@ GRACE_S = 60.0
 _GLANCE_S = 0.5
 """While they wait, they ask so often whether to stop."""
 
-End = Literal["trials", "time", "stopped", "nothing left"]
-"""Why a search is over: the budget, somebody's wish, or all that there is was measured."""
+End = Literal["trials", "time", "little expected", "stopped", "nothing left"]
+"""Why a search is over: the budget, little is expected of going on, somebody's wish, or all that
+there is was measured."""
 Stop = Callable[[], bool]
 """Asked before each batch: True if nothing more is to be measured."""
 Choose = Callable[[Collection[str], float], str | None]
@@ -50,6 +51,8 @@ class Budget:
     """Time for searching; None: no limit."""
     batch: int
     """Candidates of one batch at most."""
+    enough: Callable[[], bool] = lambda: False
+    """Asked before each batch: True where too little is expected of going on."""
 
 
 class Phase(IntEnum):
@@ -109,6 +112,8 @@ class TaskScheduler:
         self._devices = devices
         self._places = places
         """Batches that devices take in at the same time."""
+        self._enough = False
+        """True once too little was expected: what is in flight then changes nothing."""
         self._missing = set(awaited)
         self._grace_s = grace_s
         self._clock = clock
@@ -300,7 +305,9 @@ class TaskScheduler:
             return "trials"
         if self._late:
             return "time"
-        return "stopped" if self._stopped else None
+        if self._stopped:
+            return "stopped"
+        return "little expected" if self._enough else None
 
     def _ended(self) -> End | None:
         """Why the search is over for all; None while batches are in flight, or could be."""
@@ -338,6 +345,9 @@ class TaskScheduler:
 
     def _grant(self) -> None:
         if not self._begun or self._proposing or len(self._flight) >= self._depth or self._over():
+            return
+        self._enough = self._budget.enough()
+        if self._enough:
             return
         flying = {batch.key for batch in self._flight}
         key = self._choose([k for k in self._workers if k not in flying], self.spent)

@@ -29,6 +29,7 @@ from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+from retune.search.expectation import expected_share
 from retune.search.history import HISTORY_COLUMNS, History, began, history_of, split_run
 from retune.search.model.features import VERSION
 from retune.search.model.learning import Learner, ModelScorer, TrainingSet
@@ -68,6 +69,8 @@ class RunSettings:
     """Trials without a gain after which a task gets no further ones; 0: no limit."""
     task_trials: int | None = None
     """Trials of a task at most; None: no limit."""
+    least_gain: float = 0.0
+    """Part of the network's time: the search ends where it is expected to save less."""
     batch: int = ROUND
     """Candidates measured between two records files."""
     options: MeasureOptions = MeasureOptions()
@@ -252,6 +255,17 @@ class Session:
         state = next_task(self.settings.allocator, states, spent)
         return state.key if state else None
 
+    @property
+    def expected_gain(self) -> float:
+        """Part of all tasks' time that as many trials again are expected to save. From 0 to 1"""
+        with self._changed:
+            return expected_share([run.outlook for run in self._runs.values()])
+
+    def _is_enough(self) -> bool:
+        """Whether less is expected than the least gain for which the search goes on."""
+        least = self.settings.least_gain
+        return bool(least) and expected_share([r.outlook for r in self._runs.values()]) < least
+
     def record_in_place(
         self, place: str, rows: Sequence[tuple[str, Candidate, Measurement]]
     ) -> list[TuningRecord]:
@@ -365,7 +379,12 @@ class Session:
         return TaskScheduler(
             self._choose,
             lambda key: self._runs[key].state.done,
-            Budget(trials=settings.trials, seconds=settings.seconds, batch=settings.batch),
+            Budget(
+                trials=settings.trials,
+                seconds=settings.seconds,
+                batch=settings.batch,
+                enough=self._is_enough,
+            ),
             changed=self._changed,
             devices=lambda: self.runner.capacity,
             places=lambda: self.runner.places,

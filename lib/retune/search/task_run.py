@@ -6,6 +6,7 @@ import numpy as np
 
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import WINDOW, TaskState
+from retune.search.expectation import TYPICAL_GAIN, Outlook, further_gain
 from retune.search.history import History
 from retune.search.task import Task
 from retune.search.tuners import Tuner
@@ -25,11 +26,13 @@ class TaskRun:
         first: Sequence[Candidate],
         patience: int,
         most: int | None = None,
+        prior: float = TYPICAL_GAIN,
     ) -> None:
         """`first` is measured before the tuner is asked, the default schedule before all others.
 
         After `patience` trials without a gain the task gets no further ones; 0: it always does.
-        `most` is the number of its trials at most; None: no limit.
+        `most` is the number of its trials at most; None: no limit. `prior` is the part of its time
+        that was expected to be saved before anything was measured.
         """
         self.task = task
         self.space = space
@@ -49,12 +52,24 @@ class TaskRun:
         """Least cost of earlier runs; infinite if none was right."""
         self._bests: list[float] = []
         """Least cost after each trial of this run; infinite until one is right."""
+        self._measured: list[float] = []
+        """Cost of each candidate, earlier runs' included; NaN for a failure."""
+        self._prior = prior
+        self.expected = prior
+        """Part of its time that the run was expected to save when it began."""
         self._spent = False
 
     @property
     def trials(self) -> int:
         """Measurements of this run."""
         return len(self._bests)
+
+    @property
+    def outlook(self) -> Outlook:
+        """What is expected of searching on: nothing where all was measured."""
+        time = None if self.best_cost is None else self.task.weight * self.best_cost
+        gain = further_gain(np.array(self._measured, np.float64), self._prior)
+        return Outlook(time=time, gain=0.0 if self._spent else gain)
 
     @property
     def best_cost(self) -> float | None:
@@ -95,6 +110,7 @@ class TaskRun:
         if len(earlier.costs):
             self._known = self._standing(earlier)[-1]
         self._observe(earlier)
+        self.expected = self.outlook.gain
 
     def observe(self, measured: History) -> None:
         """Takes in measurements of this run."""
@@ -112,6 +128,7 @@ class TaskRun:
 
     def _observe(self, measured: History) -> None:
         numbers = self.space.numbers(measured.candidates)
+        self._measured += measured.costs.tolist()
         defaults = measured.times_us[(numbers == self._default) & ~np.isnan(measured.times_us)]
         if len(defaults):
             self.default_us = float(defaults[-1])

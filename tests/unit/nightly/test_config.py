@@ -65,8 +65,9 @@ def test_the_example_is_right_and_its_defaults_are_the_defaults(load: Load):
     for name in ("minutes", "schedule", "retrain"):
         assert getattr(config, name) == getattr(least, name), name
     asked, usual = (requested(each) for each in (config, least))
+    plain = TuneRequest("m", "o", minutes=1.0)
     for name in OPTION_KEYS:
-        assert getattr(asked, name) == getattr(usual, name) == getattr(TuneRequest("m", "o"), name)
+        assert getattr(asked, name) == getattr(usual, name) == getattr(plain, name)
     assert config.notify is not None and config.notify.on == NotifyConfig().on
     commented = text.replace("# email_block", "email_block").replace("# webhook", "webhook")
     notify = load(commented.replace("# minutes = 45", "minutes = 45")).notify

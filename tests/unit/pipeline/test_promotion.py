@@ -90,7 +90,7 @@ def run_of(
         from_defaults=0,
     )  # fmt: skip
     network = SimpleNamespace(model_key=model_key or plan.model_key)
-    searched = SimpleNamespace(run_id=f"night of {name}")
+    searched = SimpleNamespace(run_id=f"night of {name}", complete=True)
     found = SimpleNamespace(network=network, tuned=compiled, verified=verified, searched=searched)
     return cast(FinishedRun, found)
 

@@ -58,6 +58,38 @@ def test_values(request_: TuneRequest, field: str, value: object, message: str):
 
 
 @pytest.mark.parametrize(
+    ("asked", "effort", "trials", "minutes", "least_gain"),
+    [
+        ({}, "full", None, 10.0, 0.01),
+        ({"minutes": 2.0}, "exhaustive", None, 2.0, 0.0),
+        ({"trials": 9}, "exhaustive", 9, None, 0.0),
+        ({"effort": "none"}, "none", 0, None, 0.0),
+        ({"effort": "quick"}, "quick", None, 1 / 3, 0.01),
+        ({"effort": "quick", "trials": 9}, "quick", 9, 1 / 3, 0.01),
+        ({"effort": "quick", "minutes": 0.1}, "quick", None, 0.1, 0.01),
+        ({"effort": "full", "minutes": 2.0}, "full", None, 2.0, 0.01),
+    ],
+)
+def test_effort_minutes_and_trials_say_how_long_is_searched(
+    request_: TuneRequest,
+    asked: dict[str, Any],
+    effort: str,
+    trials: int | None,
+    minutes: float | None,
+    least_gain: float,
+):
+    found = TuneRequest("zoo:mlp", request_.out, **asked)
+    assert (found.effort, found.trials, found.minutes) == (effort, trials, minutes)
+    assert found.least_gain == least_gain
+    assert replace(found) == found, "resolving is done once"
+
+
+def test_no_effort_and_trials_contradict_each_other(request_: TuneRequest):
+    with pytest.raises(InputError, match="effort none: expected no trials beside it, got 4"):
+        check_request(replace(request_, effort="none", trials=4))
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"precision": "half"}, "precision: expected one of float32, tf32, .*got 'half'"),

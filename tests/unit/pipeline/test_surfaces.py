@@ -95,6 +95,7 @@ def test_a_nightly_file_has_them_as_keys(tmp_path: Path):
     own = {
         "out": str(tmp_path / "o/mlp/pocl"),
         "minutes": 3.0,
+        "effort": "exhaustive",
         "publish": "faster",
         "campaign": "c",
     }

@@ -143,6 +143,19 @@ def test_the_last_batch_is_no_larger_than_the_budget():
     assert search.recorded == [0, 4, 8]
 
 
+def test_a_search_of_which_little_is_expected_ends_and_keeps_its_batches_in_flight():
+    asked: list[int] = []
+
+    def enough() -> bool:
+        asked.append(len(search.known))
+        return len(search.known) > 2
+
+    search = Search("a", "b", budget=Budget(batch=BATCH, enough=enough))
+    assert search.run() == ["little expected"] * 2
+    assert asked == sorted(asked)
+    assert search.batches.done == BATCH * len(search.known) == BATCH * (len(asked) - 1)
+
+
 def test_a_task_with_nothing_left_ends_and_the_others_go_on():
     search = Search("a", "b")
     search.left["a"] = 6

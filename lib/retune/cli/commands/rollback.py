@@ -70,4 +70,5 @@ def _row(version: "Version", now: bool) -> dict[str, Any]:
         "latency": f"{gain.ratio:.3f}x of version {gain.over}" if gain else None,
         "deviation": f"{version.deviation:.1e}" if version.deviation is not None else None,
         "verdict": version.verdict,
+        "search": {True: "complete", False: "not complete", None: None}[version.complete],
     }

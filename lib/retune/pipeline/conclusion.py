@@ -1,0 +1,92 @@
+"""The end of a run in sentences for people who have not read a page of the documentation.
+
+Read `conclusion`: what the bundle's time is, what the search gained, whether searching on is worth
+its time, and which other options are expected to gain more.
+"""
+
+from retune.core.quantities import counted, time_text
+from retune.core.results import Latency
+from retune.pipeline.request import DEFAULT_MINUTES, TuneRequest
+from retune.pipeline.results import FinishedRun
+from retune.pipeline.summary import gain_text, task_results
+from retune.search.defaults import LEAST_GAIN
+
+_EQUAL = 0.01
+"""Ratios of times that are as near to 1 are called equal."""
+
+
+def conclusion(request: TuneRequest, run: FinishedRun) -> tuple[str, ...]:
+    """The sentences, each by itself."""
+    found = (_speed(run), _layers(run), _outlook(request, run), _more(request, run))
+    return tuple(sentence for sentence in found if sentence)
+
+
+def _speed(run: FinishedRun) -> str:
+    """The bundle's time beside that of default schedules and of peers."""
+    rows = {row.name: row for row in run.bench.rows}
+    tuned = rows.pop("tuned", None)
+    if tuned is None:
+        return ""
+    others = "".join(f"; {_beside(row, tuned)}" for row in rows.values())
+    return f"The bundle takes {time_text(tuned.median_us)} for one call{others}."
+
+
+def _beside(row: Latency, tuned: Latency) -> str:
+    name = "default schedules" if row.name == "untuned" else row.name
+    ratio = row.median_us / tuned.median_us
+    if abs(ratio - 1.0) <= _EQUAL:
+        return f"{name} take{'s' if row.name != 'untuned' else ''} as long"
+    verb = "take" if row.name == "untuned" else "takes"
+    return f"{name} {verb} {time_text(row.median_us)} ({ratio:.2f}x as long)"
+
+
+def _layers(run: FinishedRun) -> str:
+    """For how many layers something faster than the default schedule was found."""
+    tuned = [each for each in task_results(run) if each.entry.tunable]
+    if not run.searched.trials_done or not tuned:
+        return ""
+    faster = [each for each in tuned if (each.gained or 0.0) > 0.0]
+    of_all = f"{counted(run.searched.trials_done, 'candidate')} of {counted(len(tuned), 'layer')}"
+    measured = f"{of_all} were measured in {run.searched.seconds_done:.0f} s."
+    if not faster:
+        return f"{measured} No layer got faster than with its default schedule, which it keeps."
+    rest = len(tuned) - len(faster)
+    verb = "keeps" if rest == 1 else "keep"
+    kept = f"; {counted(rest, 'layer')} {verb} the default schedule" if rest else ""
+    verb = "is" if len(faster) == 1 else "are"
+    return f"{measured} {counted(len(faster), 'layer')} {verb} faster than by default{kept}."
+
+
+def _outlook(request: TuneRequest, run: FinishedRun) -> str:
+    """Whether searching on is worth its time."""
+    further = run.searched.further
+    if request.trials == 0:
+        return (
+            "Nothing was measured, so all layers have default schedules; `--effort quick` measures "
+            "for 20 s."
+        )
+    if further is None:
+        return ""
+    if run.searched.complete:
+        return (
+            f"The search is complete: as many trials again are expected to save less than "
+            f"{LEAST_GAIN:.0%} of the time."
+        )
+    option = "--effort full" if request.effort == "quick" else _longer(request)
+    return (
+        f"The search is not complete: as many trials again are expected to save {further:.1%} of "
+        f"the time; `{option}` goes on."
+    )
+
+
+def _longer(request: TuneRequest) -> str:
+    """The option by which the same search goes on for twice as long."""
+    if request.trials:
+        return f"--trials {2 * request.trials}"
+    return f"--minutes {2 * (request.minutes or DEFAULT_MINUTES):g}"
+
+
+def _more(request: TuneRequest, run: FinishedRun) -> str:
+    """What is expected to gain more than searching on."""
+    lower = gain_text(request, run)
+    return f"What would gain more: 16-bit floats, {lower}." if lower else ""

@@ -1,0 +1,69 @@
+"""The last lines of a run, for people who have not read the documentation."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from retune.core.results import Latency, TaskEntry, TaskResult
+from retune.pipeline import conclusion as module
+from retune.pipeline.manifest import BenchManifest, TunedTasks
+from retune.pipeline.request import TuneRequest
+from retune.pipeline.results import FinishedRun
+
+SEARCHED = TunedTasks(
+    run_id="r", target="t", progress=(), statuses=(), trials_done=96, seconds_done=17.0, reason="r"
+)
+
+
+def latency(name: str, us: float) -> Latency:
+    return Latency(name=name, median_us=us, p25_us=us, p75_us=us, runs=9)
+
+
+def task(name: str, best_us: float | None) -> TaskResult:
+    entry = TaskEntry(
+        key=name, name=name, op="dense", weight=1, flops=1, input_shapes=(), output_shape=()
+    )
+    return TaskResult(entry=entry, best_us=best_us, default_us=100.0)
+
+
+def said(monkeypatch: pytest.MonkeyPatch, further: float | None, **asked: Any) -> list[str]:
+    """The sentences at the end of a run with two layers, one of which got faster."""
+    rows = (latency("tuned", 900.0), latency("untuned", 1000.0), latency("onnxruntime", 1800.0))
+    run = SimpleNamespace(
+        bench=BenchManifest(rows=rows), searched=replace(SEARCHED, further=further)
+    )
+    results = (task("a", 80.0), task("b", 100.0))
+    monkeypatch.setattr(module, "task_results", lambda _: results)
+    monkeypatch.setattr(module, "gain_text", lambda *_: "0.50x the time")
+    return list(module.conclusion(TuneRequest("m", "o", **asked), cast(FinishedRun, run)))
+
+
+def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert said(monkeypatch, 0.034, effort="quick") == [
+        "The bundle takes 900 µs for one call; default schedules take 1 ms (1.11x as long); "
+        "onnxruntime takes 1.8 ms (2.00x as long).",
+        "96 candidates of 2 layers were measured in 17 s. 1 layer is faster than by default; "
+        "1 layer keeps the default schedule.",
+        "The search is not complete: as many trials again are expected to save 3.4% of the time; "
+        "`--effort full` goes on.",
+        "What would gain more: 16-bit floats, 0.50x the time.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "further", "text"),
+    [
+        ({}, 0.004, "is complete: as many trials again are expected to save less than 1%"),
+        ({"minutes": 3.0}, 0.05, "`--minutes 6` goes on"),
+        ({"trials": 40}, 0.05, "`--trials 80` goes on"),
+        ({"effort": "none"}, None, "Nothing was measured, so all layers have default schedules"),
+    ],
+)
+def test_they_say_whether_searching_on_is_worth_its_time(
+    monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], further: float | None, text: str
+):
+    assert text in said(monkeypatch, further, **asked)[2]

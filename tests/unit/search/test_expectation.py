@@ -1,0 +1,40 @@
+"""What further search is expected to save: by what was measured, noise and a prior."""
+
+import numpy as np
+import pytest
+
+from retune.search.defaults import LEAST_GAIN
+from retune.search.expectation import NOISE, TYPICAL_GAIN, Outlook, expected_share, further_gain
+
+
+def test_without_measurements_it_is_what_was_expected_before():
+    assert further_gain(np.zeros(0), 0.3) == 0.3
+    assert further_gain(np.full(5, np.nan)) == TYPICAL_GAIN
+
+
+def test_it_is_what_the_second_half_of_the_trials_saved_over_all_orders():
+    """By a simulation of the definition: random halves of the trials, and all of them."""
+    rng = np.random.default_rng(0)
+    costs = np.exp(rng.normal(0.0, 0.5, 64))
+    halves = [rng.permutation(costs)[:32].min() for _ in range(4000)]
+    saved = 1.0 - costs.min() / np.mean(halves)
+    assert further_gain(costs, 0.0) == pytest.approx(saved, abs=NOISE + 0.01)
+
+
+def test_measurements_outweigh_the_prior_and_differences_within_noise_are_none():
+    alike = 100.0 * (1.0 + NOISE * np.linspace(0.0, 1.0, 24))
+    assert further_gain(alike, 0.0) == pytest.approx(0.0)
+    assert further_gain(alike) < LEAST_GAIN < further_gain(alike[:8])
+
+
+def test_a_lucky_candidate_leaves_more_to_expect():
+    usual = np.full(24, 100.0)
+    assert further_gain(np.append(usual, 60.0)) > 10 * further_gain(np.append(usual, 99.5))
+
+
+def test_the_network_is_the_sum_of_its_tasks_by_their_time():
+    heavy, light = Outlook(time=90.0, gain=0.1), Outlook(time=10.0, gain=0.5)
+    assert expected_share([heavy, light]) == pytest.approx(0.14)
+    assert expected_share([heavy, Outlook(time=None, gain=0.3)]) == pytest.approx(0.2)
+    assert expected_share([Outlook(time=None, gain=0.3)]) == pytest.approx(0.3)
+    assert expected_share([]) == 0.0
