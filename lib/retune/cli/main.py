@@ -24,6 +24,7 @@ from retune.cli.commands import (
     devices,
     export,
     farm,
+    generate,
     import_gguf,
     model,
     nightly,
@@ -81,6 +82,7 @@ app.command("plan")(plan.plan)
 app.command("tune")(tune.tune)
 app.command("resume")(resume.resume)
 app.command("run")(run.run)
+app.command("generate")(generate.generate)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("pack")(pack.pack)
