@@ -3,6 +3,8 @@
 They stay packed in the graph and in the bundle; kernels unpack them.
 """
 
+from math import prod
+
 import numpy as np
 
 from retune.core.errors import ModelError
@@ -25,7 +27,7 @@ def matmul_nbits(node: OnnxNode, emit: Emitter) -> None:
         raise emit.refuse("a weight in the layout of a GPU", "export it without prepacking")
     *outer, width = emit.shape(node.inputs[0])
     blocks = -(-depth // block)
-    rows = emit.reshaped(node.inputs[0], (int(np.prod(outer)), width))
+    rows = emit.reshaped(node.inputs[0], (prod(outer), width))
     quantized = emit.contents(1, "the weight").reshape(count, blocks, block * bits // 8)
     scales = emit.contents(2, "the scales").reshape(count, blocks)
     if node.has_input(4):
