@@ -8,7 +8,6 @@ import typer
 
 from retune.cli.console import print_json, print_line, say
 from retune.cli.options import Digest, Json, Module, Trusted, check_module, opened_bundle
-from retune.language.sampling import Sampling
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
@@ -56,11 +55,12 @@ def generate(
     The text is on stdout, tokens per second on stderr. A bundle is a program: run those you trust.
     """
     check_module(module)
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     from retune.language.generation import Generation
     from retune.language.loading import decoder_of
+    from retune.language.sampling import Sampling
     from retune.language.text import Text
 
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     with opened_bundle(module, trust, digest) as (bundle, plan):
         text = Text.of([tokenizer] if tokenizer else _folders(module, plan))
         say("retune: compiling the bundle's kernels ...")
