@@ -3,10 +3,10 @@
     python -m benchmarks.packed_weights
     python -m benchmarks.packed_weights --bits 4 --rows 1 --size 2048x2048 --size 576x49152
 
-Products of float32 rows with weights that are quantized in blocks of 32, one after the other in one
-network: as many as come to 40 MB, and 64 at most. Default schedules, single calls in turns, of
-which the least time counts: other work on the machine lengthens the others. Ratios below 1 are
-faster. With `accuracy_level` 4 (`int8`), which the GenAI builder writes, both round rows to
+Products of float32 rows with weights that are quantized in blocks of 32. For one row there are
+several in one network: as many as come to 40 MB, and 64 at most. Default schedules, single calls in
+turns, of which the least time counts: other work on the machine lengthens the others. Ratios below
+1 are faster. With `accuracy_level` 4 (`int8`), which the GenAI builder writes, both round rows to
 int8. For one row the last figure is the share of the rate at which a kernel that does nothing else
 reads as many bytes, measured in the same turns: bytes of weights are those of the file, quantized
 values, scales, and no zero points.
@@ -60,6 +60,7 @@ class Layer:
     outputs: int
     bits: int
     level: int
+    rows: int
 
     @property
     def bytes(self) -> int:
@@ -68,11 +69,11 @@ class Layer:
 
     @property
     def copies(self) -> int:
-        """How many there are."""
-        return max(1, min(_MOST, _BYTES // self.bytes))
+        """How many there are: caches would hold one."""
+        return max(1, min(_MOST, _BYTES // self.bytes)) if self.rows == 1 else 1
 
     def model(self) -> onnx.ModelProto:
-        """Products with random quantized weights, for any number of rows."""
+        """Products with random quantized weights."""
         rng, blocks = np.random.default_rng(0), self.inputs // BLOCK
         nodes: list[onnx.NodeProto] = []
         stored: list[onnx.TensorProto] = []
@@ -91,9 +92,9 @@ class Layer:
                     accuracy_level=self.level,
                 )
             )  # fmt: skip
-        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", self.inputs])
+        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [self.rows, self.inputs])
         made = [
-            helper.make_tensor_value_info(f"y{n}", TensorProto.FLOAT, ["rows", self.outputs])
+            helper.make_tensor_value_info(f"y{n}", TensorProto.FLOAT, [self.rows, self.outputs])
             for n in range(self.copies)
         ]
         domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -131,23 +132,23 @@ class Reader:
         self._device.time([self._launch])
 
 
-def compare(layer: Layer, path: Path, rows: int, seconds: float) -> tuple[str, float]:
+def compare(layer: Layer, path: Path, seconds: float) -> tuple[str, float]:
     """Our time, onnxruntime's and their ratio; for one row the share of the rate of reading."""
-    device, shapes = open_device("pocl"), {"x": (rows, layer.inputs)}
-    network = import_network(str(path), shapes).network
-    plan = build_plan(network, {}, device.spec, model_key="", notes={})
-    data = {"x": np.random.default_rng(1).random((rows, layer.inputs), np.float32)}
-    peer = open_peer("onnxruntime", path, shapes=shapes)
+    device, shape = open_device("pocl"), (layer.rows, layer.inputs)
+    onnx.save(layer.model(), path)
+    plan = build_plan(import_network(str(path)).network, {}, device.spec, model_key="", notes={})
+    data = {"x": np.random.default_rng(1).random(shape, np.float32)}
+    peer = open_peer("onnxruntime", path)
     with lease(device.spec):
         module = Module(best_form(plan, device), device)
         found, wanted = (call(data)["y0"] for call in (module.run, peer))
         np.testing.assert_allclose(found, wanted, atol=_TOLERANCE * np.ptp(wanted))
         calls = {"ours": lambda: module.run(data), "onnxruntime": lambda: peer(data)}
-        if rows == 1:
+        if layer.rows == 1:
             calls |= {"reading": Reader(device, layer.bytes * layer.copies)}
         outcome = compare_times(calls, options=replace(_SHORT, budget_s=seconds))
     ours, theirs, *reading = (1e3 * min(timing.times_s) for timing in outcome.timings)
-    text = f"{rows:4} rows {ours:7.3f} / {theirs:7.3f} ms = {ours / theirs:4.2f}"
+    text = f"{layer.rows:4} rows {ours:7.3f} / {theirs:7.3f} ms = {ours / theirs:4.2f}"
     if reading:
         rate = layer.bytes * layer.copies / ours / 1e6
         text += f" ({rate:.1f} GB/s, {reading[0] / ours:.0%} of reading)"
@@ -167,17 +168,16 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         for bits, kind, size in product(given.bits, given.type, given.size):
             inputs, outputs = map(int, size.split("x"))
-            layer = Layer(inputs=inputs, outputs=outputs, bits=bits, level=LEVELS[kind])
-            path = Path(folder) / f"{size}_{bits}_{kind}.onnx"
-            onnx.save(layer.model(), path)
             cells: list[str] = []
             for rows in given.rows:
-                text, ratio = compare(layer, path, rows, given.seconds)
+                layer = Layer(
+                    inputs=inputs, outputs=outputs, bits=bits, level=LEVELS[kind], rows=rows
+                )
+                text, ratio = compare(layer, Path(folder) / "packed.onnx", given.seconds)
                 cells.append(text)
                 ratios[rows].append(ratio)
-            path.unlink()
-            head = f"{bits} bits {size}, {kind}, {layer.copies} times"
-            print(f"{head}: {'   '.join(cells)}, load {os.getloadavg()[0]:.1f}", flush=True)
+            load = os.getloadavg()[0]
+            print(f"{bits} bits {size}, {kind}: {'   '.join(cells)}, load {load:.1f}", flush=True)
     for rows, found in ratios.items():
         print(f"{rows} rows: geometric mean {geometric_mean(found):.2f}, worst {max(found):.2f}")
 
