@@ -15,6 +15,7 @@ from retune.bundle.sizes import PlanSize, PlanVariant, choose, corners
 from retune.codegen.network.chains import MOST_LINKS
 from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.dims import SizeValues, at
+from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.states import State
 from retune.core.target import DeviceSpec
@@ -336,7 +337,17 @@ class NetworkPlan:
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each input, in the model's order."""
-        return {name: self.buffer(name).shape for name in self.inputs}
+        return {name: self.type_of(name).shape for name in self.inputs}
+
+    def type_of(self, name: str) -> TensorType:
+        """The type of an input or output as the model has it: states that grow lie in another
+        order of axes."""
+        entry = self.buffer(name)
+        shape = list(entry.shape)
+        for state in self.states:
+            if name in (state.input, state.output) and state.axis is not None:
+                shape.insert(state.axis, shape.pop(0))
+        return TensorType(tuple(shape), DType(entry.dtype))
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -460,7 +471,7 @@ def renamed(plan: NetworkPlan, names: Mapping[str, str], kernels: Mapping[str, s
 def _samples_at(plan: NetworkPlan, values: SizeValues) -> dict[str, np.ndarray]:
     """The samples, if they are for these sizes."""
     for name, array in plan.samples.items():
-        if array.shape[1:] != tuple(at(extent, values) for extent in plan.buffer(name).shape):
+        if array.shape[1:] != tuple(at(extent, values) for extent in plan.type_of(name).shape):
             return {}
         elements = [at(element, values) for element in plan.values.get(name, ())]
         if elements and any(row.reshape(-1).tolist() != elements for row in array):

@@ -85,7 +85,7 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
     for role, names in (("input", plan.inputs), ("output", plan.outputs)):
         for number, name in enumerate(names):
             entry = plan.buffer(name)
-            shape = "x".join(map(str, entry.shape)) or "scalar"
+            shape = "x".join(map(str, plan.type_of(name).shape)) or "scalar"
             yield f"   {role:7} {number}: {_remark(name)}, {entry.dtype}, {shape}"
     for each in plan.sizes:
         place = "" if each.axis is None else f"axis {each.axis} of "
@@ -201,7 +201,7 @@ def _values(
     rows: list[str] = []
     for name in names:
         entry = plan.buffer(name)
-        kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(entry.shape))
+        kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(plan.type_of(name).shape))
         place = _place(name, placement)
         rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {most(entry.bytes)}, {place}}}")
     yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')

@@ -149,7 +149,7 @@ def _extents(plan: NetworkPlan) -> Iterator[str]:
     yield "static void write_shape(int number, const int *values, char *text, size_t room) {"
     yield from _variables(plan)
     for number, entry in enumerate(values):
-        yield f"  if (number == {number}) {_shape_line(entry.shape)}"
+        yield f"  if (number == {number}) {_shape_line(plan.type_of(entry.name).shape)}"
     yield from ["}", "#endif", ""]
 
 
