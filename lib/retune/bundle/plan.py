@@ -17,7 +17,7 @@ from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer
 from retune.core.dims import SizeValues, at
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, VerifyError
-from retune.core.states import State
+from retune.core.states import State, shape_in_model
 from retune.core.target import DeviceSpec
 from retune.frontend.host.step import HostModel, open_host
 from retune.ir.storage import Storage
@@ -343,11 +343,7 @@ class NetworkPlan:
         """The type of an input or output as the model has it: states that grow lie in another
         order of axes."""
         entry = self.buffer(name)
-        shape = list(entry.shape)
-        for state in self.states:
-            if name in (state.input, state.output) and state.axis is not None:
-                shape.insert(state.axis, shape.pop(0))
-        return TensorType(tuple(shape), DType(entry.dtype))
+        return TensorType(shape_in_model(self.states, name, entry.shape), DType(entry.dtype))
 
     @property
     def runs(self) -> tuple[Run, ...]:

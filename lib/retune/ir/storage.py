@@ -297,7 +297,8 @@ class Storage:
         words: list[str] = []
         for number, part in enumerate(self.parts):
             last = number == len(self.parts) - 1
-            place = f"at{part.first}of{part.room}" if part.extent < part.room else ""
+            within = not always_equal(part.extent, part.room)
+            place = f"at{part.first}of{part.room}" if within else ""
             name = f"d{part.dim}" + (f"by{part.divisor}" if part.divisor > 1 else "")
             if not plain or (place and not last):
                 words.append(name + place)
