@@ -363,7 +363,9 @@ def _check_storage(
     storage: Storage,
     role: str,
 ) -> None:
-    """The value is a temporary, or an input that is a state; its storage is of its shape, in all of what it lies in.
+    """The value is a temporary, or an input that is a state.
+
+    Its storage is of its shape, in all of what it lies in.
 
     Columns of a value are in rows as long as that value's.
     """

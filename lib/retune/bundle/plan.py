@@ -14,7 +14,7 @@ import numpy as np
 from retune.bundle.sizes import PlanSize, PlanVariant, choose, corners
 from retune.codegen.network.chains import MOST_LINKS
 from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
-from retune.core.dims import SizeValues, at
+from retune.core.dims import SizeValues, at, is_fixed, least
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.states import State, shape_in_model
@@ -338,6 +338,13 @@ class NetworkPlan:
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each input, in the model's order."""
         return {name: self.type_of(name).shape for name in self.inputs}
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether calls may follow each other: there are states, and those that grow may be
+        empty."""
+        growing = [self.buffer(s.input).shape[0] for s in self.states if s.axis is not None]
+        return bool(self.states) and all(not is_fixed(n) and not least(n) for n in growing)
 
     def type_of(self, name: str) -> TensorType:
         """The type of an input or output as the model has it: states that grow lie in another

@@ -13,6 +13,7 @@ from retune.bundle.export.sizes import (
     size_parameters,
     stated_lines,
 )
+from retune.bundle.export.states import session_lines, state_lines
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.placement import AFTER, Placement
 from retune.bundle.runtime.rows import StepRows
@@ -69,6 +70,7 @@ def header_text(
         *_segments("resident_segments", resident),
         *size_lines(plan, placement, rows),
         *stated_lines(plan),
+        *state_lines(plan),
         "#endif",
         "#endif",
         "",
@@ -94,6 +96,7 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
         yield f"   value   {_remark(name)}: {', '.join(map(str, elements))}"
     yield "*/"
     yield from (line.format(sizes=size_parameters(plan)) for line in _DECLARATIONS.splitlines())
+    yield from session_lines(plan)
 
 
 _DECLARATIONS = """\

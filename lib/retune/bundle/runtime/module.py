@@ -31,7 +31,7 @@ from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_program, settle
 from retune.bundle.runtime.hosting import HostRun, launches_at
 from retune.bundle.runtime.inputs import InputCheck
-from retune.bundle.runtime.runs import AtSizes, Loaded, Runs, type_at, type_of
+from retune.bundle.runtime.runs import AtSizes, Loaded, Runs
 from retune.bundle.runtime.session import Session
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import SizeValues, at

@@ -7,7 +7,7 @@ order: what is new then lies behind what was there, and nothing of the rest has 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from retune.core.dims import always_equal, always_same
+from retune.core.dims import always_same
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.states import State, states_among
@@ -100,7 +100,10 @@ def _grown(graph: Graph, growing: Mapping[str, _Growing]) -> Graph:
         elif node.op == "concat":
             each = growing[made]
             new = build.add(
-                "transpose", [now.get(each.new, each.new)], {"perm": each.outwards}, name=f"{made}.new"
+                "transpose",
+                [now.get(each.new, each.new)],
+                {"perm": each.outwards},
+                name=f"{made}.new",
             )
             build.add("append", [each.input, new], outputs=[made])
             shown = build.add("transpose", [made], {"perm": each.back}, name=f"{made}.in_order")
@@ -129,12 +132,13 @@ def own_appended(graph: Graph) -> Graph:
     types = dict(graph.types)
     for node in graph.nodes:
         new = node.inputs[1] if node.op == "append" else ""
-        if new and not _is_own(graph, makers.get(new), new):
-            own = f"{new}.appended.{len(nodes)}"
-            types[own] = types[new]
-            nodes.append(Node(op="identity", name=own, inputs=(new,), outputs=(own,)))
-            node = replace(node, inputs=(node.inputs[0], own))
-        nodes.append(node)
+        if not new or _is_own(graph, makers.get(new), new):
+            nodes.append(node)
+            continue
+        own = f"{new}.appended.{len(nodes)}"
+        types[own] = types[new]
+        nodes.append(Node(op="identity", name=own, inputs=(new,), outputs=(own,)))
+        nodes.append(replace(node, inputs=(node.inputs[0], own)))
     return replace(graph, nodes=tuple(nodes), types=types)
 
 
