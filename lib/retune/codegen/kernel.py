@@ -16,8 +16,6 @@ from retune.ir.nodes import IRNode, node
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
-CHANNELS = 4
-"""Floats of a texel, which is what an image is read by."""
 TABLE_BYTES, TABLE_LANES = 256, 16
 """Of a table that is read at several places at once, and these places."""
 ROUNDED_LANES: Mapping[DType, tuple[int, ...]] = {BFLOAT16: (8, 16)}
@@ -25,6 +23,10 @@ ROUNDED_LANES: Mapping[DType, tuple[int, ...]] = {BFLOAT16: (8, 16)}
 VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8})
 """Types of elements, or of what is packed in words, whose blocks are vectorized.
 Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
+
+
+COPIED_BYTES = (4, 8, 16)
+"""What a copy that is waited for later takes at once."""
 
 
 class Tile(DType):
@@ -246,9 +248,26 @@ class Store(IRNode):
     value: Value
 
 
+@node
+class CopyAhead(IRNode):
+    """Starts a copy of a vector from one memory to another; zeros where the test does not hold."""
+
+    to: At
+    source: At
+    test: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The end of a batch of copies that were started, by which `Wait` counts them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A barrier: items wait until the memory of their group is as all of them left it."""
+
+    pending: int | None = None
+    """How many of the latest batches of copies need not have come; None: none was started."""
 
 
 @node
@@ -327,8 +346,8 @@ class Together(IRNode):
 
 
 Statement = (
-    Declare | Registers | Array | SubArray | Assign | Store | Wait | Prefetch | Number | ForLoop
-    | If | TileConfiguration | TileStep | Together
+    Declare | Registers | Array | SubArray | Assign | Store | CopyAhead | Commit | Wait | Prefetch
+    | Number | ForLoop | If | TileConfiguration | TileStep | Together
 )  # fmt: skip
 
 
@@ -367,6 +386,8 @@ class Kernel:
     fetches: bool = False
     """Whether it asks for lines ahead of their use."""
     functions: tuple[Function, ...] = ()
+    copies_ahead: bool = False
+    """Whether it starts copies that it waits for later."""
     converts: frozenset[DType] = frozenset()
     """Small floats that it rounds vectors to by an instruction, see `ROUNDED_LANES`."""
     sizes: frozenset[Name] = frozenset()
@@ -381,6 +402,6 @@ def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statem
         part = stack.pop()
         if isinstance(part, tuple):
             stack.extend(cast("tuple[Any, ...]", part))
-        elif isinstance(part, IRNode | Wait):
+        elif isinstance(part, IRNode | Wait | Commit):
             yield part  # pyright: ignore[reportReturnType]  # these are the nodes that there are
             stack.extend([getattr(part, name) for name in part.__match_args__])

@@ -18,6 +18,7 @@ from retune.codegen.names import identifier
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
 from retune.codegen.opencl.kernels import arena_line
+from retune.codegen.options import LEAST_BASED
 from retune.codegen.passes.barriers import place_barriers
 from retune.codegen.passes.constants import Computed, computed_constants, pack_constants, packed
 from retune.codegen.passes.images import Image, ImagePack, image_of, read_otherwise, takes_images
@@ -42,13 +43,13 @@ from retune.codegen.source import (
     Role,
     three,
 )
-from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
+from retune.codegen.target import ONE_BASE, Groups, Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dims import example, most
 from retune.core.dtypes import INT32, DType
 from retune.core.errors import CodegenError
-from retune.core.target import converting
+from retune.core.target import COPY_AHEAD, converting
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
@@ -183,6 +184,8 @@ class _Nest:
     groups: Groups
     reserved: frozenset[str]
     panels: bool
+    copies_ahead: bool
+    """Whether the device has copies that items wait for later."""
 
     @staticmethod
     def of(part: Program, target: Target, *, panels: bool) -> "_Nest":
@@ -196,6 +199,7 @@ class _Nest:
             groups=target.groups(calls),
             reserved=target.renderer.reserved,
             panels=panels,
+            copies_ahead=COPY_AHEAD in target.offers,
         )
 
     def body(self, images: Mapping[str, Image]) -> KernelBody:
@@ -209,6 +213,7 @@ class _Nest:
             self.reserved,
             images,
             panels=self.panels,
+            copies_ahead=self.copies_ahead,
         )
 
 
@@ -271,22 +276,31 @@ def _kernel(
         local_size=local,
         body=statements,
         fetches=body.streams,
+        copies_ahead=body.copies_ahead,
         functions=tuple(functions),
         converts=converts,
         sizes=frozenset(body.frame.sizes.values()),
         comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
+    return _text(kernel, target), _launch(name, nest, body)
+
+
+def _text(kernel: Kernel, target: Target) -> KernelText:
+    """The kernel as text, with what a device needs for it."""
     arena, called = _called(kernel, target)
-    text = KernelText(
-        name=name,
+    return KernelText(
+        name=kernel.name,
         text=render(kernel, target.renderer),
         called=called,
         single_item=kernel.single_item,
         images=tuple(n for n, p in enumerate(kernel.parameters) if p.memory.image is not None),
         arena_bytes=arena,
-        intrinsics=(*required_implementations(functions), *sorted(map(converting, converts))),
+        intrinsics=(
+            *required_implementations(kernel.functions),
+            *sorted(map(converting, kernel.converts)),
+            *([COPY_AHEAD] if kernel.copies_ahead else []),
+        ),
     )
-    return text, _launch(name, nest, body)
 
 
 def _check_range(name: str, body: KernelBody, groups: Groups) -> None:
