@@ -17,6 +17,7 @@ from retune.codegen.passes.pipeline import (
 from retune.core.dtypes import BOOL
 from retune.ir.expr import (
     Binary,
+    Buffer,
     Const,
     Expr,
     Rewriter,
@@ -44,6 +45,7 @@ from retune.ir.stmt import (
     map_exprs,
     paths,
     rewrite,
+    touched,
     with_body,
 )
 
@@ -81,28 +83,38 @@ def short_last_tiles(program: Program) -> Program:
     tile = max(_moved_tiles(body), key=lambda found: found.length, default=None)
     if tile is None:
         return program
-    scratch, own = [*program.scratch], [b for b in program.scratch if b.scope in _OWN]
-
-    def within(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, For) and stmt.kind.startswith("group"):
-            return stmt.around(within(stmt.body))
-        found: list[Stmt] = []
-        less: int | None = None
-        for rows in tile.short_lengths:
-            mark, short = f"short{rows}", guarded(tile.shortened(stmt, rows), tile.beyond(less))
-            copied = {b: replace(b, name=f"{b.name}.{mark}") for b in own}
-            scratch.extend(copied.values())
-            short = map_accesses(short, lambda b, at, own=copied: (own.get(b, b), at))
-            found.append(copy_of(marked(short, mark), mark, notes=((FEW, 1),)))
-            less = rows
-        return Seq((*found, copy_of(guarded(stmt, tile.beyond(less)), "whole")))
+    elsewhere = {
+        buffer
+        for block, path in paths(body)
+        if tile.around not in {n.var for n in path}
+        for buffer in touched(block)
+    }
+    own = [b for b in program.scratch if b.scope in _OWN and b not in elsewhere]
+    copied: list[Buffer] = []
 
     def rule(node: Stmt) -> Stmt | None:
-        is_around = isinstance(node, For) and node.var == tile.around
-        return node.around(within(node.body)) if is_around else None
+        if not isinstance(node, For) or node.var != tile.around:
+            return None
+        return node.around(_copies(tile, node.body, own, copied))
 
     made = with_body(program, rewrite(body, rule))
-    return simplify_indices(replace(made, scratch=tuple(scratch)))
+    return simplify_indices(replace(made, scratch=(*program.scratch, *copied)))
+
+
+def _copies(tile: "_MovedTile", stmt: Stmt, own: Sequence[Buffer], copied: list[Buffer]) -> Stmt:
+    """A copy for each length of the tile, inside groups; `own` buffers are `copied` for each."""
+    if isinstance(stmt, For) and stmt.kind.startswith("group"):
+        return stmt.around(_copies(tile, stmt.body, own, copied))
+    found: list[Stmt] = []
+    less: int | None = None
+    for rows in tile.short_lengths:
+        mark, short = f"short{rows}", guarded(tile.shortened(stmt, rows), tile.beyond(less))
+        names = {b: replace(b, name=f"{b.name}.{mark}") for b in own}
+        copied.extend(names.values())
+        short = map_accesses(short, lambda b, at, names=names: (names.get(b, b), at))
+        found.append(copy_of(marked(short, mark), mark, notes=((FEW, 1),)))
+        less = rows
+    return Seq((*found, copy_of(guarded(stmt, tile.beyond(less)), "whole")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
