@@ -6,8 +6,9 @@ the key of every cached stage whose meaning lives in this package.
 
 import dataclasses
 import enum
+import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,12 @@ def content_key(*values: object) -> str:
 
     Raises: TypeError for any other type, since its identity would not be stable.
     """
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    pieces: list[bytes | memoryview] = []
     for value in values:
-        for piece in _canonical(value):
-            digest.update(piece)
+        _add(pieces, value)
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for piece in pieces:
+        digest.update(piece)
     return digest.hexdigest()
 
 
@@ -49,45 +52,53 @@ def file_key(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _canonical(value: object) -> Iterator[bytes | memoryview]:
+@functools.lru_cache(maxsize=1 << 14)
+def _text_key(text: str) -> str:
+    return content_key(text)
+
+
+def _add(pieces: list[bytes | memoryview], value: object) -> None:
+    """Canonical bytes of the value, in pieces; most values are texts and numbers."""
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, enum.Enum):
             text = repr(value).encode()
             kind = str if isinstance(value, str) else type(value)  # an element type is its name
-            yield b"%s%d:" % (kind.__name__[0].encode(), len(text))
-            yield text
+            pieces += (b"%s%d:" % (kind.__name__[0].encode(), len(text)), text)
         case bytes():
-            yield b"y%d:" % len(value)
-            yield value
+            pieces += (b"y%d:" % len(value), value)
         case enum.Enum():
-            yield b"e"
-            yield from _canonical(value.name)
+            pieces.append(b"e")
+            _add(pieces, value.name)
         case Path():
-            yield b"p"
-            yield from _canonical(value.as_posix())
+            pieces.append(b"p")
+            _add(pieces, value.as_posix())
         case np.ndarray():
-            yield b"a"
-            yield from _canonical((str(value.dtype), value.shape))
-            yield np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+            pieces.append(b"a")
+            _add(pieces, (str(value.dtype), value.shape))
+            pieces.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         case np.generic():
-            yield from _canonical(value.item())
+            _add(pieces, value.item())
         case tuple() | list():
-            yield b"(%d" % len(value)  # pyright: ignore[reportUnknownArgumentType]
+            pieces.append(b"(%d" % len(value))  # pyright: ignore[reportUnknownArgumentType]
             for item in value:  # pyright: ignore[reportUnknownVariableType]
-                yield from _canonical(item)  # pyright: ignore[reportUnknownArgumentType]
+                _add(pieces, item)  # pyright: ignore[reportUnknownArgumentType]
         case set() | frozenset():
-            yield b"{"
-            yield from _canonical(sorted(content_key(item) for item in value))  # pyright: ignore
+            pieces.append(b"{")
+            _add(pieces, sorted(content_key(item) for item in value))  # pyright: ignore
         case Mapping():
-            yield b"m"
-            items = [(content_key(k), k, v) for k, v in value.items()]  # pyright: ignore
+            pieces.append(b"m")
+            items = [(_key_of(k), k, v) for k, v in value.items()]  # pyright: ignore
             for _, key, item in sorted(items, key=lambda entry: entry[0]):
-                yield from _canonical((key, item))
+                _add(pieces, (key, item))
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            yield b"d"
-            yield from _canonical(type(value).__name__)
+            pieces.append(b"d")
+            _add(pieces, type(value).__name__)
             for field in dataclasses.fields(value):
                 if field.compare:
-                    yield from _canonical(getattr(value, field.name))
+                    _add(pieces, getattr(value, field.name))
         case _:
             raise TypeError(f"content_key: {type(value).__name__} has no stable content")
+
+
+def _key_of(value: object) -> str:
+    return _text_key(value) if type(value) is str else content_key(value)
