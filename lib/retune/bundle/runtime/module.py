@@ -44,12 +44,14 @@ from retune.bundle.runtime.hosting import (
 )
 from retune.bundle.runtime.inputs import InputCheck, Key
 from retune.codegen.source import KernelLaunch
+from retune.core.config import programs_root
 from retune.core.dims import SizeValues, at, sizes_of
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.ceilings import Roofline
 from retune.device.measure.inputs import random_array
+from retune.device.opencl.binaries import Binaries
 from retune.device.opencl.runtime import Device, PreparedKernel
 from retune.device.opening import open_device
 from retune.device.profiles import plays
@@ -120,10 +122,18 @@ _MOST_KEPT = 64
 class Module:
     """A network on a device. Not for use by two threads at once."""
 
-    def __init__(self, plan: NetworkPlan, device: Device, *, verified: bool = False) -> None:
+    def __init__(
+        self,
+        plan: NetworkPlan,
+        device: Device,
+        *,
+        verified: bool = False,
+        binaries: Binaries | None = None,
+    ) -> None:
         """Every kernel is compiled, and has run once, when the call returns.
 
-        A plan that is `verified` is known to be valid, as those of bundles are.
+        A plan that is `verified` is known to be valid, as those of bundles are. Programs come from
+        `binaries`, by default the plan's and the user's cache, where these have them.
         Raises: VerifyError if the plan is not valid. InputError if the device cannot run it.
         """
         if not verified:
@@ -133,12 +143,23 @@ class Module:
         self._form: Form
         self._form, self._host = settle(plan, device)
         self._types = {entry.name: _type(entry.dtype, entry.shape) for entry in plan.buffers}
+        binaries = binaries or Binaries(given=plan.binaries, folder=programs_root())
+        with self._host.compiled(binaries):
+            self._place(plan)
+        self.programs = binaries.report()
+        """Where its programs came from, and why compiled ones were not used."""
+
+    def _place(self, plan: NetworkPlan) -> None:
+        """Memory and launches are there, and every kernel has run once."""
         held = self._held = allocate(plan, self._host)
         self._executor = make_executor(self._form, plan, held, self._host)
         # The arrays are on the device now; letting go of them frees the file or zip behind them.
         crossing = host_roots(plan)
         kept = {name: np.array(a) for name, a in plan.weights.items() if name in crossing}
-        self._source, self.plan = replace(plan, weights=kept), replace(plan, weights={})
+        self._source, self.plan = (
+            replace(plan, weights=kept, binaries={}),
+            replace(plan, weights={}, binaries={}),
+        )
         self._connect()
         # Drivers compile kernels at their first launch (PoCL: for small and for large ranges).
         corners = plan.corners if self._form == "queued" else plan.corners[-1:]
@@ -248,9 +269,15 @@ class Module:
         return arrays
 
     @classmethod
-    def load(cls, path: Path | str, device: Device | str | None = None) -> "Module":
+    def load(
+        cls,
+        path: Path | str,
+        device: Device | str | None = None,
+        binaries: Binaries | None = None,
+    ) -> "Module":
         """The bundle at `path` (folder or zip) on that device, or on the kind it was tuned for.
 
+        `binaries` are as `Module` takes them.
         Warns with BundleWarning if it was tuned for another device.
         Raises: RecordError if the bundle is damaged. InputError if there is no such device.
         """
@@ -258,7 +285,7 @@ class Module:
             if device is None or isinstance(device, str):
                 device = open_device(device or plan.device.name)
             warn_if_foreign(plan, device.spec)
-            return cls(plan, device, verified=True)
+            return cls(plan, device, verified=True, binaries=binaries)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
