@@ -238,6 +238,12 @@ _SPELLINGS: Mapping[str, _Spelling] = {
         flag="--value",
         note="Write name=1..64, name=16000, or name=8..128,8..128 for each element. Repeatable.",
     ),
+    "states": _Spelling(
+        read=lambda given, _: tuple(given["states"] or ()),
+        kind=list[str],
+        flag="--state",
+        note="Repeatable.",
+    ),
     "device": _Spelling(
         read=_device,
         others={

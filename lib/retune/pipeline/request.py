@@ -118,6 +118,11 @@ def _values(value: ShapesGiven | None) -> Shapes:
     return _stated("values", value)
 
 
+def _states(value: Sequence[str] | str | None) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else (value or ())
+    return tuple(sorted(texts))
+
+
 def _stated(what: Literal["shapes", "values"], value: ShapesGiven | None) -> Shapes:
     """The numbers of each name; a text may list several, as the command line writes them."""
     value = value or ()
@@ -273,6 +278,12 @@ class TuneRequest:
         "Values of inputs of integers, by input: where a slice ends, the extents of a resized "
         "image, a sampling rate; the bundle serves all of a range such as 1..64",
         converter=_values,
+        default=None,
+    )
+    states: tuple[str, ...] = option(
+        "States: inputs that are outputs of the call before, as INPUT=OUTPUT or past.*=present.*; "
+        "names of usual exporters are recognised, none: they are not",
+        converter=_states,
         default=None,
     )
     layout: Layout = option(
