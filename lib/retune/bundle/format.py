@@ -198,7 +198,7 @@ def add_binaries(source: Path, folder: Path, binaries: Mapping[str, bytes]) -> P
             link_or_copy(source / name, fresh / name)
         arrays = {key: np.frombuffer(binary, np.uint8) for key, binary in binaries.items()}
         save_arrays(arrays, fresh / BINARIES)
-        files = {**facts, BINARIES: _file_facts(fresh / BINARIES)}
+        files: dict[str, Json] = {**facts, BINARIES: _file_facts(fresh / BINARIES)}
         _write_manifest({**values, "files": files}, fresh)
     return folder
 
