@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from retune.core.errors import InputError
 from retune.core.keys import content_key
@@ -37,6 +38,8 @@ from retune.search.model.registry import (
     stored_model,
     write_model,
 )
+from retune.search.model.replayed import COLUMNS as REPLAYED
+from retune.search.model.replayed import refeaturised
 
 _FOLDS = 5
 """Networks are held out in this many turns at most."""
@@ -86,24 +89,12 @@ class Rows:
 
 
 def load_rows(store: RecordStore) -> Rows:
-    """Every right or failed candidate that was recorded with today's features.
+    """Every right or failed candidate that was recorded with today's features, or replays.
 
     Networks are told apart by the model that a record names; in a store of one network, its tasks
     are.
     """
-    frame = store.scan(
-        {"feature_set": VERSION},
-        [
-            *COST_COLUMNS,
-            "record_id",
-            "model",
-            "task_key",
-            "device",
-            "conditions",
-            "features",
-            "timestamp",
-        ],
-    )
+    frame = _featured(store)
     frame = frame.loc[~frame["status"].isin(["skipped", "timeout", "crash"]).to_numpy(bool)]
     known = frame["conditions"].to_numpy(object, na_value=None)
     places = (one or device for one, device in zip(known, frame["device"], strict=True))
@@ -116,6 +107,21 @@ def load_rows(store: RecordStore) -> Rows:
     features = np.array(frame["features"].to_list(), np.float32).reshape(-1, len(COLUMN))
     ids, stamps = frame["record_id"].to_numpy(str), frame["timestamp"].to_numpy("datetime64[us]")
     return Rows(features, costs, task, network, ids, stamps)
+
+
+def _featured(store: RecordStore) -> pd.DataFrame:
+    """The rows of searches, with today's features: as recorded, or computed again."""
+    about = ["record_id", "model", "task_key", "device", "conditions", "timestamp"]
+    columns = [*COST_COLUMNS, *about]
+    frame = store.scan({"feature_set": VERSION}, [*columns, "features"])
+    versions = set(store.scan(None, ["feature_set"])["feature_set"].dropna())
+    if not (others := sorted(versions - {VERSION, ""})):
+        return frame
+    old = store.scan({"feature_set": others}, list(dict.fromkeys([*columns, *REPLAYED])))
+    made = refeaturised(store.root, old)
+    which = np.isfinite(made).all(axis=1)
+    old = old.loc[which, columns].assign(features=list(made[which]))
+    return pd.concat([frame, old], ignore_index=True)
 
 
 def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
@@ -181,8 +187,8 @@ def _train(rows: Rows, seed: int, name: str = "", loss: Loss = LOSS) -> OfflineM
 
 
 def check_trainable(store: RecordStore) -> None:
-    """Holds after the call: the store has records with today's features. Raises: InputError."""
-    if store.scan({"feature_set": VERSION}, ["record_id"]).empty:
+    """Holds after the call: the store has records with features. Raises: InputError."""
+    if not set(store.scan(None, ["feature_set"])["feature_set"].dropna()) - {""}:
         raise _nothing_known(store)
 
 
