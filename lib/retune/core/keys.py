@@ -6,9 +6,9 @@ the key of every cached stage whose meaning lives in this package.
 
 import dataclasses
 import enum
-import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +29,9 @@ def content_key(*values: object) -> str:
 
     Raises: TypeError for any other type, since its identity would not be stable.
     """
-    pieces: list[bytes | memoryview] = []
-    for value in values:
-        _add(pieces, value)
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for piece in pieces:
-        digest.update(piece)
+    for value in values:
+        _update(value, digest.update)
     return digest.hexdigest()
 
 
@@ -52,53 +49,68 @@ def file_key(path: Path) -> str:
     return digest.hexdigest()
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _text_key(text: str) -> str:
-    return content_key(text)
+_LETTERS: dict[type, bytes] = {type(None): b"N", bool: b"b", int: b"i", float: b"f", str: b"s"}
 
 
-def _add(pieces: list[bytes | memoryview], value: object) -> None:
-    """Canonical bytes of the value, in pieces; most values are texts and numbers."""
+def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
+    """Gives `put` the canonical bytes of a value, piece by piece."""
+    letter = _LETTERS.get(type(value))
+    if letter is not None:
+        text = repr(value).encode()
+        put(b"%s%d:%s" % (letter, len(text), text))
+        return
     match value:
-        case None | bool() | int() | float() | str() if not isinstance(value, enum.Enum):
+        case int() | float() | str() if not isinstance(value, enum.Enum):
             text = repr(value).encode()
             kind = str if isinstance(value, str) else type(value)  # an element type is its name
-            pieces += (b"%s%d:" % (kind.__name__[0].encode(), len(text)), text)
+            put(b"%s%d:%s" % (kind.__name__[0].encode(), len(text), text))
         case bytes():
-            pieces += (b"y%d:" % len(value), value)
+            put(b"y%d:" % len(value))
+            put(value)
         case enum.Enum():
-            pieces.append(b"e")
-            _add(pieces, value.name)
+            put(b"e")
+            _update(value.name, put)
         case Path():
-            pieces.append(b"p")
-            _add(pieces, value.as_posix())
+            put(b"p")
+            _update(value.as_posix(), put)
         case np.ndarray():
-            pieces.append(b"a")
-            _add(pieces, (str(value.dtype), value.shape))
-            pieces.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+            put(b"a")
+            _update((str(value.dtype), value.shape), put)
+            put(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         case np.generic():
-            _add(pieces, value.item())
+            _update(value.item(), put)
         case tuple() | list():
-            pieces.append(b"(%d" % len(value))  # pyright: ignore[reportUnknownArgumentType]
+            put(b"(%d" % len(value))  # pyright: ignore[reportUnknownArgumentType]
             for item in value:  # pyright: ignore[reportUnknownVariableType]
-                _add(pieces, item)  # pyright: ignore[reportUnknownArgumentType]
+                _update(item, put)  # pyright: ignore[reportUnknownArgumentType]
         case set() | frozenset():
-            pieces.append(b"{")
-            _add(pieces, sorted(content_key(item) for item in value))  # pyright: ignore
+            put(b"{")
+            _update(sorted(content_key(item) for item in value), put)  # pyright: ignore
         case Mapping():
-            pieces.append(b"m")
-            items = [(_key_of(k), k, v) for k, v in value.items()]  # pyright: ignore
+            put(b"m")
+            items = [(_place(k), k, v) for k, v in value.items()]  # pyright: ignore
             for _, key, item in sorted(items, key=lambda entry: entry[0]):
-                _add(pieces, (key, item))
+                _update((key, item), put)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            pieces.append(b"d")
-            _add(pieces, type(value).__name__)
-            for field in dataclasses.fields(value):
-                if field.compare:
-                    _add(pieces, getattr(value, field.name))
+            put(b"d")
+            _update(type(value).__name__, put)
+            for name in _compared(type(value)):
+                _update(getattr(value, name), put)
         case _:
             raise TypeError(f"content_key: {type(value).__name__} has no stable content")
 
 
-def _key_of(value: object) -> str:
-    return _text_key(value) if type(value) is str else content_key(value)
+def _place(key: object) -> str:
+    """What a mapping's entries are sorted by; the same few names come again and again."""
+    return _place_of_name(key) if type(key) is str else content_key(key)
+
+
+@lru_cache(maxsize=1 << 12)
+def _place_of_name(name: str) -> str:
+    return content_key(name)
+
+
+@cache
+def _compared(kind: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields that are part of its value."""
+    return tuple(field.name for field in dataclasses.fields(kind) if field.compare)

@@ -64,9 +64,9 @@ def stage_compile_programs(
     schedule does not serve more sizes. Raises: InputError if the device is unknown or lacks an
     element type, or if too many programs would be needed; RecordError if a record is gone.
     """
-    spec = spec_of(request.device)
-    programs = _Programs(request, network, chosen, spec, variant)
-    tuned = [TunedSizes(each.values, each.weight) for each in chosen]
+    spec, apart = spec_of(request.device), choices_apart(chosen)
+    programs = _Programs(request, network, apart, spec, variant)
+    tuned = [TunedSizes(each.values, each.weight) for each in apart]
     with HOST.working():
         traced = covering(sizes(request), tuned, programs.trace)
         plan = _joined(network, traced)
@@ -78,6 +78,27 @@ def stage_compile_programs(
         programs=(*map(_served, traced[:-1]), "all other sizes"),
         traced=tuple(tuple(each.at.items()) for each in traced),
     )
+
+
+def choices_apart(chosen: Chosen) -> Chosen:
+    """Those that have programs of their own: of equal choices, the one at the largest sizes.
+
+    Where nothing was measured, choices are equal: schedules are chosen by estimates over all sizes
+    that a program serves, and one program for many sizes is smaller and loads faster than several.
+    Sizes of one stay apart, as their loops are gone.
+    """
+    found: list[SizeSelection] = []
+    for each in chosen:
+        same = (n for n, other in enumerate(found) if _is_like(other, each))
+        if (number := next(same, None)) is not None:
+            del found[number]
+        found.append(each)
+    return tuple(found)
+
+
+def _is_like(a: SizeSelection, b: SizeSelection) -> bool:
+    ones = ({name for name, value in each.values if value == 1} for each in (a, b))
+    return a.selection == b.selection and next(ones) == next(ones)
 
 
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:

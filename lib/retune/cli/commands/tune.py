@@ -7,7 +7,7 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.interrupt import ctrl_c_ends_measuring
-from retune.cli.options import Json, check_model
+from retune.cli.options import Json, Quiet, Verbose, check_model
 from retune.cli.progress import progress_on_stderr
 from retune.cli.request import RANDOM, takes_request
 from retune.core.errors import InputError
@@ -23,7 +23,13 @@ NoPrefect = Annotated[
 
 
 @takes_request()
-def tune(request: TuneRequest, no_prefect: NoPrefect = False, json: Json = False) -> None:
+def tune(
+    request: TuneRequest,
+    no_prefect: NoPrefect = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
     """Tune a network: a verified bundle and a report.
 
     Candidates are measured, the best compiled, verified, and compared with others.
@@ -31,7 +37,8 @@ def tune(request: TuneRequest, no_prefect: NoPrefect = False, json: Json = False
     stated = request.trials is not None and request.minutes is not None
     if stated and request.effort != "quick":  # which has its minutes from nobody's option
         raise InputError("--trials and --minutes: expected one of them, got both; leave one out")
-    carry_out(request, no_prefect=no_prefect, json=json)
+    with progress_on_stderr(verbose=verbose, quiet=quiet):
+        carry_out(request, no_prefect=no_prefect, json=json)
 
 
 def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
@@ -41,7 +48,7 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
     if request.calibration == RANDOM:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")
     slower: SlowerThanPeer | None = None
-    with progress_on_stderr(), ctrl_c_ends_measuring():
+    with ctrl_c_ends_measuring():
         try:
             result = _run(request, no_prefect)
         except SlowerThanPeer as error:
@@ -56,7 +63,11 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
 
 def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
-    print_table(task_rows(result), f"tasks of {result.model} on {model_of(result.target)}")
+    print_table(
+        task_rows(result),
+        f"tasks of {result.model} on {model_of(result.target)}",
+        spare=("op", "output", "failed", "mflop"),
+    )
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
     measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
     print_line(f"measured  {measured if statuses else 'nothing'}; {result.reason}")
