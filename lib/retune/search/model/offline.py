@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from retune.core.errors import InputError
 from retune.core.keys import content_key
@@ -40,6 +40,9 @@ from retune.search.model.registry import (
 )
 from retune.search.model.replayed import COLUMNS as REPLAYED
 from retune.search.model.replayed import refeaturised
+
+if TYPE_CHECKING:
+    from retune.records import Table
 
 _FOLDS = 5
 """Networks are held out in this many turns at most."""
@@ -109,19 +112,24 @@ def load_rows(store: RecordStore) -> Rows:
     return Rows(features, costs, task, network, ids, stamps)
 
 
-def _featured(store: RecordStore) -> pd.DataFrame:
+def _featured(store: RecordStore) -> "Table":
     """The rows of searches, with today's features: as recorded, or computed again."""
     about = ["record_id", "model", "task_key", "device", "conditions", "timestamp"]
-    columns = [*COST_COLUMNS, *about]
-    frame = store.scan({"feature_set": VERSION}, [*columns, "features"])
-    versions = set(store.scan(None, ["feature_set"])["feature_set"].dropna())
-    if not (others := sorted(versions - {VERSION, ""})):
-        return frame
-    old = store.scan({"feature_set": others}, list(dict.fromkeys([*columns, *REPLAYED])))
-    made = refeaturised(store.root, old)
-    which = np.isfinite(made).all(axis=1)
-    old = old.loc[which, columns].assign(features=list(made[which]))
-    return pd.concat([frame, old], ignore_index=True)
+    columns = [*COST_COLUMNS, *about, "features", "feature_set"]
+    versions = set(store.scan(None, ["feature_set"])["feature_set"].dropna()) - {""}
+    if versions <= {VERSION}:
+        return store.scan({"feature_set": VERSION}, columns)
+    columns = list(dict.fromkeys([*columns, *REPLAYED]))
+    frame = store.scan({"feature_set": sorted(versions)}, columns)
+    old = (frame["feature_set"] != VERSION).to_numpy(bool)
+    features = np.empty(len(frame), object)
+    features[~old] = frame["features"].to_numpy(object)[~old]
+    for place, row in zip(
+        np.flatnonzero(old), refeaturised(store.root, frame.loc[old]), strict=True
+    ):
+        features[place] = row if np.isfinite(row).all() else None
+    frame["features"] = features
+    return frame.loc[frame["features"].notna()]
 
 
 def judge(rows: Rows, predicted: np.ndarray) -> Metrics:

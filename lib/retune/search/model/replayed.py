@@ -4,13 +4,15 @@ A row has its trace and its decisions, and names its expression and its device (
 The sketch is made once for all rows that share it; what no longer replays is left out.
 """
 
+from __future__ import annotations
+
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from retune.core.errors import RecordError, ScheduleError
 from retune.core.target import DeviceSpec
@@ -23,13 +25,16 @@ from retune.search.model.features import FEATURES
 from retune.search.model.features.vectors import featurise_rows
 from retune.search.recorded import recorded_sketch
 
+if TYPE_CHECKING:
+    from retune.records import Table
+
 COLUMNS = ("task_key", "spec", "sketch", "decisions", "trace")
 """What of a row its features depend on."""
 
 _LOG = logging.getLogger(__name__)
 
 
-def refeaturised(root: Path, frame: pd.DataFrame) -> np.ndarray:
+def refeaturised(root: Path, frame: Table) -> np.ndarray:
     """Today's features of rows with these COLUMNS. float32 [n, len(FEATURES)]; NaN where they
     cannot be computed, for reasons that the log states."""
     features = np.full((len(frame), len(FEATURES)), np.nan, np.float32)
@@ -66,7 +71,7 @@ def _origin(root: Path, task: str, spec: str) -> tuple[Program, DeviceSpec] | st
         return str(error)
 
 
-def _features(program: Program, spec: DeviceSpec, alike: pd.DataFrame) -> np.ndarray:
+def _features(program: Program, spec: DeviceSpec, alike: Table) -> np.ndarray:
     values: Sequence[Sequence[int]] = alike["decisions"].to_list()
     part = Recorded(
         layer=program.name,
