@@ -24,6 +24,7 @@ from retune.cli.commands import (
     devices,
     export,
     farm,
+    generate,
     import_gguf,
     init,
     model,
@@ -85,6 +86,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
     ),
     "Use a bundle": (
         ("run", run.run),
+        ("generate", generate.generate),
         ("bench", bench.bench),
         ("verify", verify.verify),
         ("pack", pack.pack),
