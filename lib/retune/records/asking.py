@@ -1,5 +1,9 @@
 """What people ask for by names, as filters of a store; a name that no record has is an error."""
 
+# By pandas' own types, a column may be a frame, and a selection a column.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportReturnType=false, reportAttributeAccessIssue=false
+
 from collections.abc import Mapping, Sequence
 
 import pandas as pd

@@ -12,7 +12,7 @@ from retune.cli.options import Json, Records
 from retune.core.errors import InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from retune.records import Table
 
 Model = Annotated[str | None, typer.Option(help="Network whose records count. Default: all.")]
 Device = Annotated[
@@ -139,16 +139,16 @@ def compare(
         return
     strategies = ("strategy_before", "strategy_after")
     _show(found.drop(columns=_KEYS), f"{second} beside {first}", ("place", *strategies))
-    print_line(f"{int(found['ratio'].notna().sum())} of {len(found)} tasks are in both")
+    print_line(f"{len(found.dropna(subset='ratio'))} of {len(found)} tasks are in both")
 
 
-def _rows(records: Path | None, **asked: str | None) -> "pd.DataFrame":
+def _rows(records: Path | None, **asked: str | None) -> "Table":
     from retune.records import load
 
     return load(records, **asked)  # type: ignore[arg-type]
 
 
-def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "pd.DataFrame":
+def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "Table":
     """Raises: LookupFailed if it is neither."""
     try:
         return _rows(records, night=name, **asked)
@@ -159,7 +159,7 @@ def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "p
             raise error from None
 
 
-def _plain(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+def _plain(frame: "Table") -> list[dict[str, Any]]:
     """The rows as plain data; None where something is not known."""
     objects = frame.astype(object).where(frame.notna().to_numpy(bool), None)
     return [_without_arrow(row) for row in cast(list[dict[str, Any]], objects.to_dict("records"))]
@@ -169,7 +169,7 @@ def _without_arrow(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: v.item() if hasattr(v, "item") else v for name, v in row.items()}
 
 
-def _show(frame: "pd.DataFrame", title: str, spare: tuple[str, ...]) -> None:
+def _show(frame: "Table", title: str, spare: tuple[str, ...]) -> None:
     rows = _plain(frame)
     for row in rows:
         if row.get("place"):
