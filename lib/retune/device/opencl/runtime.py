@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from retune.codegen.options import LEAST_BASED
 from retune.codegen.source import KernelLaunch
-from retune.codegen.target import LEAST_BASED
 from retune.core.dims import SizeValues, at, is_fixed
 from retune.core.dtypes import DType, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
