@@ -33,6 +33,7 @@ from retune.cli.commands import (
     ops,
     pack,
     plan,
+    prune,
     quantize,
     resume,
     rollback,
@@ -99,6 +100,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("init", init.init),
         ("nightly", nightly.app),
         ("farm", farm.app),
+        ("prune", prune.prune),
     ),
     "Look inside": (
         ("records", analysis.app),
