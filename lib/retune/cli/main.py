@@ -21,6 +21,7 @@ import typer
 from retune import __version__
 from retune.cli.commands import (
     bench,
+    build,
     devices,
     export,
     farm,
@@ -78,6 +79,7 @@ app.command("ops")(ops.ops)
 app.command("quantize")(quantize.quantize)
 app.command("plan")(plan.plan)
 app.command("tune")(tune.tune)
+app.command("build")(build.build)
 app.command("resume")(resume.resume)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)

@@ -288,6 +288,7 @@ _quality = get_type_hints(QuantizeManifest)
 
 OUTPUTS: Mapping[str, Any] = {
     "bench": _Bench,
+    "build": _version,
     "devices": list[DeviceSpec],
     "devices --profiles": list[_Source],
     "devices --scheduler": _Boards,

@@ -66,10 +66,7 @@ def stage_compile_programs(
     """
     spec = spec_of(request.device)
     programs = _Programs(request, network, chosen, spec, variant)
-    tuned = [TunedSizes(each.values, each.weight) for each in chosen]
-    with HOST.working():
-        traced = covering(sizes(request), tuned, programs.trace)
-        plan = _joined(network, traced)
+    traced, plan = _planned(programs)
     plan = write_best_form(plan, folder / MODULE, request.device)
     return replace(
         compiled(plan, spec, variant),
@@ -78,6 +75,21 @@ def stage_compile_programs(
         programs=(*map(_served, traced[:-1]), "all other sizes"),
         traced=tuple(tuple(each.at.items()) for each in traced),
     )
+
+
+def planned_programs(
+    request: TuneRequest, network: ImportManifest, chosen: Chosen, variant: Variant
+) -> NetworkPlan:
+    """The plan of what was selected at some sizes. Raises: as `stage_compile_programs`."""
+    return _planned(_Programs(request, network, chosen, spec_of(request.device), variant))[1]
+
+
+def _planned(programs: "_Programs") -> tuple[Sequence[Traced[NetworkPlan]], NetworkPlan]:
+    """The programs, and their plan."""
+    tuned = [TunedSizes(each.values, each.weight) for each in programs.chosen]
+    with HOST.working():
+        traced = covering(sizes(programs.request), tuned, programs.trace)
+        return traced, _joined(programs.network, traced)
 
 
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:

@@ -14,6 +14,7 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     QuantizeManifest,
     Selection,
+    SizeSelection,
     TaskManifest,
     TunedTasks,
     VerifyManifest,
@@ -28,7 +29,9 @@ class FinishedRun:
     tasks: TaskManifest
     searched: TunedTasks
     selection: Selection
-    """What the tuned bundle was compiled from."""
+    """What the tuned bundle was compiled from; of ranges that of the sizes that occur most."""
+    chosen: tuple[SizeSelection, ...] = ()
+    """The same at each of the sizes."""
     constraints: Constraints
     """Those that it complies with."""
     tuned: CompileManifest

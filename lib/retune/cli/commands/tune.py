@@ -1,6 +1,7 @@
 """`retune tune`: the whole way from a model to a verified bundle."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -56,6 +57,8 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
 
 def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
+    from retune.bundle.versions import LOCK
+
     print_table(task_rows(result), f"tasks of {result.model} on {model_of(result.target)}")
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
     measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
@@ -95,6 +98,7 @@ def print_result(result: TuneResult) -> None:
         print_line(f"failed    the search of {task}, which has its default schedule: {why}")
     print_line(f"bundle    {result.module}")
     print_line(f"report    {result.report}")
+    print_line(f"lock      {Path(result.module).with_name(LOCK)}")
     print_line(f"records   {result.records}")
     for line in ("", *result.conclusion) if result.conclusion else ():
         print_line(line)
