@@ -44,6 +44,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "jinja2": ("lib/retune/report/",),
     "typer": ("lib/retune/cli/",),
     "rich": ("lib/retune/cli/",),
+    "tokenizers": ("lib/retune/language/",),
 }
 
 # Packages that must not be loaded by `import retune` or by the command line's help.

@@ -88,7 +88,8 @@ def test_a_record_that_is_wrong_in_its_bundle_never_wins_again(tmp_path: Path):
     assert published.promoted and published.current == 1
     again = nights.search("second", 8)
     (allowed,) = [best for best in again.best if best.task_key == task_key]
-    record = RecordStore(request.records).named([allowed.record_id])[allowed.record_id]
+    asked = {allowed.record_id: allowed.task_key}
+    record = RecordStore(request.records).named(asked)[allowed.record_id]
     assert record.config_hash != entry.config_hash
 
 

@@ -25,6 +25,7 @@ from retune.cli.commands import (
     devices,
     export,
     farm,
+    import_gguf,
     model,
     nightly,
     ops,
@@ -86,6 +87,7 @@ app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("pack")(pack.pack)
 app.command("export")(export.export)
+app.command("import-gguf")(import_gguf.import_gguf)
 app.command("versions")(rollback.versions)
 app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")

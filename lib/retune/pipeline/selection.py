@@ -62,7 +62,8 @@ def stage_choose(
     ordered = list(dict.fromkeys(where for each in conditions.values() for where in each))
     denied = {record_id for _, record_id in given.denied}
     winners = {winner.record_id: winner for winner in given.winners}
-    known = [r for r in store.named(list(winners)).values() if _is_of(r, given.layouts)]
+    ids = {winner.record_id: winner.task_key for winner in given.winners}
+    known = [r for r in store.named(ids).values() if _is_of(r, given.layouts)]
     won = choose(known, ordered, limits, spaces, denied, winners)
     for key in spaces.keys() - won.keys():  # no other record of the rest matters
         sketches, count = within_limit(spaces[key], limits.get(key)), _ALTERNATIVES + denials[key]
@@ -145,7 +146,7 @@ def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str,
     """
     spec = spec_of(request.device)
     network = selected_network(request, selection)
-    records = RecordStore(request.records).named([b.record_id for b in selection.best])
+    records = RecordStore(request.records).named({b.record_id: b.task_key for b in selection.best})
     found: dict[str, Candidate] = {}
     for best in selection.best:
         record = records.get(best.record_id)

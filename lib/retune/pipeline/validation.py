@@ -182,7 +182,7 @@ class _Made:
         keys = bisect(list(records), lambda some: not self._fault(selection, some))
         found = [(key, records[key]) for key in keys]
         store = RecordStore(self.request.records)
-        for record in store.named([record_id for _, record_id in found]).values():
+        for record in store.named({record_id: key for key, record_id in found}).values():
             _LOG.warning("record %s of task %s is in quarantine", record.record_id, record.task_key)
             quarantine(store.root, [record], reason)
         return found

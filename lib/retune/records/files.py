@@ -4,9 +4,10 @@
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
 import contextlib
+import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -18,7 +19,10 @@ from retune.core.replacing import replacing
 from retune.records.arrow import PARTITION_COLUMNS
 
 ROOT_FOLDER = "v1"
-ROW_GROUP_ROWS = 128 * 1024
+INDEX = ".index.parquet"
+"""In the root folder, see `retune.records.index`."""
+ROW_GROUP_ROWS = 8 * 1024
+"""Rows of a task lie together in joined files: a query reads the groups that can hold them."""
 
 
 def partition_folder(root: Path, values: Mapping[str, str]) -> Path:
@@ -52,6 +56,47 @@ def list_files(root: Path) -> list[Path]:
         for path in (root / ROOT_FOLDER).glob("*=*/*=*/*=*/*.parquet")
         if not path.name.startswith(".")
     )
+
+
+def folders(top: Path, partitions: Mapping[str, Collection[str]]) -> Iterator[tuple[str, int]]:
+    """Every folder of record files below `top`, as its path from there on, and when it changed.
+
+    Only those with one of the values of each partition column; times are in nanoseconds.
+    """
+    wanted = [
+        {f"{name}={_quoted(value)}" for value in partitions[name]} if name in partitions else None
+        for name in PARTITION_COLUMNS
+    ]
+    yield from _folders(str(top), "", wanted)
+
+
+def _folders(path: str, below: str, wanted: Sequence[set[str] | None]) -> Iterator[tuple[str, int]]:
+    names, *rest = wanted
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as found:
+        for entry in found:
+            if "=" not in entry.name or (names is not None and entry.name not in names):
+                continue
+            if rest:
+                yield from _folders(entry.path, f"{below}{entry.name}/", rest)
+            else:
+                yield f"{below}{entry.name}", entry.stat().st_mtime_ns
+
+
+def listed(folder: Path) -> list[tuple[str, int, int]]:
+    """The finished record files in a folder: name, bytes, and when it changed in nanoseconds.
+
+    A link to nothing has no bytes.
+    """
+    result: list[tuple[str, int, int]] = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+        for entry in found:
+            if entry.name.endswith(".parquet") and not entry.name.startswith("."):
+                size, changed_ns = 0, 0
+                with contextlib.suppress(FileNotFoundError):
+                    stat = entry.stat()
+                    size, changed_ns = stat.st_size, stat.st_mtime_ns
+                result.append((entry.name, size, changed_ns))
+    return result
 
 
 def sizes(root: Path) -> list[int]:

@@ -12,7 +12,6 @@ quarantine reads as wrong, whoever asks (see `quarantine`).
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
@@ -22,10 +21,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
 
 from retune.core.errors import BusyError, InputError, RecordError
 from retune.core.locking import exclusive
-from retune.records import files
+from retune.records import files, index
 from retune.records.arrow import (
     FILE_SCHEMA,
     PARTITION_COLUMNS,
@@ -53,10 +54,15 @@ CONDITIONS = (
 """Columns of `tasks` that say under which conditions, beside the device."""
 
 _LOG = logging.getLogger(__name__)
-_READERS = 8
 _STALE_S = 3600.0
-_FORMAT = ds.ParquetFileFormat()
-_UNREADABLE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError)
+_SCAN = ds.ParquetFragmentScanOptions(pre_buffer=False)
+"""Columns are read one by one: most files are small, and a query wants few of their columns."""
+_FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=_SCAN)
+_FILES = fs.LocalFileSystem()
+_UNREADABLE = (
+    *(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError),
+    *(OSError, UnicodeDecodeError),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,6 @@ class RecordStore:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        self._opened: dict[Path, ds.ParquetFileFragment] = {}
         self._damaged: dict[Path, str] = {}
 
     def append(self, records: Sequence[TuningRecord]) -> Path:
@@ -123,22 +128,76 @@ class RecordStore:
         denied = quarantined(self.root)
         changed = (*RESTATED, *(JUDGED if denied else ()))
         late = {name: given[name] for name in given if name in changed}
-        condition = _condition({name: given[name] for name in given if name not in late})
+        early = {name: given[name] for name in given if name not in late}
         judged = (*NAMING, *JUDGED) if denied else ()
         read = list(dict.fromkeys([*wanted, "record_id", *late, *judged]))
-        try:
-            fragments = list(self._open().values())
-            table = _read_all(fragments, READ_SCHEMA, condition, read)
-        except _UNREADABLE:
-            table = self._readable(condition, read)
-        table = _once(table)
+        table = _once(self._gathered(early, read))
         if denied:
             table = as_wrong(table, denied)
         return (table.filter(_condition(late)) if late else table).select(wanted)
 
-    def named(self, record_ids: Sequence[str]) -> dict[str, TuningRecord]:
-        """The records of these ids that the store has, by id."""
-        found = to_records(self.table({"record_id": list(record_ids)}, None))
+    def _gathered(self, given: Mapping[str, Filter], columns: list[str]) -> pa.Table:
+        """The matching rows of every file that can be read; the others are named in the log.
+
+        Where one has gone meanwhile, its rows are in another: only what is new is read then.
+        """
+        inside = {name: given[name] for name in given if name not in PARTITION_COLUMNS}
+        condition, done = _condition(inside), set[Path]()
+        tables = [READ_SCHEMA.empty_table().select(columns)]
+        while True:
+            found = self._matching(given)
+            left = [path for path in found.paths if path not in done]
+            done.update(left)
+            try:
+                tables.append(_read_all(left, READ_SCHEMA, condition, columns))
+                gone = False
+            except _UNREADABLE:
+                some = [self._read(path, condition, columns) for path in left]
+                tables += [table for table in some if table is not None]
+                gone = any(table is None for table in some)
+            if found.complete and not gone:
+                return pa.concat_tables(tables)
+
+    def _read(
+        self, path: Path, condition: pc.Expression | None, columns: list[str]
+    ) -> pa.Table | None:
+        """A file's matching rows, none if it is damaged; None if it is not there any more."""
+        try:
+            return _read_all([path], READ_SCHEMA, condition, columns)
+        except _UNREADABLE as error:
+            if not os.path.lexists(path):
+                return None
+            self._report(path, error)
+            return READ_SCHEMA.empty_table().select(columns)
+
+    def _matching(self, given: Mapping[str, Filter]) -> index.Found:
+        """The files in which rows can match."""
+        choices = {name: _choices(value) for name, value in given.items()}
+        texts = {
+            name: [item for item in some if item is None or isinstance(item, str)]
+            for name, some in choices.items()
+        }
+        partitions = {
+            name: [item for item in texts[name] if item is not None]
+            for name in PARTITION_COLUMNS
+            if name in texts
+        }
+        wanted = {name: texts[name] for name in index.INDEXED if name in texts}
+        return index.find(self.root, self._inspected, partitions, wanted)
+
+    def _inspected(self, path: Path) -> Mapping[str, index.Values] | None:
+        """What the index keeps of a file; None, and a line of the log, if it cannot be read."""
+        found = _open_file(path)
+        if isinstance(found, Mapping):
+            return found
+        if os.path.lexists(path):  # also a link to nothing
+            self._report(path, found)
+        return None
+
+    def named(self, record_ids: Mapping[str, str]) -> dict[str, TuningRecord]:
+        """The records of these ids that the store has, by id; each id is given with its task."""
+        tasks = sorted(set(record_ids.values()))
+        found = to_records(self.table({"task_key": tasks, "record_id": list(record_ids)}, None))
         return {item.record_id: item for item in found}
 
     def trials(self, run_id: str, task_key: str, device: str) -> list[TuningRecord]:
@@ -218,31 +277,37 @@ class RecordStore:
     def _compact(self, current: str) -> int:
         files.remove_stale(self.root, _STALE_S)
         groups: dict[Path, list[Path]] = {}
-        for path, fragment in self._open().items():
-            known = set(fragment.physical_schema.names) <= set(FILE_SCHEMA.names)
-            if known and path.parent.name != f"date={current}":
+        for path in self._matching({}).paths:
+            if path.parent.name != f"date={current}":
                 groups.setdefault(path.parent, []).append(path)
         several = ((folder, paths) for folder, paths in groups.items() if len(paths) > 1)
         return sum(self._joined(folder, paths) for folder, paths in several)
 
     def _joined(self, folder: Path, paths: list[Path]) -> int:
         """The files are one; how many less that is. What cannot be read stays where it is."""
+        known = [path for path in paths if self._is_known(path)]
+        if len(known) < 2:
+            return 0
         try:
-            return self._join(folder, paths) - 1
+            return self._join(folder, known) - 1
         except _UNREADABLE:
-            sound = [path for path in paths if self._is_readable(path)]
+            sound = [path for path in known if self._is_readable(path)]
             return self._join(folder, sound) - 1 if len(sound) > 1 else 0
+
+    def _is_known(self, path: Path) -> bool:
+        """Whether the file has no column that this version would lose."""
+        return set(_fragment(path).physical_schema.names) <= set(FILE_SCHEMA.names)
 
     def _is_readable(self, path: Path) -> bool:
         try:
-            _read_all([self._opened[path]], FILE_SCHEMA, None)
+            _read_all([path], FILE_SCHEMA, None)
         except _UNREADABLE as error:
             self._report(path, error)
             return False
         return True
 
     def _join(self, folder: Path, paths: list[Path]) -> int:
-        table = _once(_read_all([self._opened[path] for path in paths], FILE_SCHEMA, None))
+        table = _once(_read_all(paths, FILE_SCHEMA, None))
         table = table.sort_by([("task_key", "ascending"), ("timestamp", "ascending")])
         sources = ",".join(path.name for path in paths).encode()
         metadata = {**(FILE_SCHEMA.metadata or {}), b"retune.sources": sources}
@@ -250,47 +315,7 @@ class RecordStore:
         files.write_table(joined, folder / files.file_name("cpt", "compact"))
         for path in paths:
             path.unlink(missing_ok=True)
-            self._opened.pop(path, None)
         return len(paths)
-
-    def _readable(self, condition: pc.Expression | None, columns: list[str]) -> pa.Table:
-        """The rows of every file that can be read; the others are named in the log.
-
-        Where one has gone meanwhile, its rows are in another, which a fresh look finds.
-        """
-        tables: list[pa.Table] = []
-        for path, fragment in list(self._open().items()):
-            try:
-                tables.append(_read_all([fragment], READ_SCHEMA, condition, columns))
-            except _UNREADABLE as error:
-                self._opened.pop(path, None)
-                if not os.path.lexists(path):
-                    return self._readable(condition, columns)
-                self._report(path, error)
-        empty = pa.schema([READ_SCHEMA.field(name) for name in columns]).empty_table()
-        return pa.concat_tables([empty, *tables])
-
-    def _open(self) -> dict[Path, ds.ParquetFileFragment]:
-        """Path -> opened file, for all readable files; only new files are opened.
-
-        Where one has gone meanwhile, its rows are in another, which a fresh look finds.
-        """
-        paths = files.list_files(self.root)
-        present = set(paths)
-        self._opened = {path: item for path, item in self._opened.items() if path in present}
-        new = [path for path in paths if path not in self._opened and path not in self._damaged]
-        gone = False
-        with ThreadPoolExecutor(_READERS) as pool:
-            for path, opened in zip(new, pool.map(_open_file, new), strict=True):
-                if isinstance(opened, ds.ParquetFileFragment):
-                    self._opened[path] = opened
-                elif os.path.lexists(path):  # also a link to nothing
-                    self._report(path, opened)
-                else:
-                    gone = True
-        if gone:
-            return self._open()
-        return {path: self._opened[path] for path in paths if path in self._opened}
 
     def _report(self, path: Path, error: Exception) -> None:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -309,39 +334,44 @@ def _warn_of(path: Path, reason: str) -> None:
     )
 
 
-def _open_file(path: Path) -> ds.ParquetFileFragment | Exception:
-    """The file with its footer read, or why it cannot be. Raises: RecordError if it is too new."""
-    values = files.partition_values(path)
-    place = [pc.field(name) == values[name] for name in PARTITION_COLUMNS]
-    expression = place[0] & place[1] & place[2]
+def _open_file(path: Path) -> Mapping[str, index.Values] | Exception:
+    """The values of its indexed columns, or why they cannot be read.
+
+    Raises: RecordError if it is of a newer version.
+    """
+    files.partition_values(path)
     try:
-        fragment = _FORMAT.make_fragment(
-            str(path), filesystem=pa.fs.LocalFileSystem(), partition_expression=expression
-        )
-        fragment.ensure_complete_metadata()
-        version = schema_version(fragment.metadata.metadata)
-        absent = sorted(ALWAYS - set(fragment.physical_schema.names))
-        if absent:
-            return pa.ArrowInvalid(f"it is not a file of records: it has no column {absent[0]}")
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            version = schema_version(file.metadata.metadata)
+            absent = sorted(ALWAYS - set(file.schema_arrow.names))
+            if absent:
+                return pa.ArrowInvalid(f"it is not a file of records: it has no column {absent[0]}")
+            if version <= SCHEMA_VERSION:
+                return index.values_of(file)
     except _UNREADABLE as error:
         return error
-    if version > SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: has schema version {version}, this program reads up to {SCHEMA_VERSION}; "
-            "update retune, or point --records at another store"
-        )
-    return fragment
+    raise RecordError(
+        f"{path}: has schema version {version}, this program reads up to {SCHEMA_VERSION}; "
+        "update retune, or point --records at another store"
+    )
+
+
+def _fragment(path: Path) -> ds.ParquetFileFragment:
+    values = files.partition_values(path)
+    first, second, third = (pc.field(name) == values[name] for name in PARTITION_COLUMNS)
+    place = first & second & third
+    return _FORMAT.make_fragment(str(path), filesystem=_FILES, partition_expression=place)
 
 
 def _read_all(
-    fragments: list[ds.ParquetFileFragment],
+    paths: list[Path],
     schema: pa.Schema,
     condition: pc.Expression | None,
     columns: list[str] | None = None,
 ) -> pa.Table:
-    if not fragments:
+    if not paths:
         return schema.empty_table().select(columns or schema.names)
-    dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, fragments[0].filesystem)
+    dataset = ds.FileSystemDataset([_fragment(path) for path in paths], schema, _FORMAT, _FILES)
     table = dataset.to_table(columns=columns, filter=condition)
     table.validate(full=True)  # text of somebody else's file may be no UTF-8
     return as_of_today(table)
@@ -358,11 +388,14 @@ def _once(table: pa.Table) -> pa.Table:
 def _condition(filters: Mapping[str, Filter]) -> pc.Expression | None:
     result: pc.Expression | None = None
     for name, value in filters.items():
-        choices = [value] if isinstance(value, str | int | float) else list(value)
         kind = READ_SCHEMA.field(name).type
-        term = pc.field(name).isin(pa.array(choices, kind))
+        term = pc.field(name).isin(pa.array(_choices(value), kind))
         result = term if result is None else result & term
     return result
+
+
+def _choices(value: Filter) -> list[str | int | float | None]:
+    return [value] if isinstance(value, str | int | float) else list(value)
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -129,5 +129,6 @@ def test_layouts_of_earlier_versions_have_their_names_of_today(store: Path):
     assert found["layout_in"].tolist() == ["NHWC+16"] and found["layout_out"].tolist() == [
         "NCHW16c"
     ]
-    named = RecordStore(store).named(RecordStore(store).scan()["record_id"].tolist())
+    rows = RecordStore(store).scan()
+    named = RecordStore(store).named(dict(zip(rows["record_id"], rows["task_key"], strict=True)))
     assert {item.conditions for item in named.values()} == {there, HERE}

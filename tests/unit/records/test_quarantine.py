@@ -64,7 +64,9 @@ def test_other_tasks_and_devices_know_nothing_of_it(filled: Path):
 
 
 def test_its_row_says_why(filled: Path, denied: TuningRecord):
-    found = RecordStore(filled).named([denied.record_id])[denied.record_id].measurement
+    found = (
+        RecordStore(filled).named({denied.record_id: denied.task_key})[denied.record_id].measurement
+    )
     assert (found.status, found.median_us) == ("wrong_result", None)
     assert found.error == "quarantined: wrong in its network"
     assert found.run_times_us == pytest.approx(denied.measurement.run_times_us)

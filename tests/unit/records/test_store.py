@@ -18,7 +18,7 @@ import pytest
 from retune import records
 from retune.core.errors import InputError, RecordError
 from retune.core.locking import exclusive
-from retune.records import files
+from retune.records import files, index
 from retune.records import store as stores
 from retune.records.arrow import FILE_SCHEMA, to_records, to_table
 from retune.records.schema import (
@@ -314,7 +314,7 @@ def test_files_that_are_joined_while_they_are_read_lose_no_rows(
             monkeypatch.setattr(stores, step, meanwhile)
         return plain(*arguments)
 
-    monkeypatch.setattr(stores, "_READERS", 1)
+    monkeypatch.setattr(index, "_OPENERS", 1)
     monkeypatch.setattr(stores, step, meanwhile)
     assert len(RecordStore(store).scan()) == 6
     assert RecordStore(store).summary().records == 6

@@ -1,0 +1,57 @@
+"""`retune import-gguf`: the ONNX model of a GGUF file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retune.cli.console import print_json, print_line
+from retune.cli.options import Json
+from retune.core.files import check_folder
+
+File = Annotated[Path, typer.Argument(help="GGUF file of a llama-like decoder.", metavar="FILE")]
+Out = Annotated[
+    Path, typer.Option(help="Folder for model.onnx, tokenizer.json and genai_config.json.")
+]
+Context = Annotated[
+    int | None,
+    typer.Option(help="Most tokens of a text. Default: those that the model was trained for."),
+]
+AllLogits = Annotated[
+    bool, typer.Option("--all-logits", help="Return logits of all tokens, not of the last alone.")
+]
+Tokenizer = Annotated[bool, typer.Option(help="Write tokenizer.json.")]
+
+
+def import_gguf(
+    file: File,
+    out: Out,
+    context: Context = None,
+    all_logits: AllLogits = False,
+    tokenizer: Tokenizer = True,
+    json: Json = False,
+) -> None:
+    """Write the ONNX model of a GGUF file, for `retune tune`.
+
+    Quantized weights keep their bits.
+    """
+    check_folder("--out", out)
+    from dataclasses import asdict
+
+    from retune.frontend.gguf.folder import import_gguf as written
+
+    made = written(file, out, context=context, all_logits=all_logits, tokenizer=tokenizer)
+    if json:
+        print_json(asdict(made))
+        return
+    kinds = ", ".join(f"{count} of {kind}" for kind, count in made.kinds.items())
+    print_line(f"{out}: {made.architecture} of {made.layers} layers, tensors: {kinds}")
+    for kind, form in made.widened.items():
+        print_line(f"{kind} is stored as {form}, with the same values")
+    print_line(
+        f"{made.weight_bytes / 1e6:,.1f} MB of weights; texts of up to {made.context:,} tokens"
+    )
+    print_line(
+        f"next: retune tune {out / 'model.onnx'} --shape batch=1 --shape sequence=1..512 "
+        f"--shape past=0..{min(made.context, 1024) - 1}"
+    )

@@ -1,0 +1,281 @@
+"""The index of a store: which values its files hold, so that a query opens few of them.
+
+Read `find`. Files are the truth and the index is a cache of what was read of them: it may be
+deleted at any time, a damaged one is made again, and a file that it does not know is opened. A file
+counts as known while its size and its time of modification are those of the index. A folder is not
+even listed while its time of modification is, and was seen well after the last change.
+"""
+
+# pyarrow publishes no types: its values are unknown to the checker.
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from retune.core.errors import BusyError, InputError
+from retune.core.locking import exclusive
+from retune.core.replacing import replacing
+from retune.records import files
+
+INDEXED = ("task_key", "run_id", "device", "conditions", "feature_set")
+"""Columns whose values are kept for each file."""
+MOST_VALUES = 256
+"""Of a column in a file; a file with more is opened in any case."""
+NEW_FILES = 64
+"""A reader that had to open or list as many files and folders writes the index anew."""
+SETTLED_NS = 2_000_000_000
+"""Nanoseconds after which two changes of a folder have different times on every file system."""
+
+Values = tuple[str | None, ...] | None
+"""The values of a column in a file; None: not known."""
+
+_OPENERS = 4
+_UNREADABLE = (pa.ArrowException, OSError, ValueError)
+_SCHEMA = pa.schema(
+    [
+        ("folder", pa.string()),
+        ("folder_ns", pa.int64()),
+        ("name", pa.string()),
+        ("bytes", pa.int64()),
+        ("changed_ns", pa.int64()),
+        ("sound", pa.bool_()),
+        *((name, pa.list_(pa.string())) for name in INDEXED),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What the index knows of a file."""
+
+    folder: str
+    """Below the root of all partitions."""
+    name: str
+    bytes: int
+    changed_ns: int
+    values: Mapping[str, Values] | None
+    """By indexed column; None: the file cannot be read, and is tried again each time."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What names it in its store."""
+        return self.folder, self.name
+
+    def may_match(self, wanted: Mapping[str, Collection[str | None]]) -> bool:
+        """Whether it can be read, and rows of it can have a wanted value in each column."""
+        if self.values is None:
+            return False
+        pairs = ((self.values[name], wanted[name]) for name in wanted)
+        return all(held is None or not set(held).isdisjoint(some) for held, some in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    """The index as it is on the disk."""
+
+    table: pa.Table
+    folders: Mapping[str, tuple[int, int, int]]
+    """Time of modification, or 0 where it says nothing, and its rows: the first and the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one look at the folders of a store found."""
+
+    paths: list[Path]
+    """Readable files that may hold matching rows, in a fixed order."""
+    complete: bool
+    """False if a file went away meanwhile: its rows are in another, which a fresh look finds."""
+
+
+Inspect = Callable[[Path], Mapping[str, Values] | None]
+"""The values of a file's indexed columns; None if it cannot be read, or is not there any more."""
+
+
+def find(
+    root: Path,
+    inspect: Inspect,
+    partitions: Mapping[str, Collection[str]],
+    wanted: Mapping[str, Collection[str | None]],
+) -> Found:
+    """The files below the store's `root` that can hold rows with one of the values in each column.
+
+    `partitions` are those of the folders' names, `wanted` those of indexed columns. New files are
+    read by `inspect`.
+    """
+    top, settled_ns = root / files.ROOT_FOLDER, time.time_ns() - SETTLED_NS
+    index = _read(top / files.INDEX)
+    match = _matching(index.table, wanted)
+    rows, looked = list[int](), dict[str, int]()
+    for folder, changed_ns in files.folders(top, partitions):
+        seen_ns, first, end = index.folders.get(folder, (-1, 0, 0))
+        if seen_ns == changed_ns:
+            rows += (first + np.flatnonzero(match[first:end])).tolist()
+        else:
+            looked[folder] = changed_ns
+    known = _known(index, looked)
+    entries, complete = _inspected(top, looked, known, inspect)
+    times = {folder: ns if ns < settled_ns else 0 for folder, ns in looked.items()}
+    opened = sum(entry.key not in known for entry in entries)
+    if complete and opened + sum(map(bool, times.values())) >= NEW_FILES:
+        _write(top, index, entries, times)
+    places = index.table.select(["folder", "name"]).take(pa.array(rows, pa.int64())).to_pylist()
+    found = [top / place["folder"] / place["name"] for place in places]
+    found += [top.joinpath(*entry.key) for entry in entries if entry.may_match(wanted)]
+    return Found(paths=sorted(found), complete=complete)
+
+
+def values_of(file: pq.ParquetFile) -> dict[str, Values]:
+    """The values of its indexed columns: from statistics, or read where these do not tell."""
+    metadata, names = file.metadata, file.schema.names
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    stated: dict[str, Values] = {}
+    for name in INDEXED:
+        if name not in file.schema_arrow.names:
+            stated[name] = (None,)
+            continue
+        position = names.index(name)
+        single = [_single(group.column(position)) for group in groups]
+        if all(single):
+            stated[name] = tuple({value for (value,) in filter(None, single)})
+        else:
+            found = pc.unique(file.read([name], use_threads=False).column(0)).to_pylist()
+            stated[name] = tuple(found) if len(found) <= MOST_VALUES else None
+    return stated
+
+
+def _single(column: pq.ColumnChunkMetaData) -> tuple[str | None] | None:
+    """The only value of a column of a row group, if its statistics say that there is one."""
+    statistics = column.statistics
+    if statistics is None or not statistics.has_null_count:
+        return None
+    if statistics.null_count == column.num_values:
+        return (None,)
+    alike = statistics.has_min_max and statistics.min == statistics.max
+    whole = statistics.null_count == 0 and isinstance(statistics.min, str)
+    return (statistics.min,) if alike and whole else None
+
+
+def _read(path: Path) -> _Index:
+    """The index; an empty one if there is none that can be read."""
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+        table.validate(full=True)
+    except _UNREADABLE:
+        table = _SCHEMA.empty_table()
+    if table.schema != _SCHEMA:
+        table = _SCHEMA.empty_table()
+    return _index(table)
+
+
+def _index(table: pa.Table) -> _Index:
+    codes = table.column("folder").combine_chunks().dictionary_encode()
+    order = codes.indices.to_numpy(zero_copy_only=False)
+    starts = [0, *(np.flatnonzero(np.diff(order)) + 1).tolist(), len(order)] if len(order) else [0]
+    names, times = codes.dictionary.to_pylist(), table.column("folder_ns").to_numpy()
+    folders = {
+        names[order[first]]: (int(times[first]), first, end) for first, end in pairwise(starts)
+    }
+    return _Index(table=table, folders=folders)
+
+
+def _matching(table: pa.Table, wanted: Mapping[str, Collection[str | None]]) -> np.ndarray:
+    """For each file whether it may hold matching rows; those that cannot be read may not."""
+    result = table.column("sound").to_numpy().copy()
+    for name, values in wanted.items():
+        lists = table.column(name).combine_chunks()
+        hits = pc.is_in(pc.list_flatten(lists), value_set=pa.array(list(values), pa.string()))
+        matches = pc.is_null(lists).to_numpy(zero_copy_only=False).copy()
+        owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+        matches[owners[hits.to_numpy(zero_copy_only=False)]] = True
+        result &= matches
+    return result
+
+
+def _known(index: _Index, folders: Collection[str]) -> dict[tuple[str, str], Entry]:
+    """What the index says of the readable files in these folders."""
+    known: dict[tuple[str, str], Entry] = {}
+    for folder in folders & index.folders.keys():
+        _, first, end = index.folders[folder]
+        for row in index.table.slice(first, end - first).to_pylist():
+            if row["sound"]:
+                values = {n: None if row[n] is None else tuple(row[n]) for n in INDEXED}
+                entry = Entry(
+                    folder=folder,
+                    name=row["name"],
+                    bytes=row["bytes"],
+                    changed_ns=row["changed_ns"],
+                    values=values,
+                )
+                known[entry.key] = entry
+    return known
+
+
+def _inspected(
+    top: Path, folders: Collection[str], known: Mapping[tuple[str, str], Entry], inspect: Inspect
+) -> tuple[list[Entry], bool]:
+    """All files in the folders, and whether none went away meanwhile; those that changed since they
+    were known are opened."""
+    listed = [(folder, *file) for folder in folders for file in files.listed(top / folder)]
+    entries, new = list[Entry](), list[Entry]()
+    for folder, name, size, changed_ns in listed:
+        entry = known.get((folder, name))
+        if entry and (entry.bytes, entry.changed_ns) == (size, changed_ns):
+            entries.append(entry)
+        else:
+            new.append(
+                Entry(folder=folder, name=name, bytes=size, changed_ns=changed_ns, values=None)
+            )
+    complete = True
+    with ThreadPoolExecutor(_OPENERS) as pool:
+        paths = [top.joinpath(*entry.key) for entry in new]
+        for entry, path, values in zip(new, paths, pool.map(inspect, paths), strict=True):
+            if values is None and not os.path.lexists(path):  # a link to nothing stays damaged
+                complete = False
+            else:
+                entries.append(replace(entry, values=values))
+    return entries, complete
+
+
+def _write(top: Path, old: _Index, entries: Sequence[Entry], folders: Mapping[str, int]) -> None:
+    """The index holds the entries of these folders, with their times, and what it held of others.
+
+    A folder with a file that cannot be read has no time, so every reader tries and names that file.
+
+    Not if another process writes it, or where nothing may be written: the next reader tries again.
+    """
+    damaged = {entry.folder for entry in entries if entry.values is None}
+    kept = old.table.filter(
+        pc.invert(pc.is_in(old.table.column("folder"), pa.array(folders, pa.string())))
+    )
+    about: dict[str, list[object]] = {
+        "folder": [entry.folder for entry in entries],
+        "folder_ns": [0 if e.folder in damaged else folders[e.folder] for e in entries],
+        "name": [entry.name for entry in entries],
+        "bytes": [entry.bytes for entry in entries],
+        "changed_ns": [entry.changed_ns for entry in entries],
+        "sound": [entry.values is not None for entry in entries],
+    }
+    for name in INDEXED:
+        about[name] = [entry.values and entry.values[name] for entry in entries]
+    fresh = pa.table(about, schema=_SCHEMA)
+    table = pa.concat_tables([kept, fresh]).sort_by([("folder", "ascending")])
+    path, doing = top / files.INDEX, "the index is being written"
+    with (
+        contextlib.suppress(BusyError, InputError, OSError),
+        exclusive(path.with_suffix(".lock"), doing, wait=False),
+        replacing(path) as stream,
+    ):
+        pq.write_table(table, stream, compression="zstd")
