@@ -76,7 +76,7 @@ class Lock:
 
 def lock_of(request: TuneRequest, run: FinishedRun, bundle: Path) -> Lock:
     """The lock of that bundle of the run, as it is to be published."""
-    ids = [best.record_id for each in run.chosen for best in each.selection.best]
+    ids = {best.record_id: best.task_key for each in run.chosen for best in each.selection.best}
     known = RecordStore(request.records).named(ids)
     paths = dict.fromkeys(_PATHS, "")
     return Lock(
@@ -170,7 +170,7 @@ def build_locked(request: TuneRequest, lock: Lock) -> Version:
 
 
 def _keep_records(store: RecordStore, records: tuple[TuningRecord, ...]) -> None:
-    known = store.named([record.record_id for record in records])
+    known = store.named({record.record_id: record.task_key for record in records})
     groups: dict[tuple[str, str], list[TuningRecord]] = {}
     for record in records:
         if record.record_id not in known:
