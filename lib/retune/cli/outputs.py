@@ -147,6 +147,7 @@ _TunedTask = TypedDict(
         "expected %": float | None,
         "gained %": float | None,
         "further %": float | None,
+        "records": str | None,
     },
 )
 

@@ -30,6 +30,7 @@ from retune.pipeline.request import MIXED, TuneRequest, check_request
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.sizes import usual_request
 from retune.pipeline.stage import sha256
+from retune.records.distilled import merge, travelling
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 
@@ -90,16 +91,11 @@ def lock_of(request: TuneRequest, run: FinishedRun, bundle: Path) -> Lock:
         request=replace(request, **paths, campaign=""),
         form=read_outline(bundle).form,
         chosen=run.chosen,
-        records=tuple(_without_features(known[key]) for key in sorted(known)),
+        records=tuple(travelling(known[key]) for key in sorted(known)),
         complete=run.searched.complete,
         digest=digest_of(bundle),
         files=_hashes(bundle),
     )
-
-
-def _without_features(record: TuningRecord) -> TuningRecord:
-    """They follow from its trace."""
-    return replace(record, features=(), feature_set="")
 
 
 def _hashes(bundle: Path) -> Mapping[str, str]:
@@ -145,7 +141,7 @@ def build_locked(request: TuneRequest, lock: Lock) -> Version:
             f"device {asked.device}: expected {lock.device}, as it is locked, got {found}; build "
             f"on a {model_of(lock.device)}, or tune for this device"
         )
-    _keep_records(RecordStore(asked.records), lock.records)
+    merge(RecordStore(asked.records), lock.records)
     plan = _plan(asked, lock)
     out = Path(asked.out)
     take_over(out)
@@ -167,16 +163,6 @@ def build_locked(request: TuneRequest, lock: Lock) -> Version:
     promote(out, version.number)
     prune(out, asked.keep)
     return version
-
-
-def _keep_records(store: RecordStore, records: tuple[TuningRecord, ...]) -> None:
-    known = store.named({record.record_id: record.task_key for record in records})
-    groups: dict[tuple[str, str], list[TuningRecord]] = {}
-    for record in records:
-        if record.record_id not in known:
-            groups.setdefault((record.target, record.model), []).append(record)
-    for group in groups.values():
-        store.append(group)
 
 
 def _plan(request: TuneRequest, lock: Lock) -> NetworkPlan:

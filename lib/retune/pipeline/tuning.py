@@ -346,6 +346,7 @@ def _progress_of(run: TaskRun) -> TaskProgress:
         default_us=run.default_us,
         expected=run.expected,
         further=run.outlook.gain,
+        match=run.match,
     )
 
 

@@ -23,6 +23,7 @@ from retune.device.measure.workload import MeasureOptions, Runner, measuring_con
 from retune.records.conditions import Conditions, group
 from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord
+from retune.records.shared import Level, shared_records
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import ROUND, check_allocator, next_task
@@ -30,7 +31,15 @@ from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.expectation import expected_share
-from retune.search.history import HISTORY_COLUMNS, History, began, history_of, split_run
+from retune.search.history import (
+    HISTORY_COLUMNS,
+    History,
+    began,
+    fastest_elsewhere,
+    history_of,
+    split_run,
+)
+from retune.search.matching import Sources, match_records
 from retune.search.model.features import VERSION
 from retune.search.model.learning import Learner, ModelScorer, TrainingSet
 from retune.search.model.offline import offline_model
@@ -140,6 +149,9 @@ class Session:
         offline = offline_model(store.root, self.spec, began(own))
         self._learner = Learner(self.spec, settings.seed, self._experience.training_set, offline)
         self._scorers: dict[str, ModelScorer] = {}
+        unknown = {task.key for task in tuned} - set(earlier["task_key"].tolist())
+        self._elsewhere = fastest_elsewhere(store, sorted(unknown), settings.run_id, began(own))
+        """Of tasks without a time under these conditions: the user's under others."""
         self._runs = {task.key: self._task_run(task, earlier) for task in tuned}
         self._statuses: dict[str, Counter[str]] = {task.key: Counter() for task in tuned}
         self._recall(own)
@@ -430,10 +442,23 @@ class Session:
             seeds=self._experience.seeds(space),
         )
         tuner = make_tuner(settings.tuner, setting, task.key)
-        first = [default_candidate(space, spec), *space.untuned()]
+        known = history_of(earlier.loc[earlier["task_key"] == task.key], space)
+        suggested = match_records(
+            task, space, self.conditions, bool(len(known.costs)), self._sources(task)
+        )
+        first = [default_candidate(space, spec), *space.untuned(), *suggested.candidates]
         run = TaskRun(task, space, tuner, first, settings.patience, settings.task_trials)
-        run.recall(history_of(earlier.loc[earlier["task_key"] == task.key], space))
+        run.match = suggested.match
+        run.recall(known)
         return run
+
+    def _sources(self, task: Task) -> Sources:
+        """Records by level; the user's are those of the task under other conditions."""
+
+        def records(level: Level) -> Sequence[TuningRecord]:
+            return self._elsewhere.get(task.key, ()) if level == "user" else shared_records(level)
+
+        return records
 
     def _line(self, run: TaskRun) -> str:
         with self._changed:

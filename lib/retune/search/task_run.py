@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from retune.core.results import RecordMatch
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import WINDOW, TaskState
 from retune.search.expectation import TYPICAL_GAIN, Outlook, further_gain
@@ -54,6 +55,8 @@ class TaskRun:
         """Least cost after each trial of this run; infinite until one is right."""
         self._measured: list[float] = []
         """Cost of each candidate, earlier runs' included; NaN for a failure."""
+        self.match: RecordMatch | None = None
+        """Whether there were records of it."""
         self._prior = prior
         self.expected = prior
         """Part of its time that the run was expected to save when it began."""

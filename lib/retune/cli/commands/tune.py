@@ -16,7 +16,7 @@ from retune.core.quantities import counted
 from retune.core.target import model_of
 from retune.pipeline.request import TuneRequest, check_request
 from retune.pipeline.results import SlowerThanPeer, TuneResult
-from retune.pipeline.rows import latency_lines, result_data, task_rows
+from retune.pipeline.rows import latency_lines, match_rows, result_data, task_rows
 
 NoPrefect = Annotated[
     bool, typer.Option("--no-prefect", help="Run in plain Python, without a flow.")
@@ -59,7 +59,10 @@ def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
     from retune.bundle.versions import LOCK
 
-    print_table(task_rows(result), f"tasks of {result.model} on {model_of(result.target)}")
+    rows = [{k: v for k, v in row.items() if k != "records"} for row in task_rows(result)]
+    print_table(rows, f"tasks of {result.model} on {model_of(result.target)}")
+    if matches := match_rows(result):
+        print_table(matches, "records before the search")
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
     measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
     print_line(f"measured  {measured if statuses else 'nothing'}; {result.reason}")
