@@ -119,7 +119,7 @@ def test_nothing_is_compiled_or_allocated_after_load(
         monkeypatch.setattr(Device, name, None)
     for values in holding((), (BATCH, STEPS)):
         assert_right(module, **values)
-    assert len(module._prepared) <= 64
+    assert len(module._runs._prepared) <= 64
 
 
 def test_profiles_and_random_inputs_are_for_sizes_that_are_chosen(module: Module) -> None:

@@ -38,6 +38,8 @@ def _products() -> None:
             bias = {"x": rand(1, depth), **weight, "b": rand(count)}
             add(f"{name}_bias", op, bias, known=("w", "s", "b"), accuracy_level=1,
                 reads=("x", "w", "s", "", "", "b"), **options)  # fmt: skip
+            whole = {"accuracy_level": 4, **options, "tolerance": 2e-2}
+            add(f"{name}_integers", op, {**x, **weight, **zeros}, known=(*known, "z"), **whole)
     _groups(op)
 
 

@@ -68,16 +68,21 @@ def dense(rows: int, inner: int, outer: int, *, epilogue: bool = True) -> Dag:
     return Dag((z,))
 
 
-def packed_product(rows: int, blocks: int, width: int, outer: int, bits: int) -> Dag:
-    """Rows times a weight of codes in `blocks` of `width` bytes, then a rectifier."""
-    x = placeholder("x", (rows, blocks * width * 8 // bits))
-    w = placeholder("w", (outer, blocks, width), UINT8, constant=True)
+def packed_product(
+    rows: int, blocks: int, words: int, outer: int, bits: int, *, integers: bool = False
+) -> Dag:
+    """Rows times a weight of codes in `blocks` of `words`, then a rectifier.
+
+    With `integers` rows are quantized, too.
+    """
+    x = placeholder("x", (rows, blocks * words * 32 // bits))
+    w = placeholder("w", (outer, blocks, words), INT32, constant=True)
     scale = placeholder("scale", (outer, blocks), constant=True)
     zero = placeholder("zero", (outer, blocks), UINT8, constant=True)
     made = OpCall(
         op="dense_blocks",
         inputs=(x, w, scale, zero),
-        attrs={"bits": bits},
+        attrs={"bits": bits} | ({"rows": INT8} if integers else {}),
         output=TensorType((rows, outer)),
         name=Names(),
     )

@@ -903,10 +903,18 @@ def _codes(codes: Array, bits: int) -> Array:
 @meaning("dense_blocks")
 def dense_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """Rows times packed codes less zero points times scales, summed in float64."""
-    data, codes, scale, zero = (present(arrays, index) for index in range(4))
-    weight = _codes(codes, integer(attrs, "bits")) - zero[..., None].astype(np.float64)
-    whole = (weight * scale[..., None]).reshape(len(codes), -1)
-    return (np.einsum("nk,mk->nm", data.astype(np.float64), whole).astype(data.dtype),)
+    data, words, scale = (present(arrays, index) for index in range(3))
+    bits, blocks = integer(attrs, "bits"), scale.shape[1]
+    zero = present(arrays, 3) if len(arrays) > 3 else np.full(scale.shape, 1 << (bits - 1))
+    mixed = _codes(np.ascontiguousarray(words).view(np.uint8), bits)
+    mixed = mixed.reshape(*words.shape, 4, 8 // bits).swapaxes(-1, -2)
+    weight = mixed.reshape(*scale.shape, -1) - zero[..., None].astype(np.float64)
+    whole = (weight * scale[..., None]).reshape(len(words), -1)
+    rows = data.astype(np.float64).reshape(len(data), blocks, -1)
+    if attrs.get("rows") == "int8":
+        step = np.maximum(np.abs(rows).max(-1, keepdims=True), 1e-30) / 127
+        rows = np.rint(rows / step) * step
+    return (np.einsum("nk,mk->nm", rows.reshape(data.shape), whole).astype(data.dtype),)
 
 
 @meaning("gather_blocks")

@@ -164,6 +164,7 @@ def build_finalists(
         least=least_values(graph),
         sizes=sizes,
         values=dict(graph.values),
+        states=graph.states,
     )
     return FinalistsPlan(plan=plan, slots=tuple(parts.slots))
 

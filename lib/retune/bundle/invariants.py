@@ -22,7 +22,7 @@ from retune.bundle.runtime.inputs import InputCheck
 from retune.codegen.passes.images import fits_image
 from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
 from retune.codegen.target import unknown_options
-from retune.core.dims import always_equal, counts_of, dim_of, is_fixed, sizes_of
+from retune.core.dims import always_equal, always_same, counts_of, dim_of, is_fixed, sizes_of
 from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, TensorType, numpy_dtype
 from retune.core.errors import InputError, ModelError
 from retune.device.remote.names import is_farm
@@ -39,8 +39,8 @@ _MOST_TIMES = 1 << 31
 def verify_plan(plan: NetworkPlan) -> None:
     """Holds after the call: the plan keeps every invariant of CHECKS. Raises: VerifyError.
 
-    One whose extents depend on sizes also those of WHOLE_CHECKS, and those of CHECKS at the ends of
-    the sizes' ranges, for each variant.
+    One whose extents depend on sizes those of WHOLE_CHECKS, and those others of CHECKS at the ends
+    of the sizes' ranges, for each variant.
     """
     if not plan.sizes:
         for check in (check_names_unique, check_sizes, *CHECKS):
@@ -48,9 +48,10 @@ def verify_plan(plan: NetworkPlan) -> None:
         return
     for check in WHOLE_CHECKS:
         check(plan)
+    others = [check for check in CHECKS if check not in WHOLE_CHECKS]
     for values in plan.corners:
         alone = plan.at(values)
-        for check in CHECKS:
+        for check in others:
             check(alone)
 
 
@@ -275,6 +276,32 @@ def check_interface(plan: NetworkPlan) -> None:
             )
     if not plan.outputs:
         raise broken_plan(plan, "outputs", "at least one", "none")
+
+
+def check_states(plan: NetworkPlan) -> None:
+    """A state is an input and an output of one type, each in one state; their memory is no other
+    input's, and no other output's but by its own name. Those that grow are longer at the end."""
+    ends = {name: storage_roots(plan)[name] for name in (*plan.inputs, *plan.outputs)}
+    for number, state in enumerate(plan.states):
+        where = f"state {state}"
+        if state.input not in plan.inputs or state.output not in plan.outputs:
+            raise broken_plan(plan, where, "an input and an output of the plan", "other names")
+        others = [s for n, s in enumerate(plan.states) if n != number]
+        own = {ends[state.input], ends[state.output]}
+        if any(own & {ends[other.input], ends[other.output]} for other in others):
+            raise broken_plan(plan, where, "memory of its own", "that of another state")
+        if any(ends[name] in own for name in plan.inputs if name != state.input):
+            raise broken_plan(plan, where, "memory of its own", "that of another input")
+        if storage_roles(plan)[ends[state.output]] == "weight":
+            raise broken_plan(plan, where, "an output that a step makes", "a constant")
+        before, after = plan.buffer(state.input), plan.buffer(state.output)
+        inner = slice(0 if state.axis is None else 1, None)
+        same = always_same(before.shape[inner], after.shape[inner])
+        if before.dtype != after.dtype or not same or len(before.shape) != len(after.shape):
+            expected = f"{before.dtype}{before.shape}"
+            raise broken_plan(plan, where, expected, f"{after.dtype}{after.shape}")
+        if state.axis is not None and not 0 <= state.axis < len(before.shape):
+            raise broken_plan(plan, where, "an axis of its tensors", str(state.axis))
 
 
 def check_weights(plan: NetworkPlan) -> None:
@@ -531,6 +558,7 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_device,
     check_buffer_types,
     check_interface,
+    check_states,
     check_samples,
     check_weights,
     check_aliases,
@@ -547,6 +575,8 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
 """One invariant each, in an order where a check may rely on those before it."""
 
 WHOLE_CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
+    check_options,
+    check_device,
     check_names_unique,
     check_sizes,
     check_extents,

@@ -27,6 +27,7 @@ from retune.core.dims import (
 )
 from retune.core.errors import RecordError
 from retune.core.schema import Count, Meta, Positive, from_plain, plain
+from retune.core.states import State
 from retune.core.target import DeviceSpec
 from retune.ir.storage import AddressDigit, Storage, row_major
 
@@ -184,6 +185,7 @@ class BundleManifest:
     sizes: tuple[_SizeEntry, ...] = ()
     values: Mapping[str, tuple[Extent, ...]] = field(default_factory=dict[str, tuple[Extent, ...]])
     variants: tuple[_VariantEntry, ...] = ()
+    states: tuple[State, ...] = ()
 
 
 def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
@@ -217,6 +219,7 @@ def _stated(plan: NetworkPlan) -> dict[str, object]:
         **({"sizes": [_size_entry(each) for each in plan.sizes]} if plan.sizes else {}),
         **({"values": {n: _written(row) for n, row in plan.values.items()}} if plan.values else {}),
         **({"variants": [_variant_entry(v) for v in plan.variants]} if plan.variants else {}),
+        **({"states": [_without(each, axis=None) for each in plan.states]} if plan.states else {}),
     }
 
 
@@ -289,6 +292,7 @@ def _plan(
         ),
         values={n: tuple(_extent(e, sizes) for e in row) for n, row in manifest.values.items()},
         variants=variants,
+        states=manifest.states,
     )
 
 

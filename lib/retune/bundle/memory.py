@@ -22,6 +22,7 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
+from retune.bundle.states import state_memories
 from retune.codegen.source import Role
 from retune.core.dims import most
 from retune.device.opencl.runtime import PART_ALIGN_BYTES, aligned
@@ -51,12 +52,14 @@ class MemoryPlan:
     """What the temporaries would take if each one had its own memory."""
     weight_bytes: int
     io_bytes: int
-    """Inputs, outputs and sizes, and what host steps exchange with the device."""
+    """Inputs, outputs and sizes, and what host steps exchange with the device; no states."""
+    state_bytes: int = 0
+    """The states of one session; the module has as much for runs without one."""
 
     @property
     def peak_bytes(self) -> int:
-        """Device memory of the whole module: arena, weights, inputs and outputs."""
-        return self.arena_bytes + self.weight_bytes + self.io_bytes
+        """Device memory of the whole module without sessions."""
+        return self.arena_bytes + self.weight_bytes + self.io_bytes + self.state_bytes
 
 
 def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> MemoryPlan:
@@ -66,8 +69,10 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
     sizes = {entry.name: most(entry.bytes) for entry in plan.buffers}
     held = dict.fromkeys(get_args(Role), 0)
     off_device, crossing = roots_off_device(plan), host_roots(plan)
+    states = state_memories(plan)
+    apart = {root for each in states for root in each.roots} | off_device
     for root, role in storage_roles(plan).items():
-        if root not in off_device:
+        if root not in apart:
             held["output" if role == "temp" and root in crossing else role] += sizes[root]
     return MemoryPlan(
         offsets=offsets,
@@ -76,6 +81,7 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
         unshared_bytes=sum(block.bytes for block in blocks),
         weight_bytes=held["weight"],
         io_bytes=held["input"] + held["output"] + held["size"],
+        state_bytes=sum(each.bytes * (1 if each.in_place else 2) for each in states),
     )
 
 

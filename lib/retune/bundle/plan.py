@@ -16,6 +16,7 @@ from retune.codegen.network.chains import MOST_LINKS
 from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
 from retune.core.dims import SizeValues, at
 from retune.core.errors import InputError, VerifyError
+from retune.core.states import State
 from retune.core.target import DeviceSpec
 from retune.frontend.host.step import HostModel, open_host
 from retune.ir.storage import Storage
@@ -178,6 +179,9 @@ class NetworkPlan:
     """What extents and counts of work depend on; without any, the plan is for fixed shapes."""
     values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """Input of integers -> what its elements are, in terms of sizes."""
+    states: tuple[State, ...] = ()
+    """Inputs that are outputs in the next call of a session. What grows along an axis does so along
+    its first one here."""
     variants: tuple[PlanVariant, ...] = ()
     """A decision list: the first one whose conditions hold runs. Their launches and host steps are
     those of the plan, in order. Without any, all of the plan runs."""

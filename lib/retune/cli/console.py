@@ -7,6 +7,8 @@ from typing import Any
 
 _MOST_OF_WORD, _BETWEEN = 6, 3
 """Characters: longer words may be folded, into parts of so many; and what is beside a column."""
+_PIPE = 160
+"""Characters of a line where stdout is not a terminal."""
 
 
 def print_json(data: object) -> None:
@@ -28,8 +30,14 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
-    """The rows on stdout; columns are the keys of the first row, numbers to the right."""
+def print_table(
+    rows: Sequence[Mapping[str, Any]], title: str = "", spare: Sequence[str] = ()
+) -> None:
+    """The rows on stdout; columns are the keys of the first row, numbers to the right.
+
+    A terminal that is too narrow for all of them shows no `spare` columns, the first one of these
+    first, and says which.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -39,22 +47,33 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
         return
     if title:
         print_line(title)  # above the table, not wrapped to its width
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0]:
+    terminal = Console() if sys.stdout.isatty() else Console(width=_PIPE)
+    names = _fitting(rows, spare, terminal.width)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell(row.get(name)) for name in rows[0]))
-    console = Console() if sys.stdout.isatty() else Console(width=160)
-    least = sum(_least_width(name, rows) for name in rows[0])
-    Console(width=max(console.width, least)).print(table, markup=False)
+        table.add_row(*(cell(row.get(name)) for name in names))
+    least = sum(min(_word(name, rows), _MOST_OF_WORD) + _BETWEEN for name in names)
+    Console(width=max(terminal.width, least)).print(table, markup=False)
+    if left := [name for name in rows[0] if name not in names]:
+        print_line(f"not shown at {terminal.width} columns: {', '.join(left)}")
 
 
-def _least_width(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Of a column that can be read: of a narrower one it is letters; terminals wrap lines."""
+def _fitting(rows: Sequence[Mapping[str, Any]], spare: Sequence[str], width: int) -> list[str]:
+    """The columns, without as many of the spare ones as leaves words whole."""
+    names = list(rows[0])
+    going = [name for name in spare if name in names]
+    while going and sum(_word(name, rows) + _BETWEEN for name in names) > width:
+        names.remove(going.pop(0))
+    return names
+
+
+def _word(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Characters of the longest word of a column."""
     texts = (name, *(cell(row.get(name)) for row in rows))
-    longest = max((len(word) for text in texts for word in text.split()), default=0)
-    return min(longest, _MOST_OF_WORD) + _BETWEEN
+    return max((len(word) for text in texts for word in text.split()), default=0)
 
 
 def rounded(values: Iterable[Mapping[str, Any]], digits: int = 2) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +26,7 @@ from retune.cli.commands import (
     export,
     farm,
     import_gguf,
+    init,
     model,
     nightly,
     ops,
@@ -42,6 +43,7 @@ from retune.cli.commands import (
     vta,
 )
 from retune.cli.console import print_line, say
+from retune.cli.grouped import GroupedCommand, GroupedCommands
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError, ShapesMissing
 
@@ -49,8 +51,8 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="retune",
+    cls=GroupedCommands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -74,27 +76,53 @@ def options(
     """Tune neural networks for OpenCL devices: from an ONNX file to a fast bundle."""
 
 
-app.command("devices")(devices.devices)
-app.command("tasks")(tasks.tasks)
-app.command("ops")(ops.ops)
-app.command("quantize")(quantize.quantize)
-app.command("plan")(plan.plan)
-app.command("tune")(tune.tune)
-app.command("build")(build.build)
-app.command("resume")(resume.resume)
-app.command("run")(run.run)
-app.command("bench")(bench.bench)
-app.command("verify")(verify.verify)
-app.command("pack")(pack.pack)
-app.command("export")(export.export)
-app.command("import-gguf")(import_gguf.import_gguf)
-app.command("versions")(rollback.versions)
-app.command("rollback")(rollback.rollback)
-app.add_typer(records.app, name="records")
-app.add_typer(model.app, name="model")
-app.add_typer(nightly.app, name="nightly")
-app.add_typer(farm.app, name="farm")
-app.add_typer(vta.app, name="vta")
+_COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]] = {
+    "Tune a network": (
+        ("tune", tune.tune),
+        ("resume", resume.resume),
+        ("quantize", quantize.quantize),
+        ("import-gguf", import_gguf.import_gguf),
+        ("devices", devices.devices),
+    ),
+    "Use a bundle": (
+        ("build", build.build),
+        ("run", run.run),
+        ("bench", bench.bench),
+        ("verify", verify.verify),
+        ("pack", pack.pack),
+        ("export", export.export),
+        ("versions", rollback.versions),
+        ("rollback", rollback.rollback),
+    ),
+    "Tune again and again": (
+        ("init", init.init),
+        ("nightly", nightly.app),
+        ("farm", farm.app),
+    ),
+    "Look inside": (
+        ("records", records.app),
+        ("model", model.app),
+        ("tasks", tasks.tasks),
+        ("plan", plan.plan),
+        ("ops", ops.ops),
+        ("vta", vta.app),
+    ),
+}
+"""Heading of the help -> its commands, by name."""
+
+
+def _register() -> None:
+    for group, commands in _COMMANDS.items():
+        for name, command in commands:
+            if isinstance(command, typer.Typer):
+                for each in command.registered_commands:
+                    each.cls = GroupedCommand
+                app.add_typer(command, name=name, cls=GroupedCommands, rich_help_panel=group)
+            else:
+                app.command(name, cls=GroupedCommand, rich_help_panel=group)(command)
+
+
+_register()
 
 
 _REMEDIES = {

@@ -42,6 +42,15 @@ Trusted = Annotated[
 Digest = Annotated[
     str, typer.Option(help="Digest that the bundle must have. Default: any.", show_default=False)
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Print each measurement, with the reason where it failed."
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print warnings and the result, no progress.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Records = Annotated[
     Path | None,

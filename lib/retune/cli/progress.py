@@ -1,4 +1,7 @@
-"""What people see on stderr while a run goes on: steps, the table of tasks, warnings."""
+"""What people see on stderr while a run goes on: steps, the table of tasks, warnings.
+
+With `-v` also each measurement, with `-q` warnings alone.
+"""
 
 import logging
 import sys
@@ -8,8 +11,10 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from retune.cli.live import LiveTable, standing_line
+from retune.core.errors import InputError
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import LOGGER
+from retune.records import MEASURED
 
 LINE_INTERVAL_S = 10.0
 """A step gets one line in this time."""
@@ -18,13 +23,19 @@ TABLE_INTERVAL_S = 0.25
 
 
 @contextmanager
-def progress_on_stderr(quiet: bool = False) -> Generator[None]:
-    """Shows progress events and warnings of the library while the context lasts."""
-    logger = logging.getLogger("retune")
+def progress_on_stderr(*, verbose: bool = False, quiet: bool = False) -> Generator[None]:
+    """Shows progress events and warnings of the library while the context lasts.
+
+    Raises: InputError if it should be both verbose and quiet.
+    """
+    if verbose and quiet:
+        raise InputError("--verbose and --quiet: expected one of them, got both; leave one out")
+    logger, measured = logging.getLogger("retune"), logging.getLogger(MEASURED)
     handler = ProgressHandler(sys.stderr)
-    handler.setLevel(logging.WARNING if quiet else logging.INFO)
-    before = logger.level, logger.propagate
+    handler.setLevel(logging.WARNING if quiet else logging.DEBUG)
+    before = logger.level, logger.propagate, measured.level
     logger.setLevel(logging.INFO)
+    measured.setLevel(logging.DEBUG if verbose else logging.NOTSET)
     logger.propagate = False
     logger.addHandler(handler)
     try:
@@ -34,6 +45,7 @@ def progress_on_stderr(quiet: bool = False) -> Generator[None]:
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
+        measured.setLevel(before[2])
 
 
 class ProgressHandler(logging.Handler):
@@ -51,6 +63,8 @@ class ProgressHandler(logging.Handler):
         event = getattr(record, "event", None)
         if record.name == LOGGER and event is not None:
             self._progress(event)
+        elif record.name == MEASURED:
+            self._line(record.getMessage())
         else:
             self._line(f"{record.levelname.lower()}: {record.getMessage()}")
 

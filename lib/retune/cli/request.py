@@ -6,9 +6,10 @@ and its farm, is spelled in `_SPELLINGS`.
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -20,6 +21,7 @@ from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.request import (
     EARLIER,
     SCHEMES,
+    Group,
     Option,
     TuneRequest,
     check_values,
@@ -33,6 +35,7 @@ Given = Mapping[str, Any]
 RANDOM = "random"
 _HIDDEN = Annotated[str | None, typer.Option(hidden=True)]
 """An option of earlier versions, which is refused."""
+_GROUPS = (None, *get_args(Group)[1:])
 _FOLDERS = ("out", "records", "work")
 
 
@@ -48,6 +51,8 @@ class _Spelling:
     flag: str = ""
     note: str = ""
     """Text after the field's help."""
+    group: Group = ""
+    """Of the other parameters, where they are in another group than the field."""
 
 
 def takes_request(
@@ -67,6 +72,7 @@ def takes_request(
         declared = list(inspect.signature(body).parameters.values())[1:]
         own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in declared]
         asked = [each for option in known.values() for each in _parameters(option, flags, defaults)]
+        asked.sort(key=lambda each: _GROUPS.index(each.annotation.__metadata__[0].rich_help_panel))
         earlier = [name for name in EARLIER if not names or name in names]
         refused = [_parameter(name, _HIDDEN, None) for name in earlier]
 
@@ -99,19 +105,30 @@ def _parameters(
     option: Option, flags: Mapping[str, str], defaults: Mapping[str, object]
 ) -> list[inspect.Parameter]:
     name, spelled = option.name, _SPELLINGS.get(option.name)
+    shown: dict[str, Any] = {"rich_help_panel": option.group or None}
+    if option.choices:
+        shown["autocompletion"] = lambda: list(option.choices)
     kind = spelled.kind if spelled else option.kind if option.kind in (int, float) else str
     default = defaults.get(name, option.default)
     if name == "model":
         info: Any = typer.Argument(help=option.help)
     elif name in _FOLDERS:
-        kind, info = Path, typer.Option(help=option.help, parser=place, metavar="PATH")
+        kind, info = Path, typer.Option(help=option.help, parser=place, metavar="PATH", **shown)
     else:
         flag = (spelled and spelled.flag) or flags.get(name)
         text = f"{option.help} {spelled.note}" if spelled else option.help
-        info = typer.Option(*([flag] if flag else []), help=text.rstrip())
+        info = typer.Option(*([flag] if flag else []), help=text.rstrip(), **shown)
     first = _parameter(name, Annotated[kind | None if default is None else kind, info], default)
     others = spelled.others if spelled else {}
-    return [first, *(_parameter(other, hint, None) for other, hint in others.items())]
+    group = (spelled and spelled.group) or option.group
+    return [first, *(_parameter(o, _grouped(hint, group), None) for o, hint in others.items())]
+
+
+def _grouped(hint: Any, group: Group) -> Any:
+    """The annotation of an option, shown in that group."""
+    info = copy(hint.__metadata__[0])
+    info.rich_help_panel = group or None
+    return Annotated[hint.__origin__, info]
 
 
 def _parameter(name: str, hint: Any, default: object) -> inspect.Parameter:
@@ -238,8 +255,15 @@ _SPELLINGS: Mapping[str, _Spelling] = {
         flag="--value",
         note="Write name=1..64, name=16000, or name=8..128,8..128 for each element. Repeatable.",
     ),
+    "states": _Spelling(
+        read=lambda given, _: tuple(given["states"] or ()),
+        kind=list[str],
+        flag="--state",
+        note="Repeatable.",
+    ),
     "device": _Spelling(
         read=_device,
+        group="Device limits and farm",
         others={
             "device_param": Annotated[
                 list[str] | None,

@@ -97,15 +97,12 @@ class KernelBody:
         for buffer in arguments:
             names.of(buffer.name)
         self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, flat)}
-        used = {b for block in blocks(nest) for b in touched(block)}
-        local = {b for b in used if b.scope in ("register", "private")}
-        lanes = frozenset(self.lanes)
         self.frame = Frame(
             groups=groups,
             names=names,
             integer=lambda expr: Expressions(self.frame).integer(expr),
             flat=flat,
-            registers={b: register_lanes(nest, b, lanes, flat) for b in sorted(local, key=str)},
+            registers=_registers(nest, frozenset(self.lanes), flat),
             images=images,
         )
         self._scopes = self.frame.scopes
@@ -394,9 +391,20 @@ def _vector_loops(nest: Stmt, flat: FlatIndices) -> list[For]:
     ]
 
 
+def _registers(nest: Stmt, lanes: frozenset[Var], flat: FlatIndices) -> dict[Buffer, int]:
+    """Lanes of the nest's register and private buffers; 0 for arrays, as are those whose words are
+    read."""
+    written = {block.buffer for block in blocks(nest)}
+    words = {b.name for block in blocks(nest) for b in touched(block) if b not in written}
+    own = sorted((b for b in written if b.scope in ("register", "private")), key=str)
+    return {b: 0 if b.name in words else register_lanes(nest, b, lanes, flat) for b in own}
+
+
 def _home(nest: Stmt, buffer: Buffer) -> For | None:
-    """The innermost loop with a scope of its own around every use of a buffer."""
-    around = [path for block, path in paths(nest) if buffer in touched(block)]
+    """The innermost loop with a scope of its own around every use of a buffer, or of its words."""
+    around = [
+        path for block, path in paths(nest) if any(b.name == buffer.name for b in touched(block))
+    ]
     home: For | None = None
     for level in zip(*around, strict=False):
         if any(loop is not level[0] for loop in level):

@@ -108,7 +108,7 @@ class Frame:
 
     def _memory_of(self, buffer: Buffer) -> Memory:
         dtype = buffer.dtype.compute if buffer.scope == "private" else buffer.dtype
-        if buffer.scope == "local" or tile_type(dtype):  # others touch element after element
+        if buffer.scope in ("local", "private") or tile_type(dtype):  # others touch its elements
             dtype = dtype.element
         image = self.images.get(buffer.name) if buffer.scope == "constant" else None
         return Memory(self.names.of(buffer.name), dtype, buffer.scope, image)

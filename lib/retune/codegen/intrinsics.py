@@ -66,6 +66,7 @@ from retune.intrinsics import (
     match,
     mismatch,
 )
+from retune.intrinsics.matching import read_as
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
     Buffer,
@@ -80,7 +81,6 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
-from retune.ir.flat import elements
 from retune.ir.simplify import from_polynomial, polynomial, simplify
 from retune.ir.stmt import (
     Block,
@@ -128,12 +128,6 @@ def _matched(nest: Stmt, loop: For) -> Match:
 
 def _replaced(nest: Stmt, loop: For, new: Stmt) -> Stmt:
     return rewrite(nest, lambda node: new if node is loop else None)
-
-
-def _read_as(load: Load, dtype: DType, index: Expr, width: int = 1) -> Load:
-    """What lies there by values of another type, of so many elements each."""
-    size = as_expr(-(-elements(load.buffer) // width))
-    return Load(Buffer(load.buffer.name, (size,), dtype, load.buffer.scope), (index,))
 
 
 def _divided(index: Expr, unit: int) -> Expr:
@@ -191,10 +185,10 @@ def signature_of(packs: Sequence[Expr | Value], lanes: int = 1) -> Signature:
 
 def _lane_call(found: Match) -> Block:
     packs: list[Expr] = []
-    for number, (load, operand) in enumerate(zip(found.reads, found.entry.operands, strict=True)):
-        index = found.pack(number)
-        assert index is not None, "`mismatch` has asked"
-        packs.append(_read_as(load, packed(load.buffer.dtype, operand.pack), index, operand.pack))
+    for number in range(len(found.operands)):
+        pack = found.pack(number)
+        assert pack is not None, "`mismatch` has asked"
+        packs.append(pack)
     return replace(
         found.block, value=Call(found.entry.name, tuple(packs), found.block.buffer.dtype)
     )
@@ -241,7 +235,7 @@ def _shares(found: Match, items: tuple[Var, Var], number: int) -> Iterable[Expr]
         theirs[axis] = substitute(fragment.row, places)
     for step in fragment.steps:
         at = _divided(found.at_step(number, substitute(step, places), theirs), operand.pack)
-        pack: Expr = _read_as(load, dtype, at, operand.pack)
+        pack: Expr = read_as(load, dtype, at, operand.pack)
         if (choice := found.mask(number)) is not None:
             assert isinstance(choice.otherwise, Const), "it was matched so"
             filled = Const(_word_of(choice.otherwise.value, load.buffer.dtype), dtype)
@@ -338,7 +332,7 @@ class _TileCalls:
             place = self._found.tile(number)
             assert place is not None, "`mismatch` has asked"
             kind = self._tile(load.buffer.dtype, self._found.wanted(number).indices, place)
-            yield _read_as(load, kind, place.origin)
+            yield read_as(load, kind, place.origin)
 
 
 def _nested(loops: Sequence[For], block: Block, suffix: str) -> Stmt:

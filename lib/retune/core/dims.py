@@ -224,12 +224,12 @@ class Dim(_Number):
     @property
     def least(self) -> int:
         """A lower bound over all sizes; exact where each size occurs once."""
-        return _bounds(self, _whole)[0]
+        return _whole_bounds(self.terms)[0]
 
     @property
     def most(self) -> int:
         """An upper bound over all sizes; exact where each size occurs once."""
-        return _bounds(self, _whole)[1]
+        return _whole_bounds(self.terms)[1]
 
     def __str__(self) -> str:
         """Python's text of it, which is a content key as well."""
@@ -655,7 +655,7 @@ def _normal(terms: Mapping[Monomial, int]) -> int | Dim:
     kept = {m: c for m, c in terms.items() if c}
     if not kept.keys() - {()}:
         return kept.get((), 0)
-    return Dim(tuple(sorted(kept.items(), key=_order)))
+    return Dim(tuple(kept.items() if len(kept) == 1 else sorted(kept.items(), key=_order)))
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[bool, bool, str]:
@@ -674,6 +674,8 @@ def _sum(a: int | Dim, b: int | Dim, factor: int) -> int | Dim:
 
 
 def _product(a: int | Dim, b: int | Dim) -> int | Dim:
+    if isinstance(a, Dim) and not isinstance(b, Dim):
+        return Dim(tuple((monomial, c * b) for monomial, c in a.terms)) if b else 0
     total: dict[Monomial, int] = {}
     for (left, p), (right, q) in product(_terms(a).items(), _terms(b).items()):
         monomial = tuple(sorted((*left, *right), key=str))
@@ -774,6 +776,12 @@ def _atom_at(atom: Atom, values: SizeValues) -> int:
 
 def _whole(size: Size) -> Ends:
     return size.least, size.most
+
+
+@lru_cache(maxsize=1 << 12)
+def _whole_bounds(terms: Terms) -> Ends:
+    """Those over all sizes: a plan asks them of few extents, many times."""
+    return _bounds(Dim(terms), _whole)
 
 
 def _bounds(dim: int, of: EndsOf) -> Ends:

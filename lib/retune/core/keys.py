@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,19 @@ def content_key(*values: object) -> str:
     return digest.hexdigest()
 
 
+@lru_cache(maxsize=1 << 12)
+def _text_key(text: str) -> str:
+    """The content key of a text: mappings are sorted by those of their keys."""
+    return hashlib.blake2b(_plain(text), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _plain(value: object) -> bytes:
+    """The canonical bytes of None, or of a bool, a number or a text."""
+    text = repr(value).encode()
+    kind = str if isinstance(value, str) else type(value)  # an element type is its name
+    return b"%s%d:%s" % (kind.__name__[0].encode(), len(text), text)
+
+
 def short_key(key: str) -> str:
     """The digits of a content key that names show: tasks of one store differ in them."""
     return key[:_SHOWN_DIGITS]
@@ -52,10 +66,7 @@ def file_key(path: Path) -> str:
 def _canonical(value: object) -> Iterator[bytes | memoryview]:
     match value:
         case None | bool() | int() | float() | str() if not isinstance(value, enum.Enum):
-            text = repr(value).encode()
-            kind = str if isinstance(value, str) else type(value)  # an element type is its name
-            yield b"%s%d:" % (kind.__name__[0].encode(), len(text))
-            yield text
+            yield _plain(value)
         case bytes():
             yield b"y%d:" % len(value)
             yield value
@@ -80,7 +91,10 @@ def _canonical(value: object) -> Iterator[bytes | memoryview]:
             yield from _canonical(sorted(content_key(item) for item in value))  # pyright: ignore
         case Mapping():
             yield b"m"
-            items = [(content_key(k), k, v) for k, v in value.items()]  # pyright: ignore
+            items = [
+                (_text_key(k) if type(k) is str else content_key(k), k, v)  # pyright: ignore
+                for k, v in value.items()  # pyright: ignore
+            ]
             for _, key, item in sorted(items, key=lambda entry: entry[0]):
                 yield from _canonical((key, item))
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -14,6 +14,7 @@ from retune.core.dims import Dim, Size, SizeValues, is_fixed, sizes_of
 from retune.core.dtypes import INT64, NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import InputError, ModelError
 from retune.core.keys import content_key
+from retune.core.states import State
 from retune.ops.extents import (
     EXTENTS,
     array_of_extents,
@@ -84,6 +85,9 @@ class Graph(Subgraph):
     )
     """Inputs whose elements are stated, as numbers or Dims: what says how long a slice is, or an
     image. Bodies of loops have none, so that it is no part of their contents; `key` has it."""
+    states: tuple[State, ...] = field(default=(), compare=False)
+    """Inputs that are outputs in the next call; bodies of loops have none. What grows does so along
+    its first axis here."""
     ends: frozenset[str] = field(init=False, compare=False, repr=False)
     """The outputs, for passes that ask of each value whether it is one."""
 
@@ -100,6 +104,7 @@ class Graph(Subgraph):
             {name: str(entry) for name, entry in self.types.items()},
             dict(self.constants),
             *([dict(self.values)] if self.values else []),
+            *([("states", self.states)] if self.states else []),
         )
 
     @property
@@ -317,6 +322,8 @@ class GraphBuilder:
         """Those that no node has read: what they are computed by."""
         self._inputs: list[str] = []
         self._values: dict[str, tuple[int, ...]] = {}
+        self.states: tuple[State, ...] = ()
+        """Inputs of the graph that are outputs in the next call."""
         self._nodes: list[Node] = []
         self._fold = fold
         self._reserved = set(reserved)
@@ -371,6 +378,7 @@ class GraphBuilder:
         """The inputs and constants of a valid graph are those of this one, which had none."""
         self._inputs += graph.inputs
         self._values.update(graph.values)
+        self.states = graph.states
         self.constants.update(graph.constants)
         self.types.update((name, graph.types[name]) for name in (*graph.inputs, *graph.constants))
 
@@ -485,6 +493,7 @@ class GraphBuilder:
             types=self.types,
             constants=self.constants,
             values=self._values,
+            states=self.states,
         )
         return without_dead(graph)
 
@@ -520,4 +529,5 @@ def without_dead(graph: Graph) -> Graph:
         types={name: entry for name, entry in graph.types.items() if name in alive},
         constants={name: array for name, array in graph.constants.items() if name in needed},
         values=graph.values,
+        states=graph.states,
     )

@@ -148,6 +148,11 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
         types={names.get(value, value): entry for value, entry in graph.types.items()},
         constants={names.get(value, value): array for value, array in graph.constants.items()},
         values={names.get(value, value): entry for value, entry in graph.values.items()},
+        states=tuple(
+            replace(each, input=new_input, output=new_output)
+            for each in graph.states
+            for new_input, new_output in [_new((each.input, each.output), names)]
+        ),
     )
 
 

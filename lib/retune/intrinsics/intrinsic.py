@@ -32,6 +32,8 @@ FIRST, SECOND = Var("item.first"), Var("item.second")
 _LETTER = {UINT8: "u", INT8: "s", INT7: "n", BFLOAT16: "b"}
 """Type -> its letter in a function's name: unsigned, signed, narrow, brain. Others: their names."""
 _LANES = (1, 2, 4, 8, 16)
+_WORD = 4
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,12 @@ class Intrinsic:
         shape = () if lane else (self.m, self.n)
         names = () if lane else ("i", "j")
         return compute("y", shape, element, [a, b], reduce=[steps, *near], axes=names)
+
+    @property
+    def bytes(self) -> bool:
+        """Whether it takes packs of four bytes in vector lanes, which may be parts of words."""
+        four = all(o.pack * o.dtypes[0].itemsize == _WORD for o in self.operands)
+        return four and self.operands[0].dtypes[0] == UINT8 and self.residence == "vector lane"
 
     @property
     def op(self) -> Compute:

@@ -3,11 +3,14 @@
 `match` takes a loop nest apart by the intrinsic's pattern: as many loops, of its extents, around
 one block, whose value is the pattern's with reads of its operands in place. `mismatch` says besides
 whether the elements of each pack lie side by side, for buffers whose order is settled.
+
+A byte may also be a part of a word that is read, as packed weights have them: `Part`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from retune.core.dtypes import INT32, UINT8, DType, packed
 from retune.intrinsics.intrinsic import Intrinsic, Signature
 from retune.ir.expr import (
     Binary,
@@ -20,17 +23,66 @@ from retune.ir.expr import (
     Scope,
     Select,
     Var,
+    as_expr,
+    binary,
+    bitcast,
     const,
     loads,
     substitute,
     variables,
     walk,
 )
-from retune.ir.flat import flat_index, flat_terms
+from retune.ir.flat import elements, flat_index, flat_terms
 from retune.ir.simplify import Polynomial, from_polynomial, polynomial, simplify
 from retune.ir.stmt import Block, For, Stmt, blocks, loops, paths
 
 _COMMUTATIVE = ("add", "mul", "min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bits of a word of memory: `word >> shift & mask`, at most a byte of an int32.
+
+    The same bits of each byte are a pack of bytes, without a sign: `(word >> rest) & mask` in all.
+    """
+
+    word: Load
+    shift: Expr
+    mask: int
+
+    @staticmethod
+    def of(value: Expr) -> "Part | None":
+        """The part that a value is; None for others."""
+        match value:
+            case Binary("bitand", Binary("shr", Load() as word, shift), Const(mask)):
+                fits = word.buffer.dtype is INT32 and not loads(shift) and 0 < int(mask) <= _BYTE
+                return Part(word, shift, int(mask)) if fits else None
+            case _:
+                return None
+
+    def pack(self, along: Var) -> Expr | None:
+        """The four parts for each value of `along`, one in each byte; None where they are not."""
+        terms = polynomial(self.shift)
+        if along in self.word_variables or terms.pop((along,), 0) != _BITS:
+            return None
+        if any(along in variables(atom) for monomial in terms for atom in monomial):
+            return None
+        mask = self.mask * 0x01010101
+        kept = mask - (1 << 32) * (mask >> 31)
+        moved = binary("shr", self.word, from_polynomial(terms))
+        return bitcast(binary("bitand", moved, const(kept)), packed(UINT8, _BITS // 2))
+
+    @property
+    def word_variables(self) -> frozenset[Var]:
+        """What chooses the word."""
+        return frozenset(v for index in self.word.indices for v in variables(index))
+
+
+_BITS = 8
+_BYTE = 255
+
+Operand = Load | Part
+"""What an element of an operand may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +93,28 @@ class Match:
     block: Block
     loops: Mapping[Var, Var]
     """The pattern's axis -> the loop's variable."""
-    reads: tuple[Load, ...]
-    """Of the operands, in the intrinsic's order."""
+    operands: tuple[Operand, ...]
+    """In the intrinsic's order."""
+
+    @property
+    def reads(self) -> tuple[Load, ...]:
+        """Of the operands, in the intrinsic's order."""
+        return tuple(o if isinstance(o, Load) else o.word for o in self.operands)
 
     def signature(self, lanes: int = 1) -> Signature:
         """Of the function that computes it in so many lanes."""
-        return Signature(tuple(load.buffer.dtype for load in self.reads), lanes)
+        return Signature(tuple(map(_element_type, self.operands)), lanes)
 
     def pack(self, number: int) -> Expr | None:
-        """Number of the pack that an operand's elements are in; None where they are not in one."""
-        along = self.loops[self.entry.axes[-1].var]
-        return pack_index(self.reads[number], along, self.entry.operands[number].pack)
+        """The pack that an operand's elements are in; None where they are not in one."""
+        along, operand = self.loops[self.entry.axes[-1].var], self.operands[number]
+        if isinstance(operand, Part):
+            return operand.pack(along)
+        width = self.entry.operands[number].pack
+        index = pack_index(operand, along, width)
+        if index is None:
+            return None
+        return read_as(operand, packed(operand.buffer.dtype, width), index, width)
 
     def tile(self, number: int) -> "TileIndex | None":
         """Where the tile of an operand lies; None where it does not lie as the pattern's."""
@@ -183,7 +246,7 @@ def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match 
     return next((one for one in every if all(map(one.lies, range(len(one.reads))))), every[0])
 
 
-_Bound = Mapping[str, Load]
+_Bound = Mapping[str, Operand]
 """Name of an operand -> what is read for it."""
 
 
@@ -196,6 +259,10 @@ def _bindings(
             operand = next(o for o in entry.operands if o.name == buffer.name)
             if value.buffer.dtype in operand.dtypes and bound.get(operand.name, value) == value:
                 yield {**bound, operand.name: value}
+        case Cast(Load(buffer), dtype), Binary() if entry.bytes and value.dtype == dtype:
+            part, operand = Part.of(value), next(o for o in entry.operands if o.name == buffer.name)
+            if part and UINT8 in operand.dtypes and bound.get(operand.name, part) == part:
+                yield {**bound, operand.name: part}
         case Load(), Select(_, Load() as read, Const()) if entry.warp is not None:
             yield from _bindings(pattern, read, entry, axes, bound)
         case Binary(op, a, b), Binary(other, c, d) if op == other:
@@ -214,6 +281,10 @@ def _bindings(
         case _:
             if pattern == value:
                 yield bound
+
+
+def _element_type(operand: Operand) -> DType:
+    return UINT8 if isinstance(operand, Part) else operand.buffer.dtype
 
 
 def _each(
@@ -248,7 +319,8 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
                 "pack a constant"
             )
         other = _touched_by_elements(entry, nest, loop, load.buffer)
-        if other and load.buffer.scope != "local":
+        own = load.buffer.scope == "private" and load.buffer.dtype.itemsize == 1
+        if other and load.buffer.scope != "local" and not own:  # bytes may be read as anything
             return f"{load.buffer} is read by packs, but {other} of the same nest touches its bytes"
     return ""
 
@@ -331,6 +403,12 @@ def _tile_index(
     if not own.isdisjoint(v for monomial in rest for atom in monomial for v in variables(atom)):
         return None
     return TileIndex(from_polynomial(rest), pitch)
+
+
+def read_as(load: Load, dtype: DType, index: Expr, width: int = 1) -> Load:
+    """What lies there by values of another type, of so many elements each."""
+    size = as_expr(-(-elements(load.buffer) // width))
+    return Load(Buffer(load.buffer.name, (size,), dtype, load.buffer.scope), (index,))
 
 
 def pack_index(load: Load, along: Var, width: int) -> Expr | None:

@@ -1,68 +1,188 @@
 """Weights of 2, 4 or 8 bits that stay packed: `dense_blocks` multiplies, `gather_blocks` looks up.
 
-Quantized values are packed into bytes, the first ones in the lowest bits. A row of a weight has
-blocks of them, each with a scale and a zero point of its own: a quantized value q stands for
-(q - zero point) * scale.
+A row of a weight has blocks of quantized values, each with a scale and a zero point of its own: a
+quantized value q stands for (q - zero point) * scale. Tables have them packed into bytes, the first
+ones in the lowest bits. Weights of products have them packed into int32 words, so that what one
+shift and one mask leave of a word are four neighbours, one in each byte, as instructions for
+products of bytes read them: with four bits, nibble 2*b + h of a word is its value 4*h + b.
+
+Rows may be quantized to int8 as well, block by block, while a network runs: then products are of
+integers, and exact inside of a block.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from retune.core.dtypes import INT32, UINT8, Array, TensorType
-from retune.ir.expr import Expr, binary, cast, const, select
-from retune.ir.te import Tensor, reduce_axis
+from retune.core.dtypes import INT8, INT32, UINT8, Array, TensorType
+from retune.ir.expr import Expr, Load, binary, cast, const, maximum, select
+from retune.ir.functions import call
+from retune.ir.te import Axis, Tensor, reduce_axis
 from retune.ops.indexing import INDEX_TYPES
 from retune.ops.registry import Attrs, OpCall, integer, op, present
 from retune.ops.shapes import require
 
 BITS = (2, 4, 8)
+_BYTES = 4
+"""Of a word."""
+_MOST = 127
+"""The largest quantized value of a row."""
 
 
 def _infer_dense(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, quantized, scale = (present(types, index) for index in range(3))
-    zero, bits = present(types, 3), integer(attrs, "bits")
+    zero, bits = types[3] if len(types) > 3 else None, integer(attrs, "bits")
     require(
         bits in BITS
-        and quantized.dtype == UINT8
+        and quantized.dtype == INT32
         and len(quantized.shape) == 3
         and len(data.shape) == 2
-        and data.shape[1] == quantized.shape[1] * quantized.shape[2] * (8 // bits)
-        and scale.shape == zero.shape == quantized.shape[:2]
+        and data.shape[1] == quantized.shape[1] * quantized.shape[2] * (32 // bits)
+        and scale.shape == quantized.shape[:2]
         and scale.dtype == data.dtype
-        and zero.dtype in (UINT8, data.dtype),
+        and (zero is None or (zero.shape == scale.shape and zero.dtype in (UINT8, data.dtype)))
+        and attrs.get("rows", data.dtype) in (data.dtype, INT8),
         lambda: (
             f"dense_blocks of {data}, {quantized} of {bits} bits, scales {scale}, zero points "
-            f"{zero}: expected [n, k], uint8 [m, blocks, bytes] of k values, and twice [m, blocks]"
+            f"{zero}: expected [n, k], int32 [m, blocks, words] of k values, and twice [m, blocks]"
         ),
     )
     return (TensorType((data.shape[0], quantized.shape[0]), data.dtype),)
 
 
 def _dense(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    data, quantized, scale, zero = (present(arrays, index) for index in range(4))
-    whole = unpacked(quantized, integer(attrs, "bits")).astype(data.dtype)
+    data, quantized, scale = (present(arrays, index) for index in range(3))
+    whole = from_words(quantized, integer(attrs, "bits")).astype(data.dtype)
+    zero = present(arrays, 3) if len(arrays) > 3 else np.full_like(scale, middle(attrs))
     weight = (whole - zero[..., None].astype(data.dtype)) * scale[..., None]
+    if attrs.get("rows") == INT8:
+        data = _rounded(data, scale.shape[1])
     return (data @ weight.reshape(len(quantized), -1).T,)
+
+
+def _rounded(data: Array, blocks: int) -> Array:
+    """The rows as they are after quantization to int8, block by block."""
+    parts = data.reshape(len(data), blocks, -1)
+    largest = np.abs(parts).max(-1, keepdims=True)
+    factor = np.divide(_MOST, largest, out=np.zeros_like(largest), where=largest > 0)
+    return (np.rint(parts * factor) * (largest * data.dtype.type(1 / _MOST))).reshape(data.shape)
+
+
+def middle(attrs: Attrs) -> int:
+    """The zero point of symmetric weights."""
+    return 1 << (integer(attrs, "bits") - 1)
 
 
 @op("dense_blocks", kind="heavy", infer=_infer_dense, numpy=_dense)
 def dense_blocks(c: OpCall) -> Tensor:
     """T(i, j) += data[i, k] * (q(j, k) - zero[j, block]) * scale[j, block], k of a block."""
-    data, quantized, scale, zero = c.inputs
-    bits, dtype = integer(c.attrs, "bits"), c.output.dtype
-    each = 8 // bits
-    block = reduce_axis("block", quantized.shape[1])
-    byte = reduce_axis("byte", quantized.shape[2])
-    part = reduce_axis("part", each)
+    return _integers(c) if c.attrs.get("rows") == INT8 else _floats(c)
+
+
+def _floats(c: OpCall) -> Tensor:
+    data, quantized, scale, *_ = c.inputs
+    dtype = c.output.dtype
+    block, steps = reduce_axis("block", quantized.shape[1]), _steps(c)
 
     def body(i: Expr, j: Expr) -> Expr:
-        k = (block.var * quantized.shape[2] + byte.var) * each + part.var
-        value = _quantized_value(quantized[j, block.var, byte.var], part.var, bits)
-        less = cast(value, dtype) - cast(zero[j, block.var], dtype)
-        return data[i, k] * (less * scale[j, block.var])
+        value = cast(_of_word(quantized[j, block.var, steps[0].var], steps, c), dtype)
+        k = block.var * _length(c) + _place(steps)
+        return data[i, k] * ((value - _zero(c, j, block.var)) * scale[j, block.var])
 
-    return c.stage(body, reduce=[block, byte, part])
+    return c.stage(body, reduce=[block, *steps])
+
+
+def _integers(c: OpCall) -> Tensor:
+    """T(i, j) += (products(i, block, j) - zero * sums(i, block)) * (scale * the row's own scale).
+
+    Products and sums are those of the quantized rows in a block.
+    """
+    data, quantized, scale, *zeros = c.inputs
+    (rows, _), (count, blocks, _), length = data.shape, quantized.shape, _length(c)
+    near, steps, dtype = reduce_axis("k", length), _steps(c), c.output.dtype
+    largest = c.stage(
+        lambda i, block: call("abs", data[i, block * length + near.var]),
+        [data], stem="T_largest", shape=(rows, blocks), reduce=[near], reducer="max",
+    )  # fmt: skip
+
+    def quantized_row(i: Expr, block: Expr, k: Expr) -> Expr:
+        most = largest[i, block]
+        factor = select(maximum(most, 0.0) > 0.0, const(_MOST, dtype) / most, const(0.0, dtype))
+        return cast(call("round", data[i, block * length + k] * factor), INT8)
+
+    row = c.stage(
+        quantized_row, [data, largest], stem="T_quantized", shape=(rows, blocks, length)
+    )  # fmt: skip
+    total = c.stage(
+        lambda i, block: cast(row[i, block, near.var], INT32),
+        [row], stem="T_sums", shape=(rows, blocks), reduce=[near],
+    )  # fmt: skip
+
+    def product(i: Expr, block: Expr, j: Expr) -> Expr:
+        value = _of_word(quantized[j, block, steps[0].var], steps, c)
+        return value * cast(row[i, block, _place(steps)], INT32)
+
+    products = c.stage(
+        product, [quantized, row], stem="T_products", shape=(rows, blocks, count), reduce=steps
+    )
+    own = reduce_axis("block", blocks)
+
+    def body(i: Expr, j: Expr) -> Expr:
+        at = own.var
+        less = cast(products[i, at, j], dtype) - _zero(c, j, at) * cast(total[i, at], dtype)
+        return less * (scale[j, at] * (largest[i, at] * (1 / _MOST)))
+
+    return c.stage(body, [products, total, largest, scale, *zeros], reduce=[own])
+
+
+def _length(c: OpCall) -> int:
+    """Values of a block."""
+    return c.inputs[1].shape[2] * (32 // integer(c.attrs, "bits"))
+
+
+def _steps(c: OpCall) -> list[Axis]:
+    """Over the words of a block, and over what lies in a word: masks, and the bytes of each."""
+    parts = [reduce_axis("part", 8 // integer(c.attrs, "bits")), reduce_axis("byte", _BYTES)]
+    return [reduce_axis("word", c.inputs[1].shape[2]), *(p for p in parts if p.extent > 1)]
+
+
+def _place(steps: Sequence[Axis]) -> Expr:
+    """The number of a value in its block."""
+    place: Expr = const(0)
+    for axis in steps:
+        place = place * axis.extent + axis.var
+    return place
+
+
+def _of_word(word: Load, steps: Sequence[Axis], c: OpCall) -> Expr:
+    """The quantized value of a step. int32"""
+    bits = integer(c.attrs, "bits")
+    shift = steps[-1].var * 8
+    if len(steps) > 2:
+        shift = shift + steps[1].var * bits
+    return binary("bitand", binary("shr", word, shift), const((1 << bits) - 1, INT32))
+
+
+def _zero(c: OpCall, j: Expr, block: Expr) -> Expr:
+    """The zero point of a block."""
+    stored = c.inputs[3][j, block] if len(c.inputs) > 3 else const(middle(c.attrs))
+    return cast(stored, c.output.dtype)
+
+
+def to_words(values: Array, bits: int) -> Array:
+    """Quantized values, one byte each, packed along the last dimension. int32"""
+    apart = values.reshape(*values.shape[:-1], -1, 8 // bits, _BYTES).astype(np.uint8)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    whole = np.bitwise_or.reduce(apart << shifts[:, None], axis=-2)
+    return np.ascontiguousarray(whole).view("<i4")[..., 0]
+
+
+def from_words(words: Array, bits: int) -> Array:
+    """The inverse of `to_words`. uint8"""
+    apart = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 1, _BYTES)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (apart >> shifts[:, None]) & np.uint8((1 << bits) - 1)
+    return parts.reshape(*words.shape[:-1], -1)
 
 
 def unpacked(quantized: Array, bits: int) -> Array:

@@ -24,6 +24,7 @@ from retune.graph.passes.pipeline import (
     passes_for,
 )
 from retune.graph.passes.precision import Precision
+from retune.graph.passes.states import with_states
 from retune.graph.quantize.recipe import quantized
 from retune.pipeline.manifest import ImportManifest, OutputLabels, TaskManifest, ValueInfo
 from retune.pipeline.precision import precision_from, precision_named, stage_precision
@@ -86,6 +87,7 @@ def import_network(
     *,
     values: Shapes | None = None,
     max_error: float = DEFAULT_MAX_ERROR,
+    states: tuple[str, ...] = (),
     precision: Precision = FLOAT32_PRECISION,
     quantizing: Quantizing | None = None,
 ) -> ImportedNetwork:
@@ -93,6 +95,7 @@ def import_network(
 
     Models that are built rather than read are stored in `cache` (default: the RETUNE_CACHE folder).
     `values` are what the elements of inputs are, in order.
+    `states` are inputs that are outputs of the call before, see `core.states`.
     `max_error` is the largest error of a layer, as a part of its output's range. `precision` says
     which types lie between kernels. By `quantizing`, integers are made of it.
 
@@ -105,7 +108,7 @@ def import_network(
     versions = tuple(_version(file) for file in (path, *beside))
     stated = tuple(sorted(own.items())), tuple(sorted((values or {}).items()))
     with HOST.working():
-        made = _Importing(layout, max_error, precision, quantizing)
+        made = _Importing(layout, max_error, states, precision, quantizing)
         return _import(path, versions, stated, made)
 
 
@@ -149,6 +152,7 @@ class _Importing:
 
     layout: str
     max_error: float
+    states: tuple[str, ...]
     precision: Precision
     quantizing: Quantizing | None
 
@@ -167,6 +171,7 @@ class _Importing:
 
     def _extracted(self, path: Path, stated: OpenInputs, *, counts: bool) -> Network:
         graph = load_file(path, stated.shapes, stated.values, counts=counts)
+        graph = with_states(graph, self.states)
         if len(graph.nodes) >= _MANY_NODES:
             text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
             tell(TuneEvent(stage="import", text=text))
@@ -219,6 +224,7 @@ def _open(request: TuneRequest, precision: Precision, recipe: str = "") -> Impor
         Path(request.work),
         values=stated.values,
         max_error=request.max_error,
+        states=request.states,
         precision=precision,
         quantizing=_quantizing(request, recipe),
     )
@@ -255,7 +261,11 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
     the path of what makes integers of it; empty: it is as its file has it.
     """
     importing = _Importing(
-        request.layout, request.max_error, precision_of(request), _quantizing(request, recipe)
+        request.layout,
+        request.max_error,
+        request.states,
+        precision_of(request),
+        _quantizing(request, recipe),
     )
     with HOST.working():
         return importing.network(model_file(request), opened(request).at_hand).network
@@ -270,6 +280,8 @@ def _import_inputs(request: TuneRequest) -> Inputs:
     inputs: Inputs = (contents, *stated, request.layout, half)
     if stored := sorted(_small_floats(path, _version(path)) & spec.stored):
         inputs += (stored,)
+    if request.states:
+        inputs += (("states", request.states),)
     named = request.lowered and request.precision != MIXED  # which follows from float32
     return (*inputs, request.precision) if named else inputs
 
@@ -290,6 +302,9 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     precision = _stated_precision(request)
     imported = _open(request, precision)
     graph = imported.network.graph
+    if graph.states:
+        named = ", ".join(map(str, graph.states))
+        tell(TuneEvent(stage="import", text=f"states: {named} (--state none: none of them)"))
     inputs = {name: graph.types[name] for name in graph.inputs}
     passes = passes_for(order_of(request.layout), precision=precision)
     return ImportManifest(

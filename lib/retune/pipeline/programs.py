@@ -65,7 +65,7 @@ def stage_compile_programs(
     element type, or if too many programs would be needed; RecordError if a record is gone.
     """
     spec = spec_of(request.device)
-    programs = _Programs(request, network, chosen, spec, variant)
+    programs = _Programs(request, network, choices_apart(chosen), spec, variant)
     traced, plan = _planned(programs)
     plan = write_best_form(plan, folder / MODULE, request.device)
     return replace(
@@ -81,7 +81,8 @@ def planned_programs(
     request: TuneRequest, network: ImportManifest, chosen: Chosen, variant: Variant
 ) -> NetworkPlan:
     """The plan of what was selected at some sizes. Raises: as `stage_compile_programs`."""
-    return _planned(_Programs(request, network, chosen, spec_of(request.device), variant))[1]
+    spec, apart = spec_of(request.device), choices_apart(chosen)
+    return _planned(_Programs(request, network, apart, spec, variant))[1]
 
 
 def _planned(programs: "_Programs") -> tuple[Sequence[Traced[NetworkPlan]], NetworkPlan]:
@@ -90,6 +91,27 @@ def _planned(programs: "_Programs") -> tuple[Sequence[Traced[NetworkPlan]], Netw
     with HOST.working():
         traced = covering(sizes(programs.request), tuned, programs.trace)
         return traced, _joined(programs.network, traced)
+
+
+def choices_apart(chosen: Chosen) -> Chosen:
+    """Those that have programs of their own: of equal choices, the one at the largest sizes.
+
+    Where nothing was measured, choices are equal: schedules are chosen by estimates over all sizes
+    that a program serves, and one program for many sizes is smaller and loads faster than several.
+    Sizes of one stay apart, as their loops are gone.
+    """
+    found: list[SizeSelection] = []
+    for each in chosen:
+        same = (n for n, other in enumerate(found) if _is_like(other, each))
+        if (number := next(same, None)) is not None:
+            del found[number]
+        found.append(each)
+    return tuple(found)
+
+
+def _is_like(a: SizeSelection, b: SizeSelection) -> bool:
+    ones = ({name for name, value in each.values if value == 1} for each in (a, b))
+    return a.selection == b.selection and next(ones) == next(ones)
 
 
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:

@@ -75,21 +75,33 @@ REMOVED: Mapping[str, str] = {"layout_solver": SOLVER_REMOVED}
 """Field of earlier versions -> what to do without it."""
 EARLIER = (*RENAMED, *REMOVED)
 
-_HELP, _CONVERTER = "help", "converter"
+Group = Literal[
+    "", "Search", "Measurement", "Inputs and samples", "Accuracy", "Quantization", "Publishing",
+    "Folders", "Device limits and farm",
+]  # fmt: skip
+"""What options are shown under, in this order; those without a group come first."""
+
+_HELP, _CONVERTER, _GROUP = "help", "converter", "group"
 
 
 @overload
 def option(text: str, *, converter: Callable[[S], T], kw_only: bool = ...) -> T: ...
 @overload
-def option(text: str, *, converter: Callable[[S], T], default: S) -> T: ...
+def option(text: str, *, converter: Callable[[S], T], default: S, group: Group = "Search") -> T: ...
 @overload
-def option(text: str, *, default: T) -> T: ...
-def option(text: str, *, converter: Callable[[Any], object] | None = None, **given: Any) -> Any:
+def option(text: str, *, default: T, group: Group = "Search") -> T: ...
+def option(
+    text: str,
+    *,
+    converter: Callable[[Any], object] | None = None,
+    group: Group = "Search",
+    **given: Any,
+) -> Any:
     """A field of a request: its help begins with what it sets. Choices follow from a Literal.
 
     `converter` makes the value of what callers may write.
     """
-    return field(metadata={_HELP: text, _CONVERTER: converter}, **given)
+    return field(metadata={_HELP: text, _CONVERTER: converter, _GROUP: group}, **given)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, field))
@@ -116,6 +128,11 @@ def _shapes(value: ShapesGiven | None) -> Shapes:
 
 def _values(value: ShapesGiven | None) -> Shapes:
     return _stated("values", value)
+
+
+def _states(value: Sequence[str] | str | None) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else (value or ())
+    return tuple(sorted(texts))
 
 
 def _stated(what: Literal["shapes", "values"], value: ShapesGiven | None) -> Shapes:
@@ -207,20 +224,25 @@ class TuneRequest:
         "Record store, a folder; by default the one that RETUNE_RECORDS names",
         converter=_records,
         default=None,
+        group="Folders",
     )
     work: str = option(
         "Work folder, for outputs of stages; by default the one that RETUNE_CACHE names",
         converter=_work,
         default=None,
+        group="Folders",
     )
     device: str = option(
-        "Device: one of `retune devices`, or farm:KEY for boards of a farm", default="pocl"
+        "Device: one of `retune devices`, or farm:KEY for boards of a farm",
+        default="pocl",
+        group="",
     )
     effort: Effort | None = option(
         "Search effort. none: default schedules; quick: at most 20 s of measuring; full: until "
         "less than 1 % of the network's time is expected to be saved; exhaustive: the whole "
         "budget. By default exhaustive if `trials` or `minutes` are given, otherwise full",
         default=None,
+        group="",
     )
     trials: Count | None = option(
         "Number of measurements, over all tasks; 0 compiles with existing records. By default "
@@ -231,6 +253,7 @@ class TuneRequest:
         f"Measuring time, in minutes; by default {DEFAULT_MINUTES:g}, or no limit if `trials` are "
         "given",
         default=None,
+        group="",
     )
     tuner: TunerName = option("Tuner that proposes candidates", default=DEFAULT_TUNER)
     task_scheduler: TaskSchedulerName = option(
@@ -243,24 +266,33 @@ class TuneRequest:
         "Number of measurements of a task at most; by default `trials` and `minutes` alone limit "
         "them",
         default=None,
+        group="Search",
     )
     repeats: Annotated[int, Meta(ge=1, le=1000)] | None = option(
-        "Repeats of a measurement; by default 5, and 3 on a GPU", default=None
+        "Repeats of a measurement; by default 5, and 3 on a GPU",
+        default=None,
+        group="Measurement",
     )
     min_repeat_ms: Annotated[float, Meta(gt=0, le=60_000)] | None = option(
         "Least duration of a repeat, in milliseconds: calls are added until it lasts so long; by "
         "default 5, and 1 on a GPU",
         default=None,
+        group="Measurement",
     )
     cooldown: Annotated[float, Meta(ge=0, le=60)] | None = option(
-        "Pause before each repeat, in seconds; by default none", default=None
+        "Pause before each repeat, in seconds; by default none",
+        default=None,
+        group="Measurement",
     )
     build_deadline: Deadline | None = option(
-        "Deadline of building a candidate, in seconds; by default 30", default=None
+        "Deadline of building a candidate, in seconds; by default 30",
+        default=None,
+        group="Measurement",
     )
     run_deadline: Deadline | None = option(
         "Deadline of a launch, in seconds, beside the time of its arithmetic; by default 10",
         default=None,
+        group="Measurement",
     )
     seed: Count = option("Random seed: the same one proposes the same candidates", default=0)
     shapes: Shapes = option(
@@ -268,12 +300,21 @@ class TuneRequest:
         "range such as 1..32",
         converter=_shapes,
         default=None,
+        group="",
     )
     values: Shapes = option(
         "Values of inputs of integers, by input: where a slice ends, the extents of a resized "
         "image, a sampling rate; the bundle serves all of a range such as 1..64",
         converter=_values,
         default=None,
+        group="Inputs and samples",
+    )
+    states: tuple[str, ...] = option(
+        "States: inputs that are outputs of the call before, as INPUT=OUTPUT or past.*=present.*; "
+        "names of usual exporters are recognised, none: they are not",
+        converter=_states,
+        default=None,
+        group="Inputs and samples",
     )
     layout: Layout = option(
         "Activation layout of the network; auto: the fastest by measurement for each activation",
@@ -283,58 +324,71 @@ class TuneRequest:
     max_error: AtLeast0 = option(
         "Largest error of a layer, as a part of its output's range; 0: only direct convolutions",
         default=DEFAULT_MAX_ERROR,
+        group="Accuracy",
     )
     samples: Samples = option(
         "Samples on which the bundle is compared with the oracle: a number of random ones, an .npz "
         "file with an array for each input, or a folder of them",
         converter=_samples,
         default=2,
+        group="Inputs and samples",
     )
     publish: Publish = option(
         "Publishing: replace the published bundle always, or only if the new one is faster",
         default="always",
+        group="Publishing",
     )
     keep: Count = option(
-        "Number of versions kept beside the published one and its predecessor", default=10
+        "Number of versions kept beside the published one and its predecessor",
+        default=10,
+        group="Publishing",
     )
     fail_if_slower_than: PeerName | None = option(
         "Peer that the bundle has to be as fast as: the run fails after publishing if it is "
         "slower; by default none",
         default=None,
+        group="Publishing",
     )
     precision: PrecisionName = option(
         "Precision of a network of float32: the type of what lies between kernels, and of what "
         "products multiply; sums stay in float32. mixed: 16 bits but for layers that need more; "
         "tf32: as float32, since no rule chooses instructions of TF32 yet",
         default=FULL_PRECISION,
+        group="Accuracy",
     )
     max_deviation: AtLeast0 = option(
         "Largest deviation from float32 that mixed precision may cause, as a part of an output's "
         "range",
         default=DEFAULT_MAX_DEVIATION,
+        group="Accuracy",
     )
     quantize: QuantizeSettings | None = option(
         f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
         converter=quantize_settings,
         default=None,
+        group="Quantization",
     )
     pack_start: str = option(
         "Graph packing for an accelerator: the op after which it begins; by default max_pool2d",
         default="",
+        group="Quantization",
     )
     pack_stop: str = option(
         "Graph packing for an accelerator: the op before which it ends; by default global_avg_pool",
         default="",
+        group="Quantization",
     )
     calibration: str = option(
         "Calibration samples: an .npz file, a folder of them, or random",
         converter=_text,
         default="",
+        group="Quantization",
     )
     accuracy_drop: Annotated[float, Meta(ge=0, le=100)] | None = option(
         "Accuracy drop allowed, in points of agreement: the noisiest layers stay in floats until "
         "it is met",
         default=None,
+        group="Quantization",
     )
     campaign: str = option(
         "Campaign name: another name searches on where the same request is done already",
@@ -404,6 +458,7 @@ class Option:
     choices: tuple[str, ...]
     default: Any
     """`...` where a value is required."""
+    group: Group
 
     @property
     def kind(self) -> Any:
@@ -428,6 +483,7 @@ def _option(each: Field[Any], hint: Any) -> Option:
         given=get_type_hints(convert)["value"] if convert else hint,
         choices=choices,
         default=... if each.default is MISSING else each.default,
+        group="" if each.default is MISSING else each.metadata[_GROUP],
     )
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "load_nights", "summary"]
 
+MEASURED = "retune.records.measured"
+"""Logger of each measurement that is kept, at level DEBUG."""
+
 
 def load(
     root: Path | str | None = None, columns: list[str] | None = None, **filters: Filter

@@ -197,3 +197,12 @@ class TuningRecord:
     feature_set: str = ""
     """Name and version of the features' meaning; empty if none are stored."""
     measurement: Measurement
+
+    @property
+    def line(self) -> str:
+        """The measurement for people: what was measured, and its time or why there is none."""
+        measured = self.measurement
+        told = f"{measured.median_us:,.1f} us" if measured.median_us else measured.status
+        reason = f": {' '.join(measured.error.split())}" if measured.error else ""
+        which = f"trial {self.trial}" if self.phase == "search" else self.phase
+        return f"{self.task_name} {self.strategy or self.sketch}, {which}: {told}{reason}"

@@ -26,7 +26,7 @@ from pyarrow import fs
 
 from retune.core.errors import BusyError, InputError, RecordError
 from retune.core.locking import exclusive
-from retune.records import files, index
+from retune.records import MEASURED, files, index
 from retune.records.arrow import (
     FILE_SCHEMA,
     PARTITION_COLUMNS,
@@ -54,6 +54,7 @@ CONDITIONS = (
 """Columns of `tasks` that say under which conditions, beside the device."""
 
 _LOG = logging.getLogger(__name__)
+_MEASURED = logging.getLogger(MEASURED)
 _STALE_S = 3600.0
 _SCAN = ds.ParquetFragmentScanOptions(pre_buffer=False)
 """Columns are read one by one: most files are small, and a query wants few of their columns."""
@@ -104,7 +105,11 @@ class RecordStore:
         values = {"target": first.target, "model": first.model, "date": day}
         folder = files.partition_folder(self.root, values)
         path = folder / files.file_name("part", first.run_id)
-        return files.write_table(to_table(records), path)
+        written = files.write_table(to_table(records), path)
+        if _MEASURED.isEnabledFor(logging.DEBUG):
+            for record in records:
+                _MEASURED.debug("%s", record.line)
+        return written
 
     def scan(
         self,

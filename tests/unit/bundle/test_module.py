@@ -47,6 +47,11 @@ def test_a_run_computes_every_output(module: Module, x: np.ndarray) -> None:
     np.testing.assert_array_equal(out["eight"], (8 * total).reshape(8, 4))
 
 
+def test_a_bundle_without_states_has_no_sessions(module: Module) -> None:
+    with pytest.raises(InputError, match="expected states, got none; compile the model with"):
+        module.session()
+
+
 def test_outputs_of_two_runs_are_arrays_of_their_own(module: Module, x: np.ndarray) -> None:
     first = module.run({"x": x})["twice"]
     kept = first.copy()

@@ -8,12 +8,14 @@ from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.core.errors import CodegenError, ScheduleError
+from retune.core.target import GENERIC_CPU
 from retune.intrinsics import intrinsic
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
-from tests.support.dags import byte_product, dense, pair_product, product_of_bytes
+from retune.targets.cpu.space import cpu_space
+from tests.support.dags import byte_product, dense, packed_product, pair_product, product_of_bytes
 from tests.support.oracle import assert_same_meaning
 
 
@@ -111,9 +113,9 @@ def test_a_later_step_between_the_four_is_an_error():
 
 
 def test_a_later_copy_of_an_operand_is_an_error():
-    dag = byte_product(4, 8, 4)
+    dag = pair_product(4, 8, 4)
     s = Schedule(from_dag(dag, "net"))
-    s.tensorize(s.split("y.k", [4])[1], "dot4")
+    s.tensorize(s.split("y.k", [2])[1], "dot2")
     s.cache_read("x", "y.i", "private")
     assert_same_meaning(dag, s.program)
     with pytest.raises(CodegenError, match=r"x.private is read by packs, but x.private of the sa"):
@@ -137,13 +139,31 @@ def across(rows: int, inner: int, columns: int) -> Dag:
     return Dag((compute("y", (rows, columns), product, [x, w], reduce=(k,), axes=("i", "j")),))
 
 
-def test_bytes_that_the_nest_makes_are_refused():
-    x, w = placeholder("x", (4, 8), INT8), placeholder("w", (5, 8), INT8, constant=True)
-    turned = compute("turned", (4, 8), lambda i, j: x[i, 7 - j], [x])
-    s = Schedule(from_dag(product_of_bytes(turned, w), "net"))
+@pytest.mark.parametrize("inner", [4, 8])
+def test_bytes_that_the_nest_makes_are_read_by_packs(inner: int):
+    """Whether the nest makes one pack or several, they are an array, not registers."""
+    x, w = placeholder("x", (4, inner), INT8), placeholder("w", (5, inner), INT8, constant=True)
+    turned = compute("turned", (4, inner), lambda i, j: x[i, inner - 1 - j], [x])
+    dag = product_of_bytes(turned, w)
+    s = Schedule(from_dag(dag, "net"))
     s.compute_at("turned", "y.i", "private")
-    with pytest.raises(ScheduleError, match=r"turned is read by packs, but turned of the same"):
-        s.tensorize(s.split("y.k", [4])[1], "dot4")
+    s.tensorize(s.split("y.k", [4])[1], "dot4")
+    assert_same_meaning(dag, s.program)
+    text = lower(s.program, CPU).text
+    assert text.count("char turned[") == 1
+    assert f"++y_i) {{\n    char turned[{inner}]" in text, "where both nests see it"
+    assert "((const __private int*)turned)[" in text
+
+
+def test_weights_of_four_bits_stay_packed(golden):
+    """A word is read once; a shift and a mask leave four values of it, one in each byte."""
+    dag = packed_product(2, 2, 4, 32, 4, integers=True)
+    spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))
+    sketch = cpu_space(from_dag(dag, "net"), spec).sketches[0]
+    tile = {"tile.out.i": (1, 2), "tile.out.j": (1, 2)}
+    program = sketch.instantiate(sketch.row(tile))
+    assert_same_meaning(dag, program)
+    assert lower(program, replace(CPU, offers=("dot4.vnni",))).text == golden
 
 
 def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():

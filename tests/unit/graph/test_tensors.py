@@ -414,9 +414,13 @@ BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
 """Sums of bytes, and bytes of sums."""
 CASES += BYTES
 _PACKED = np.random.default_rng(6).integers(0, 256, (5, 3, 4)).astype(np.uint8)
-for _bits, _zeros in ((2, (5, 3)), (4, _PACKED[..., 0]), (8, _PACKED[..., 1])):
-    _data = (3, 3 * 4 * 8 // _bits)
-    CASES += [("dense_blocks", [_data, _PACKED, (5, 3), _zeros], {"bits": _bits})]
+_RNG = np.random.default_rng(6)
+_WORDS = _RNG.integers(-(2**31), 2**31, (5, 3, 2)).astype(np.int32)
+for _bits, *_zeros in ((2, (5, 3)), (4, _PACKED[..., 0]), (8, _PACKED[..., 1]), (4,)):
+    for _attrs in ({}, {"rows": "int8"}):
+        _data = _RNG.uniform(-0.01, 0.01, (3, 3 * 2 * 32 // _bits)).astype(np.float32)
+        _given = [_data, _WORDS, (5, 3), *_zeros]
+        CASES += [("dense_blocks", _given, {"bits": _bits} | _attrs)]
 _AT = np.array([[0, 2, -1], [3, -4, 1]], np.int64)
 for _axis, _along, _size in ((1, 2, 4), (0, 1, 2), (1, 1, 2), (2, 0, 3)):
     _extents = [5, 3, 8]

@@ -12,6 +12,8 @@ from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, tuned_sizes
 from retune.frontend.onnx.inputs import OpenInputs
 from retune.ir.expr import as_expr
+from retune.pipeline.manifest import Selection, SizeSelection
+from retune.pipeline.programs import choices_apart
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.sizes import (
     covering,
@@ -155,3 +157,15 @@ def test_wide_regions_are_cut_between_vectors() -> None:
     found = covering((size,), tuned, lambda at, number, region: (number, region))
     assert [(dict(each.at), each.program) for each in found] == [({"n": 31}, 0), ({"n": 400}, 0)]
     assert [list(map(str, each.conditions)) for each in found] == [["n < 32"], ["n >= 32"]]
+
+
+def test_equal_choices_share_a_program() -> None:
+    """Except for sizes of one: loops of a single iteration are gone there."""
+
+    def chosen(batch: int, target: str = "cpu") -> SizeSelection:
+        selection = Selection(target=target)
+        values = (("batch", batch),)
+        return SizeSelection(values=values, weight=0.2, model_key="net", selection=selection)
+
+    found = choices_apart((chosen(1), chosen(5), chosen(12, "tuned"), chosen(32)))
+    assert found == (chosen(1), chosen(12, "tuned"), chosen(32))

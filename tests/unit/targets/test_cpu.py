@@ -59,8 +59,8 @@ SHAPES: dict[str, Dag] = {
     "depthwise": depthwise(2, 7, 11, 67, stride=2),
     "dense row": dense(1, 67, 131),
     "dense batch": dense(3, 17, 10),
-    "packed row": packed_product(1, 3, 8, 20, 4),
-    "packed batch": packed_product(5, 2, 4, 33, 2),
+    "packed row": packed_product(1, 3, 2, 20, 4),
+    "packed batch": packed_product(5, 2, 1, 33, 2),
     "largest of a window": pool(3, 7, 11, 17, 3, 2, average=False),
     "mean of a window": pool(2, 6, 6, 3, 2, 2, average=True),
     "softmax": softmax(3, 67),
@@ -129,6 +129,27 @@ def test_bytes_are_summed_by_words_where_there_is_an_instruction(name: str, spec
     assert_space_is_right(dag, spec, candidates=2, seed=len(name))
     sketches = cpu_space(from_dag(dag), spec).sketches
     assert all(s.name.endswith(".words") == bool(spec.instructions) for s in sketches)
+
+
+BLOCKS = {
+    "one row": (1, 3, 4, 40, 4),
+    "several rows": (5, 2, 2, 33, 4),
+    "bytes": (3, 2, 8, 17, 8),
+    "one block of two bits": (2, 1, 1, 16, 2),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("spec", [VNNI, NARROW], ids=["vnni", "none"])
+def test_products_of_a_block_are_summed_in_registers(name: str, spec: DeviceSpec):
+    dag = packed_product(*BLOCKS[name], integers=True)
+    assert_space_is_right(dag, spec, candidates=2, seed=len(name))
+    words = ".words" * bool(spec.instructions)
+    for sketch in cpu_space(from_dag(dag), spec).sketches:
+        assert sketch.name.endswith(f"{words}.partial")
+        kept = {b.name: b.scope for b in sketch.program.scratch}
+        assert kept["T_products"] == "register"
+        assert kept["T_quantized"] == "private"
 
 
 TILES = {

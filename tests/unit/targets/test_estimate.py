@@ -16,7 +16,7 @@ from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.spaces import space_of
-from tests.support.dags import conv2d, packed_product, strip
+from tests.support.dags import batched_product, conv2d, packed_product, strip
 
 SETS = WAY_BYTES // LINE_BYTES
 
@@ -86,12 +86,25 @@ def test_constants_beyond_the_cache_are_read_for_several_tiles():
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_are_unpacked_for_many_rows(bits: int):
     """Tall tiles unpack less than wide ones of as many accumulators."""
-    dag = packed_product(128, 32, 4 * bits, 1024, bits)
+    dag = packed_product(128, 32, bits, 1024, bits)
     sketch = cpu_space(from_dag(dag, "net"), GENERIC_CPU).sketch("cpu.v16.loops.pixels_slow")
     tiles = [{"tile.out.i": (1, rows), "tile.out.j": (2, 24 // rows)} for rows in (12, 4)]
     rows = [sketch.row({**tile, "unroll.T_dense_blocks": (1,)}) for tile in tiles]
     tall, wide = estimate(sketch, np.stack(rows), GENERIC_CPU)
     assert wide > 1.3 * tall
+
+
+def test_a_tile_over_several_products_reads_both_operands_of_each():
+    """Twelve products of two rows share less than four rows by two vectors of two products do."""
+    dag = batched_product(12, 64, 32, 64)
+    sketch = cpu_space(from_dag(dag, "net"), GENERIC_CPU).sketch("cpu.v16.loops.pixels_slow")
+    tiles = [
+        {"tile.z.h": (1, products), "tile.z.i": (1, rows), "tile.z.j": (1, vectors)}
+        for products, rows, vectors in [(12, 2, 1), (2, 4, 2)]
+    ]
+    drawn = np.stack([sketch.row({**tile, "unroll.y": (1,)}) for tile in tiles])
+    many, few = estimate(sketch, drawn, GENERIC_CPU)
+    assert many > 1.3 * few
 
 
 INEXACT: dict[str, tuple[Dag, DeviceSpec, str]] = {

@@ -14,7 +14,7 @@ from retune.bundle.export.sizes import (
     stated_lines,
 )
 from retune.bundle.plan import Form, NetworkPlan, Segment
-from retune.bundle.runtime.placement import Placement
+from retune.bundle.runtime.placement import AFTER, Placement
 from retune.bundle.runtime.rows import StepRows
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
@@ -27,7 +27,7 @@ from retune.device.opencl.permissions import asking_implementations
 MARK = "/* A network that retune exported."
 """What the header begins with: a folder that has one may be replaced."""
 
-_IMAGE_BASE = 3
+_IMAGE_BASE = AFTER + 1
 """Where an image lies, in place of an allocation."""
 _FORMS: dict[Form, str] = {
     "persistent": "PERSISTENT",
@@ -153,8 +153,8 @@ def _types() -> Iterator[str]:
     yield from """\
 #include <stddef.h>
 
-/* Bytes of one of the three allocations: 0 temporaries, 1 weights, 2 inputs and outputs. Of base 3
-   an image, whose number is the offset. */
+/* Bytes of an allocation: 0 temporaries, 1 weights, 2 inputs and outputs, 3 states in place, 4
+   others, 5 what these are after a run. Of base 6 an image, whose number is the offset. */
 struct place {
   size_t base, offset, bytes;
 };
@@ -189,6 +189,8 @@ struct segment {
 
 def _bases(placement: Placement) -> Iterator[str]:
     sizes = ", ".join(map(str, placement.base_bytes))
+    if placement.state_bytes:
+        yield f"#define BASES {len(placement.base_bytes)}"
     yield f"static const size_t base_bytes[{len(placement.base_bytes)}] = {{{sizes}}};"
     yield ""
 

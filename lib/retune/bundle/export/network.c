@@ -398,7 +398,11 @@ static int check_sizes(const int *values) {
 
 /* ------------------------------------------------------------------------------------- memory */
 
-enum { ARENA, WEIGHTS, INTERFACE, BASES, IN_IMAGE = BASES };
+#ifndef BASES
+#define BASES 3 /* a network without states */
+#endif
+
+enum { ARENA, WEIGHTS, INTERFACE, IN_PLACE, BEFORE, AFTER, IN_IMAGE };
 
 struct memory {
   cl_mem object;
@@ -791,7 +795,7 @@ static int open_on_device(struct network *n, const char *folder, const char *wan
   n->queue = clCreateCommandQueue(n->context, n->device.id, 0, &code);
   if (check(code, n->device.name)) return -1;
   for (int i = 0; i < BASES; ++i)
-    if (allocate(n, &n->bases[i], base_bytes[i], i == INTERFACE)) return -1;
+    if (allocate(n, &n->bases[i], base_bytes[i], i >= INTERFACE)) return -1;
   if (read_weights(n, folder) || !STEPS) return STEPS ? -1 : 0;
   if (build(n, folder)) return -1;
   if (n->form != QUEUED) return prepare_segments(n);

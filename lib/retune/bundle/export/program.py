@@ -103,14 +103,15 @@ def _kernel_parts(plan: NetworkPlan, placement: Placement, rows: StepRows | None
 
 def _vector_lines(text: str) -> Iterator[str]:
     """Loads and stores of vectors in place of PoCL's own, for the version that `vectors` is of."""
-    used = vectors.used_in(text)
+    words = vectors.words_of(text)
+    used = words & vectors.NAMES
     if not used:
         return
     yield "// PoCL 3.0 takes the vectors of vload and vstore apart; these are one instruction each."
     yield "#ifdef RETUNE_VECTORS"
     for name in sorted(used):
         yield f"#undef {name}\n#define {name} retune_{name}"
-    yield from vectors.definitions(used, text)
+    yield from vectors.definitions(words)
     yield "#endif\n"
 
 

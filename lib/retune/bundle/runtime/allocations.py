@@ -1,14 +1,22 @@
-"""The memory of a plan on a device: three allocations, with the weights in their places, and images
-of those weights that kernels read so."""
+"""The memory of a plan on a device: its allocations, with the weights in their places, and images
+of those weights that kernels read so. Sessions have allocations for their states, and share the
+others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retune.bundle.memory import MemoryPlan, plan_memory
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.runtime.placement import INTERFACE, WEIGHTS, Placement, lay_out
+from retune.bundle.runtime.placement import (
+    AFTER,
+    BEFORE,
+    INTERFACE,
+    WEIGHTS,
+    Placement,
+    lay_out,
+)
 from retune.bundle.weights import forget_pages
 from retune.device.opencl.runtime import Device, DeviceMemory
 
@@ -26,9 +34,22 @@ class Allocations:
     """By the names of the weights that lie in no allocation."""
 
     def interface(self, name: str, device: Device) -> DeviceMemory:
-        """The memory of an input, output or size, for the largest sizes."""
+        """The memory of an input, output, state or size, for the largest sizes."""
         place = self.placement.places[name]
-        return device.part(self.bases[INTERFACE], place.offset, max(1, place.bytes))
+        return device.part(self.bases[place.base], place.offset, max(1, place.bytes))
+
+    def with_states(self, device: Device) -> "Allocations":
+        """The same with zeros as states, in memory of their own."""
+        shared = self.bases[: INTERFACE + 1]
+        own = map(device.allocate_shared, self.placement.state_bytes)
+        return replace(self, bases=(*shared, *own))
+
+    @property
+    def turned(self) -> "Allocations":
+        """The same after a run: what was made of states is what is read of them."""
+        bases = list(self.bases)
+        bases[BEFORE], bases[AFTER] = bases[AFTER], bases[BEFORE]
+        return replace(self, bases=bases)
 
 
 def allocate(plan: NetworkPlan, device: Device) -> Allocations:
@@ -39,7 +60,7 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
     memory = plan_memory(plan)
     placement = lay_out(plan, memory)
     bases = [device.allocate(size) for size in placement.base_bytes[:INTERFACE]]
-    bases.append(device.allocate_shared(placement.base_bytes[INTERFACE]))
+    bases += map(device.allocate_shared, placement.base_bytes[INTERFACE:])
     rows = {entry.name: entry.image for entry in plan.buffers if entry.image}
     images: dict[str, DeviceMemory] = {}
     for name, array in plan.weights.items():

@@ -1,6 +1,6 @@
 """How a plan's launches get onto the device: its form, and the launches of that form.
 
-Read `settle` and `make_executor`. One kernel of persistent workers (`codegen/network/persistent.py`
+Read `settle` and `make_program`. One kernel of persistent workers (`codegen/network/persistent.py`
 says why, `resident.py` there for groups of several items) or of one thread (`inline.py`) where the
 device allows it; single steps of it can be run as well, so a profile shows the same code and the
 same workers as a run. Other devices get the launches in order on one queue.
@@ -12,7 +12,7 @@ from functools import cache
 
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.allocations import Allocations
-from retune.bundle.runtime.placement import sizes_at, touched
+from retune.bundle.runtime.placement import Placement, sizes_at, touched
 from retune.bundle.runtime.rows import befores_of, callees_of, step_rows, steps_of
 from retune.codegen.network import inline
 from retune.codegen.network.persistent import most_rounds
@@ -20,7 +20,7 @@ from retune.codegen.network.resident import MOST_BYTES, table_bytes
 from retune.core.dims import most
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
-from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
+from retune.device.opencl.runtime import BuiltProgram, Device, DeviceMemory, PreparedKernel
 
 Part = Callable[[int, int, int], tuple[PreparedKernel, ...]]
 """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that many
@@ -35,6 +35,10 @@ class Executor:
     """(first, end) -> what runs the plan's launches from `first` to before `end`, each as often as
     the plan's loops say."""
     part: Part
+
+
+Bind = Callable[[Allocations], Executor]
+"""The launches of a program that is built, on some memory: that of the module, or of a session."""
 
 
 def forms_here(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
@@ -56,14 +60,15 @@ def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
     return form, (form == "inline" and device.in_caller) or device
 
 
-def make_executor(form: Form, plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+def make_program(form: Form, plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
     """The plan in the form and on the device that `settle` gave; the program is built.
 
-    Raises: BuildFailed.
+    Its launches are made for memory that is laid out so. Raises: BuildFailed.
     """
     if not plan.launches:
-        return Executor(segments=lambda first, end: (), part=lambda first, end, rounds: ())
-    return _FORMS[form](plan, held, device)
+        idle = Executor(segments=lambda first, end: (), part=lambda first, end, rounds: ())
+        return lambda held: idle
+    return _FORMS[form](plan, placement, device)
 
 
 def launchable_segments(plan: NetworkPlan, segments: Iterable[Segment]) -> list[Segment]:
@@ -88,65 +93,80 @@ def _looping(plan: NetworkPlan, part: Part) -> Executor:
     return Executor(segments=segments, part=part)
 
 
-def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+def _resident(plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
     """The plan as one launch of persistent workers, or as one for each loop that all work at."""
     if not can_persist(device):
-        return _staying(plan, held, device)
-    bases, rows = held.bases, step_rows(plan, held.placement)
-    texts, sizes = [plan.text, rows.text], sizes_at(plan, held.placement)
-    kernel = Persistent(
-        device, texts, plan.options, rows.callees, rows.steps, len(bases), sizes=sizes
-    )
+        return _staying(plan, placement, device)
+    bases, rows = len(placement.base_bytes), step_rows(plan, placement)
+    texts, sizes = [plan.text, rows.text], sizes_at(plan, placement)
+    kernel = Persistent(device, texts, plan.options, rows.callees, rows.steps, bases, sizes=sizes)
 
-    @cache
-    def launch(first: int, end: int, rounds: int) -> PreparedKernel:
-        return kernel.launch(bases, first=first, last=end, rounds=rounds)
+    def bind(held: Allocations) -> Executor:
+        @cache
+        def launch(first: int, end: int, rounds: int) -> PreparedKernel:
+            return kernel.launch(held.bases, first=first, last=end, rounds=rounds)
 
-    @cache
-    def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
-        every = launchable_segments(plan, rows.segments_of(first, end))
-        return tuple(launch(s.first, s.end, s.times) for s in every)
+        @cache
+        def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
+            every = launchable_segments(plan, rows.segments_of(first, end))
+            return tuple(launch(s.first, s.end, s.times) for s in every)
 
-    return Executor(
-        segments=segments, part=lambda first, end, rounds: (launch(first, end, rounds),)
-    )
+        return Executor(
+            segments=segments, part=lambda first, end, rounds: (launch(first, end, rounds),)
+        )
+
+    return bind
 
 
-def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+def _staying(plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
     """The plan as one launch of groups of items that stay."""
-    placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, befores_of(plan, touched(plan, placement)))
-    sizes = sizes_at(plan, placement)
+    bases, sizes = len(placement.base_bytes), sizes_at(plan, placement)
     kernel = Resident(
-        device, [plan.text], plan.options, callees_of(plan), steps, len(bases), sizes=sizes
-    )
-    return _looping(
-        plan, lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds
+        device, [plan.text], plan.options, callees_of(plan), steps, bases, sizes=sizes
     )
 
+    def bind(held: Allocations) -> Executor:
+        def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
+            return (kernel.launch(held.bases, first=first, last=end),) * rounds
 
-def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+        return _looping(plan, part)
+
+    return bind
+
+
+def _inline(plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
     """The plan as one launch of one work-item."""
-    placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, [()] * len(plan.launches))
-    sizes = sizes_at(plan, placement)
-    own = inline.inline_text(callees_of(plan), steps, len(bases), sizes)
+    bases, sizes = len(placement.base_bytes), sizes_at(plan, placement)
+    own = inline.inline_text(callees_of(plan), steps, bases, sizes)
     program = device.build(f"{plan.text}\n{own}", options=plan.options)
 
-    def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
-        one, numbers = (1, 1, 1), (first, end, rounds)
-        return (device.prepare(program, inline.NAME, bases, one, one, numbers),)
+    def bind(held: Allocations) -> Executor:
+        def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
+            one, numbers = (1, 1, 1), (first, end, rounds)
+            return (device.prepare(program, inline.NAME, held.bases, one, one, numbers),)
 
-    return _looping(plan, part)
+        return _looping(plan, part)
 
-
-def _queued(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
-    """Launches on the in-order queue, without events: 2 to 3 us each for the host."""
-    launches = queued_launches(plan, held, device)
-    return _looping(plan, lambda first, end, rounds: launches[first:end] * rounds)
+    return bind
 
 
-_FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = {
+def _queued(plan: NetworkPlan, _: Placement, device: Device) -> Bind:
+    """Launches on the in-order queue, without events: 2 to 3 us each for the host.
+
+    One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
+    """
+    program = device.build(plan.text, options=plan.options)
+
+    def bind(held: Allocations) -> Executor:
+        launches = _on(plan, program, held, device)
+        return _looping(plan, lambda first, end, rounds: launches[first:end] * rounds)
+
+    return bind
+
+
+_FORMS: Mapping[Form, Callable[[NetworkPlan, Placement, Device], Bind]] = {
     "persistent": _resident,
     "inline": _inline,
     "queued": _queued,
@@ -156,11 +176,14 @@ _FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = 
 def queued_launches(
     plan: NetworkPlan, held: Allocations, device: Device
 ) -> tuple[PreparedKernel, ...]:
-    """The plan's launches, each by itself.
+    """The plan's launches, each by itself."""
+    return _on(plan, device.build(plan.text, options=plan.options), held, device)
 
-    One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
-    """
-    program = device.build(plan.text, options=plan.options)
+
+def _on(
+    plan: NetworkPlan, program: BuiltProgram, held: Allocations, device: Device
+) -> tuple[PreparedKernel, ...]:
+    """The launches of a program that is built, on this memory."""
     windows: dict[tuple[int, int, int], DeviceMemory] = {}
     parts: dict[str, DeviceMemory] = dict(held.images)
     for name, place in held.placement.places.items():

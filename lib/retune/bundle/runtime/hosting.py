@@ -122,7 +122,9 @@ def _taker(
         stored = plan.weights[root].reshape(kind.shape)
         return lambda values: stored.copy()
     sizes = {each.buffer for each in plan.sizes}
-    if root in sizes or root in plan.inputs or root in made_by_hosts(plan):
+    states = {state.input for state in plan.states}
+    given = root in plan.inputs and root not in states
+    if root in sizes or given or root in made_by_hosts(plan):
         return lambda values: values[root].reshape(kind.shape).copy()
     read = device.reader(held.interface(name, device), kind)
     return lambda values: read()

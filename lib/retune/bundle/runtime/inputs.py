@@ -5,6 +5,7 @@ that right inputs are told with few steps of Python, and only wrong ones are loo
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,13 +22,15 @@ Key = tuple[object, ...]
 class InputCheck:
     """What a module takes, prepared for a look at each run."""
 
-    def __init__(self, plan: NetworkPlan) -> None:
+    def __init__(self, plan: NetworkPlan, names: Sequence[str] | None = None) -> None:
+        """Of inputs that have these `names`, all of them by default; others are states."""
         self._plan = plan
-        entries = [plan.buffer(name) for name in plan.inputs]
-        self._types = {e.name: TensorType(e.shape, DType(e.dtype)) for e in entries}
+        self.names = tuple(plan.inputs if names is None else names)
+        self._types = {name: _model_type(plan, name) for name in self.names}
         self._expected = [(name, t.dtype.numpy) for name, t in self._types.items()]
-        self._sizes = [each for each in plan.sizes if not each.counted]
-        self._stating = [n for n, name in enumerate(self._types) if name in plan.values]
+        self._sizes = [_said_by(each, self._types) for each in plan.sizes if not each.counted]
+        self._values = {n: row for n, row in plan.values.items() if n in self._types}
+        self._stating = [n for n, name in enumerate(self._types) if name in self._values]
         """Numbers of the inputs whose elements are stated."""
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
@@ -66,15 +69,21 @@ class InputCheck:
             return shapes
         return (*shapes, *(tuple(arrays[n].reshape(-1).tolist()) for n in self._stating))
 
-    def sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
-        """The sizes that these inputs have.
+    def sizes(
+        self, arrays: Sequence[np.ndarray], known: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """The sizes that these inputs have, beside those that are `known`.
 
         Raises: InputError if a shape is another one, or a size is out of its range.
         """
         given = dict(zip(self._types, arrays, strict=True))
-        stated = {name: self._stated(name, given[name]) for name in self._plan.values}
-        values: dict[str, int] = {}
+        stated = {name: self._stated(name, given[name]) for name in self._values}
+        values = dict(known or {})
         for each in self._sizes:
+            if each.size.name in values:
+                continue
+            if each.input not in given:
+                raise self._unsaid(each)
             shape = given[each.input].shape
             if len(shape) != len(self._types[each.input].shape):
                 raise self._unfit(each.input, _shown(shape), "bring it into that layout")
@@ -84,18 +93,24 @@ class InputCheck:
                 values[each.size.name] = self._extent(each, each.axis, shape[each.axis])
         for name, kind in self._types.items():
             self._check_shape(name, kind, given[name].shape, values)
-        for name, elements in self._plan.values.items():
+        for name, elements in self._values.items():
             expected, found = [at(e, values) for e in elements], given[name].reshape(-1).tolist()
             if found != expected:
                 self._raise_contradiction(name, expected, found)
         return values
+
+    def _unsaid(self, each: PlanSize) -> InputError:
+        return InputError(
+            f"bundle {self._plan.name}: session: expected a value of {each.size}, which no input "
+            f"but the state {each.input} says; give it with session({{{each.size.name!r}: ...}})"
+        )
 
     def _stated(self, name: str, array: np.ndarray) -> dict[str, int]:
         """The sizes that elements of the input say, by name.
 
         Raises: InputError for an element that is not in its range.
         """
-        elements, found = self._plan.values[name], dict[str, int]()
+        elements, found = self._values[name], dict[str, int]()
         if array.size != len(elements):
             remedy = "compile the model for this shape with --shape"
             raise self._unfit(name, _shown(array.shape), remedy)
@@ -154,6 +169,30 @@ class InputCheck:
     def _unfit(self, name: str, got: str, remedy: str) -> InputError:
         where = f"bundle {self._plan.name}: input {name}"
         return InputError(f"{where}: expected {self._types[name]}; got {got}; {remedy}")
+
+
+def _model_type(plan: NetworkPlan, name: str) -> TensorType:
+    """The type of an input as the model has it: states that grow lie in another order."""
+    entry = plan.buffer(name)
+    shape = list(entry.shape)
+    for state in plan.states:
+        if state.input == name and state.axis is not None:
+            shape.insert(state.axis, shape.pop(0))
+    return TensorType(tuple(shape), DType(entry.dtype))
+
+
+def _said_by(each: PlanSize, types: Mapping[str, TensorType]) -> PlanSize:
+    """The size as one of these inputs says it, if any does."""
+    if each.input in types and each.axis is None:
+        return each
+    places = (
+        (name, axis)
+        for name in dict.fromkeys([each.input, *types])
+        for axis, extent in enumerate(types[name].shape if name in types else ())
+        if isinstance(extent, Dim) and extent.size == each.size
+    )
+    name, axis = next(places, (each.input, each.axis))
+    return replace(each, input=name, axis=axis)
 
 
 def _solved(element: int, number: int) -> dict[str, int] | None:

@@ -7,15 +7,16 @@ outputs is the only wait. Where host and device share memory (PoCL) the copies a
 commands of 20 us each. A network with host steps runs in parts, see `hosting`.
 
 Where extents depend on sizes, memory is there for the largest ones. What a run of some sizes needs
-is prepared when they come, see `_AtSizes`, and kept for the next runs of the same; nothing is
+is prepared when they come, see `runs`, and kept for the next runs of the same; nothing is
 compiled or allocated for it. Where a host step finds a size, what runs behind it is prepared then.
+A network with states has sessions as well, see `session`.
 """
 
 import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -25,32 +26,21 @@ import numpy as np
 from retune.bundle.format import open_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import MemoryPlan
-from retune.bundle.plan import (
-    Form,
-    NetworkPlan,
-    PlanHost,
-    host_roots,
-    made_by_hosts,
-    storage_roots,
-)
+from retune.bundle.plan import Form, NetworkPlan, PlanHost
 from retune.bundle.runtime.allocations import allocate
-from retune.bundle.runtime.executor import make_executor, settle
-from retune.bundle.runtime.hosting import (
-    HostRun,
-    RunPart,
-    counted_values,
-    launches_at,
-    prepare_parts,
-)
-from retune.bundle.runtime.inputs import InputCheck, Key
+from retune.bundle.runtime.executor import make_program, settle
+from retune.bundle.runtime.hosting import HostRun, launches_at
+from retune.bundle.runtime.inputs import InputCheck
+from retune.bundle.runtime.runs import AtSizes, Loaded, Runs, type_at, type_of
+from retune.bundle.runtime.session import Session
 from retune.codegen.source import KernelLaunch
-from retune.core.dims import SizeValues, at, sizes_of
-from retune.core.dtypes import DType, TensorType
+from retune.core.dims import SizeValues, at
+from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.ceilings import Roofline
 from retune.device.measure.inputs import random_array
-from retune.device.opencl.runtime import Device, PreparedKernel
+from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.device.profiles import plays
 
@@ -90,33 +80,6 @@ class LaunchProfile:
     """True for a host step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _AtSizes:
-    """What a run for some sizes needs."""
-
-    values: SizeValues
-    first: int
-    """Number of its first part."""
-    parts: tuple[RunPart, ...]
-    """Up to the one that finds further sizes."""
-    whole: tuple[PreparedKernel, ...]
-    """The launches of all of them."""
-    types: Mapping[str, TensorType]
-    """Of inputs, outputs, and what host steps read and make."""
-    writers: Sequence[Callable[[np.ndarray], None]]
-    """Of each input."""
-    readers: Sequence[tuple[str, Callable[[], np.ndarray]]]
-    """Of each output that is on the device."""
-    made: Sequence[tuple[str, str]]
-    """The others, and the buffers that are them."""
-    sizes: Sequence[tuple[str, np.ndarray]]
-    """What buffers of sizes hold."""
-
-
-_MOST_KEPT = 64
-"""Sizes for which a module is prepared at once: some tens of kB each."""
-
-
 class Module:
     """A network on a device. Not for use by two threads at once."""
 
@@ -132,120 +95,38 @@ class Module:
         self._device = device
         self._form: Form
         self._form, self._host = settle(plan, device)
-        self._types = {entry.name: _type(entry.dtype, entry.shape) for entry in plan.buffers}
         held = self._held = allocate(plan, self._host)
-        self._executor = make_executor(self._form, plan, held, self._host)
-        # The arrays are on the device now; letting go of them frees the file or zip behind them.
-        crossing = host_roots(plan)
-        kept = {name: np.array(a) for name, a in plan.weights.items() if name in crossing}
-        self._source, self.plan = replace(plan, weights=kept), replace(plan, weights={})
-        self._connect()
+        bind = self._bind = make_program(self._form, plan, held.placement, self._host)
+        loaded = self._loaded = Loaded(plan, self._host)
+        self.plan, self._types = loaded.plan, loaded.types
+        self._check = InputCheck(plan)
+        self._executor = bind(held)
+        self._runs = Runs(loaded, self._executor, held, plan.inputs, plan.outputs)
         # Drivers compile kernels at their first launch (PoCL: for small and for large ranges).
+        self._values: SizeValues = {}
         corners = plan.corners if self._form == "queued" else plan.corners[-1:]
         for values in corners:
-            self._set(self._at(values))
+            self._now = self._runs.at(values)
+            self._runs.set_sizes(self._now)
             self._host.enqueue(self._now.whole)
+            self._values = values
         self._host.finish()
 
-    def _connect(self) -> None:
-        """Where inputs, outputs and sizes lie is at hand."""
-        host, plan, held = self._host, self.plan, self._held
-        self._roots, self._elsewhere = storage_roots(plan), made_by_hosts(plan)
-        outputs = [name for v in plan.alternatives for name in v.outputs or plan.outputs]
-        read = [name for name in outputs if self._roots[name] not in self._elsewhere]
-        sizes = [each.buffer for each in plan.sizes]
-        names = dict.fromkeys([*plan.inputs, *read, *sizes])
-        self._places = {name: held.interface(name, host) for name in names}
-        steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
-        self._crossing = {name: self._types[name] for name in [*plan.inputs, *outputs, *steps]}
-        self._check = InputCheck(plan)
-        self._counted = counted_values(plan)
-        self._prepared: dict[Key, _AtSizes] = {}
-
-    def _at(self, values: SizeValues, first: int = 0) -> _AtSizes:
-        """What a run for these sizes needs, from its part of that number on."""
-        host, places = self._host, self._places
-        types = {
-            name: _at(kind, values)
-            for name, kind in self._crossing.items()
-            if all(size.name in values for size in sizes_of(kind.shape))
-        }
-        parts = prepare_parts(self._source, values, types, self._executor, self._held, host, first)
-        outputs = self.plan.variant_at(values).outputs or self.plan.outputs
-        pairs = list(zip(self.plan.outputs, outputs, strict=True))
-        return _AtSizes(
-            values=values,
-            first=first,
-            parts=parts,
-            whole=tuple(launch for part in parts for launch in part.launches),
-            types=types,
-            writers=[host.writer(places[name], types[name]) for name in self.plan.inputs],
-            readers=[
-                (name, host.reader(places[own], types[own]))
-                for name, own in pairs
-                if own in places and own in types
-            ],
-            made=[(name, own) for name, own in pairs if own not in places],
-            sizes=[
-                (each.buffer, np.array([values[each.size.name]], np.int32))
-                for each in self.plan.sizes
-                if each.size.name in values
-            ],
-        )
-
-    def _behind(self, now: _AtSizes, runs: Sequence[HostRun]) -> _AtSizes:
-        """What runs behind these steps; the sizes that they found are on the device."""
-        counts = {name: count for run in runs for name, count in run.counts.items()}
-        values = {**now.values, **counts}
-        key: Key = ("behind", *now.values.items(), *counts.items())
-        found = self._prepared.get(key) or self._keep(
-            key, self._at(self._served(values), now.first + len(now.parts))
-        )
-        for name, array in found.sizes[len(now.sizes) :]:
-            self._host.write(self._places[name], array)
-        return found
-
-    def _served(self, values: SizeValues) -> SizeValues:
-        """These sizes. Raises: InputError if no kernel of some group is for the counts."""
-        for value in self._counted:
-            if not value.is_made(values):
-                given = ", ".join(f"{name}={count}" for name, count in values.items())
-                raise InputError(
-                    f"bundle {self.plan.name}: {value.label}: expected counts for which it has a "
-                    f"kernel; got {given}; compile the model again, and report it"
-                )
-        return values
-
-    def _keep(self, key: Key, found: _AtSizes) -> _AtSizes:
-        if len(self._prepared) == _MOST_KEPT:
-            del self._prepared[next(iter(self._prepared))]
-        self._prepared[key] = found
-        return found
-
-    def _prepare(self, key: Key, arrays: Sequence[np.ndarray]) -> _AtSizes:
-        """The same for inputs like these, kept. Raises: InputError if they do not fit."""
-        return self._keep(key, self._at(self._check.sizes(arrays)))
-
-    def _set(self, wanted: _AtSizes) -> None:
-        """The sizes of the next run are these."""
-        for name, array in wanted.sizes:
-            self._host.write(self._places[name], array)
-        self._now = wanted
-        self._values = wanted.values
-
-    def _fill(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
-        """The inputs are on the device, and the sizes are theirs; the inputs, in order.
-
-        Raises: InputError as `run`.
-        """
+    def _wanted(self, inputs: Mapping[str, np.ndarray]) -> tuple[AtSizes, Sequence[np.ndarray]]:
+        """What a run on these inputs needs, and the inputs in order. Raises: InputError."""
         arrays = self._check.arrays(inputs)
         key = self._check.key(arrays)
-        wanted = self._prepared.get(key) or self._prepare(key, arrays)
-        if wanted is not self._now:
-            self._set(wanted)
-        for write, array in zip(wanted.writers, arrays, strict=True):
-            write(array)
-        return arrays
+        wanted = self._runs.prepared(key) or self._runs.keep(key, self._check.sizes(arrays))
+        self._now, self._values = wanted, wanted.values
+        return wanted, arrays
+
+    def session(self, sizes: SizeValues | None = None) -> Session:
+        """A sequence of calls whose states stay on the device; they are zeros or empty at first.
+
+        `sizes` are those that no input but states says, such as a batch.
+        Raises: InputError if the bundle has no states, or a session cannot have them.
+        """
+        return Session(self._loaded, self._bind, self._held, sizes)
 
     @classmethod
     def load(cls, path: Path | str, device: Device | str | None = None) -> "Module":
@@ -298,9 +179,8 @@ class Module:
         """
         if self.plan.hosts:
             return self.observe(inputs)[0]
-        self._fill(inputs)
-        self._host.enqueue(self._now.whole)
-        return {name: read() for name, read in self._now.readers}
+        wanted, arrays = self._wanted(inputs)
+        return self._runs.run(wanted, arrays)
 
     __call__ = run
 
@@ -308,26 +188,8 @@ class Module:
         self, inputs: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
         """What `run` returns, and what each host step read and made, in order."""
-        arrays = self._fill(inputs)
-        now = self._now
-        values = dict(zip(self.plan.inputs, arrays, strict=True))
-        runs: list[HostRun] = []
-        done = 0
-        while True:
-            values.update(now.sizes)
-            for part in now.parts:
-                self._host.enqueue(part.launches)
-                runs += [call(values) for call in part.hosts]
-            if len(now.values) == len(self.plan.sizes):
-                break
-            now, done = self._behind(now, runs[done:]), len(runs)
-        self._values = now.values
-        outputs = {name: read() for name, read in now.readers}
-        for name, own in now.made:
-            root = self._roots[own]
-            array, shape = values[root], now.types[own].shape
-            outputs[name] = array if own == root else array.reshape(shape).copy()
-        return {name: outputs[name] for name in self.plan.outputs}, tuple(runs)
+        outputs, runs, self._values = self._runs.observe(*self._wanted(inputs))
+        return outputs, runs
 
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
         """A call that runs the launches from `first` to before `end`, `rounds` times over.
@@ -338,6 +200,7 @@ class Module:
         launches = launches_at(self._executor.part(first, end, rounds), self._values)
 
         def run() -> None:
+            self._runs.set_sizes(self._now)
             self._host.enqueue(launches)
             self._host.finish()
 
@@ -347,8 +210,11 @@ class Module:
         """All launches run, on whatever the buffers hold, for the sizes of the last run; steps
         between them do not. For timing."""
         whole = (
-            self._now.whole if self._values is self._now.values else self._at(self._values).whole
+            self._now.whole
+            if self._values is self._now.values
+            else self._runs.at(self._values).whole
         )
+        self._runs.set_sizes(self._now)
         self._host.enqueue(whole)
         self._host.finish()
 
@@ -454,7 +320,9 @@ def sample_inputs(
         return sample_of(plan.samples, seed)
     values = sizes or plan.largest
     entries = {name: plan.buffer(name) for name in plan.inputs}
-    types = {name: _at(_type(entry.dtype, entry.shape), values) for name, entry in entries.items()}
+    types = {
+        name: type_at(type_of(entry.dtype, entry.shape), values) for name, entry in entries.items()
+    }
     stated = {n: [at(element, values) for element in row] for n, row in plan.values.items()}
     return random_inputs(types, seed, plan.counts, plan.least, stated)
 
@@ -551,11 +419,3 @@ def _profile(
         roofline=least / seconds if least is not None and seconds else None,
         in_16_bits=lower / least if lower is not None and least else None,
     )
-
-
-def _type(dtype: str, shape: tuple[int, ...]) -> TensorType:
-    return TensorType(shape, DType(dtype))
-
-
-def _at(kind: TensorType, values: SizeValues) -> TensorType:
-    return TensorType(tuple(at(extent, values) for extent in kind.shape), kind.dtype)

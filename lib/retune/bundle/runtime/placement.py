@@ -1,9 +1,10 @@
-"""Where every value of a plan lies: three allocations, and a place in one of them for each value.
+"""Where every value of a plan lies: some allocations, and a place in one of them for each value.
 
 The arena holds the temporaries, as the memory plan lays them out; one allocation holds all weights
 and one all inputs and outputs, with what host steps read and make: the host reads and writes that
 one in place where the device allows it. Kernels can so be given any value as a base pointer and an
-offset.
+offset. States have allocations of their own, which each session has for itself: one of those that
+are updated in place, and two others that change places after each run.
 """
 
 from collections.abc import Mapping
@@ -18,14 +19,16 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.bundle.runtime.hazards import Region, Touched
+from retune.bundle.states import state_memories
 from retune.codegen.network.extents import SizesAt
 from retune.core.dims import most, sizes_of
 from retune.core.dtypes import itemsize
 from retune.device.opencl.runtime import aligned
 from retune.ir.storage import Span
 
-ARENA, WEIGHTS, INTERFACE = range(3)
-"""Numbers of the allocations."""
+ARENA, WEIGHTS, INTERFACE, IN_PLACE, BEFORE, AFTER = range(6)
+"""Numbers of the allocations. The last three are there if the plan has states: those in place, what
+runs read of the others, and what they make of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,11 @@ class Placement:
     """By buffer name; values of one alias chain share a place."""
     base_bytes: tuple[int, ...]
 
+    @property
+    def state_bytes(self) -> tuple[int, ...]:
+        """Those of the states, of which each session has its own."""
+        return self.base_bytes[INTERFACE + 1 :]
+
 
 def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
     """Every value that a launch uses, and every input, output and weight, has a place.
@@ -63,8 +71,9 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
     """
     sizes = {entry.name: most(entry.bytes) for entry in plan.buffers}
     ends = [memory.arena_bytes, 0, 0]
-    placed: dict[str, ValueMemory] = {}
-    elsewhere = roots_off_device(plan) | {entry.name for entry in plan.buffers if entry.image}
+    placed, state_bytes = _states(plan)
+    elsewhere = {entry.name for entry in plan.buffers if entry.image} | placed.keys()
+    elsewhere |= roots_off_device(plan)
     crossing = host_roots(plan)
     for root, role in storage_roles(plan).items():
         if root in elsewhere:
@@ -83,7 +92,26 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
         if alias.storage is not None and alias.value in places:
             spans = alias.storage.spans(itemsize(plan.buffer(alias.value).dtype))
             places[alias.value] = replace(places[alias.value], spans=spans)
-    return Placement(places=places, base_bytes=tuple(ends))
+    return Placement(places=places, base_bytes=(*ends, *state_bytes))
+
+
+def _states(plan: NetworkPlan) -> tuple[dict[str, ValueMemory], tuple[int, ...]]:
+    """Places of the states by their roots, and the sizes of their allocations, if there are any.
+
+    What a run reads of a state and what it makes of it have one offset.
+    """
+    placed: dict[str, ValueMemory] = {}
+    in_place, others = 0, 0
+    for each in state_memories(plan):
+        if each.in_place:
+            placed[each.read] = ValueMemory(base=IN_PLACE, offset=in_place, bytes=each.bytes)
+            in_place += aligned(max(1, each.bytes))
+            continue
+        placed[each.read] = ValueMemory(base=BEFORE, offset=others, bytes=each.bytes)
+        for root in each.made:
+            placed[root] = ValueMemory(base=AFTER, offset=others, bytes=each.bytes)
+        others += aligned(max(1, each.bytes))
+    return placed, (in_place, others, others) if plan.states else ()
 
 
 def sizes_at(plan: NetworkPlan, placement: Placement) -> SizesAt:

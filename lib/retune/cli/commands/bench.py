@@ -1,6 +1,8 @@
-"""`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
+"""`retune bench`: how long a bundle takes, with another bundle or a peer measured in turns."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +26,7 @@ from retune.core.quantities import counted, numbered
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
+    from retune.bundle.verify.bench import Benchmark
     from retune.bundle.verify.examination import Entrant, Rival
 
 BUDGET_S = 60.0
@@ -48,8 +51,15 @@ Repeat = Annotated[
 ]
 
 
+Other = Annotated[
+    Path | None,
+    typer.Argument(metavar="other", help="Bundle that is measured in turns with the first one."),
+]
+
+
 def bench(
     module: Module,
+    other: Other = None,
     against: Against = None,
     model: Annotated[str | None, typer.Option(help=f"{MODEL_HELP} The peer runs it.")] = None,
     device: Device = "",
@@ -65,39 +75,89 @@ def bench(
     digest: Digest = "",
     json: Json = False,
 ) -> None:
-    """Measure a bundle's latency, in turns with a peer's."""
+    """Measure a bundle's latency, in turns with another bundle's or a peer's."""
     against = _compared(against, fail_if_slower_than)
+    _check_other(other, against, digest)
     peer_model = _peer_model(against, model)
     from retune.bundle.verify.bench import BenchOptions
     from retune.bundle.verify.farm_examiner import open_examiner
 
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    with opened_bundle(module, trust, digest) as (bundle, plan):
+    with ExitStack() as opened:
+        bundle, plan = opened.enter_context(opened_bundle(module, trust, digest))
         sizes = sizes_of(plan, size)
-        entrants: dict[str, Entrant] = {"retune": bundle}
+        entrants: dict[str, Entrant] = {"retune" if other is None else str(module): bundle}
         entrants |= _rivals(against, peer_model, plan, sizes)
+        if other is not None:
+            second, own = opened.enter_context(opened_bundle(other, trust, ""))
+            _check_alike((module, plan), (other, own))
+            entrants[str(other) if other != module else f"{other} (again)"] = second
         most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
         say(f"retune: measuring {', '.join(entrants)}, {most} ...")
-        with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
-            found = examiner.compare(entrants, baseline="retune", options=options, sizes=sizes)
+        name = farm_device(device or plan.device.name, scheduler, certs)
+        with open_examiner(name) as examiner:
+            baseline = next(iter(entrants))
+            found = examiner.compare(entrants, baseline=baseline, options=options, sizes=sizes)
             board = examiner.where
             kernels = [_kernel(row) for row in examiner.profile(bundle)] if profile else []
+    ratio = _told(module, found, kernels, board, json=json)
+    if slower := _slower(fail_if_slower_than, ratio):
+        say(f"retune: {module}: {slower}")
+        raise typer.Exit(1)
+
+
+def _told(
+    module: Path,
+    found: "Benchmark",
+    kernels: Sequence[Mapping[str, Any]],
+    board: str,
+    *,
+    json: bool,
+) -> float | None:
+    """Prints the times; returns the time of what was compared with, in units of the bundle's."""
     rows = [_row(timing) for timing in found.timings]
-    # The library's `ratio` says who wins; this is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
-    slower = _slower(fail_if_slower_than, ratio)
     if json:
         result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
         where = {"board": board} if board else {}
-        print_json(result | where | ({"profile": kernels} if profile else {}))
-    else:
-        if kernels:
-            print_table(_told_apart(kernels), f"kernels of {module}, in the order of their runs")
-        print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
-        _print_closing(board, against, ratio)
-    if slower:
-        say(f"retune: {module}: {slower}")
-        raise typer.Exit(1)
+        print_json(result | where | ({"profile": kernels} if kernels else {}))
+        return ratio
+    if kernels:
+        print_table(_told_apart(kernels), f"kernels of {module}, in order", spare=("GB/s",))
+    print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
+    if board:
+        print_line(f"on board {board}")
+    if ratio is not None:
+        first = rows[0]["name"]
+        name = "the bundle" if first == "retune" else first
+        print_line(f"{rows[1]['name']} takes {ratio:.2f} x the time of {name}")
+    return ratio
+
+
+def _check_other(other: Path | None, against: str | None, digest: str) -> None:
+    """Raises: InputError for options that are for one bundle alone."""
+    if other is not None and against is not None:
+        raise InputError(
+            f"{other}: expected one to compare with, got --against {against}, too; leave one out"
+        )
+    if other is not None and digest:
+        raise InputError(f"--digest {digest}: expected one bundle, got two; use --trust for both")
+
+
+def _check_alike(first: "tuple[Path, NetworkPlan]", second: "tuple[Path, NetworkPlan]") -> None:
+    """Raises: InputError for bundles that do not take the same inputs."""
+    (one, plan), (two, other) = first, second
+    wanted, got = _interface(plan), _interface(other)
+    if wanted != got:
+        raise InputError(f"{two}: expected the inputs of {one} ({wanted}), got {got}")
+
+
+def _interface(plan: "NetworkPlan") -> str:
+    shapes = plan.input_shapes
+    return ", ".join(
+        f"{name} {plan.buffer(name).dtype}[{', '.join(map(str, shapes[name]))}]"
+        for name in plan.inputs
+    )
 
 
 def _compared(against: str | None, required: str | None) -> str | None:
@@ -117,13 +177,6 @@ def _slower(required: str | None, ratio: float | None) -> str:
     if required is None or ratio is None or ratio >= 1 / NOISE:
         return ""
     return f"expected a bundle that is as fast as {required}, got one that is slower ({ratio:.2f}x)"
-
-
-def _print_closing(board: str, against: str | None, ratio: float | None) -> None:
-    if board:
-        print_line(f"on board {board}")
-    if ratio is not None:
-        print_line(f"{against} takes {ratio:.2f} x the bundle's time")
 
 
 def _rivals(

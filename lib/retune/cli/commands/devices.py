@@ -67,7 +67,7 @@ def devices(
         }
         for spec in found
     ]
-    print_table(rows, "devices")
+    print_table(rows, "devices", spare=("driver", "OpenCL", "memory GiB", "vector bits"))
     _print_profiles()
 
 
@@ -89,7 +89,11 @@ def _print_profiles() -> None:
         }
         for spec in specs
     ]
-    print_table(rows, "profiles: bundles are compiled for them with --trials 0")
+    print_table(
+        rows,
+        "profiles: bundles are compiled for them with --trials 0",
+        spare=("local KiB", "work-items", "types"),
+    )
 
 
 def _print_sources(*, json: bool) -> None:

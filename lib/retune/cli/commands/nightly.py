@@ -9,7 +9,7 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.interrupt import ctrl_c_ends_measuring
-from retune.cli.options import Json
+from retune.cli.options import Json, Quiet, Verbose
 from retune.cli.progress import progress_on_stderr
 from retune.core.errors import LookupFailed
 
@@ -39,6 +39,8 @@ def run(
     now: Annotated[
         bool, typer.Option("--now", help="Run the night outside of its window, too.")
     ] = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Run tonight's night, or continue it.
@@ -53,7 +55,7 @@ def run(
     # Before a server is started for it:
     begins = beginning(settings, datetime.now(UTC), outside=now)
     night_name(settings.hours, begins, campaign)
-    with progress_on_stderr(), ctrl_c_ends_measuring():
+    with progress_on_stderr(verbose=verbose, quiet=quiet), ctrl_c_ends_measuring():
         state = run_flow(lambda: _in_flow(config, campaign, now=now))
     if not _show(settings, state, json=json):
         raise typer.Exit(1)

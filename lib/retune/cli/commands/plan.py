@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @takes_request(
-    *("model", "device", "precision", "max_deviation", "shapes", "values", "records"),
+    *("model", "device", "precision", "max_deviation", "shapes", "values", "states", "records"),
     "layout_solver",
 )
 def plan(request: TuneRequest, json: Json = False) -> None:

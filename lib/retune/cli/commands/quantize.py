@@ -23,7 +23,7 @@ _SHOWN = (
 
 
 @takes_request(
-    *("model", "device", "quantize", "calibration", "accuracy_drop", "shapes", "values"),
+    *("model", "device", "quantize", "calibration", "accuracy_drop", "shapes", "values", "states"),
     flags={"quantize": "--scheme"},
     quantize="int8",
 )

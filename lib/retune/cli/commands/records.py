@@ -55,7 +55,7 @@ def summary(records: Records = None, json: Json = False) -> None:
         print_line(f"{name}: {said or 'none'}")
     for path in found.damaged:
         print_line(f"damaged: {path}")
-    print_table(_for_people(tasks), "tasks")
+    print_table(_for_people(tasks), "tasks", spare=("device", "best_gflops", "ok"))
 
 
 @app.command("best")
@@ -87,7 +87,11 @@ def best(
     if json:
         print_json(rows)
     else:
-        print_table(_for_people(rows), f"best records of {store.root}")
+        print_table(
+            _for_people(rows),
+            f"best records of {store.root}",
+            spare=("device", "tuner", "model", "knobs", "gflops"),
+        )
 
 
 @app.command("export")

@@ -10,7 +10,8 @@ import typer
 
 from retune.cli.commands.tune import NoPrefect, carry_out
 from retune.cli.console import print_json, print_table, say
-from retune.cli.options import Json
+from retune.cli.options import Json, Quiet, Verbose
+from retune.cli.progress import progress_on_stderr
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.processes import local_time
@@ -24,7 +25,13 @@ Name = Annotated[
 ]
 
 
-def resume(run: Name = None, no_prefect: NoPrefect = False, json: Json = False) -> None:
+def resume(
+    run: Name = None,
+    no_prefect: NoPrefect = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
     """Continue a run from the stage that failed, or list the runs."""
     from retune.pipeline.running import find_run, runs
 
@@ -33,7 +40,7 @@ def resume(run: Name = None, no_prefect: NoPrefect = False, json: Json = False) 
         _print_runs(runs(work), json)
         return
     record = find_run(work, run)
-    with _started_from(record):
+    with _started_from(record), progress_on_stderr(verbose=verbose, quiet=quiet):
         carry_out(record.request, no_prefect=no_prefect, json=json)
 
 
@@ -53,7 +60,7 @@ def _print_runs(records: "tuple[RunRecord, ...]", json: bool) -> None:
         }
         for record in records
     ]
-    print_table(rows, "runs, the latest at the end")
+    print_table(rows, "runs, the latest at the end", spare=("since", "device", "stage"))
 
 
 @contextlib.contextmanager

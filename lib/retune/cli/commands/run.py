@@ -2,13 +2,13 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retune.cli.console import say
+from retune.cli.console import print_table, say
 from retune.cli.options import Digest, Module, Trusted, check_module, opened_bundle
 from retune.core.errors import InputError
 from retune.core.files import check_file
@@ -17,9 +17,22 @@ if TYPE_CHECKING:
     import numpy as np
 
 Arrays = Annotated[
-    Path, typer.Option("--input", help="Input file: arrays by input name, as numpy's .npz.")
+    list[str],
+    typer.Option(
+        "--input",
+        help="Input file: numpy's .npz with an array for each input, or .npy. Write NAME=FILE.npy "
+        "where there are several inputs. Repeatable.",
+    ),
 ]
-Results = Annotated[Path, typer.Option("--output", help="Output file, as .npz.")]
+Results = Annotated[
+    Path | None,
+    typer.Option("--output", help="Output file, as .npz. Default: print a summary of the outputs."),
+]
+_SINGLE = ""
+"""Name of the array of an .npy file."""
+_LARGEST = 3
+"""Elements of an output that a summary shows."""
+
 Device = Annotated[
     str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
 ]
@@ -34,28 +47,32 @@ Isolated = Annotated[
 def run(
     module: Module,
     input: Arrays,
-    output: Results,
+    output: Results = None,
     device: Device = None,
     isolated: Isolated = False,
     trust: Trusted = None,
     digest: Digest = "",
 ) -> None:
-    """Run a bundle on the arrays of an .npz file.
+    """Run a bundle on arrays from numpy's files.
 
     A bundle is a program: run those you trust.
     """
     check_module(module)
-    check_file("--output", output)
-    arrays = read_arrays(input)
+    if output is not None:
+        check_file("--output", output)
     from retune.bundle.runtime.module import Module as Bundle
     from retune.core.replacing import replacing
 
-    say("retune: compiling the bundle's kernels, and running it ...")
     with opened_bundle(module, trust, digest) as (bundle, plan):
+        arrays = read_inputs(input, plan.inputs)
+        say("retune: compiling the bundle's kernels, and running it ...")
         if isolated:
             outputs = _run_isolated(bundle, device or plan.device.name, arrays)
         else:
             outputs = Bundle.load(bundle, device).run(arrays)
+    if output is None:
+        print_table([summary_row(*each) for each in outputs.items()], f"outputs of {module}")
+        return
     with replacing(output) as stream:
         stream.write(arrays_data(outputs))
     shapes = (f"{name} {array.dtype}{list(array.shape)}" for name, array in outputs.items())
@@ -72,22 +89,74 @@ def _run_isolated(
         return examiner.run(bundle, arrays)
 
 
+def summary_row(name: str, array: "np.ndarray") -> dict[str, Any]:
+    """What a person wants to know of an output: its type, its range, and its largest elements."""
+    row: dict[str, Any] = {"output": name, "type": f"{array.dtype}{list(array.shape)}"}
+    if not array.size:
+        return row
+    numbers = array.astype(float).reshape(-1)
+    largest = numbers.argsort(kind="stable")[::-1][:_LARGEST]
+    row |= {
+        "min": f"{numbers.min():.4g}",
+        "max": f"{numbers.max():.4g}",
+        "mean": f"{numbers.mean():.4g}",
+        "largest at": ", ".join(f"{at} ({numbers[at]:.4g})" for at in largest),
+    }
+    return row
+
+
+def read_inputs(given: Sequence[str], names: Sequence[str]) -> "dict[str, np.ndarray]":
+    """The arrays of the files that --input names, for inputs of these names.
+
+    Raises: InputError, also for a single array of which it is open which input it is.
+    """
+    found: dict[str, np.ndarray] = {}
+    for text in given:
+        name, equals, path = text.rpartition("=")
+        if not equals or Path(text).is_file():
+            name, path = "", text
+        arrays = read_arrays(Path(path))
+        if set(arrays) == {_SINGLE}:
+            found[_input_of(name, text, names)] = arrays[_SINGLE]
+        elif name:
+            raise InputError(f"--input {text}: expected an .npy file with one array, got an .npz")
+        else:
+            found |= arrays
+    return found
+
+
+def _input_of(name: str, text: str, names: Sequence[str]) -> str:
+    if name or len(names) == 1:
+        return name or names[0]
+    raise InputError(
+        f"--input {text}: expected the name of its input ({', '.join(names)}); write "
+        f"--input {names[0]}={text}"
+    )
+
+
 def read_arrays(path: Path) -> "dict[str, np.ndarray]":
-    """The arrays of an .npz file by name. Raises: InputError. Nothing is unpickled."""
+    """The arrays of an .npz file by name, or the one of an .npy file by _SINGLE.
+
+    Raises: InputError. Nothing is unpickled.
+    """
     import numpy as np
 
-    if path.is_file() and not zipfile.is_zipfile(path):
+    single = path.suffix == ".npy"
+    if path.is_file() and not single and not zipfile.is_zipfile(path):
         raise InputError(
-            f"--input {path}: expected an .npz file, got another kind; numpy.savez writes one"
+            f"--input {path}: expected an .npz or .npy file, got another kind; numpy.savez and "
+            "numpy.save write them"
         )
     try:
+        if single:
+            return {_SINGLE: np.load(path, allow_pickle=False)}
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (FileNotFoundError, IsADirectoryError):
         got = "a folder" if path.is_dir() else "no file"
-        raise InputError(f"--input {path}: expected an .npz file, got {got}") from None
+        raise InputError(f"--input {path}: expected an .npz or .npy file, got {got}") from None
     except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"--input {path}: expected a whole .npz file: {error}") from None
+        raise InputError(f"--input {path}: expected a whole .npz or .npy file: {error}") from None
     except ValueError:
         raise InputError(
             f"--input {path}: expected arrays of numbers, got pickled objects, which are not read"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @takes_request(
     *("model", "device", "precision", "max_deviation", "quantize", "pack_start", "pack_stop"),
-    *("calibration", "accuracy_drop", "shapes", "values", "layout"),
+    *("calibration", "accuracy_drop", "shapes", "values", "states", "layout"),
     device="",
 )
 def tasks(request: TuneRequest, json: Json = False) -> None:
@@ -103,6 +103,7 @@ def _network(request: TuneRequest) -> "ImportedNetwork":
         request.layout,
         work,
         values=stated.values,
+        states=request.states,
         precision=precision_of(request),
     )
 

@@ -8,7 +8,7 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.interrupt import ctrl_c_ends_measuring
-from retune.cli.options import Json, check_model
+from retune.cli.options import Json, Quiet, Verbose, check_model
 from retune.cli.progress import progress_on_stderr
 from retune.cli.request import RANDOM, takes_request
 from retune.core.errors import InputError
@@ -24,7 +24,13 @@ NoPrefect = Annotated[
 
 
 @takes_request()
-def tune(request: TuneRequest, no_prefect: NoPrefect = False, json: Json = False) -> None:
+def tune(
+    request: TuneRequest,
+    no_prefect: NoPrefect = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
     """Tune a network: a verified bundle and a report.
 
     Candidates are measured, the best compiled, verified, and compared with others.
@@ -32,7 +38,8 @@ def tune(request: TuneRequest, no_prefect: NoPrefect = False, json: Json = False
     stated = request.trials is not None and request.minutes is not None
     if stated and request.effort != "quick":  # which has its minutes from nobody's option
         raise InputError("--trials and --minutes: expected one of them, got both; leave one out")
-    carry_out(request, no_prefect=no_prefect, json=json)
+    with progress_on_stderr(verbose=verbose, quiet=quiet):
+        carry_out(request, no_prefect=no_prefect, json=json)
 
 
 def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
@@ -42,7 +49,7 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
     if request.calibration == RANDOM:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")
     slower: SlowerThanPeer | None = None
-    with progress_on_stderr(), ctrl_c_ends_measuring():
+    with ctrl_c_ends_measuring():
         try:
             result = _run(request, no_prefect)
         except SlowerThanPeer as error:
@@ -59,8 +66,11 @@ def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
     from retune.bundle.versions import LOCK
 
-    rows = [{k: v for k, v in row.items() if k != "records"} for row in task_rows(result)]
-    print_table(rows, f"tasks of {result.model} on {model_of(result.target)}")
+    print_table(
+        [{k: v for k, v in row.items() if k != "records"} for row in task_rows(result)],
+        f"tasks of {result.model} on {model_of(result.target)}",
+        spare=("op", "output", "failed", "mflop", "gflops", "total_us"),
+    )
     if matches := match_rows(result):
         print_table(matches, "records before the search")
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)

@@ -214,7 +214,7 @@ def _pointer(at: At, to: Printer) -> str:
 
 def _vector(memory: Memory, dtype: DType, lanes: int = 1) -> str:
     """The type of a value, or of an aligned vector, in that memory."""
-    return f"{_SPACE[memory.scope]} {type_name(dtype, lanes)}"
+    return f"{_SPACE.get(memory.scope, '__private')} {type_name(dtype, lanes)}"
 
 
 def _load(value: MemoryLoad, to: Printer) -> str:

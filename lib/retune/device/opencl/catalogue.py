@@ -7,7 +7,9 @@ the only importer of pyopencl.
 import functools
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, Literal
 
@@ -31,6 +33,13 @@ def driver_problems() -> tuple[str, ...]:
         for driver in vendors.find_drivers()
         if driver.problem
     )
+
+
+_CLASSES = {
+    **dict.fromkeys(("cuda", "gpu", "nvidia", "rocm", "amd", "metal", "vulkan", "xpu"), "gpu"),
+    **dict.fromkeys(("cpu", "host", "llvm", "x86", "arm"), "cpu"),
+}
+"""What other programs call devices -> the class of OpenCL device that is meant."""
 
 
 def device_spec(name: str) -> DeviceSpec:
@@ -60,9 +69,22 @@ def find_bare(name: str) -> tuple[DeviceSpec, Any]:
     problems = "".join(f"; {problem}" for problem in driver_problems())
     raise InputError(
         f"device {name!r} is not known; found here: {known}{problems}. "
-        "Choose one of these, vta-sim or a profile (see `retune devices`), or install a driver "
-        "(pip install 'pyopencl[pocl]')."
+        f"{_hint(name, tuple(catalogue))}Choose one of these, vta-sim or a profile (see `retune "
+        "devices`), or install a driver (pip install 'pyopencl[pocl]')."
     )
+
+
+def _hint(name: str, specs: Sequence[DeviceSpec]) -> str:
+    """Which device a name that is not one may mean, as a sentence and a space; '' if unclear."""
+    kind = _CLASSES.get(name.lower().partition(":")[0])
+    meant = [spec.name for spec in specs if spec.device_class == kind]
+    if kind == "gpu" and not meant:
+        return (
+            "No OpenCL driver here has a GPU: install the vendor's OpenCL library, and look "
+            "whether `clinfo -l` lists it. "
+        )
+    meant = meant or get_close_matches(name, [spec.name for spec in specs], n=1)
+    return f"Did you mean {' or '.join(meant)}? " if meant else ""
 
 
 @functools.cache  # a device's processor is repaired once

@@ -45,10 +45,10 @@ def abridged(text: str, header: Path) -> str:
     program does not compile this way.
     """
     statements, common = _parse(header)
-    used = common | set(_WORD.findall(text))
-    wanted = used - vectors.NAMES
+    words = vectors.words_of(text)
+    wanted = (common | words) - vectors.NAMES
     kept = [line for name, line in statements if name is None or name in wanted]
-    own = vectors.definitions(used, text)
+    own = vectors.definitions(words)
     return "\n".join([f"#undef {_GUARD}", *kept, *own, "#line 1", text])
 
 

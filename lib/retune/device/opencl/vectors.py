@@ -21,19 +21,18 @@ NAMES = frozenset(f"{verb}{lanes}" for verb in ("vload", "vstore") for lanes in 
 _WORD = re.compile(r"\w+")
 
 
-def used_in(text: str) -> frozenset[str]:
-    """Those of NAMES that a program uses."""
-    return NAMES.intersection(_WORD.findall(text))
+def words_of(text: str) -> frozenset[str]:
+    """All names in a program."""
+    return frozenset(_WORD.findall(text))
 
 
-def definitions(used: Collection[str], text: str) -> list[str]:
-    """Those of NAMES that are used, for all types of vectors in generated kernels; for those of 16
-    bits where the program's text has such."""
-    words = {*_WORD.findall(text)}
+def definitions(words: Collection[str]) -> list[str]:
+    """Those of NAMES that a program of these words uses, for all types of vectors in generated
+    kernels; for those of 16 bits where it has such."""
     kinds = [kind for kind, size in _TYPES.items() if size != 2 or kind in words]
     lines: list[str] = []
     for lanes in LANES:
-        load, store = f"vload{lanes}" in used, f"vstore{lanes}" in used
+        load, store = f"vload{lanes}" in words, f"vstore{lanes}" in words
         for kind in kinds:
             if load or store:
                 lines.append(_loose(kind, lanes))

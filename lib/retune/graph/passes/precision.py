@@ -99,6 +99,7 @@ class _Stored:
         self._old, self._to = graph, precision.stored
         self._limit = float(precision.stored.finfo.max)
         self._build = GraphBuilder(graph.name, reserved=graph.types)
+        self._build.states = graph.states
         self._new: dict[str, str] = {"": ""}
         self._narrow: dict[str, str] = {}
         self._positions: set[str] = set()

@@ -67,6 +67,7 @@ class _Widened:
     def __init__(self, graph: Graph) -> None:
         self._old, self._read = graph, _read(graph)
         self._build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
+        self._build.states = graph.states
         self._wide: dict[str, str] = {"": ""}
         for name in graph.inputs:
             self._wide[name] = self._widen(

@@ -113,6 +113,7 @@ class _Realizer:
         self.coding = coding
         made = {value for node in graph.nodes for value in node.outputs}
         self.build = GraphBuilder(graph.name, fold=False, reserved=made)
+        self.build.states = graph.states
         self.codes = coding.codes
         self.floats: dict[str, str] = {}
         self.decoded: dict[str, str] = {}

@@ -9,7 +9,7 @@ from retune.ir.expr import Binary, Expr, Load, loads
 from retune.schedule.access import Accesses, AffineAccess
 from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
-from retune.targets.cost.nests import Array, BlockNest, off, on
+from retune.targets.cost.nests import Array, BlockNest, moving, off, on
 from retune.targets.tiling import BLOCK, GROUP, LANE, PACK, REGISTER
 
 
@@ -20,18 +20,33 @@ def tile_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     tile = nest.size(written)
     steps = nest.work / nest.lanes / nest.packs / tile * (1.0 + core.start_steps / depth)
     steps = steps * (1.0 + core.entry_steps / nest.size(off(reduce, PACK)[-1:]))
-    cycles = steps * _step_cycles(nest, tile, nest.size(written[-1:]), spec, core)
+    cycles = steps * _step_cycles(nest, tile, *_loads(nest), spec, core)
     return cycles * core.handed_over if nest.handed_over else cycles
 
 
-def _step_cycles(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec, core: Core) -> Array:
-    """Cycles of one step of a register tile of `rows` vectors for each of its pixels.
+def _loads(nest: BlockNest) -> tuple[Array, Array]:
+    """What a step of a register tile loads: single numbers for all lanes, and vectors.
+
+    Each operand once for all results that read the same of it: of a matrix product a number for
+    each row and a vector for each 16 columns, but of one for each head both for each head as well.
+    """
+    written, found = on(nest.accesses.results, REGISTER), [0.0 * nest.one, 0.0 * nest.one]
+    for operand in nest.accesses.operands:
+        if moving(operand, nest.accesses.steps):  # others are loaded once, before
+            along = bool(moving(operand, on(nest.loops, LANE)))
+            found[along] = found[along] + nest.size(moving(operand, written))
+    return found[0], found[1]
+
+
+def _step_cycles(
+    nest: BlockNest, tile: Array, pixels: Array, rows: Array, spec: DeviceSpec, core: Core
+) -> Array:
+    """Cycles of one step of a register tile that loads so many numbers and vectors, see `_loads`.
 
     The slowest of: multiply-adds with what unpacks the vectors of constants, their latency, loads
-    from the nearest cache (a broadcast for each pixel, `rows` vectors), and the way of both from
-    the caches beyond.
+    from the nearest cache, and the way of both from the caches beyond.
     """
-    pixels, slots, vectors = tile / rows, tile, 1.0
+    slots, vectors = tile, 1.0
     if (chosen := nest.implementation(spec)) is None:
         slots = slots + rows * _unpacking(nest.accesses)
     else:

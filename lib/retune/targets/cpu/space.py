@@ -26,6 +26,7 @@ from retune.targets.accumulators import WINDOW_LIMIT
 from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
+from retune.targets.cpu.partial import PartialSums, schedule_partial_sums, total_of
 from retune.targets.cpu.rows import RowReduction, row_structure, schedule_row_program, schedule_rows
 from retune.targets.cpu.tile import RegisterTile, lay_out_columns, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
@@ -40,7 +41,9 @@ from retune.targets.fusion import (
 from retune.targets.instructions import find_instruction
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
-Structure = RegisterTile | MatrixTile | RowReduction | SlidingWindow | Neighbours | Fused
+Structure = (
+    RegisterTile | MatrixTile | RowReduction | SlidingWindow | Neighbours | Fused | PartialSums
+)
 """What is done to the heaviest reduction."""
 
 
@@ -68,7 +71,11 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         yield rows
         return
     lanes = _lanes(stage, spec)
-    if padded_neighbours(program, anchor, lanes) is not None:
+    if total_of(program, anchor) is not None:
+        for tile in _register_tiles(stage, lanes, spec, can_mask=False):
+            if not tile.window and not tile.laid:
+                yield PartialSums(tile)
+    elif padded_neighbours(program, anchor, lanes) is not None:
         yield Neighbours(lanes)
     elif stage.by_channel and lanes >= LEAST_LANES:
         yield SlidingWindow(lanes, masked=bool(_masks(program, anchor)))
@@ -160,5 +167,7 @@ def _reduction(
             schedule_register_tile(s, name, structure, spec, sampled=sampled)
         case MatrixTile():
             schedule_matrix(s, name, structure, sampled=sampled)
+        case PartialSums():
+            schedule_partial_sums(s, name, structure, spec)
         case Fused():
             raise ScheduleError(f"{name}: it is fused with others")

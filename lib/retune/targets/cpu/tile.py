@@ -32,7 +32,7 @@ from retune.targets.tiling import (
 
 _LEAST_TILE = 6
 """Accumulators of a register tile at least, where the shape allows: fewer wait on each other."""
-_MOST_TILE = 16
+MOST_TILE = 16
 """Results along one axis of a register tile at most."""
 
 
@@ -80,12 +80,12 @@ def schedule_register_tile(
     *others, last = s.loops(results_of(s, name))
     single = [n for n in others if not s.several(n)]
     real = [n for n in others if n not in single]
-    pixels, leading = [TiledAxis(n, _MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
+    pixels, leading = [TiledAxis(n, MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
     if stage.group is not None:
         group, last = s.split(last, [stage.group])
         leading.append(group)
-    channels = TiledAxis(last, _MOST_TILE, plan.lanes)
-    tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled, tail="clamp")
+    channels = TiledAxis(last, MOST_TILE, plan.lanes)
+    tile = tiling(pixels, channels).apply(s, leading, sampled=sampled, tail="clamp")
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     order_reduction(s, name, plan, sampled=sampled)
@@ -95,7 +95,7 @@ def schedule_register_tile(
     pack_operands(s, name)
 
 
-def _tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:
+def tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:
     """Within a block, a strip of channels is done with before the next one comes."""
     nest = {
         GROUP: [*pixels, channels],

@@ -1,15 +1,19 @@
 """Weights of a few bits in blocks, as Olive and the GenAI builder write them.
 
-They stay packed in the graph and in the bundle; kernels unpack them.
+They stay packed in the graph and in the bundle; kernels unpack them. Where a file allows it
+(`accuracy_level` 4), rows are quantized too, and products are those of bytes.
 """
 
 import numpy as np
 
+from retune.core.dtypes import INT8
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
-from retune.ops.packed import BITS, packed, unpacked
+from retune.ops.packed import BITS, packed, to_words, unpacked
 from retune.proto.scope import MICROSOFT
 
+_INT8 = 4
+"""The level of accuracy at which rows may be rounded to int8."""
 _FOUR = 15
 """The largest value of four bits."""
 
@@ -27,25 +31,29 @@ def matmul_nbits(node: OnnxNode, emit: Emitter) -> None:
     blocks = -(-depth // block)
     rows = emit.reshaped(node.inputs[0], (int(np.prod(outer)), width))
     quantized = emit.contents(1, "the weight").reshape(count, blocks, block * bits // 8)
+    values = unpacked(quantized, bits)
     scales = emit.contents(2, "the scales").reshape(count, blocks)
     if node.has_input(4):
-        order = _order(emit.contents(4, "g_idx").reshape(-1), blocks, 8 // bits)
-        quantized = _reordered(quantized, bits, order)
+        order = _order(emit.contents(4, "g_idx").reshape(-1), blocks, 32 // bits)
+        values = _reordered(values, order)
         rows = _padded(emit, rows, 1)
         rows = emit.temp("gather", rows, emit.stored("order", order.reshape(-1)), axis=1)
     else:
         rows = _padded(emit, rows, blocks * block - width)
-    zeros = _zero_points(node, emit, bits, (count, blocks))
-    weight = (("quantized", quantized), ("scales", scales), ("zeros", zeros))
-    stored = [emit.stored(label, array) for label, array in weight]
-    made = emit.temp("dense_blocks", rows, *stored, bits=bits)
+    weight = {"quantized": to_words(values, bits), "scales": scales}
+    if node.has_input(3):
+        weight["zeros"] = _zero_points(emit, bits, (count, blocks))
+    stored = [emit.stored(label, array) for label, array in weight.items()]
+    whole = node.integer("accuracy_level", 0) == _INT8 and not node.has_input(4)
+    attrs = {"rows": INT8} if whole else {}
+    made = emit.temp("dense_blocks", rows, *stored, bits=bits, **attrs)
     if node.has_input(5):
         made = emit.temp("add", made, node.inputs[5], label="biased")
     emit.out("reshape", made, shape=(*outer, count))
 
 
 def _order(group: np.ndarray, blocks: int, each: int) -> np.ndarray:
-    """The columns of each group [blocks, most], as many as fill bytes of `each` values.
+    """The columns of each group [blocks, most], as many as fill words of `each` values.
 
     Behind the columns of smaller groups stands the number of all columns. int32
     """
@@ -57,11 +65,11 @@ def _order(group: np.ndarray, blocks: int, each: int) -> np.ndarray:
     return order
 
 
-def _reordered(quantized: np.ndarray, bits: int, order: np.ndarray) -> np.ndarray:
-    """The quantized values [count, blocks, bytes] in blocks of other columns, packed again."""
-    flat = unpacked(quantized, bits).reshape(len(quantized), -1)[:, : order.max(initial=0) + 1]
+def _reordered(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The quantized values [count, blocks, each] in blocks of other columns."""
+    flat = values.reshape(len(values), -1)[:, : order.max(initial=0) + 1]
     flat = np.pad(flat, ((0, 0), (0, 1)))
-    return packed(flat[:, np.minimum(order, flat.shape[1] - 1)], bits)
+    return flat[:, np.minimum(order, flat.shape[1] - 1)]
 
 
 def _padded(emit: Emitter, rows: str, missing: int) -> str:
@@ -71,10 +79,8 @@ def _padded(emit: Emitter, rows: str, missing: int) -> str:
     return emit.temp("pad", rows, label="wide", pads=(0, 0, 0, missing), value=0.0)
 
 
-def _zero_points(node: OnnxNode, emit: Emitter, bits: int, shape: tuple[int, int]) -> np.ndarray:
+def _zero_points(emit: Emitter, bits: int, shape: tuple[int, int]) -> np.ndarray:
     """Zero points for each block: of the scales' type, or uint8, unpacked."""
-    if not node.has_input(3):
-        return np.full(shape, 1 << (bits - 1), np.uint8)
     known = emit.contents(3, "the zero points")
     if known.dtype != np.uint8:
         return known.reshape(shape)

@@ -1,0 +1,102 @@
+"""`retune init`: a nightly file to begin with."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retune.cli.console import print_line
+from retune.cli.options import MODEL_HELP, check_model
+from retune.core.errors import InputError
+from retune.core.files import check_file
+from retune.core.names import is_built_in
+
+_FILE = """\
+# Networks that `retune nightly` tunes, and the devices that it tunes them for. Relative paths start
+# at this file. Every other key, with its default: {every_key}
+out = "artifacts/fleet"      # bundles: OUT/NETWORK/DEVICE/module
+minutes = {minutes:g}                 # measuring time of a night on each device
+window = {{ start = {start}, end = {end}, timezone = {timezone} }}
+"""
+_MODEL = """
+[[model]]
+model = {model}
+runs_per_day = 1             # more minutes go where more runs gain
+"""
+_DEVICE = """
+[[device]]
+name = {device}
+"""
+_EVERY_KEY = "examples/nightly.toml"
+
+
+def init(
+    models: Annotated[list[str], typer.Argument(metavar="model...", help=MODEL_HELP)],
+    config: Annotated[Path, typer.Option(help="File to write.")] = Path("nightly.toml"),
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="Device: one of `retune devices`. Repeatable. Default: pocl."),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(min=1, help="Measuring time of a night on each device, in minutes.")
+    ] = 60,
+    start: Annotated[str, typer.Option(help="Time at which the window opens.")] = "22:00",
+    end: Annotated[str, typer.Option(help="Time at which the window closes.")] = "06:00",
+    timezone: Annotated[str, typer.Option(help="Time zone of the window.")] = "UTC",
+) -> None:
+    """Write a configuration file for nightly tuning.
+
+    The file is checked as `retune nightly` checks it. A file that exists is not replaced.
+    """
+    for model in models:
+        check_model(model)
+    if config.exists():
+        raise InputError(f"--config {config}: expected a new file, got one that exists; edit it")
+    check_file("--config", config)
+    text = _FILE.format(
+        every_key=_EVERY_KEY,
+        minutes=minutes,
+        start=_quoted(start),
+        end=_quoted(end),
+        timezone=_quoted(timezone),
+    )
+    text += "".join(_MODEL.format(model=_quoted(_stated(model, config))) for model in models)
+    text += "".join(_DEVICE.format(device=_quoted(name)) for name in device or ["pocl"])
+    _write_checked(config, text)
+    print_line(f"{config}: {_listed(models)} on {_listed(device or ['pocl'])}")
+    print_line(f"plan      retune nightly plan --config {config}")
+    print_line(f"now       retune nightly run --config {config} --now")
+    print_line(f"nightly   retune nightly serve --config {config}")
+
+
+def _write_checked(config: Path, text: str) -> None:
+    """The file holds the text. Raises: InputError if it is not a configuration; nothing is left."""
+    from retune.nightly.config import load_config
+
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(text, encoding="utf-8")
+    try:
+        load_config(config)
+    except InputError:
+        config.unlink()
+        raise
+
+
+def _stated(model: str, config: Path) -> str:
+    """The model as the file names it: a path from the file's folder."""
+    if is_built_in(model):
+        return model
+    return os.path.relpath(model, config.absolute().parent)
+
+
+def _quoted(text: str) -> str:
+    """A string of TOML."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

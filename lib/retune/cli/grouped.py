@@ -1,0 +1,57 @@
+"""Help texts in groups: options and commands under the headings of their `rich_help_panel`.
+
+Plain text that fits 80 columns, without boxes: it can be searched, copied and pasted.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+Rows = list[tuple[str, str]]
+_ALL = "Options"
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose options are shown in groups; those without one come first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes arguments and options."""
+        _write_parameters(self.get_params(ctx), ctx, formatter)
+
+
+class GroupedCommands(TyperGroup):
+    """The same of several commands, which are shown in groups, too."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes commands and options."""
+        self.format_commands(ctx, formatter)
+        _write_parameters(self.get_params(ctx), ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands, each with the first sentence of its help."""
+        sections: dict[str, Rows] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                group = command.rich_help_panel or "Commands"
+                text = command.get_short_help_str(formatter.width)
+                sections.setdefault(group, []).append((name, text))
+        _write(sections, formatter)
+
+
+def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> None:
+    sections: dict[str, Rows] = {"Arguments": [], _ALL: []}
+    for each in parameters:
+        row = each.get_help_record(ctx)
+        if row is not None:
+            kind = "Arguments" if each.param_type_name == "argument" else _ALL
+            sections.setdefault(each.rich_help_panel or kind, []).append(row)
+    _write(sections, formatter)
+
+
+def _write(sections: dict[str, Rows], formatter: Any) -> None:
+    for name, rows in sections.items():
+        if rows:
+            with formatter.section(name):
+                formatter.write_dl(rows)

@@ -1,0 +1,143 @@
+"""What someone meets first: help texts, a nightly file, arrays in files, hints."""
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+
+from retune.bundle.format import write_bundle
+from retune.bundle.verify import farm_examiner
+from retune.bundle.verify.bench import Benchmark, known_times
+from retune.cli.commands.run import read_inputs, summary_row
+from retune.cli.main import run_command
+from retune.cli.progress import progress_on_stderr
+from retune.core.errors import InputError
+from retune.device.opencl.catalogue import find_bare
+from retune.nightly.config import load_config
+from retune.pipeline.request import options
+from retune.records.schema import failed
+from retune.records.store import RecordStore
+from tests.support.bundle_fixtures import make_plan
+from tests.support.store import record
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_help_shows_the_most_important_options_first_and_the_others_in_groups(capsys: Captured):
+    assert run_command(["tune", "--help"]) == 0
+    text = capsys.readouterr().out
+    first, *groups = text.partition("\nOptions:\n")[2].split("\n\n")
+    shown = [line.split()[0] for line in first.splitlines() if line.startswith("  -")]
+    assert shown[:5] == ["--out", "--device", "--effort", "--minutes", "--shape"]
+    headings = [group.strip().splitlines()[0].rstrip(":") for group in groups]
+    assert headings[0] == "Search"
+    assert {each.group for each in options().values()} - {""} <= set(headings)
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_commands_are_in_groups(capsys: Captured):
+    assert run_command(["--help"]) == 0
+    text = capsys.readouterr().out
+    tuning, using = text.index("\nTune a network:\n"), text.index("\nUse a bundle:\n")
+    assert tuning < text.index("\n  tune") < using < text.index("\n  bench") < text.index("--help")
+
+
+def test_a_verbose_run_prints_each_measurement_and_a_quiet_one_warnings(
+    tmp_path: Path, capsys: Captured
+):
+    right = record(0)
+    wrong = record(1, measurement=failed("wrong_result", "off by 3\nat [0, 1]"))
+    with progress_on_stderr(verbose=True):
+        RecordStore(tmp_path).append([right, wrong])
+    good, bad = capsys.readouterr().err.splitlines()
+    assert good == right.line
+    assert "us" in good
+    assert bad.endswith("wrong_result: off by 3 at [0, 1]")
+    with progress_on_stderr():
+        RecordStore(tmp_path).append([record(2)])
+    with progress_on_stderr(quiet=True):
+        logging.getLogger("retune.x").info("progress")
+        logging.getLogger("retune.x").warning("look")
+    assert capsys.readouterr().err == "warning: look\n"
+    with (
+        pytest.raises(InputError, match="--verbose and --quiet"),
+        progress_on_stderr(verbose=True, quiet=True),
+    ):
+        pass
+
+
+def test_init_writes_a_nightly_file_that_can_be_read(tmp_path: Path, capsys: Captured):
+    path = tmp_path / "made" / "fleet.toml"
+    model = tmp_path / "net.onnx"
+    model.touch()
+    arguments = ["init", "zoo:mlp", str(model), "--config", str(path), "--device", "board"]
+    assert run_command([*arguments, "--timezone", "Mars/X"]) == 2
+    assert "time zone database" in capsys.readouterr().err
+    assert not path.exists()
+    assert run_command(arguments) == 0
+    assert f"retune nightly run --config {path} --now" in capsys.readouterr().out
+    config = load_config(path)
+    assert [each.name for each in config.model] == ["mlp", "net"]
+    assert [each.device for each in config.device] == ["board"]
+    assert Path(config.model[1].model).resolve() == model
+    assert run_command(arguments) == 2
+    assert "got one that exists" in capsys.readouterr().err
+
+
+def test_inputs_come_from_npy_and_npz_files(tmp_path: Path):
+    ones = np.ones((2, 3), np.float32)
+    np.save(tmp_path / "a.npy", ones)
+    np.savez(tmp_path / "b.npz", y=2 * ones)
+    single, several = str(tmp_path / "a.npy"), str(tmp_path / "b.npz")
+    assert read_inputs([single], ["x"])["x"].shape == (2, 3)
+    both = read_inputs([f"x={single}", several], ["x", "y"])
+    assert {name: array.max() for name, array in both.items()} == {"x": 1, "y": 2}
+    with pytest.raises(InputError, match=r"the name of its input \(x, y\); write --input x="):
+        read_inputs([single], ["x", "y"])
+    with pytest.raises(InputError, match=r"expected an .npy file with one array"):
+        read_inputs([f"x={several}"], ["x"])
+
+
+def test_a_summary_says_where_an_output_is_largest():
+    row = summary_row("prob", np.array([[0.25, 0.5, 0.125, 0.125]], np.float32))
+    assert row["type"] == "float32[1, 4]"
+    assert row["largest at"] == "1 (0.5), 0 (0.25), 3 (0.125)"
+    assert summary_row("none", np.zeros((0, 4)))["type"] == "float64[0, 4]"
+
+
+@pytest.mark.device
+def test_devices_by_the_names_of_other_programs_are_explained():
+    with pytest.raises(InputError, match=r"'cpu' is not known; .* Did you mean pocl"):
+        find_bare("cpu")
+    with pytest.raises(InputError, match="Did you mean pocl"):
+        find_bare("pocll")
+    if find_bare("pocl")[0].device_class == "cpu":
+        with pytest.raises(InputError, match=r"has a GPU|Did you mean"):
+            find_bare("cuda:0")
+
+
+def test_two_bundles_are_compared_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+):
+    seen: list[list[str]] = []
+
+    class Examiner(contextlib.nullcontext[object]):
+        where = ""
+
+        def __enter__(self) -> Self:
+            return self
+
+        def compare(self, entrants: dict[str, Path], **_: object) -> Benchmark:
+            seen.append(list(entrants))
+            return known_times({name: 1e-3 * n for n, name in enumerate(entrants, 1)})
+
+    monkeypatch.setattr(farm_examiner, "open_examiner", lambda _: Examiner())
+    path, other = (str(write_bundle(make_plan(), tmp_path / name)) for name in ("one", "two"))
+    assert run_command(["bench", path, other]) == 0
+    assert seen == [[path, other]]
+    assert f"{other} takes 2.00 x the time of {path}" in capsys.readouterr().out
+    assert run_command(["bench", path, other, "--against", "onnxruntime"]) == 2
+    assert "expected one to compare with" in capsys.readouterr().err
