@@ -150,7 +150,8 @@ def distill(
     if tuner not in ("retune", *KINDS):
         raise InputError(f"--as {tuner}: expected one of retune, {', '.join(KINDS)}")
     found = distilled.distill(record_store(records), best, model)
-    if kind := next((known for known in KINDS if known == tuner), None):
+    kinds = {str(kind): kind for kind in KINDS}
+    if (kind := kinds.get(tuner)) is not None:
         with replacing(output) as stream:
             stream.write("".join(f"{line}\n" for line in foreign_lines(found, kind)).encode())
     else:
