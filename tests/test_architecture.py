@@ -97,10 +97,16 @@ def _tracked() -> list[Path]:
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
 
 
-def test_functions_fit_on_a_screen():
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """The syntax tree of each source file."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+
+
+def test_functions_fit_on_a_screen(trees: dict[Path, ast.Module]):
     long: dict[str, int] = {}
-    for path in SOURCES:
-        for node in _functions(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees.items():
+        for node in _functions(tree):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             where = f"{_name(path)}::{node.name}"
             if lines > MAX_FUNCTION_LINES and where not in LONG_FUNCTIONS:
@@ -114,11 +120,11 @@ def test_named_exceptions_are_still_needed():
     assert not stale, f"exceptions for what no longer exists: {stale}"
 
 
-def test_third_parties_stay_behind_their_doors():
+def test_third_parties_stay_behind_their_doors(trees: dict[Path, ast.Module]):
     broken: list[str] = []
-    for path in SOURCES:
+    for path, tree in trees.items():
         name = _name(path)
-        for module, line in _imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for module, line in _imports(tree):
             doors = FENCES.get(module.split(".")[0])
             if doors and not any(name == door or name.startswith(door) for door in doors):
                 broken.append(f"{name}:{line} imports {module}; only {', '.join(doors)} may")
@@ -160,13 +166,13 @@ UNPICKLING: dict[str, str] = {
 """File -> why it may unpickle."""
 
 
-def test_nothing_is_unpickled():
+def test_nothing_is_unpickled(trees: dict[Path, ast.Module]):
     """Loading a bundle or a record file executes nothing, and processes talk without pickles."""
     found = {
         f"{_name(path)}:{line} {what}"
-        for path in SOURCES
+        for path, tree in trees.items()
         if _name(path) not in UNPICKLING
-        for line, what in unpickles(ast.parse(path.read_text(encoding="utf-8")))
+        for line, what in unpickles(tree)
     }
     assert not found
 
@@ -229,12 +235,8 @@ def test_no_registry_addresses():
     assert not broken
 
 
-def test_every_package_says_what_it_is():
-    missing = [
-        _name(path)
-        for path in SOURCES
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+def test_every_package_says_what_it_is(trees: dict[Path, ast.Module]):
+    missing = [_name(path) for path, tree in trees.items() if not ast.get_docstring(tree)]
     assert not missing, f"no module docstring: {missing}"
 
 
@@ -253,7 +255,7 @@ TYPE_NAMES = {str(dtype) for dtype in DTYPES} | {"x4", "x8"}
 PREFIXES = {"float", "int", "uint", *TYPE_NAMES}
 
 
-def type_comparisons(source: str) -> list[int]:
+def type_comparisons(tree: ast.AST) -> list[int]:
     """Lines that compare something with the name of an element type, or a part of it."""
 
     def names(node: ast.expr) -> set[object]:
@@ -261,7 +263,7 @@ def type_comparisons(source: str) -> list[int]:
         return {e.value for e in elements if isinstance(e, ast.Constant)}
 
     found: list[int] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.Compare(left=left, comparators=others):
                 compared = set[object]().union(*map(names, (left, *others))) & TYPE_NAMES
@@ -281,14 +283,14 @@ def type_comparisons(source: str) -> list[int]:
     ['x.dtype == "float32"', 'd in ("int8", "uint8")', 'd.startswith("float")', 'd.endswith("x8")'],
 )
 def test_comparisons_of_types_with_strings_are_found(text: str):
-    assert type_comparisons(text) == [1]
+    assert type_comparisons(ast.parse(text)) == [1]
 
 
-def test_types_are_not_compared_with_strings():
+def test_types_are_not_compared_with_strings(trees: dict[Path, ast.Module]):
     """What depends on a type is a property of its entry, see `core/dtypes.py`."""
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in SOURCES
-        for line in type_comparisons(path.read_text())
+        for path, tree in trees.items()
+        for line in type_comparisons(tree)
     ]
     assert not found

@@ -123,6 +123,8 @@ class _Kernel:
         used = {b.buffer for b in blocks(root)}
         used |= {load.buffer for b in blocks(root) for load in _loads_in(b)}
         self.own = [b for b in sorted(used, key=str) if b.scope in (*PRIVATE, "local")]
+        self.shared = {b.buffer for b in blocks(root) if b.buffer.scope not in PRIVATE}
+        """What is written and seen by several items: the reads of others cannot be in conflict."""
         self.shadows = {b.name: _Shadow(arrays[b.name].size) for b in used if b not in self.own}
         self.group_items = prod(local.values())
         apart = any(b.scope == "local" for b in self.own)
@@ -231,7 +233,7 @@ class _Scene:
         """Stores the block's values at the active points."""
         kernel, block = self.kernel, self.block
         array = kernel.arrays[block.buffer.name]
-        value = self.grid(block.value)[active].astype(array.dtype)
+        value = _taken(self.grid(block.value), active).astype(array.dtype)
         at = self._points(block.indices, active)
         self._check_inside(block.buffer, at, "writes")
         items = self._items(active)
@@ -267,18 +269,30 @@ class _Scene:
         return array[at]
 
     def _note_read(self, load: Load, active: np.ndarray) -> None:
+        if load.buffer not in self.kernel.shared and active.all():
+            values = tuple(np.asarray(evaluate(i, self.env, self._fetch)) for i in load.indices)
+            if self._inside(load.buffer, values):
+                return
         at = self._points(load.indices, active)
         self._check_inside(load.buffer, at, "reads")
-        if load.buffer.scope in PRIVATE:
+        if load.buffer not in self.kernel.shared:
             return
         shadow, places, who = self._shadowed(load.buffer, at, self._items(active))
         self._report(shadow.read(places, who), load.buffer, at, who, "reads", "writes")
 
     def _points(self, indices: tuple[Expr, ...], active: np.ndarray) -> Points:
-        return tuple(self.grid(i)[active] for i in indices)
+        return tuple(_taken(self.grid(i), active) for i in indices)
 
     def _items(self, active: np.ndarray) -> np.ndarray:
-        return np.nonzero(active)[0]
+        item = np.arange(self.full[0]).reshape(-1, *[1] * (len(self.full) - 1))
+        return _taken(np.broadcast_to(item, self.full), active)
+
+    def _inside(self, buffer: Buffer, values: Points) -> bool:
+        return all(
+            value.min() >= 0 and value.max() < evaluate_int(extent)
+            for value, extent in zip(values, buffer.shape, strict=True)
+            if value.size
+        )
 
     def _shadowed(
         self, buffer: Buffer, at: Points, items: np.ndarray
@@ -290,6 +304,8 @@ class _Scene:
         return self.kernel.shadows[buffer.name], places, items + shared
 
     def _check_inside(self, buffer: Buffer, at: Points, verb: str) -> None:
+        if self._inside(buffer, at):
+            return
         for index, extent in zip(at, buffer.shape, strict=True):
             n = evaluate_int(extent)
             outside = (index < 0) | (index >= n)
@@ -320,6 +336,11 @@ def _loads_in(block: Block) -> Iterator[Load]:
         if isinstance(expr, Load):
             yield expr
         stack.extend(expr.children)
+
+
+def _taken(grid: np.ndarray, active: np.ndarray) -> np.ndarray:
+    """The values at the points that are active, in order."""
+    return grid.reshape(-1) if active.all() else grid[active]
 
 
 def _widened(value: Value, rank: int) -> Value:

@@ -7,8 +7,8 @@ the key of every cached stage whose meaning lives in this package.
 import dataclasses
 import enum
 import hashlib
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +31,8 @@ def content_key(*values: object) -> str:
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for value in values:
-        for piece in _canonical(value):
-            digest.update(piece)
+        _update(value, digest.update)
     return digest.hexdigest()
-
-
-@lru_cache(maxsize=1 << 12)
-def _text_key(text: str) -> str:
-    """The content key of a text: mappings are sorted by those of their keys."""
-    return hashlib.blake2b(_plain(text), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def _plain(value: object) -> bytes:
-    """The canonical bytes of None, or of a bool, a number or a text."""
-    text = repr(value).encode()
-    kind = str if isinstance(value, str) else type(value)  # an element type is its name
-    return b"%s%d:%s" % (kind.__name__[0].encode(), len(text), text)
 
 
 def short_key(key: str) -> str:
@@ -63,45 +49,68 @@ def file_key(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _canonical(value: object) -> Iterator[bytes | memoryview]:
+_LETTERS: dict[type, bytes] = {type(None): b"N", bool: b"b", int: b"i", float: b"f", str: b"s"}
+
+
+def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
+    """Gives `put` the canonical bytes of a value, piece by piece."""
+    letter = _LETTERS.get(type(value))
+    if letter is not None:
+        text = repr(value).encode()
+        put(b"%s%d:%s" % (letter, len(text), text))
+        return
     match value:
-        case None | bool() | int() | float() | str() if not isinstance(value, enum.Enum):
-            yield _plain(value)
+        case int() | float() | str() if not isinstance(value, enum.Enum):
+            text = repr(value).encode()
+            kind = str if isinstance(value, str) else type(value)  # an element type is its name
+            put(b"%s%d:%s" % (kind.__name__[0].encode(), len(text), text))
         case bytes():
-            yield b"y%d:" % len(value)
-            yield value
+            put(b"y%d:" % len(value))
+            put(value)
         case enum.Enum():
-            yield b"e"
-            yield from _canonical(value.name)
+            put(b"e")
+            _update(value.name, put)
         case Path():
-            yield b"p"
-            yield from _canonical(value.as_posix())
+            put(b"p")
+            _update(value.as_posix(), put)
         case np.ndarray():
-            yield b"a"
-            yield from _canonical((str(value.dtype), value.shape))
-            yield np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+            put(b"a")
+            _update((str(value.dtype), value.shape), put)
+            put(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         case np.generic():
-            yield from _canonical(value.item())
+            _update(value.item(), put)
         case tuple() | list():
-            yield b"(%d" % len(value)  # pyright: ignore[reportUnknownArgumentType]
+            put(b"(%d" % len(value))  # pyright: ignore[reportUnknownArgumentType]
             for item in value:  # pyright: ignore[reportUnknownVariableType]
-                yield from _canonical(item)  # pyright: ignore[reportUnknownArgumentType]
+                _update(item, put)  # pyright: ignore[reportUnknownArgumentType]
         case set() | frozenset():
-            yield b"{"
-            yield from _canonical(sorted(content_key(item) for item in value))  # pyright: ignore
+            put(b"{")
+            _update(sorted(content_key(item) for item in value), put)  # pyright: ignore
         case Mapping():
-            yield b"m"
-            items = [
-                (_text_key(k) if type(k) is str else content_key(k), k, v)  # pyright: ignore
-                for k, v in value.items()  # pyright: ignore
-            ]
+            put(b"m")
+            items = [(_place(k), k, v) for k, v in value.items()]  # pyright: ignore
             for _, key, item in sorted(items, key=lambda entry: entry[0]):
-                yield from _canonical((key, item))
+                _update((key, item), put)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            yield b"d"
-            yield from _canonical(type(value).__name__)
-            for field in dataclasses.fields(value):
-                if field.compare:
-                    yield from _canonical(getattr(value, field.name))
+            put(b"d")
+            _update(type(value).__name__, put)
+            for name in _compared(type(value)):
+                _update(getattr(value, name), put)
         case _:
             raise TypeError(f"content_key: {type(value).__name__} has no stable content")
+
+
+def _place(key: object) -> str:
+    """What a mapping's entries are sorted by; the same few names come again and again."""
+    return _place_of_name(key) if type(key) is str else content_key(key)
+
+
+@lru_cache(maxsize=1 << 12)
+def _place_of_name(name: str) -> str:
+    return content_key(name)
+
+
+@cache
+def _compared(kind: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields that are part of its value."""
+    return tuple(field.name for field in dataclasses.fields(kind) if field.compare)

@@ -342,10 +342,13 @@ def test_a_kill_at_any_point_leaves_a_sound_bundle(
         monkeypatch.setattr(replacing, "exchange", lambda first, second: False)
     able = able and _can_exchange(out.parent)
 
+    out.mkdir()
+    before(out)
+    prepared = shutil.copytree(out, out.parent / "prepared", symlinks=True)
+
     def setup() -> None:
         shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        before(out)
+        shutil.copytree(prepared, out, symlinks=True)
 
     kills = 0
     for _ in killed_at_each_change(monkeypatch, setup, lambda: action(out)):

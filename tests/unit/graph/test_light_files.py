@@ -11,9 +11,14 @@ from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import run_graph
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+LARGE = {"light_vgg19", "light_densenet121", "light_inception_v2"}
+FILES = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LARGE else [])
+    for path in sorted(LIGHT.glob("*.onnx"))
+]
 
 
-@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES)
 def test_a_light_network_gives_its_stored_output(path: Path):
     graph = load_file(path)
     (name,) = graph.inputs

@@ -38,7 +38,7 @@ def test_a_pass_preserves_meaning(step, seed):
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(seed=SEEDS)
 def test_all_passes_together_preserve_meaning(layout, seed):
     graph = random_network(seed, steps=12)

@@ -20,7 +20,6 @@ QUICK: list[tuple[str, tuple[int, ...] | None]] = [
     ("zoo:mobilenet", (2, 3, 64, 64)),
     ("zoo:resnet18_v1", (1, 3, 64, 64)),
     ("zoo:squeezenet_v1.1", (1, 3, 67, 67)),
-    ("zoo:inception_v3", (1, 3, 107, 107)),
     ("light:shufflenet", None),
 ]
 LARGE = [
