@@ -144,13 +144,13 @@ def distill(
     """
     from retune.core.replacing import replacing
     from retune.records import distilled
-    from retune.records.foreign import KINDS, foreign_lines
+    from retune.records.foreign import KINDS, Kind, foreign_lines
 
     check_file("output", output)
     if tuner not in ("retune", *KINDS):
         raise InputError(f"--as {tuner}: expected one of retune, {', '.join(KINDS)}")
     found = distilled.distill(record_store(records), best, model)
-    kinds = {str(kind): kind for kind in KINDS}
+    kinds: dict[str, Kind] = {str(kind): kind for kind in KINDS}
     if (kind := kinds.get(tuner)) is not None:
         with replacing(output) as stream:
             stream.write("".join(f"{line}\n" for line in foreign_lines(found, kind)).encode())
