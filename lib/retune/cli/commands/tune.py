@@ -82,23 +82,9 @@ def print_result(result: TuneResult) -> None:
         print_line(f"latency   none: {model_of(result.target)} is not here to be timed")
     if result.slow:
         print_line(f"slow      {result.slow}")
-    verified = result.verified
-    print_line(
-        f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "
-        f"from {verified.oracle} ({counted(verified.samples, 'sample')})"
-    )
-    if verified.decision:
-        print_line(f"          {verified.decision}")
-    if verified.top1 is not None:
-        print_line(f"top-1     {100 * verified.top1:.1f}% of the rows as {verified.oracle}")
+    _print_accuracy(result)
     if result.precision:
         print_line(f"precision {result.precision}")
-    if result.gain:
-        print_line(f"16 bits   {result.gain}")
-    for note in verified.notes:
-        print_line(f"note      {note}")
-    if verified.by_parts:
-        print_line("          part by part, as results of host steps jump at rounding")
     print_line(
         f"layers    {result.max_error:g} of a layer's range allowed, {result.largest_error} used"
     )
@@ -115,6 +101,23 @@ def print_result(result: TuneResult) -> None:
     print_line(f"records   {result.records}")
     for line in ("", *result.conclusion) if result.conclusion else ():
         print_line(line)
+
+
+def _print_accuracy(result: TuneResult) -> None:
+    """How far the bundle's outputs are from the oracle's."""
+    verified = result.verified
+    print_line(
+        f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "
+        f"from {verified.oracle} ({counted(verified.samples, 'sample')})"
+    )
+    if verified.decision:
+        print_line(f"          {verified.decision}")
+    if verified.top1 is not None:
+        print_line(f"top-1     {100 * verified.top1:.1f}% of the rows as {verified.oracle}")
+    for note in verified.notes:
+        print_line(f"note      {note}")
+    if verified.by_parts:
+        print_line("          part by part, as results of host steps jump at rounding")
 
 
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
