@@ -17,6 +17,11 @@ from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
+from retune.frontend.gguf.folder import import_gguf
+from retune.language.generation import Generation
+from retune.language.loading import decoder_of
+from retune.language.sampling import Sampling
+from retune.language.text import Text
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
 from retune.pipeline.network import ImportedNetwork, import_network
@@ -30,12 +35,17 @@ from retune.search.task import Task
 P = ParamSpec("P")
 
 __all__ = [
+    "Generation",
     "ImportedNetwork",
     "Module",
+    "Sampling",
+    "Text",
     "Tuned",
     "compare_times",
     "compile_network",
+    "decoder_of",
     "extract_tasks",
+    "import_gguf",
     "import_network",
     "measure",
     "space_for",

@@ -46,6 +46,8 @@ SHAPES: dict[str, Dag] = {
     ),
     "scores": half_products(2, 19, 32, 37, turned=True),
     "values": half_products(2, 18, 37, 32, turned=False, dtype=BFLOAT16),
+    "half deep matrix": half_product(40, 128, 64),
+    "deep values": half_products(1, 18, 100, 32, turned=False),
     "tap of 24": half_conv2d(3, 9, 24, 48, window=1),
     "brain tap": half_conv2d(6, 6, 96, 96, window=1, dtype=BFLOAT16),
 }

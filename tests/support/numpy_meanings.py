@@ -938,6 +938,17 @@ def gather_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, 
     return (found.transpose(order),)
 
 
+@meaning("rotate")
+def rotate(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Pairs as complex numbers, times the number of the angle."""
+    data, cos, sin = (present(arrays, index).astype(np.float64) for index in range(3))
+    axis = integer(attrs, "axis")
+    first, second = (data.take([part], axis) for part in (0, 1))
+    turned = (first + 1j * second) * (cos + 1j * sin)
+    made = np.concatenate((turned.real, turned.imag), axis)
+    return (made.astype(present(arrays).dtype),)
+
+
 @meaning("tree_leaves")
 def tree_leaves(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """The node where each row ends in each tree, one step after the other."""

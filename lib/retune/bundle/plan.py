@@ -14,9 +14,10 @@ import numpy as np
 from retune.bundle.sizes import PlanSize, PlanVariant, choose, corners
 from retune.codegen.network.chains import MOST_LINKS
 from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
-from retune.core.dims import SizeValues, at
+from retune.core.dims import SizeValues, at, is_fixed, least
+from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, VerifyError
-from retune.core.states import State
+from retune.core.states import State, shape_in_model
 from retune.core.target import DeviceSpec
 from retune.frontend.host.step import HostModel, open_host
 from retune.ir.storage import Storage
@@ -336,7 +337,20 @@ class NetworkPlan:
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each input, in the model's order."""
-        return {name: self.buffer(name).shape for name in self.inputs}
+        return {name: self.type_of(name).shape for name in self.inputs}
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether calls may follow each other: there are states, and those that grow may be
+        empty."""
+        growing = [self.buffer(s.input).shape[0] for s in self.states if s.axis is not None]
+        return bool(self.states) and all(not is_fixed(n) and not least(n) for n in growing)
+
+    def type_of(self, name: str) -> TensorType:
+        """The type of an input or output as the model has it: states that grow lie in another
+        order of axes."""
+        entry = self.buffer(name)
+        return TensorType(shape_in_model(self.states, name, entry.shape), DType(entry.dtype))
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -460,7 +474,7 @@ def renamed(plan: NetworkPlan, names: Mapping[str, str], kernels: Mapping[str, s
 def _samples_at(plan: NetworkPlan, values: SizeValues) -> dict[str, np.ndarray]:
     """The samples, if they are for these sizes."""
     for name, array in plan.samples.items():
-        if array.shape[1:] != tuple(at(extent, values) for extent in plan.buffer(name).shape):
+        if array.shape[1:] != tuple(at(extent, values) for extent in plan.type_of(name).shape):
             return {}
         elements = [at(element, values) for element in plan.values.get(name, ())]
         if elements and any(row.reshape(-1).tolist() != elements for row in array):

@@ -25,6 +25,7 @@ from retune.cli.commands import (
     devices,
     export,
     farm,
+    generate,
     import_gguf,
     init,
     model,
@@ -87,6 +88,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
     "Use a bundle": (
         ("build", build.build),
         ("run", run.run),
+        ("generate", generate.generate),
         ("bench", bench.bench),
         ("verify", verify.verify),
         ("pack", pack.pack),

@@ -13,7 +13,7 @@ padding written out is: tiles that lie inside the data are copied by vectors.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from retune.codegen.passes.pipeline import marked, simplify_indices
+from retune.codegen.passes.pipeline import simplify_indices
 from retune.core.dims import is_fixed
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, conjuncts, const, substitute, variables
@@ -28,6 +28,7 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     loops,
+    marked,
     rewrite,
     substitute_stmt,
     with_body,

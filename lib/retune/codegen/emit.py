@@ -15,13 +15,14 @@ from math import gcd
 from types import MappingProxyType
 
 from retune.codegen.addresses import Address, Instance
-from retune.codegen.expressions import Expressions
+from retune.codegen.expressions import Expressions, copied_ahead
 from retune.codegen.frame import Frame, Scope
 from retune.codegen.kernel import (
     VECTOR_LANES,
     Array,
     Assign,
     At,
+    Commit,
     Declare,
     ForLoop,
     If,
@@ -48,6 +49,7 @@ from retune.ir.expr import Buffer, Expr, Var, conjuncts, const, variables
 from retune.ir.flat import FlatIndices, elements
 from retune.ir.simplify import range_below
 from retune.ir.stmt import (
+    AHEAD,
     STRAIGHT,
     Barrier,
     Block,
@@ -75,15 +77,19 @@ class KernelBody:
         images: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         *,
         panels: bool = False,
+        copies_ahead: bool = False,
     ) -> None:
         """`packed` names the constants that lie in the order of their reads; with `panels`, those
-        of one vector do, and others lie elsewhere.
+        of one vector do, and others lie elsewhere. With `copies_ahead`, the device has copies that
+        items wait for later.
 
         `reserved` are the words that no name may be; `images` says which constants are images, and
         of how many texels and rows.
         """
         self.nest = nest
-        self._packed, self._panels = packed, panels
+        self._packed, self._panels, self._copying = packed, panels, False
+        self.copies_ahead = copies_ahead and any(AHEAD in dict(n.notes) for n in loops(nest))
+        """Whether it starts copies that items wait for later."""
         self._loops: list[For] = []
         """Those in time around the statements at hand, from the outermost."""
         self.streams = False
@@ -137,10 +143,15 @@ class KernelBody:
         match stmt:
             case Seq(stmts):
                 self._sequence(stmts, env)
+            case For() if AHEAD in dict(stmt.notes) and self.copies_ahead and not self._copying:
+                self._copying = True
+                self._loop(stmt, env)
+                self._copying = False
+                self._add(Commit())
             case For():
                 self._loop(stmt, env)
-            case Barrier():
-                self._add(Wait())
+            case Barrier(pending):
+                self._add(Wait(pending if self.copies_ahead else None))
             case Block():
                 raise CodegenError(f"{stmt.name}: a block outside straight-line code")
 
@@ -325,7 +336,8 @@ class KernelBody:
                     (lines if test else body).extend(named)
                     for place in apart.get(id(instance), ()):
                         body.extend(self._name_run(printer, place, runs))
-                    body.extend(printer.statements(instance))
+                    made = printer.statements(instance)
+                    body.extend(map(copied_ahead, made) if self._copying else made)
                 lines.extend([If(test, tuple(body))] if test else body)
 
     def _name_reads(

@@ -11,8 +11,10 @@ from retune.codegen.addresses import Address, Addresses, Instance
 from retune.codegen.frame import Frame
 from retune.codegen.intrinsics import called, signature_of
 from retune.codegen.kernel import (
+    COPIED_BYTES,
     Assign,
     At,
+    CopyAhead,
     Declare,
     Function,
     Literal,
@@ -464,6 +466,36 @@ class Expressions:
         if expr.dtype == BOOL:
             return self.integer(expr)
         return self._sum(polynomial(expr))
+
+
+def copied_ahead(statement: Statement) -> Statement:
+    """A store of what lies elsewhere, or of zeros by a test, as a copy that is waited for later;
+    other statements as they are."""
+    match statement:
+        case Store(to, MemoryLoad(at)) if _copies(to, at):
+            return CopyAhead(to, at)
+        case Store(to, Operation("choose", (test, MemoryLoad(at), zero))) if _copies(to, at):
+            return CopyAhead(to, at, test) if _is_zero(zero) and test.lanes == 1 else statement
+        case _:
+            return statement
+
+
+def _copies(to: At, at: At) -> bool:
+    """Whether so many aligned bytes go to local memory as an instruction copies."""
+    count = to.lanes * to.memory.dtype.itemsize
+    alike = to.memory.dtype == at.memory.dtype and at.memory.scope in ("global", "constant")
+    whole = (to.aligned and at.aligned) or to.lanes == 1
+    return alike and whole and to.lanes == at.lanes and count in COPIED_BYTES
+
+
+def _is_zero(value: Value) -> bool:
+    match value:
+        case Literal(number):
+            return number == 0
+        case Operation("splat", (inner,)):
+            return _is_zero(inner)
+        case _:
+            return False
 
 
 _REDUCER = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "bitand": "bitand"}

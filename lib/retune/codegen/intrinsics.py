@@ -26,6 +26,7 @@ Read `intrinsics_to_calls`, and `tile_registers` for the numbers that tiles' reg
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
@@ -233,8 +234,10 @@ def _shares(found: Match, items: tuple[Var, Var], number: int) -> Iterable[Expr]
         theirs[items[number]] = substitute(fragment.owner, places)
     if fragment.row is not None:
         theirs[axis] = substitute(fragment.row, places)
-    for step in fragment.steps:
-        at = _divided(found.at_step(number, substitute(step, places), theirs), operand.pack)
+    rows = [{axis: const(n)} for n in range(entry.n)] if fragment.apart else [{}]
+    for step, row in product(fragment.steps, rows):
+        chosen = {**theirs, **row}
+        at = _divided(found.at_step(number, substitute(step, places), chosen), operand.pack)
         pack: Expr = read_as(load, dtype, at, operand.pack)
         if (choice := found.mask(number)) is not None:
             assert isinstance(choice.otherwise, Const), "it was matched so"

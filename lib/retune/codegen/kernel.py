@@ -27,6 +27,10 @@ VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8})
 Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
 
 
+COPIED_BYTES = (4, 8, 16)
+"""What a copy that is waited for later takes at once."""
+
+
 class Tile(DType):
     """The type of what a matrix register holds: rows of adjacent elements."""
 
@@ -246,9 +250,26 @@ class Store(IRNode):
     value: Value
 
 
+@node
+class CopyAhead(IRNode):
+    """Starts a copy of a vector from one memory to another; zeros where the test does not hold."""
+
+    to: At
+    source: At
+    test: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The end of a batch of copies that were started, by which `Wait` counts them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A barrier: items wait until the memory of their group is as all of them left it."""
+
+    pending: int | None = None
+    """How many of the latest batches of copies need not have come; None: none was started."""
 
 
 @node
@@ -327,8 +348,8 @@ class Together(IRNode):
 
 
 Statement = (
-    Declare | Registers | Array | SubArray | Assign | Store | Wait | Prefetch | Number | ForLoop
-    | If | TileConfiguration | TileStep | Together
+    Declare | Registers | Array | SubArray | Assign | Store | CopyAhead | Commit | Wait | Prefetch
+    | Number | ForLoop | If | TileConfiguration | TileStep | Together
 )  # fmt: skip
 
 
@@ -367,6 +388,8 @@ class Kernel:
     fetches: bool = False
     """Whether it asks for lines ahead of their use."""
     functions: tuple[Function, ...] = ()
+    copies_ahead: bool = False
+    """Whether it starts copies that it waits for later."""
     converts: frozenset[DType] = frozenset()
     """Small floats that it rounds vectors to by an instruction, see `ROUNDED_LANES`."""
     sizes: frozenset[Name] = frozenset()
@@ -381,6 +404,6 @@ def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statem
         part = stack.pop()
         if isinstance(part, tuple):
             stack.extend(cast("tuple[Any, ...]", part))
-        elif isinstance(part, IRNode | Wait):
+        elif isinstance(part, IRNode | Wait | Commit):
             yield part  # pyright: ignore[reportReturnType]  # these are the nodes that there are
             stack.extend([getattr(part, name) for name in part.__match_args__])

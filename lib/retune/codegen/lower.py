@@ -47,7 +47,7 @@ from retune.core.config import knob
 from retune.core.dims import example, most
 from retune.core.dtypes import INT32, DType
 from retune.core.errors import CodegenError
-from retune.core.target import converting
+from retune.core.target import COPY_AHEAD, converting
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
@@ -181,6 +181,8 @@ class _Nest:
     groups: Groups
     reserved: frozenset[str]
     panels: bool
+    copies_ahead: bool
+    """Whether the device has copies that items wait for later."""
 
     @staticmethod
     def of(part: Program, target: Target, *, panels: bool) -> "_Nest":
@@ -194,6 +196,7 @@ class _Nest:
             groups=target.groups(calls),
             reserved=target.renderer.reserved,
             panels=panels,
+            copies_ahead=COPY_AHEAD in target.offers,
         )
 
     def body(self, images: Mapping[str, Image]) -> KernelBody:
@@ -207,6 +210,7 @@ class _Nest:
             self.reserved,
             images,
             panels=self.panels,
+            copies_ahead=self.copies_ahead,
         )
 
 
@@ -269,22 +273,31 @@ def _kernel(
         local_size=local,
         body=statements,
         fetches=body.streams,
+        copies_ahead=body.copies_ahead,
         functions=tuple(functions),
         converts=converts,
         sizes=frozenset(body.frame.sizes.values()),
         comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
+    return _text(kernel, target), _launch(name, nest, body)
+
+
+def _text(kernel: Kernel, target: Target) -> KernelText:
+    """The kernel as text, with what a device needs for it."""
     arena, called = _called(kernel, target)
-    text = KernelText(
-        name=name,
+    return KernelText(
+        name=kernel.name,
         text=render(kernel, target.renderer),
         called=called,
         single_item=kernel.single_item,
         images=tuple(n for n, p in enumerate(kernel.parameters) if p.memory.image is not None),
         arena_bytes=arena,
-        intrinsics=(*required_implementations(functions), *sorted(map(converting, converts))),
+        intrinsics=(
+            *required_implementations(kernel.functions),
+            *sorted(map(converting, kernel.converts)),
+            *([COPY_AHEAD] if kernel.copies_ahead else []),
+        ),
     )
-    return text, _launch(name, nest, body)
 
 
 def _check_range(name: str, body: KernelBody, groups: Groups) -> None:

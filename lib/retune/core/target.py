@@ -23,6 +23,10 @@ def converting(dtype: DType) -> str:
     return f"convert.{dtype}"
 
 
+COPY_AHEAD = "copy.ahead"
+"""The name, among `DeviceSpec.instructions`, of copies into local memory that are awaited later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """Limits of one device. Sizes are bytes unless the name says otherwise."""

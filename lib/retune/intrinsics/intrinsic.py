@@ -49,6 +49,8 @@ class Fragment:
     """Which row of an item's share it reads; None: all of them, in vector lanes."""
     owner: Expr | None = None
     """The item, along the operand's own axis of items, whose share it reads; None: its own."""
+    apart: bool = False
+    """Whether it reads all rows of a share one by one; else they are lanes of vectors."""
 
 
 @dataclass(frozen=True, slots=True)

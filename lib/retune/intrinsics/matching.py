@@ -153,7 +153,7 @@ class Match:
         if not self.entry.op.axes:
             return self.pack(number) is not None
         fragment = self.entry.operands[number].fragment
-        if fragment is not None and fragment.row is None:
+        if fragment is not None and fragment.row is None and not fragment.apart:
             return all(self._in_lanes(number, step) for step in fragment.steps)
         place, pack = self.tile(number), self.entry.operands[number].pack
         if place is None or self.entry.warp is None:

@@ -1,10 +1,11 @@
-"""warp16, warp16s: products of 16-bit floats that the items of a warp add up together.
+"""warp16, warp16s, warp16c: products of 16-bit floats that the items of a warp add up together.
 
     y[j, i] += float32(a[j, 2*k + q]) * float32(b[k, 2*i + q])   for q in 0 to 1
 
 That is the share of one item, see `warps`. Both operands are float16, or both bfloat16; the sums
 are float32. `warp16` adds 32 products, for which an item reads 16 bytes of a pixel; `warp16s` adds
-16, for reductions that do not come in 32. Products are exact; units need not round sums as float32
+16, for reductions that do not come in 32; of `warp16c` the second operand lies as the first one
+does, by eight elements along K. Products are exact; units need not round sums as float32
 arithmetic does.
 """
 
@@ -22,11 +23,11 @@ def _alike(signature: Signature) -> bool:
     return signature.lanes == 1 and len(set(signature.dtypes)) == 1
 
 
-def _mma(share: int) -> Callable[[Signature], list[str]]:
+def _mma(share: int, *, apart: bool) -> Callable[[Signature], list[str]]:
     def text(signature: Signature) -> list[str]:
         kind = _LETTERS[signature.dtypes[0]]
         shape = "mma.sync.aligned.m16n8k16.row.col"
-        return products(f"{shape}.f32.{kind}.{kind}.f32", share, "float4")
+        return products(f"{shape}.f32.{kind}.{kind}.f32", share, "float4", apart=apart)
 
     return text
 
@@ -43,9 +44,9 @@ def _dot(signature: Signature) -> str:
     return " + ".join(f"{_part(a, 'a', n)} * {_part(b, 'b', n)}" for n in (0, 1))
 
 
-def _entry(name: str, share: int) -> Intrinsic:
-    exchanged, text = exchange(share, "float4", _dot)
-    mma = {"OpenCL C": _mma(share)}
+def _entry(name: str, share: int, *, apart: bool = False) -> Intrinsic:
+    exchanged, text = exchange(share, "float4", _dot, apart=apart)
+    mma = {"OpenCL C": _mma(share, apart=apart)}
     return warp_intrinsic(
         name,
         ((FLOAT16, BFLOAT16), (FLOAT16, BFLOAT16)),
@@ -62,8 +63,10 @@ def _entry(name: str, share: int) -> Intrinsic:
                 tolerance=_TOLERANCE,
             ),
         ),
+        apart=apart,
     )
 
 
 WARP16 = register_intrinsic(_entry("warp16", 4))
 WARP16S = register_intrinsic(_entry("warp16s", 2))
+WARP16C = register_intrinsic(_entry("warp16c", 4, apart=True))

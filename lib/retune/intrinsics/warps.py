@@ -9,7 +9,8 @@ warp are four along local.0, with pixels of their own, by eight along local.1, w
 their own. Item (p, c), the number 4*c + p of its warp, reads for all of them `share` words
 
 - of one pixel, side by side: of item c // 2 along local.0, its row c % 2;
-- of each of its own four channels.
+- of each of its own four channels: a word of all four of them at once, or, with `apart`, all words
+  of a channel, which then lie side by side as those of a pixel do.
 
 Channels are the rows of the instruction's first matrix, pixels the columns of its second one. Which
 of them, and which words, an instruction numbers how is free as long as both agree.
@@ -47,11 +48,13 @@ def warp_intrinsic(
     share: int,
     implementations: Sequence[Implementation],
     *,
+    apart: bool = False,
     rounds: bool = False,
 ) -> Intrinsic:
     """The entry of instructions on these types, whose items read so many words of a pixel."""
     first, second = operands
     pack = 4 // first[0].itemsize
+    words = tuple(FIRST * share + n for n in range(share))
     return Intrinsic(
         name=name,
         m=ROWS,
@@ -62,11 +65,13 @@ def warp_intrinsic(
                 "a",
                 first,
                 share * pack,
-                Fragment((FIRST * share,), row=SECOND % ROWS, owner=SECOND // ROWS),
+                Fragment(
+                    (FIRST if apart else FIRST * share,), row=SECOND % ROWS, owner=SECOND // ROWS
+                ),
             ),
-            MatrixOperand(
-                "b", second, pack, Fragment(tuple(FIRST * share + n for n in range(share)))
-            ),
+            MatrixOperand("b", second, share * pack, Fragment((FIRST,), apart=True))
+            if apart
+            else MatrixOperand("b", second, pack, Fragment(words)),
         ),
         accumulator=accumulator,
         residence="warp",
@@ -76,20 +81,25 @@ def warp_intrinsic(
     )
 
 
-def products(instruction: str, share: int, vector: str, word: str = "{}") -> list[str]:
+def products(
+    instruction: str, share: int, vector: str, word: str = "{}", *, apart: bool = False
+) -> list[str]:
     """Two products, for each two words, of sixteen channels by eight pixels; of each row of
     channels two are an item's.
 
     `vector` is the type of four results, and `word` the word that a channel's element is.
     """
+
+    def read(at: int, channel: int) -> str:
+        given, part = (channel, at) if apart else (at, channel)
+        return f"b{given}.{_WORDS[part]}"
+
     register = "+r" if vector == "int4" else "+f"
     lines = [f"{vector} first = *y0, second = *y1;"]
     for at in range(0, share, 2):
-        for low, high in ("xy", "zw"):
-            sums = ", ".join(
-                f'"{register}"({name}.{part})' for part in (low, high) for name in _RESULTS
-            )
-            channels = [f"b{n}.{part}" for n in (at, at + 1) for part in (low, high)]
+        for pair in ((0, 1), (2, 3)):
+            sums = ", ".join(f'"{register}"({name}.{_WORDS[n]})' for n in pair for name in _RESULTS)
+            channels = [read(n, channel) for n in (at, at + 1) for channel in pair]
             words = [word.format(b) for b in channels] + [f"a.{x}" for x in _WORDS[at : at + 2]]
             given = ", ".join(f'"r"({text})' for text in words)
             lines += [
@@ -102,7 +112,7 @@ def products(instruction: str, share: int, vector: str, word: str = "{}") -> lis
 
 
 def exchange(
-    share: int, vector: str, product: Callable[[Signature], str]
+    share: int, vector: str, product: Callable[[Signature], str], *, apart: bool = False
 ) -> tuple[int, Callable[[Signature], list[str]]]:
     """Integers of an item in local memory, and the text that exchanges shares by them.
 
@@ -112,24 +122,28 @@ def exchange(
     """
     exchanged = share + share * COLUMNS
     scalar = vector[:-1]
+    reads, wide = (COLUMNS, share) if apart else (share, COLUMNS)
+    near, along = (share, 1) if apart else (1, COLUMNS)
 
     def text(signature: Signature) -> list[str]:
         return [
             f"__local int* own = all + {exchanged} * item;",
             "barrier(CLK_LOCAL_MEM_FENCE);",
             f"vstore{share}(as_int{share}(a), 0, own);",
-            *(f"vstore4(as_int4(b{n}), {n}, own + {share});" for n in range(share)),
+            *(f"vstore{wide}(as_int{wide}(b{n}), {n}, own + {share});" for n in range(reads)),
             "barrier(CLK_LOCAL_MEM_FENCE);",
             "const int p = item % 4, c = item / 4 % 8;",
             f"__local const int* warp = all + {exchanged} * (item - item % 32);",
             f"{scalar} sums[{ROWS * COLUMNS}];",
             f"for (int n = 0; n < {ROWS * COLUMNS}; ++n) {{",
             f"  __local const int* pixel = warp + {exchanged} * 4 * (2 * p + n / {COLUMNS});",
-            f"  __local const int* channel = warp + {exchanged} * 4 * c + {share} + n % {COLUMNS};",
+            f"  __local const int* channel = warp + {exchanged} * 4 * c + {share}"
+            f" + {_times(f'n % {COLUMNS}', near)};",
             "  sums[n] = 0;",
             f"  for (int k = 0; k < {4 * share}; ++k) {{",
             f"    const int a = pixel[{exchanged} * (k / {share}) + k % {share}];",
-            f"    const int b = channel[{exchanged} * (k / {share}) + {COLUMNS} * (k % {share})];",
+            f"    const int b = channel[{exchanged} * (k / {share})"
+            f" + {_times(f'k % {share}', along)}];",
             f"    sums[n] += {product(signature)};",
             "  }",
             "}",
@@ -137,3 +151,7 @@ def exchange(
         ]
 
     return exchanged, text
+
+
+def _times(value: str, factor: int) -> str:
+    return value if factor == 1 else f"{factor} * ({value})"

@@ -71,6 +71,10 @@ FEW = "few"
 """Note of a loop of one iteration around a copy of a nest for few sizes: those of which some extent
 is shorter than a vector."""
 
+AHEAD = "ahead"
+"""Note of the loops of a copy into local memory that nothing reads before a barrier which waits for
+it: devices that copy asynchronously do so. It changes no result."""
+
 IDENTITY: Mapping[Reducer, float] = {
     "sum": 0.0,
     "prod": 1.0,
@@ -149,6 +153,9 @@ class Seq(_Outer):
 @dataclass(frozen=True, slots=True)
 class Barrier:
     """Every item of a work-group comes here before any goes on, and sees local memory as it is."""
+
+    pending: int = 0
+    """How many of the latest copies, of those noted `ahead`, need not be there yet."""
 
 
 Stmt = Block | For | Seq | Barrier
@@ -405,6 +412,22 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     return map_exprs(stmt, Substitution(values))
 
 
+def marked(stmt: Stmt, mark: str) -> Stmt:
+    """The statement with that mark behind the names of its blocks and loops."""
+    names: dict[Var, Expr] = {n.var: Var(f"{n.var.name}.{mark}") for n in loops(stmt)}
+
+    def rename(node: Stmt) -> Stmt | None:
+        match node:
+            case For():
+                return replace(node, var=names[node.var])
+            case Block():
+                return replace(node, name=f"{node.name}.{mark}")
+            case _:
+                return None
+
+    return rewrite(substitute_stmt(stmt, names), rename)
+
+
 def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]) -> Stmt:
     """The statement with every `buffer[indices]`, read or written, at the place `change` gives.
 
@@ -495,5 +518,5 @@ def show_stmt(stmt: Stmt, depth: int = 0) -> list[str]:
             target = f"{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}]"
             guard = f"  # where {stmt.guard}" if stmt.guard is not None else ""
             return [f"{pad}{target} {sign} {converted(stmt.value, stmt.buffer)}{guard}"]
-        case Barrier():
-            return [f"{pad}barrier"]
+        case Barrier(pending):
+            return [f"{pad}barrier" + (f"  # {pending} copies pending" if pending else "")]

@@ -14,6 +14,7 @@ from retune.ops import (
     pooling,
     quantized,
     reduction,
+    rotation,
     trees,
 )
 from retune.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
@@ -39,5 +40,6 @@ __all__ = [
     "pooling",
     "quantized",
     "reduction",
+    "rotation",
     "trees",
 ]

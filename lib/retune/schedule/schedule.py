@@ -1,9 +1,9 @@
 """Schedule: the primitives, each of which rewrites a program and records one step.
 
 Every method checks its arguments, has the program rewritten by a function of the module named
-beside it (`loops`, `binding`, `movement`, `reductions`, `stages`, `forms`), and records what came
-of it: what is refused was not recorded, and so leaves the schedule as it was. What was sampled,
-and how a trace is kept, is the business of `Recorder`.
+beside it (`loops`, `binding`, `movement`, `pipelining`, `reductions`, `stages`, `forms`), and
+records what came of it: what is refused was not recorded, and so leaves the schedule as it was.
+What was sampled, and how a trace is kept, is the business of `Recorder`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const, size_variables
 from retune.ir.simplify import simplify
 from retune.ir.stmt import Program
-from retune.schedule import binding, forms, loops, movement, reductions, stages
+from retune.schedule import binding, forms, loops, movement, pipelining, reductions, stages
 from retune.schedule.recorder import Recorder
 from retune.schedule.trace import Argument
 
@@ -286,6 +286,37 @@ class Schedule(Recorder):
         made = f"{block}.part"
         self._apply("rfactor", reductions.rfactor, [made], block=block, loop=loop, axis=axis)
         return made
+
+    def run_ahead(self, loop: str, stages: int) -> None:
+        """Copies into local memory at the start of each iteration are made iterations before.
+
+        Rewrite: run_ahead("k", 3)
+            for k in range(n):                for f in range(2): s[f] = x[f]  # where f < n
+              s[..] = x[k]                    for k in range(n):
+              y += f(s)                 ->      barrier
+                                                s[(k + 2) % 3] = x[k + 2]  # where k + 2 < n
+                                                y += f(s[k % 3])
+
+        Local memory holds so many stages of them. On devices that copy asynchronously, what an
+        iteration copies is on its way while those before it compute; elsewhere one barrier in an
+        iteration does for two.
+
+        Raises: ScheduleError for fewer than two stages, and for a loop that does not start with
+        copies, or beside which what they fill is used.
+        """
+        self._apply("run_ahead", pipelining.run_ahead, loop=loop, stages=stages)
+
+    def align_rows(self, block: str, elements: Operand) -> None:
+        """Rows of the stage's local memory lie so many elements further apart: in other banks.
+
+        Rewrite: align_rows("x.local", 8), where x.local is of 4 x 64 elements
+            x.local[i*64 + j]  ->  x.local[i*72 + j]
+
+        Raises: ScheduleError for a stage that is not in local memory.
+        """
+        made = as_expr(elements)
+        program = pipelining.align_rows(self.program, block, made)
+        self._record(program, "align_rows", {"block": block, "elements": made})
 
     def pack(self, buffer: str) -> None:
         """The constant operand is re-ordered at compile time to the order in which it is read.

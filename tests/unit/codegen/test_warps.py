@@ -15,7 +15,9 @@ from retune.schedule.schedule import Schedule
 from tests.support.dags import byte_product
 from tests.support.oracle import assert_items_agree
 
-NVIDIA = replace(GPU, offers=("warp8.mma", "warp16.mma", "warp16s.mma", "warp32.mma"))
+NVIDIA = replace(
+    GPU, offers=("warp8.mma", "warp16.mma", "warp16s.mma", "warp16c.mma", "warp32.mma")
+)
 
 
 def shared_out(

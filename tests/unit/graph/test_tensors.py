@@ -428,6 +428,8 @@ for _axis, _along, _size in ((1, 2, 4), (0, 1, 2), (1, 1, 2), (2, 0, 3)):
     _attrs = {"axis": _axis, "along": _along, "block": _size, "bits": 4}
     CASES += [("gather_blocks", [_PACKED, _AT, tuple(_extents), tuple(_extents)], _attrs)]
 CASES += [
+    ("rotate", [(2, 3, 2, 4), (1, 3, 1, 4), (1, 3, 1, 4)], {"axis": 2}),
+    ("rotate", [(2, 3, 4, 2), (2, 1, 4, 1), (2, 1, 4, 1)], {"axis": 3}),
     ("pack_blocks", [(2, 5, 3, 4)], {"batch": 2, "block": 4, "layout": "NCHW"}),
     ("pack_blocks", [(1, 3, 4, 8)], {"batch": 1, "block": 4, "layout": "NHWC"}),
     ("unpack_blocks", [(1, 2, 3, 4, 2, 4)], {"channels": 7, "layout": "NCHW"}),

@@ -73,6 +73,8 @@ ARGUMENTS: dict[str, Draw] = {
     "intrinsic": _one("dot4", "dot5"),
     "texels": _one(-4, 0, 3, 1024),
     "form": _one("winograd", "words", "poems"),
+    "stages": _one(1, 2, 3),
+    "elements": _size,
     "key": _one("why", "not a word"),
     "value": _one("a test", "two\nlines"),
     "name": _one("one", "two", "three"),

@@ -31,7 +31,7 @@ from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_program, settle
 from retune.bundle.runtime.hosting import HostRun, launches_at
 from retune.bundle.runtime.inputs import InputCheck
-from retune.bundle.runtime.runs import AtSizes, Loaded, Runs, type_at, type_of
+from retune.bundle.runtime.runs import AtSizes, Loaded, Runs
 from retune.bundle.runtime.session import Session
 from retune.codegen.source import KernelLaunch
 from retune.core.dims import SizeValues, at
@@ -144,12 +144,12 @@ class Module:
     @property
     def inputs(self) -> dict[str, TensorType]:
         """What `run` takes, in the model's order; extents may depend on sizes."""
-        return {name: self._types[name] for name in self.plan.inputs}
+        return {name: self.plan.type_of(name) for name in self.plan.inputs}
 
     @property
     def outputs(self) -> dict[str, TensorType]:
         """What `run` returns, in the model's order; UNKNOWN extents depend on the inputs."""
-        return {name: self._types[name] for name in self.plan.outputs}
+        return {name: self.plan.type_of(name) for name in self.plan.outputs}
 
     @property
     def device(self) -> Device:
@@ -319,10 +319,7 @@ def sample_inputs(
     if plan.samples and not sizes:
         return sample_of(plan.samples, seed)
     values = sizes or plan.largest
-    entries = {name: plan.buffer(name) for name in plan.inputs}
-    types = {
-        name: type_at(type_of(entry.dtype, entry.shape), values) for name, entry in entries.items()
-    }
+    types = {name: plan.type_of(name).at(values) for name in plan.inputs}
     stated = {n: [at(element, values) for element in row] for n, row in plan.values.items()}
     return random_inputs(types, seed, plan.counts, plan.least, stated)
 

@@ -76,9 +76,9 @@ def _warp_arguments(f: Function, entry: Intrinsic, *, exchanged: bool) -> tuple[
     for operand, dtype in zip(entry.operands, f.signature.dtypes, strict=True):
         fragment = operand.fragment
         assert fragment is not None, "it is one of a warp"
-        single = len(fragment.steps) == 1
-        names = [operand.name + ("" if single else str(n)) for n in range(len(fragment.steps))]
-        lanes = entry.n if fragment.row is None else 1
+        count = len(fragment.steps) * (entry.n if fragment.apart else 1)
+        names = [operand.name + ("" if count == 1 else str(n)) for n in range(count)]
+        lanes = entry.n if fragment.row is None and not fragment.apart else 1
         given += [f"const {_packs(operand, dtype, lanes)} {name}" for name in names]
         packs += names
     passed = [*(f"&{y}" for y in sums), *packs]

@@ -36,6 +36,26 @@ FETCH_LINES = once(
 """The lines before a kernel that fetches."""
 
 
+COPY, COMMIT, ARRIVED = "COPY_AHEAD", "COMMIT_COPIES", "COPIES_ARRIVED"
+"""Macros of copies into local memory: those that start one, that end a batch, and that wait until
+no more than so many batches are under way.
+
+Source: PTX ISA, Data Movement: cp.async. A local address as an integer is that in its space.
+"""
+COPY_LINES = once(
+    COPY,
+    f"#define {COPY}(count, to, at, taken) \\",
+    '  asm volatile("cp.async.ca.shared.global [%0], [%1], " #count ", %2;" \\',
+    '    :: "r"((uint)(to)), "l"(at), "r"(taken))',
+    f"#define {COPY}_16(to, at, taken) \\",
+    '  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" \\',
+    '    :: "r"((uint)(to)), "l"(at), "r"(taken))',
+    f'#define {COMMIT}() asm volatile("cp.async.commit_group;")',
+    f'#define {ARRIVED}(left) asm volatile("cp.async.wait_group " #left ";" ::: "memory")',
+)
+"""The lines before a kernel that copies ahead."""
+
+
 # -- rounding ------------------------------------------------------------------------------------
 # PoCL's `rint` of a vector is some twenty instructions, its `floor` and `ceil` are a dozen; x86 has
 # had one since SSE4.1, Arm since version 8, and clang a function for each since version 14. Other

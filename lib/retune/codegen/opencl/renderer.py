@@ -14,10 +14,13 @@ import numpy as np
 from retune.codegen.intrinsics import signature_of
 from retune.codegen.kernel import (
     CHANNELS,
+    COPIED_BYTES,
     ROUNDED_LANES,
     Array,
     Assign,
     At,
+    Commit,
+    CopyAhead,
     Declare,
     ForLoop,
     If,
@@ -45,6 +48,10 @@ from retune.codegen.opencl.intrinsics import function_lines, function_name, macr
 from retune.codegen.opencl.kernels import kernel_lines
 from retune.codegen.opencl.prelude import (
     AHEAD,
+    ARRIVED,
+    COMMIT,
+    COPY,
+    COPY_LINES,
     FETCH_LINES,
     LATER,
     LOOKUP,
@@ -482,8 +489,20 @@ def _written(at: At, value: str, to: Printer) -> list[str]:
     return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
 
 
-def _wait(_s: Wait, _to: Printer) -> list[str]:
-    return ["barrier(CLK_LOCAL_MEM_FENCE);"]
+def _copy_ahead(s: CopyAhead, to: Printer) -> list[str]:
+    count = s.to.lanes * s.to.memory.dtype.itemsize
+    name = f"{COPY}_16(" if count == COPIED_BYTES[-1] else f"{COPY}({count}, "
+    taken = str(count) if s.test is None else f"{to.text(s.test)} ? {count} : 0"
+    return [f"{name}{_pointer(s.to, to)}, {_pointer(s.source, to)}, {taken});"]
+
+
+def _commit(_s: Commit, _to: Printer) -> list[str]:
+    return [f"{COMMIT}();"]
+
+
+def _wait(s: Wait, _to: Printer) -> list[str]:
+    arrived = [] if s.pending is None else [f"{ARRIVED}({s.pending});"]
+    return [*arrived, "barrier(CLK_LOCAL_MEM_FENCE);"]
 
 
 def _prefetch(s: Prefetch, to: Printer) -> list[str]:
@@ -689,7 +708,7 @@ def _vector_function_lines(kernel: Kernel) -> list[str]:
 
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
-    fetches = FETCH_LINES if kernel.fetches else ()
+    ahead = (*(FETCH_LINES if kernel.fetches else ()), *(COPY_LINES if kernel.copies_ahead else ()))
     functions = [
         *_storage_lines(kernel),
         *rounding_lines(body),
@@ -699,7 +718,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
         *function_lines(kernel.functions),
     ]
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
-    return [*fetches, *functions, *comment, *kernel_lines(kernel, body)]
+    return [*ahead, *functions, *comment, *kernel_lines(kernel, body)]
 
 
 def _comment_lines(text: str) -> list[str]:
@@ -725,6 +744,8 @@ OPENCL = Renderer(
         SubArray: _part,
         Assign: _assign,
         Store: _store,
+        CopyAhead: _copy_ahead,
+        Commit: _commit,
         Wait: _wait,
         Prefetch: _prefetch,
         Number: _number,

@@ -5,11 +5,14 @@ earlier one read or wrote, waits until all items are past the earlier one. Every
 every barrier: they stand in loops of constant extents, never behind a guard.
 """
 
-from retune.ir.expr import Buffer, loads
+from retune.ir.expr import Binary, Buffer, Const, Expr, loads
+from retune.ir.simplify import simplify
 from retune.ir.stmt import (
     STRAIGHT,
     Barrier,
+    Block,
     For,
+    Indices,
     Program,
     Seq,
     Stmt,
@@ -47,27 +50,55 @@ def place_barriers(program: Program) -> Program:
     return with_body(program, rewrite(program.body, rule))
 
 
-_Uses = tuple[set[Buffer], set[Buffer]]
-"""Local buffers that statements read, and write."""
+_Use = tuple[Buffer, Expr | None]
+"""A local buffer, and which of its slots is used if that is a step modulo their number."""
+_Uses = tuple[set[_Use], set[_Use]]
+"""What statements read, and write."""
 
 
 def _uses(stmt: Stmt) -> _Uses:
     inside = blocks(stmt)
-    read = {load.buffer for b in inside for load in loads(b.value) if load.buffer.scope == "local"}
-    return read, {b.buffer for b in inside if b.buffer.scope == "local"}
+    read = (load for b in inside for load in loads(b.value) if load.buffer.scope == "local")
+    return (
+        {(load.buffer, _slot(load.indices)) for load in read},
+        {(b.buffer, _slot(b.indices)) for b in inside if b.buffer.scope == "local"},
+    )
+
+
+def _slot(indices: Indices) -> Expr | None:
+    first = indices[0] if indices else None
+    return first if isinstance(first, Binary) and first.op == "mod" else None
+
+
+def _conflict(some: set[_Use], others: set[_Use]) -> bool:
+    """Whether some of these uses may be of the same elements."""
+    return any(
+        buffer == other and not _apart_by_slots(slot, found)
+        for buffer, slot in some
+        for other, found in others
+    )
+
+
+def _apart_by_slots(a: Expr | None, b: Expr | None) -> bool:
+    """Whether two slots are different ones in each iteration: their steps differ by a number."""
+    if not isinstance(a, Binary) or not isinstance(b, Binary) or a.b != b.b:
+        return False
+    distance = simplify(a.a - b.a)
+    return isinstance(distance, Const) and isinstance(a.b, Const) and distance.value % a.b.value > 0
 
 
 def _apart(stmts: tuple[Stmt, ...]) -> list[Stmt]:
     """The statements, with a barrier before each one that conflicts with those before it."""
     placed: list[Stmt] = []
-    read, written = set[Buffer](), set[Buffer]()
+    read, written = set[_Use](), set[_Use]()
     for stmt in stmts:
         own_read, own_written = _uses(stmt)
-        conflict = written & (own_read | own_written) or read & own_written
-        if conflict:
+        conflict = _conflict(written, own_read | own_written) or _conflict(read, own_written)
+        waits = conflict and not _starts_with_barrier(stmt)
+        if waits:
             placed.append(Barrier())
-        if conflict or isinstance(stmt, Barrier):
-            read, written = set[Buffer](), set[Buffer]()
+        if waits or isinstance(stmt, Barrier):
+            read, written = set[_Use](), set[_Use]()
         placed.append(stmt)
         read |= own_read
         written |= own_written
@@ -83,6 +114,21 @@ def _repeats_after_barrier(body: Stmt) -> bool:
 
     One block alone may run on: each item keeps to its own elements.
     """
-    read, written = _uses(body)
+    if _starts_with_barrier(body):
+        return False
+    read, written = ({buffer for buffer, _ in found} for found in _uses(body))
     writers = [b for b in blocks(body) if b.buffer.scope == "local"]
     return bool(read & written) or len(written) < len(writers)
+
+
+def _starts_with_barrier(stmt: Stmt) -> bool:
+    """Whether items wait before all else that they do in it."""
+    match stmt:
+        case Barrier():
+            return True
+        case For(body=body):
+            return _in_time(stmt) and _starts_with_barrier(body)
+        case Seq(stmts):
+            return bool(stmts) and _starts_with_barrier(stmts[0])
+        case Block():
+            return False

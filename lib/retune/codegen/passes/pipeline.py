@@ -52,6 +52,7 @@ from retune.ir.stmt import (
     loops,
     map_accesses,
     map_exprs,
+    marked,
     rewrite,
     substitute_stmt,
     with_body,
@@ -175,22 +176,6 @@ def _guarded(stmt: Stmt, condition: Expr) -> Stmt:
         return replace(node, guard=all_of(condition, *conjuncts(node.guard)))
 
     return rewrite(stmt, rule)
-
-
-def marked(stmt: Stmt, mark: str) -> Stmt:
-    """The statement with that mark behind the names of its blocks and loops."""
-    names: dict[Var, Expr] = {n.var: Var(f"{n.var.name}.{mark}") for n in loops(stmt)}
-
-    def rename(node: Stmt) -> Stmt | None:
-        match node:
-            case For():
-                return replace(node, var=names[node.var])
-            case Block():
-                return replace(node, name=f"{node.name}.{mark}")
-            case _:
-                return None
-
-    return rewrite(substitute_stmt(stmt, names), rename)
 
 
 def _counted(value: Expr) -> Iterator[Expr]:

@@ -13,10 +13,11 @@ from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import BFLOAT16, INT32, DType, TensorType
 from retune.core.errors import DeviceError
-from retune.core.target import converting
+from retune.core.target import COPY_AHEAD, converting
 from retune.device.opencl import catalogue
 from retune.device.opencl.probing import (
     BASED_PROGRAM,
+    COPY_PROGRAM,
     ROUNDED,
     implementations,
     probe_of,
@@ -40,6 +41,7 @@ def main(device: str, names: Sequence[str]) -> None:
     trials |= {ONE_BASE: partial(has_one_base, opened)}
     trials |= {converting(BFLOAT16): partial(rounds, opened)}
     trials |= {name: partial(groups_stay, opened, name) for name in WAYS}
+    trials |= {COPY_AHEAD: partial(copies_ahead, opened)}
     for name, trial in trials.items():
         if name in names:
             sys.stdout.write(f"{'works' if _works(name, trial) else 'fails'} {name}\n")
@@ -92,6 +94,18 @@ def rounds(device: Device) -> bool:
 def _same(found: np.ndarray, expected: np.ndarray, least: np.ndarray) -> bool:
     either = (found == expected) | (np.isnan(found) & np.isnan(expected))
     return bool(np.all(either | (least & (found == 0.0))))
+
+
+def copies_ahead(device: Device) -> bool:
+    """Whether copies into local memory are there once they were waited for."""
+    x = np.arange(1, 2 * _WORDS + 1, dtype=np.int32)
+    made = TensorType((2, _WORDS // 64, 64), INT32)
+    buffers = [device.upload(x), device.upload(np.zeros(made.shape, np.int32))]
+    program = device.build(COPY_PROGRAM)
+    device.enqueue([device.prepare(program, "probe", buffers, (64, 1, 1), (64, 1, 1))])
+    kept = np.where(np.arange(_WORDS // 4) % 2, 1, 0).repeat(4)
+    expected = (x.reshape(2, _WORDS) * kept).reshape(made.shape)[..., ::-1]
+    return bool(np.array_equal(device.read(buffers[1], made), expected))
 
 
 def _has(device: Device, entry: Intrinsic, one: Implementation) -> bool:

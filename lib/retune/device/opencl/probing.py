@@ -19,14 +19,21 @@ from retune.codegen.kernel import ROUNDED_LANES, Function
 from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import LANGUAGE, function_lines, function_name
-from retune.codegen.opencl.prelude import rounding_instruction_lines, storer
+from retune.codegen.opencl.prelude import (
+    ARRIVED,
+    COMMIT,
+    COPY,
+    COPY_LINES,
+    rounding_instruction_lines,
+    storer,
+)
 from retune.codegen.source import Run
 from retune.codegen.target import CPU, ONE_BASE
 from retune.core.dtypes import BFLOAT16
 from retune.core.keys import content_key
 from retune.core.locking import own_file
 from retune.core.replacing import replacing
-from retune.core.target import DeviceSpec, converting
+from retune.core.target import COPY_AHEAD, DeviceSpec, converting
 from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
 from retune.ir.expr import Expr, Load, Var, const, redirect
 from retune.ir.stmt import from_dag
@@ -43,6 +50,32 @@ __kernel void probe(__global uchar* base, const probe_at at)
 }
 """
 """Differences of what lies in two allocations, into a third."""
+
+
+COPY_PROGRAM = "\n".join(
+    [
+        *COPY_LINES,
+        "__kernel __attribute__((reqd_work_group_size(64, 1, 1)))",
+        "void probe(__global const int* x, __global int* y)",
+        "{",
+        "  __local int held[2][256] __attribute__((aligned(64)));",
+        "  const int i = get_local_id(0);",
+        "  for (int n = 0; n < 2; ++n) {",
+        f"    {COPY}_16(held[n] + 4 * i, x + 256 * n + 4 * i, i % 2 ? 16 : 0);",
+        f"    {COMMIT}();",
+        "  }",
+        "  for (int n = 0; n < 2; ++n) {",
+        f"    if (n == 0) {ARRIVED}(1);",
+        f"    else {ARRIVED}(0);",
+        "    barrier(CLK_LOCAL_MEM_FENCE);",
+        "    for (int k = 0; k < 4; ++k)",
+        "      y[256 * n + 64 * k + i] = held[n][64 * k + 63 - i];",
+        "  }",
+        "}",
+        "",
+    ]
+)
+"""Two batches of copies by the items of a group, every second one of zeros; others store them."""
 
 
 def rounding_program() -> str:
@@ -78,13 +111,13 @@ _BOOT = (
 def offered(spec: DeviceSpec) -> tuple[str, ...]:
     """The implementations that the device has, by their full names, the best of each intrinsic
     first; then `ONE_BASE`, where kernels reach all memory from one address, and of `resident.WAYS`
-    those by which groups may stay for a whole run.
+    those by which groups may stay for a whole run; and `COPY_AHEAD`.
 
     Probes it if this machine has not done so yet, which takes a second or two.
     """
     names = [*(name for name, _, _ in implementations()), ONE_BASE]
     # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
-    names += [converting(BFLOAT16)] if spec.device_class == "cpu" else WAYS
+    names += [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD]
     path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -115,7 +148,7 @@ def _texts() -> str:
         for _, e, x in implementations()
     ]
     ways = (way.text for way in WAYS.values())
-    return content_key(_VERSION, *tried, BASED_PROGRAM, rounding_program(), *ways)
+    return content_key(_VERSION, *tried, BASED_PROGRAM, rounding_program(), COPY_PROGRAM, *ways)
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic, intrinsic
 from retune.ir.expr import Expr, Load
-from retune.ir.stmt import For
+from retune.ir.stmt import AHEAD, For
 from retune.schedule.access import AffineAccess
 from retune.targets.cost.nests import Array, BlockNest, Kernel, across, moving, off, on
 from retune.targets.tiling import BLOCK, GROUP, ITEM, LANE, PACK
@@ -46,8 +46,12 @@ class ComputeUnit:
     """Local memory of all groups; one of them may take `spec.local_memory_bytes` of it."""
     fetch_latency: float = 200.0
     """Cycles from global memory to the other side of a barrier, beside what other groups do."""
+    ahead_latency: float = 10.0
+    """The same for copies that run ahead of what reads them, by a stage or more."""
     fetch_instructions: float = 12.0
     """Addresses, test, load and store for each vector that is copied to local memory."""
+    ahead_instructions: float = 6.0
+    """The same for copies that run ahead: they go through no register."""
     global_latency: float = 500.0
     local_latency: float = 30.0
     """Cycles until what a step of a loop reads is there, by where it lies; steps that are unrolled
@@ -60,6 +64,8 @@ class ComputeUnit:
     warp_read: tuple[float, float] = (8.0, 4.0)
     """Cycles for a warp's read of `warp_bytes` of the rows of weights, or of data, that a step of
     an instruction of warps multiplies: lines of 128 bytes that it touches."""
+    warp_local_read: tuple[float, float] = (8.0, 2.0)
+    """The same where these rows lie in local memory, in different banks."""
     warp_bytes: float = 32.0
     l2_bytes: float = 64.0
     """Bytes from the second-level cache in a cycle, all units at once."""
@@ -143,7 +149,8 @@ def _waits(nest: BlockNest, unit: ComputeUnit) -> Array:
     """Cycles in which a warp has nothing to do but wait for what the block reads."""
     result, serial = nest.accesses.result, on(nest.loops, BLOCK)
     if result.scope == "local":
-        return nest.repeats(result, serial) * unit.fetch_latency
+        latency = unit.ahead_latency if _is_ahead(nest) else unit.fetch_latency
+        return nest.repeats(result, serial) * latency
     together = nest.one
     for loop in serial:
         together = together * np.minimum(nest.extent(loop), nest.together(loop))
@@ -152,6 +159,11 @@ def _waits(nest: BlockNest, unit: ComputeUnit) -> Array:
     far = unit.warp_latency if _of_warps(nest) else unit.global_latency
     latency = far if scopes & {"global", "constant"} else latency
     return nest.size(serial) / together * latency
+
+
+def _is_ahead(nest: BlockNest) -> bool:
+    """Whether what it copies is read a stage later, or more."""
+    return any(AHEAD in dict(loop.notes) for loop in nest.loops)
 
 
 def _issue(nest: BlockNest, items: Array, warps: Array, slots: float, unit: ComputeUnit) -> Array:
@@ -163,7 +175,9 @@ def _issue(nest: BlockNest, items: Array, warps: Array, slots: float, unit: Comp
         work = work / items  # the items around share what the inner ones do
     issued = work / items * warps if sides else work
     if shared:
-        return issued / nest.lanes * unit.fetch_instructions / unit.issues
+        ahead = _is_ahead(nest)
+        instructions = unit.ahead_instructions if ahead else unit.fetch_instructions
+        return issued / nest.lanes * instructions / unit.issues
     tile = nest.size(nest.copies)
     reads = sum((_read(nest, o, unit) for o in nest.accesses.operands), 0.0 * nest.one)
     return issued / nest.packs / tile * np.maximum((slots * tile + reads) / unit.issues, reads)
@@ -181,7 +195,11 @@ def _read(nest: BlockNest, operand: AffineAccess, unit: ComputeUnit) -> Array:
     if operand.scope in ("register", "private"):
         return 0.0 * nest.one
     if (entry := _of_warps(nest)) is not None:
-        lines = unit.warp_read[0 if operand.constant else 1] / unit.warp_bytes
+        if operand.scope == "local":
+            columns = nest.accesses.channel in operand.moving
+            lines = unit.warp_local_read[0 if columns else 1] / unit.warp_bytes
+        else:
+            lines = unit.warp_read[0 if operand.constant else 1] / unit.warp_bytes
         step = lines * entry.k * operand.item_bytes
         return step * nest.size(moving(operand, nest.copies))
     wide, near = unit.registers_of(operand), _near(nest)

@@ -3,7 +3,7 @@
 The items of a group copy panels of both operands, in the layout that an instruction of warps reads
 and filled up with zeros, and each warp multiplies its part of them. Operands may lie anyhow, so
 that products of two activations go this way (attention), and any number of steps will do. Read
-`panel_tile`, then `schedule_panels`.
+`panel_tiles`, then `schedule_panels`.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,9 @@ from retune.core.dims import is_fixed
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
+from retune.intrinsics.matching import pack_index
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Load, Var, const, substitute, variables
+from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, substitute, variables
 from retune.ir.flat import flat_index
 from retune.ir.simplify import Range, polynomial, simplify
 from retune.ir.stmt import Block, For
@@ -23,17 +24,32 @@ from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.tile import bind_groups, share
-from retune.targets.instructions import Instruction, multiplying
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, TiledLoops, sized_tail, unroll_all
+from retune.targets.instructions import multiplying
+from retune.targets.tiling import (
+    GROUP,
+    ITEM,
+    LANE,
+    REGISTER,
+    VIRTUAL,
+    TiledLoops,
+    sized_tail,
+    unroll_all,
+)
 
-_PIXELS = (2, 4, 8)
+_PIXELS = (2, 4, 8, 16)
 """Rows of an item."""
 _VECTORS = (1, 2)
 """Of columns, of an item."""
 _WARPS = (1, 2, 4, 8)
 """Of a group: each has rows of its own."""
-_MOST_RESULTS = 64
-"""Of an item."""
+_MOST_RESULTS = 128
+"""Of an item: with its shares of the operands they fit 255 registers."""
+_REGISTER_FILE = 48 << 10
+"""Results of a group at most: three quarters of a compute unit's 64 K registers."""
+_STAGES = 3
+"""Copies of panels that local memory holds, where some run ahead."""
+_BANKS_BYTES = 128
+"""Of local memory: what lies so far apart is in the same bank."""
 _DEPTHS = (1, 2, 4)
 """Steps of the instruction between two copies."""
 _COPIED = 8
@@ -44,28 +60,53 @@ _COPIED = 8
 class PanelTile:
     """The structural choices of one sketch."""
 
-    instruction: Instruction
+    entry: Intrinsic
+    stages: int = 1
+    """Copies of panels in local memory: those of later steps run ahead of the products."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        return f"gpu.v{self.instruction.entry.n}.warp.panels"
+        return f"gpu.v{self.entry.n}.warp.panels{'.ahead' * self.is_ahead}"
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether copies of later steps run ahead."""
+        return self.stages > 1
+
+    @property
+    def alike(self) -> bool:
+        """Whether columns lie by packs as long as those of rows do."""
+        first, second = self.entry.operands
+        return first.pack == second.pack
 
 
-def panel_tile(stage: Accesses, spec: DeviceSpec) -> PanelTile | None:
-    """The tile for a product; None where the device has no instruction for it, or it is small."""
+def panel_tiles(stage: Accesses, spec: DeviceSpec) -> list[PanelTile]:
+    """The tiles for a product; none where the device has no instruction for it, or it is small."""
     if not stage.plain or stage.group is not None or not stage.steps:
-        return None
+        return []
     if any(loop.extent != const(1) for loop in stage.steps[:-1]):
-        return None  # a window's taps would be copied again and again
+        return []  # a window's taps would be copied again and again
     steps, roles = evaluate_int(stage.steps[-1].extent), _roles(stage)
     if roles is None or not is_fixed(steps):
-        return None
+        return []
     sizes = [evaluate_int(loop.extent) for loop in roles]
-    found = [i for i in multiplying(stage, spec, "warp") if _fills(i.entry, sizes)]
-    # That which fills up fewest steps, and of two such the one with more steps at once.
-    least = min(found, key=lambda i: (-steps % i.entry.k, -i.entry.k), default=None)
-    return None if least is None else PanelTile(least)
+    found = [i.entry for i in multiplying(stage, spec, "warp") if _fills(i.entry, sizes)]
+    # That which fills up fewest steps; of such the one whose columns are copied in longer pieces,
+    # then the one with more steps at once.
+    least = min(found, key=lambda e: (-steps % e.k, -_piece(stage, e), -e.k), default=None)
+    if least is None:
+        return []
+    ahead = steps // least.k >= _STAGES
+    return [PanelTile(least, stages) for stages in ((1, _STAGES) if ahead else (1,))]
+
+
+def _piece(stage: Accesses, entry: Intrinsic) -> int:
+    """Elements of columns that a copy takes at once."""
+    pack = entry.operands[1].pack
+    (columns,) = (o for o in stage.operands if stage.channel in o.moving)
+    along = stage.steps[-1].var
+    return pack if columns.constant or pack_index(columns.load, along, pack) is not None else 1
 
 
 def inline_movements(s: Schedule, name: str) -> None:
@@ -105,7 +146,7 @@ def _roles(stage: Accesses) -> tuple[For, For] | None:
 
 def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
     """The product `name` under the tiles of its epilogue; tile sizes are sampled."""
-    entry = structure.instruction.entry
+    entry = structure.entry
     assert entry.warp is not None, "it is one of warps"
     inline_movements(s, name)
     roles = _roles(accesses(s, name))
@@ -117,11 +158,14 @@ def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
     axes = s.axes(out)
     tile, leading = _tile(s, out, axes, place - len(accesses(s, name).results), entry)
     bind_groups(s, tile, leading)
-    tile.run(ITEM)
+    tile.run(VIRTUAL, ITEM)
     s.compute_at(name, tile[ITEM][-1])
     outer = _accumulate(s, name, place, entry)
     for copy in copies:
-        _copy(s, copy, outer, tile, entry.pack)
+        _copy(s, copy, outer, tile, entry)
+    if structure.is_ahead:
+        s.run_ahead(outer, structure.stages)
+        s.require(s.loop(outer).extent >= structure.stages, "there are fewer steps than stages")
     tile.run(REGISTER, LANE)
 
 
@@ -143,16 +187,19 @@ def _tile(
     held = s.sample_categorical(f"pixels.{out}", sizes[0])
     wide = s.sample_categorical(f"vectors.{out}", sizes[1])
     s.require(held * wide * entry.n <= _MOST_RESULTS, "an item's registers spill")
+    items = warps * first * second
+    s.require(items * held * wide * entry.n <= _REGISTER_FILE, "the group's registers spill")
     s.require(warps * held * first <= extents[0], "a group has more rows than there are")
     group, warp, near, row = s.split(rows, [warps, first, held], sized_tail(s, rows, "fill"))
-    parts = s.split(columns, [second, wide, entry.n], sized_tail(s, columns, "fill"))
-    strip, item, vector, lane = parts
+    parts = s.split(columns, [wide, second, entry.n], sized_tail(s, columns, "fill"))
+    strip, vector, item, lane = parts  # items side by side read from different banks
     leading = [n for n in axes[:-1] if n != rows]
-    s.reorder(*leading, group, strip, warp, item, near, row, vector, lane)
+    s.reorder(*leading, group, strip, vector, warp, item, near, row, lane)
     loops = {
         GROUP: [group, strip],
+        VIRTUAL: [vector],
         ITEM: [warp, item, near],
-        REGISTER: [row, vector],
+        REGISTER: [row],
         LANE: [lane],
     }
     return TiledLoops(s, loops), leading
@@ -172,19 +219,45 @@ def _accumulate(s: Schedule, name: str, place: int, entry: Intrinsic) -> str:
     held, channels = axes[place], axes[-1]
     others = [n for n in axes if n in s.loops(name) and n not in (held, channels)]
     held, row = s.split(held, [entry.m])
-    vector, lane = s.split(channels, [entry.n])
-    s.reorder(*window, outer, inner, *others, held, vector, row, packs_loop, lane, *near)
-    unroll_all(s, [*others, held, vector])
+    s.reorder(*window, outer, inner, *others, held, row, packs_loop, channels, *near)
+    unroll_all(s, [*others, held])
     s.tensorize(row, entry.name)
     return outer
 
 
-def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, pack: int) -> None:
-    """A panel copied by all items, by whole vectors where they lie side by side."""
-    block = s.block(copy)
-    width = next((n for n in (_COPIED, pack) if _side_by_side(block, n)), 1)
-    s.compute_at(copy, at, "local")
-    share(s, s.loops(copy)[-len(block.indices) :], tile, width)
+def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, entry: Intrinsic) -> None:
+    """A panel copied by all items, by whole vectors where they lie side by side.
+
+    Constants are laid out as panels at compile time. Of other columns neighbouring items copy
+    neighbours along the steps, as they lie so.
+    """
+    block, by_columns = s.block(copy), copy.endswith("columns")
+    width = next((n for n in (_COPIED, entry.pack) if _side_by_side(block, n)), 1)
+    (source,) = loads(block.value)
+    if by_columns and source.buffer.scope == "constant":
+        s.precompute(copy)
+        copy, width = s.cache_read(block.buffer.name, at, "local"), _COPIED
+    else:
+        s.compute_at(copy, at, "local")
+    *outer, far, last = s.loops(copy)[-len(block.indices) :]
+    if by_columns and source.buffer.scope != "constant" and width == entry.pack > 1:
+        last, near = s.split(last, [width])
+        s.vectorize(near)
+        s.reorder(last, far, near)
+        share(s, [*outer, last, far], tile, 1)
+    else:
+        share(s, [*outer, far, last], tile, width)
+    s.align_rows(copy, _apart(s.block(copy).buffer, entry, by_columns=by_columns))
+
+
+def _apart(panel: Buffer, entry: Intrinsic, *, by_columns: bool) -> Expr:
+    """Elements that keep rows of a panel apart, so that items which read at once find them in
+    different banks of local memory: eight items are four steps by two rows, or by two columns."""
+    step = entry.operands[0].pack
+    if by_columns:
+        return const(step)
+    banks = _BANKS_BYTES // panel.dtype.itemsize
+    return (banks + banks // 2 - panel.shape[-1] % banks) % banks
 
 
 def _side_by_side(block: Block, count: int) -> bool:

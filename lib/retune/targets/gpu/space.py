@@ -35,7 +35,7 @@ from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.panels import (
     PanelTile,
     inline_movements,
-    panel_tile,
+    panel_tiles,
     schedule_panels,
 )
 from retune.targets.gpu.plain import schedule_plain
@@ -128,13 +128,13 @@ def _by_warps(program: Program, anchor: Block, spec: DeviceSpec) -> Iterator[War
     for padding in padding_of(program, anchor):
         masked.compute_inline(padding.name)
     inline_elementwise(masked)
-    if tiles := warp_tiles(accesses(masked, anchor.name), spec):
-        yield from tiles
-        return
+    direct = warp_tiles(accesses(masked, anchor.name), spec)
+    yield from direct
     inline_elementwise(moved)
     inline_movements(moved, anchor.name)
-    if (panels := panel_tile(accesses(moved, anchor.name), spec)) is not None:
-        yield panels
+    for panels in panel_tiles(accesses(moved, anchor.name), spec):
+        if not direct or (panels.is_ahead and panels.alike):
+            yield panels
 
 
 def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:

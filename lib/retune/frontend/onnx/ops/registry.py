@@ -150,6 +150,11 @@ class Emitter:
         """The value's contents, if they are known at import."""
         return self.build.constants.get(value)
 
+    def extents(self, value: str) -> Array | None:
+        """The value's integers as numbers and Dims, if they follow from shapes."""
+        found = self.build.extents.get(value)
+        return self.known(value) if found is None else found
+
     def decided(self, value: str) -> Array | None:
         """The value's contents, if they are known at import: those for the sizes at hand alone,
         where they depend on sizes."""

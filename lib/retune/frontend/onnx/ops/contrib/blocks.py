@@ -4,6 +4,8 @@ They stay packed in the graph and in the bundle; kernels unpack them. Where a fi
 (`accuracy_level` 4), rows are quantized too, and products are those of bytes.
 """
 
+from math import prod
+
 import numpy as np
 
 from retune.core.dtypes import INT8
@@ -29,7 +31,7 @@ def matmul_nbits(node: OnnxNode, emit: Emitter) -> None:
         raise emit.refuse("a weight in the layout of a GPU", "export it without prepacking")
     *outer, width = emit.shape(node.inputs[0])
     blocks = -(-depth // block)
-    rows = emit.reshaped(node.inputs[0], (int(np.prod(outer)), width))
+    rows = emit.reshaped(node.inputs[0], (prod(outer), width))
     quantized = emit.contents(1, "the weight").reshape(count, blocks, block * bits // 8)
     values = unpacked(quantized, bits)
     scales = emit.contents(2, "the scales").reshape(count, blocks)

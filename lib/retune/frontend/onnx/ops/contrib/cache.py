@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retune.core.dtypes import INT32
+from retune.frontend.onnx.ops.attention import appended
 from retune.frontend.onnx.ops.registry import Emitter
 
 
@@ -19,16 +20,22 @@ class Cache:
     """New tokens."""
     capacity: int
     """Tokens for which there is space after the step."""
-    before: str
-    """int32 [batch, 1] or [1, 1]: how many tokens came before; '' for none."""
+    before: str = ""
+    """int32 [batch, 1] or [1, 1]: how many tokens came before; '' if `held` says it."""
+    held: int | None = None
+    """Tokens that came before, of a cache that grows by the new ones; None: it does not."""
 
     def positions(self, emit: Emitter) -> str:
         """int32 [batch, length] or [1, length]: the position of each new token."""
-        steps = emit.counted("steps", (1, self.length), (0, 1), dtype=INT32)
+        steps = emit.counted(
+            "steps", (1, self.length), (0, 1), 0 if self.held is None else self.held, INT32
+        )
         return emit.temp("add", self.before, steps, label="positions") if self.before else steps
 
     def stored(self, emit: Emitter, past: str, new: str) -> str:
         """The cache after the step, which held `past` ('' for nothing)."""
+        if self.held is not None:
+            return appended(emit, past, new)
         held = emit.shape(past)[2] if past else 0
         if self.before:
             return self._put(emit, _wide(emit, past, self.capacity), new)
@@ -58,6 +65,12 @@ class Cache:
         rows = emit.shape(inside)[0]
         shaped = emit.reshaped(inside, (rows, 1, self.capacity, 1))
         return emit.temp("where", shaped, new, past, label="present")
+
+    def all_seen(self, window: int) -> bool:
+        """Whether new tokens see all keys."""
+        if self.held is None:
+            return not self.before and self.capacity == 1
+        return self.length == 1 and not window
 
     def seen(self, emit: Emitter, *, causal: bool = True, window: int = 0) -> str:
         """The condition [batch or 1, 1, length or 1, capacity] that keys are seen by new tokens.

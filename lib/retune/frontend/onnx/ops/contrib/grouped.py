@@ -6,11 +6,13 @@ runs: `seqlens_k` + 1 after the step. New keys and values are put behind the cac
 
 import numpy as np
 
-from retune.core.dtypes import INT32, INT64
+from retune.core.dims import always_equal
+from retune.core.dtypes import INT32
 from retune.frontend.onnx.ops.attention import Heads, Scores, heads_of, where_bias
 from retune.frontend.onnx.ops.contrib.attention import finish, least, scale_of, widened
 from retune.frontend.onnx.ops.contrib.cache import Cache
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.frontend.onnx.ops.rotation import rotated, tables_at
 from retune.proto.scope import MICROSOFT
 
 
@@ -62,8 +64,8 @@ def group_query_attention(node: OnnxNode, emit: Emitter) -> None:
     heads = Heads(query=query, key=key, value=value)
     given = node.inputs[10] if node.has_input(10) else ""
     biases = [widened(emit, given, cache.capacity)] if given else []
-    if emit.shape(query)[2] > 1 or cache.capacity > 1:
-        causal, window = bool(node.integer("causal", 1)), node.integer("local_window_size", -1)
+    causal, window = bool(node.integer("causal", 1)), node.integer("local_window_size", -1)
+    if not cache.all_seen(max(window, 0)):
         seen = cache.seen(emit, causal=causal, window=max(window, 0))
         biases.append(where_bias(emit, seen, query, least(query, emit)))
     sink = node.inputs[11] if node.has_input(11) else ""
@@ -115,17 +117,29 @@ def _normalised(node: OnnxNode, emit: Emitter, value: str, index: int) -> str:
 
 
 def _cache(node: OnnxNode, emit: Emitter, past: str, length: int) -> Cache:
-    """The cache of this step. In the first step there are no tokens before."""
+    """The cache of this step. In the first step there are no tokens before.
+
+    A cache grows where shapes say that all of its tokens are filled.
+    """
     held = emit.shape(past)[2] if past else 0
+    filled = emit.extents(node.inputs[5])
+    last = held + length - 1
+    if not always_equal(held, 0) and filled is not None and _all_equal(filled, last):
+        return Cache(length=length, capacity=held + length, held=held)
     known = emit.known(node.inputs[6])
     total = int(known.reshape(-1)[0]) if known is not None else held + length
     capacity = max(total, held)
     if not held or total == length:
-        return Cache(length=length, capacity=capacity, before="")
+        return Cache(length=length, capacity=capacity)
     (batch,) = emit.shape(node.inputs[5])
     counts = emit.reshaped(emit.cast(node.inputs[5], INT32), (batch, 1))
     earlier = emit.stored("earlier", np.asarray(1 - length, np.int32))
     return Cache(length=length, capacity=capacity, before=emit.temp("add", counts, earlier))
+
+
+def _all_equal(extents: np.ndarray, extent: int) -> bool:
+    """Whether all of them are that one for all sizes."""
+    return all(always_equal(each, extent) for each in extents.reshape(-1).tolist())
 
 
 def _rotated(node: OnnxNode, emit: Emitter, value: str, cache: Cache) -> str:
@@ -136,11 +150,6 @@ def _rotated(node: OnnxNode, emit: Emitter, value: str, cache: Cache) -> str:
     else:
         positions = emit.temp("broadcast_to", cache.positions(emit), shape=(batch, length))
     cos, sin = node.inputs[7:9]
-    interleaved = node.integer("rotary_interleaved", 0)
-    width = 2 * emit.shape(cos)[1]
-    return emit.onnx(
-        "RotaryEmbedding",
-        *(value, cos, sin, emit.cast(positions, INT64)),
-        interleaved=interleaved,
-        rotary_embedding_dim=width if width != emit.shape(value)[3] else 0,
-    )
+    tables = tables_at(emit, (cos, sin), positions)
+    interleaved = bool(node.integer("rotary_interleaved", 0))
+    return rotated(emit, value, tables, 2, width=2 * emit.shape(cos)[1], interleaved=interleaved)

@@ -1,0 +1,102 @@
+"""`retune generate`: text from a bundle of a decoder."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retune.cli.console import print_json, print_line, say
+from retune.cli.options import Digest, Json, Module, Trusted, check_module, opened_bundle
+
+if TYPE_CHECKING:
+    from retune.bundle.plan import NetworkPlan
+    from retune.language.generation import Generation
+    from retune.language.text import Text
+
+Prompt = Annotated[str, typer.Option(help="Text that the tokens follow.")]
+Tokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
+Temperature = Annotated[
+    float, typer.Option(help="Divisor of logits. Default: 0, the likeliest token (greedy).")
+]
+TopK = Annotated[int, typer.Option(help="Choose among so many of the likeliest. Default: 0, all.")]
+TopP = Annotated[
+    float, typer.Option(help="Choose among the likeliest with this probability together.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the choices.")]
+Tokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with tokenizer.json, or the file. Default: the bundle's, the one above it, "
+        "or the model's."
+    ),
+]
+Device = Annotated[
+    str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
+]
+
+
+def generate(
+    module: Module,
+    prompt: Prompt,
+    tokens: Tokens = 64,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    tokenizer: Tokenizer = None,
+    device: Device = None,
+    json: Json = False,
+    trust: Trusted = None,
+    digest: Digest = "",
+) -> None:
+    """Generate text with a bundle of a decoder.
+
+    The text is on stdout, tokens per second on stderr. A bundle is a program: run those you trust.
+    """
+    check_module(module)
+    from retune.language.generation import Generation
+    from retune.language.loading import decoder_of
+    from retune.language.sampling import Sampling
+    from retune.language.text import Text
+
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    with opened_bundle(module, trust, digest) as (bundle, plan):
+        text = Text.of([tokenizer] if tokenizer else _folders(module, plan))
+        say("retune: compiling the bundle's kernels ...")
+        decoder = decoder_of(bundle, device)
+        made = Generation(decoder, text.tokens(prompt), tokens, sampling=sampling, ends=text.ends)
+        _show(made, text, prompt, json=json)
+
+
+def _folders(module: Path, plan: "NetworkPlan") -> list[Path]:
+    """Where the tokenizer may be."""
+    return [module, module.parent, Path(plan.notes.get("model", "")).parent]
+
+
+def _show(made: "Generation", text: "Text", prompt: str, *, json: bool) -> None:
+    if json:
+        print_json(_data(made, "".join(text.pieces(iter(made))), prompt))
+        return
+    sys.stdout.write(prompt)
+    for piece in text.pieces(iter(made)):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    print_line()
+    say(
+        f"retune: prompt of {len(made.prompt)} tokens: {made.prefill_rate:,.1f} tokens/s; then "
+        f"{len(made.tokens)} tokens: {made.decode_rate:,.1f} tokens/s"
+    )
+
+
+def _data(made: "Generation", text: str, prompt: str) -> dict[str, Any]:
+    return {
+        "prompt": prompt,
+        "text": text,
+        "prompt_tokens": list(made.prompt),
+        "tokens": made.tokens,
+        "prefill_s": made.prefill_s,
+        "decode_s": made.decode_s,
+        "prefill_tokens_per_s": made.prefill_rate,
+        "decode_tokens_per_s": made.decode_rate,
+    }

@@ -1,0 +1,1 @@
+"""Text generation with bundles of decoders: sampling, tokens, and the loop over calls."""

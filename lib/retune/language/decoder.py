@@ -1,0 +1,115 @@
+"""Decoder: a bundle that takes tokens and returns the logits of the next one.
+
+Keys and values of earlier tokens are states of a session. Inputs are found by the names that usual
+exporters give them: input_ids, and where a model has them attention_mask and position_ids.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from retune.core.dims import Dim
+from retune.core.dtypes import TensorType
+from retune.core.errors import InputError
+
+_IDS, _MASK, _POSITIONS, _LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+
+
+class Steps(Protocol):
+    """Calls in a row that remember what came before, as `bundle.runtime.session.Session`."""
+
+    @property
+    def length(self) -> int:
+        """Tokens that came before."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens that may come before a call."""
+        ...
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs that are no states."""
+        ...
+
+    def reset(self) -> None:
+        """Nothing came before."""
+        ...
+
+
+class Decoder:
+    """A session of a decoder. One text at a time."""
+
+    def __init__(self, steps: Steps, inputs: Mapping[str, TensorType], name: str) -> None:
+        """`inputs` are those that are no states. Raises: InputError if it is no decoder."""
+        others = sorted(inputs.keys() - {_IDS, _MASK, _POSITIONS})
+        if _IDS not in inputs or others:
+            raise InputError(
+                f"{name}: expected a decoder with inputs {_IDS}, {_MASK} and {_POSITIONS}, whose "
+                f"caches are states; got {', '.join(inputs)}; state its caches with --state"
+            )
+        self._steps, self._inputs, self._name = steps, dict(inputs), name
+        extent = inputs[_IDS].shape[-1]
+        self._least, self._most = _ends(extent)
+
+    @property
+    def length(self) -> int:
+        """Tokens so far."""
+        return self._steps.length
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens of a text."""
+        return self._steps.capacity + 1
+
+    def reset(self) -> None:
+        """A new text begins."""
+        self._steps.reset()
+
+    def logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """float [words]: the logits of the token after these, which come after those so far.
+
+        More tokens than a call may have are given in several calls. Raises: InputError for no
+        tokens, more than the text may have, or a number that the bundle cannot take.
+        """
+        if not tokens:
+            raise InputError(f"{self._name}: expected at least one token, got none")
+        if self.length + len(tokens) > self.capacity:
+            raise InputError(
+                f"{self._name}: expected a text of at most {self.capacity} tokens, got "
+                f"{self.length + len(tokens)}; compile the model with a larger range of its past"
+            )
+        found = np.empty(0)
+        for begin in range(0, len(tokens), self._most):
+            found = self._call(tokens[begin : begin + self._most])
+        return found
+
+    def _call(self, tokens: Sequence[int]) -> np.ndarray:
+        if len(tokens) < self._least:
+            raise InputError(
+                f"{self._name}: expected calls of at least {self._least} tokens, got "
+                f"{len(tokens)}; compile the model with a range of lengths from 1"
+            )
+        held, count = self.length, len(tokens)
+        given = {
+            _IDS: np.array(tokens),
+            _MASK: np.ones(held + count),
+            _POSITIONS: np.arange(held, held + count),
+        }
+        feeds = {
+            name: given[name][None].astype(kind.dtype.numpy) for name, kind in self._inputs.items()
+        }
+        outputs = self._steps.run(feeds)
+        if _LOGITS not in outputs:
+            raise InputError(
+                f"{self._name}: expected an output {_LOGITS}, got {', '.join(outputs)}; name it so"
+            )
+        return outputs[_LOGITS][0, -1]
+
+
+def _ends(extent: int) -> tuple[int, int]:
+    """The fewest and the most tokens of a call."""
+    if isinstance(extent, Dim):
+        return extent.least, extent.most
+    return extent, extent

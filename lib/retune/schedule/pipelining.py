@@ -1,0 +1,125 @@
+"""Copies into local memory that run ahead of what reads them, and rows of such memory that lie
+further apart.
+
+Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Buffer, Expr, all_of, conjuncts, const, loads
+from retune.ir.stmt import (
+    AHEAD,
+    Barrier,
+    Block,
+    Element,
+    For,
+    Indices,
+    Program,
+    Seq,
+    Stmt,
+    blocks,
+    map_accesses,
+    marked,
+    rewrite,
+    substitute_stmt,
+    touched,
+    with_body,
+)
+from retune.schedule.loops import loop_named, replace_loop
+from retune.schedule.stages import block_named, replace_scratch
+
+
+def run_ahead(program: Program, name: str, stages: int) -> Program:
+    """See Schedule.run_ahead."""
+    who, loop = f"run_ahead({name}, {stages})", loop_named(program, name)
+    if stages < 2:
+        raise ScheduleError(f"{who}: expected two stages or more")
+    copies, rest = _parts(loop)
+    if loop.kind != "serial" or not copies or not rest:
+        raise ScheduleError(f"{who}: expected a serial loop that starts with local copies")
+    held = {b.buffer: _in_slots(b.buffer, stages) for copy in copies for b in blocks(copy)}
+    inside = {b.name for b in blocks(loop)}
+    for block in blocks(program.body):
+        if block.name not in inside and not held.keys().isdisjoint(touched(block)):
+            raise ScheduleError(f"{who}: {block.name} touches what is copied, outside of the loop")
+    if any(b.buffer in held for stmt in rest for b in blocks(stmt)):
+        raise ScheduleError(f"{who}: the rest of the loop writes what is copied")
+    made = _pipelined(loop, copies, rest, held, stages)
+    for old, new in held.items():
+        program = replace_scratch(program, old, new)
+    return replace_loop(program, name, lambda _: made)
+
+
+def _parts(loop: For) -> tuple[list[Stmt], list[Stmt]]:
+    """The copies at the start of each iteration, and what follows them."""
+    stmts: list[Stmt] = [*loop.body.stmts] if isinstance(loop.body, Seq) else [loop.body]
+    count = next((n for n, stmt in enumerate(stmts) if not _copies(stmt)), len(stmts))
+    return stmts[:count], stmts[count:]
+
+
+def _copies(stmt: Stmt) -> bool:
+    """Whether it fills local memory, and reads none."""
+    return bool(blocks(stmt)) and all(
+        block.buffer.scope == "local"
+        and block.reducer is None
+        and all(load.buffer.scope in ("global", "constant") for load in loads(block.value))
+        for block in blocks(stmt)
+    )
+
+
+def _in_slots(buffer: Buffer, stages: int) -> Buffer:
+    return replace(buffer, shape=(const(stages), *buffer.shape))
+
+
+def _pipelined(
+    loop: For,
+    copies: Sequence[Stmt],
+    rest: Sequence[Stmt],
+    held: dict[Buffer, Buffer],
+    stages: int,
+) -> Seq:
+    """The copies of the first iterations, and the loop over those further ahead and the rest."""
+    ahead = loop.var + (stages - 1)
+
+    def at(stmt: Stmt, step: Expr) -> Stmt:
+        def slot(buffer: Buffer, indices: Indices) -> Element | None:
+            return (held[buffer], (step % stages, *indices)) if buffer in held else None
+
+        return map_accesses(stmt, slot)
+
+    def copied(step: Expr) -> list[Stmt]:
+        """The copies for an iteration, if there is such a one, in its slot."""
+        found = (_when(substitute_stmt(c, {loop.var: step}), step < loop.extent) for c in copies)
+        return [rewrite(at(stmt, step), _ahead) for stmt in found]
+
+    start = marked(For(loop.var, const(stages - 1), Seq(tuple(copied(loop.var)))), "first")
+    wait = Barrier(pending=(stages - 2) * len(copies))
+    body = (wait, *copied(ahead), *(at(stmt, loop.var) for stmt in rest))
+    return Seq((start, loop.around(Seq(body))))
+
+
+def _when(stmt: Stmt, condition: Expr) -> Stmt:
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block):
+            return None
+        return replace(node, guard=all_of(condition, *conjuncts(node.guard)))
+
+    return rewrite(stmt, rule)
+
+
+def _ahead(node: Stmt) -> Stmt | None:
+    if not isinstance(node, For):
+        return None
+    return replace(node, notes=tuple((dict(node.notes) | {AHEAD: 1}).items()))
+
+
+def align_rows(program: Program, name: str, elements: Expr) -> Program:
+    """See Schedule.align_rows."""
+    buffer = block_named(program, name).buffer
+    if buffer.scope != "local" or buffer not in program.scratch or not buffer.shape:
+        raise ScheduleError(f"align_rows({name}): expected a stage in local memory")
+    apart = replace(buffer, shape=(*buffer.shape[:-1], buffer.shape[-1] + elements))
+    body = map_accesses(program.body, lambda b, at: (apart, at) if b == buffer else None)
+    return replace_scratch(with_body(program, body), buffer, apart)
