@@ -7,9 +7,9 @@ of translation where 512 small ones take as many. Linux gives them to those who 
 (`/sys/kernel/mm/transparent_hugepage/enabled` says "madvise" on most machines); elsewhere the
 memory is ordinary.
 
-`benchmarks.placement`, eight instances of squeezenet on one core, slowest over fastest: small pages
-1.043 to 1.053, the same ones slow in even and odd calls (correlation 0.9); buffers of 64 KB and more
-in large pages 1.006 to 1.022, and which one is slow is chance.
+`benchmarks.placement`, eight instances of squeezenet on one core, slowest over fastest: in small
+pages 1.043 to 1.053, the same ones slow in even and odd calls (correlation 0.9); with buffers of 64
+KB and more in large pages 1.006 to 1.022, and which one is slow is chance.
 """
 
 import contextlib
