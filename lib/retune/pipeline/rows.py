@@ -145,6 +145,7 @@ def model_rows(cards: "Sequence[ModelCard]") -> list[Row]:
             "records": card.rows,
             "networks": card.networks,
             **{k: v for k, v in metrics_row("", card.held_out).items() if k != "predictions"},
+            "trusted": "yes" if card.trusted else "no",
             "beats": card.beats or "-",
         }
         for card in cards

@@ -50,6 +50,19 @@ def further_gain(costs: np.ndarray, prior: float = TYPICAL_GAIN) -> float:
     return (_WEIGHT * prior + count * saved) / (_WEIGHT + count)
 
 
+def prior_gain(predicted: np.ndarray, trust: float) -> float:
+    """Part of its time that a task is expected to save before anything was measured. From 0 to 1
+
+    `predicted` are a trusted model's scores, first of the default schedule, then of others: the
+    more the best of them is above the default's, the more is expected, as far as the model is
+    trusted. Without a model (`trust` 0) it is what tuning gains on average.
+    """
+    if trust <= 0.0 or not len(predicted) or predicted.max() <= 0.0:
+        return TYPICAL_GAIN
+    said = 1.0 - max(0.0, float(predicted[0] / predicted.max()))
+    return (1.0 - trust) * TYPICAL_GAIN + trust * said
+
+
 def expected_share(outlooks: Sequence[Outlook]) -> float:
     """Part of the time of all these tasks that further search is expected to save. From 0 to 1
 

@@ -30,7 +30,7 @@ from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
-from retune.search.expectation import expected_share
+from retune.search.expectation import TYPICAL_GAIN, expected_share, prior_gain
 from retune.search.history import (
     HISTORY_COLUMNS,
     History,
@@ -40,7 +40,8 @@ from retune.search.history import (
     split_run,
 )
 from retune.search.matching import Sources, match_records
-from retune.search.model.features import VERSION
+from retune.search.model.cost_model import learned_score
+from retune.search.model.features import VERSION, featurise
 from retune.search.model.learning import Learner, ModelScorer, TrainingSet
 from retune.search.model.offline import offline_model
 from retune.search.model.transfer import warm_start
@@ -86,6 +87,9 @@ class RunSettings:
     retune: str = ""
     """Version that the records name."""
 
+
+_JUDGED = 64
+"""Random candidates of a task whose predicted scores say what is expected of its search."""
 
 Report = Callable[[str, int], None]
 """Called after each batch with one line of text and the trials done so far. By one thread at a
@@ -146,7 +150,7 @@ class Session:
         rows = store.scan(mine, HISTORY_COLUMNS)
         earlier, own = split_run(rows, settings.run_id)
         self._experience = warm_start(store, self.conditions, settings.run_id)
-        offline = offline_model(store.root, self.spec, began(own))
+        offline = self._offline = offline_model(store.root, self.spec, began(own))
         self._learner = Learner(self.spec, settings.seed, self._experience.training_set, offline)
         self._scorers: dict[str, ModelScorer] = {}
         unknown = {task.key for task in tuned} - set(earlier["task_key"].tolist())
@@ -447,10 +451,20 @@ class Session:
             task, space, self.conditions, bool(len(known.costs)), self._sources(task)
         )
         first = [default_candidate(space, spec), *space.untuned(), *suggested.candidates]
-        run = TaskRun(task, space, tuner, first, settings.patience, settings.task_trials)
+        limits = (settings.patience, settings.task_trials)
+        run = TaskRun(task, space, tuner, first, *limits, self._prior(space, first[0]))
         run.match = suggested.match
         run.recall(known)
         return run
+
+    def _prior(self, space: Space, default: Candidate) -> float:
+        """What a task is expected to save, by the offline model as far as it is trusted."""
+        if self._offline is None:
+            return TYPICAL_GAIN
+        others = space.sample(_JUDGED, np.random.default_rng(self.settings.seed))
+        features = [featurise(space, each, self.spec) for each in (space.locate([default]), others)]
+        scores = learned_score(self._offline, np.concatenate(features))
+        return prior_gain(scores, self._offline.trust)
 
     def _sources(self, task: Task) -> Sources:
         """Records by level; the user's are those of the task under other conditions."""

@@ -4,12 +4,27 @@ import numpy as np
 import pytest
 
 from retune.search.defaults import LEAST_GAIN
-from retune.search.expectation import NOISE, TYPICAL_GAIN, Outlook, expected_share, further_gain
+from retune.search.expectation import (
+    NOISE,
+    TYPICAL_GAIN,
+    Outlook,
+    expected_share,
+    further_gain,
+    prior_gain,
+)
 
 
 def test_without_measurements_it_is_what_was_expected_before():
     assert further_gain(np.zeros(0), 0.3) == 0.3
     assert further_gain(np.full(5, np.nan)) == TYPICAL_GAIN
+
+
+def test_a_model_says_what_to_expect_as_far_as_it_is_trusted():
+    scores = np.array([0.6, 0.2, 0.8])
+    assert prior_gain(scores, 0.0) == prior_gain(np.zeros(0), 0.9) == TYPICAL_GAIN
+    assert prior_gain(scores, 1.0) == pytest.approx(0.25)
+    assert prior_gain(scores, 0.5) == pytest.approx((0.25 + TYPICAL_GAIN) / 2)
+    assert prior_gain(scores[::-1], 1.0) == 0.0
 
 
 def test_it_is_what_the_second_half_of_the_trials_saved_over_all_orders():
