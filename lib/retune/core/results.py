@@ -103,6 +103,8 @@ class KernelTime:
     """Share of what the machine's ceilings, measured in the same process, allow."""
     in_16_bits: float | None = None
     """Part of its time that the ceilings allow with values of 16 bits; None: not known."""
+    in_8_bits: float | None = None
+    """The same with int8."""
     host: bool = False
     """True for a host step."""
     simulated: bool = False

@@ -337,6 +337,7 @@ def _kernel_time(step: LaunchProfile) -> KernelTime:
         bytes=step.bytes,
         roofline=step.roofline,
         in_16_bits=step.in_16_bits,
+        in_8_bits=step.in_8_bits,
         host=step.host,
     )
 

@@ -91,8 +91,8 @@ class TuneResult:
     precision: str = ""
     """What its values are stored as, and what that costs; empty for a network of float32."""
     gain: str = ""
-    """What 16 bits would gain a network of float32, as the device's ceilings say; empty where that
-    is little or not known."""
+    """What smaller values would gain a network of float32, as the device's ceilings say; empty
+    where that is little or not known."""
     settled: str = ""
     """What validating the selection came to."""
     published: PublishedManifest | None = None
