@@ -47,6 +47,7 @@ from retune.cli.console import print_line, say
 from retune.cli.grouped import GroupedCommand, GroupedCommands
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError, ShapesMissing
+from retune.core.extras import missing_extra
 
 INTERRUPTED = 130
 
@@ -170,6 +171,11 @@ def run_command(arguments: Sequence[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         say(f"retune: {where}{error.strerror}; {remedy}, and give the same command again")
         return 1
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error)) is None:
+            return _bug(error)
+        say(f"retune: {missing}")
+        return missing.exit_code
     except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
         return _bug(error)
     return 0

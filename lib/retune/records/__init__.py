@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from retune.core.config import records_root
 from retune.core.errors import InputError
+from retune.core.extras import explained
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,8 @@ def summary(root: Path | str | None = None) -> Summary:
 
 
 def _store(root: Path | str | None) -> RecordStore:
-    from retune.records.store import RecordStore
+    with explained():
+        from retune.records.store import RecordStore
 
     folder = Path(root or records_root())
     if not folder.is_dir():
