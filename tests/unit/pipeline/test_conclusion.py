@@ -32,7 +32,9 @@ def said(monkeypatch: pytest.MonkeyPatch, further: float | None, **asked: Any) -
     """The sentences at the end of a run with two layers, one of which got faster."""
     rows = (latency("tuned", 900.0), latency("untuned", 1000.0), latency("onnxruntime", 1800.0))
     run = SimpleNamespace(
-        bench=BenchManifest(rows=rows), searched=replace(SEARCHED, further=further)
+        bench=BenchManifest(rows=rows),
+        searched=replace(SEARCHED, further=further),
+        tuned=SimpleNamespace(from_records=1),
     )
     results = (task("a", 80.0), task("b", 100.0))
     monkeypatch.setattr(module, "task_results", lambda _: results)

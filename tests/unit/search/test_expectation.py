@@ -42,6 +42,13 @@ def test_measurements_outweigh_the_prior_and_differences_within_noise_are_none()
     assert further_gain(alike) < LEAST_GAIN < further_gain(alike[:8])
 
 
+def test_candidates_that_are_slower_than_the_default_leave_little_to_expect():
+    """The default schedule is known from the start: a search without it is nobody's."""
+    costs = np.array([100.0, 300.0, 400.0, 900.0])
+    assert further_gain(costs, 0.0, default=100.0) == 0.0
+    assert further_gain(costs, 0.0, default=120.0) < 0.1 < further_gain(costs, 0.0)
+
+
 def test_a_lucky_candidate_leaves_more_to_expect():
     usual = np.full(24, 100.0)
     assert further_gain(np.append(usual, 60.0)) > 10 * further_gain(np.append(usual, 99.5))
