@@ -157,7 +157,7 @@ def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -
 def parts(region: Sequence[Condition], every: Sequence[Size]) -> list[tuple[Condition, ...]]:
     """The region, cut in two if the ends of a size are farther apart than by a factor of `_WIDE`.
 
-    Those are cut that are tuned at several values. Tiles for many rows waste most of their work
+    Sizes that are tuned at one value, unlike others, are not cut. Tiles for many rows waste most of their work
     where there are few. The border is a power of two,
     as vectors are so long: kernels of the lesser part need none that they cannot fill. Only the
     widest size is cut, as every program takes time to load.
@@ -212,7 +212,8 @@ def covering(
     """
     grid = _Grid(every)
     found: list[Traced[T]] = []
-    cut = [s for s in every if len({dict(each.values)[s.name] for each in tuned}) > 1]
+    alike = {s.name for s in every if len({dict(each.values)[s.name] for each in tuned}) == 1}
+    cut = [s for s in every if len(tuned) == 1 or s.name not in alike]
     left = np.ones(grid.count, bool)
     numbered = enumerate(regions(every, tuned))
     for number, region in ((n, part) for n, whole in numbered for part in parts(whole, cut)):
