@@ -6,6 +6,7 @@ Each raises VerifyError: where, what is expected, what is there.
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from math import prod
+from typing import TYPE_CHECKING
 
 from retune.bundle.plan import (
     NetworkPlan,
@@ -20,16 +21,17 @@ from retune.bundle.plan import (
 from retune.bundle.runtime.hazards import are_apart
 from retune.bundle.runtime.inputs import InputCheck
 from retune.bundle.states import outputs_of
-from retune.codegen.passes.images import fits_image
+from retune.codegen.options import unknown_options
 from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
-from retune.codegen.target import unknown_options
 from retune.core.dims import always_equal, always_same, counts_of, dim_of, is_fixed, sizes_of
 from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, TensorType, numpy_dtype
 from retune.core.errors import InputError, ModelError
 from retune.device.remote.names import is_farm
-from retune.frontend.host.step import HostModel
 from retune.ir.storage import Storage
-from retune.targets.vta.step import OffloadedStep
+
+if TYPE_CHECKING:
+    from retune.frontend.host.step import HostModel
+    from retune.targets.vta.step import OffloadedStep
 
 _MOST = 1 << 62
 """Of anything that is counted."""
@@ -246,6 +248,8 @@ def check_images(plan: NetworkPlan) -> None:
     images = {entry.name: entry for entry in plan.buffers if entry.image}
     shared = {name for alias in plan.aliases for name in (alias.value, alias.of)}
     for name, entry in images.items():
+        from retune.codegen.passes.images import fits_image  # few bundles have images
+
         fits = fits_image(entry.elements, entry.dtype, entry.image)
         if entry.role != "weight" or name in shared or not fits:
             expected = f"a weight of float32 in whole rows of {entry.image} texels"
@@ -468,7 +472,7 @@ def check_hosts(plan: NetworkPlan) -> None:
         _check_host_types(plan, host, step)
 
 
-def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel | OffloadedStep) -> None:
+def _check_host_types(plan: NetworkPlan, host: PlanHost, step: "HostModel | OffloadedStep") -> None:
     """What the step reads and makes is what its model takes and makes."""
     where = _where(host)
     sides = (("inputs", host.inputs, step.inputs), ("outputs", host.outputs, step.outputs))

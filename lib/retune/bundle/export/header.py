@@ -17,8 +17,8 @@ from retune.bundle.export.states import session_lines, state_lines
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.placement import AFTER, Placement
 from retune.bundle.runtime.rows import StepRows
-from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
+from retune.codegen.options import CHANNELS
 from retune.codegen.source import KernelLaunch, ProgramBuffer, three
 from retune.core.dims import most
 from retune.core.dtypes import numpy_dtype

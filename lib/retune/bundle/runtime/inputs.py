@@ -33,6 +33,24 @@ class InputCheck:
         self._stating = [n for n, name in enumerate(self._types) if name in self._values]
         """Numbers of the inputs whose elements are stated."""
 
+    def named(
+        self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
+    ) -> Mapping[str, np.ndarray]:
+        """The inputs by name; without names they are in the module's order, or the only one.
+
+        Raises: InputError for another number of them.
+        """
+        if isinstance(inputs, Mapping):
+            return inputs
+        given = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
+        if len(given) != len(self.names):
+            expected = ", ".join(self.names)
+            raise InputError(
+                f"bundle {self._plan.name}: expected arrays of the inputs {expected}; got "
+                f"{len(given)}; name them: run({{{self.names[0]!r}: array, ...}})"
+            )
+        return dict(zip(self.names, given, strict=True))
+
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The inputs in the module's order; their shapes are not looked at.
 
