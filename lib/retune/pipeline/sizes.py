@@ -157,10 +157,10 @@ def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -
 def parts(region: Sequence[Condition], every: Sequence[Size]) -> list[tuple[Condition, ...]]:
     """The region, cut in two if the ends of a size are farther apart than by a factor of `_WIDE`.
 
-    Sizes that are tuned at one value, unlike others, are not cut. Tiles for many rows waste most of their work
-    where there are few. The border is a power of two,
-    as vectors are so long: kernels of the lesser part need none that they cannot fill. Only the
-    widest size is cut, as every program takes time to load.
+    Sizes that are tuned at one value, unlike others, are not cut. Tiles for many rows waste most of
+    their work where there are few. The border is a power of two, as vectors are so long: kernels of
+    the lesser part need none that they cannot fill. Only the widest size is cut, as every program
+    takes time to load.
     """
     if not every:
         return [tuple(region)]
