@@ -63,7 +63,7 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "Installing retune into $(VENV) (once, one to two minutes) ..."
-	@$(BIN)/python -m pip install -qq --editable '.[peers]'
+	@$(BIN)/python -m pip install -qq --editable '.[nightly,peers]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

@@ -31,7 +31,10 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'retune' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    from retune.core.extras import explained
+
+    with explained():
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,9 @@
 """Sessions: states stay on the device from call to call, each session has its own."""
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,11 +12,16 @@ import pytest
 from onnx import numpy_helper, parser
 
 from retune.bundle.build import build_plan
+from retune.bundle.export.program import export_c
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import from_manifest, read_manifest, to_manifest
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.runtime.session import Session
+from retune.bundle.variants import join_plans
+from retune.bundle.verify.compare import TOLERANCE
+from retune.bundle.verify.sequences import verify_calls
+from retune.core.dims import Size, assuming, dim_of
 from retune.core.errors import InputError, VerifyError
 from retune.core.states import State, states_among
 from retune.device.opencl.runtime import Device, open_device
@@ -22,6 +29,8 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.states import with_states
 from retune.search.extract import extract
+from tests.device.c_programs import build, loader
+from tests.support.cached import CACHES, HEADS, WIDE, WORDS, cached_decoder
 
 pytestmark = pytest.mark.device
 
@@ -159,3 +168,153 @@ def test_states_are_stated_by_patterns_or_not_at_all() -> None:
 def test_names_of_usual_exporters(name: str, output: str) -> None:
     found = states_among([], [name], [output])
     assert [str(state) for state, _ in found] == [f"{name}={output}"]
+
+
+# -- states that grow ------------------------------------------------------------------------------
+
+SIZES = (Size("batch", 1, 2), Size("seq", 1, 4), Size("past", 0, 11))
+
+
+@pytest.fixture(scope="module")
+def decoder() -> onnx.ModelProto:
+    return cached_decoder()
+
+
+@pytest.fixture(scope="module")
+def decoder_plan(decoder: onnx.ModelProto, opencl: Device) -> NetworkPlan:
+    shapes = {size.name: (dim_of(size),) for size in SIZES}
+    with assuming({"batch": 2, "seq": 1, "past": 7}) as assumed:
+        graph = with_states(import_model(decoder, shapes, name="decoder"), ())
+        network = extract(optimise(graph))
+        plan = build_plan(network, {}, opencl.spec, model_key="decoder", notes={})
+    assert not assumed.conditions
+    made = join_plans([plan], [()])
+    verify_plan(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def decoder_module(decoder_plan: NetworkPlan, opencl: Device) -> Module:
+    return Module(decoder_plan, opencl)
+
+
+class _Cached:
+    """The decoder in onnxruntime, which is given its own caches again."""
+
+    def __init__(self, model: onnx.ModelProto, batch: int) -> None:
+        self._session = onnxruntime.InferenceSession(model.SerializeToString())
+        empty = np.zeros((batch, HEADS, 0, WIDE), np.float32)
+        self.states = {f"past_{cache}": empty for cache in CACHES}
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        names = [entry.name for entry in self._session.get_outputs()]
+        return dict(zip(names, map(np.asarray, self._session.run(None, dict(inputs))), strict=True))
+
+    def step(self, ids: np.ndarray) -> np.ndarray:
+        outputs = self({"input_ids": ids, **self.states})
+        self.states = {f"past_{cache}": outputs[f"present_{cache}"] for cache in CACHES}
+        return outputs["logits"]
+
+
+def _words(rng: np.random.Generator, batch: int, count: int) -> np.ndarray:
+    return rng.integers(0, WORDS, (batch, count))
+
+
+def test_nothing_copies_a_cache(decoder_plan: NetworkPlan) -> None:
+    caches = {state.input for state in decoder_plan.states}
+    assert len(caches) == len(CACHES)
+    assert not any(caches & {*launch.args} for launch in decoder_plan.launches)
+
+
+def test_two_decoders_in_turns_until_their_caches_are_full(
+    decoder_module: Module, decoder: onnx.ModelProto, rng: np.random.Generator
+) -> None:
+    pairs = [(decoder_module.session(), _Cached(decoder, b), b) for b in (2, 1)]
+    for count in (4, 1, 2, 1):
+        for session, oracle, batch in pairs:
+            ids = _words(rng, batch, count)
+            found, wanted = session.run({"input_ids": ids}), oracle.step(ids)
+            assert list(found) == ["logits"]
+            np.testing.assert_allclose(found["logits"], wanted, atol=2e-5)
+    session, oracle, _ = pairs[0]
+    assert (session.length, session.capacity) == (8, 11)
+    for name, array in session.states().items():
+        np.testing.assert_allclose(array, oracle.states[name], atol=2e-5)
+    ids = _words(rng, 2, 1)
+    plain = decoder_module.run({"input_ids": ids, **oracle.states})
+    np.testing.assert_allclose(plain["logits"], oracle.step(ids), atol=2e-5)
+    with pytest.raises(InputError, match="expected batch=2 as in its first call; got batch=1"):
+        session.run({"input_ids": ids[:1]})
+    session.run({"input_ids": _words(rng, 2, 4)})
+    with pytest.raises(InputError, match=r"length of 0 to 11 before a call.*got 12; call reset"):
+        session.run({"input_ids": ids})
+    assert session.length == 12
+    session.reset({name: array[:1] for name, array in pairs[1][1].states.items()})
+    assert session.length == 8
+
+
+def test_calls_in_a_row_are_verified(decoder_module: Module, decoder: onnx.ModelProto) -> None:
+    found = verify_calls(decoder_module, _Cached(decoder, 2), tolerance=TOLERANCE)
+    assert found.passed
+    assert len(found.outputs) == 1 + len(CACHES)
+
+
+_MAIN = r"""
+#include "network.h"
+#include <stdio.h>
+
+static int fail(void) { return fprintf(stderr, "%s\n", network_problem()), 1; }
+
+int main(void) {
+  struct network *network = network_open(".", NULL);
+  if (!network) return fail();
+  struct session *sessions[2] = {session_open(network), session_open(network)};
+  long long ids[4];
+  float logits[4 * WORDS];
+  const void *inputs[INPUTS_HERE] = {ids};
+  void *outputs[OUTPUTS_HERE] = {logits};
+  int which, count;
+  if (!sessions[0] || !sessions[1]) return fail();
+  while (scanf("%d %d", &which, &count) == 2) {
+    for (int i = 0; i < count; ++i)
+      if (scanf("%lld", &ids[i]) != 1) return 1;
+    if (!count && session_reset(sessions[which])) return fail();
+    if (!count) continue;
+    if (session_run(sessions[which], 1, count, inputs, outputs)) return fail();
+    printf("%d", session_length(sessions[which]));
+    for (int i = 0; i < count * WORDS; ++i) printf(" %.9g", logits[i]);
+    printf("\n");
+  }
+  session_close(sessions[0]);
+  session_close(sessions[1]);
+  network_close(network);
+  return 0;
+}
+"""
+
+
+@pytest.mark.process
+def test_sessions_of_a_c_program(
+    decoder_plan: NetworkPlan, decoder: onnx.ModelProto, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    folder = export_c(decoder_plan, tmp_path / "program")
+    text = _MAIN.replace("WORDS", str(WORDS)).replace("INPUTS_HERE", str(1 + len(CACHES)))
+    (folder / "main.c").write_text(text.replace("OUTPUTS_HERE", str(1 + len(CACHES))))
+    build(folder, "WITHOUT_MAIN", more="main.c")
+    oracles = [_Cached(decoder, 1) for _ in range(2)]
+    lines, expected = list[str](), list[np.ndarray]()
+    for which, count in ((0, 4), (1, 2), (0, 1), (1, 1), (0, 3)):
+        ids = _words(rng, 1, count)
+        lines.append(" ".join(map(str, [which, count, *ids[0]])))
+        expected.append(oracles[which].step(ids).reshape(-1))
+    more = ["0 0", "0 4 1 2 3 4", "0 4 1 2 3 4", "0 4 1 2 3 4", "0 1 1"]
+    done = subprocess.run(
+        ["./network"], cwd=folder, env=loader()[1], input="\n".join([*lines, *more]),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = [np.array(line.split(), np.float64) for line in done.stdout.splitlines()]
+    assert [int(row[0]) for row in found] == [4, 2, 5, 3, 8, 4, 8, 12], done.stderr
+    for row, wanted in zip(found, expected, strict=False):
+        np.testing.assert_allclose(row[1:], wanted, atol=2e-5)
+    assert done.returncode == 1
+    assert "expected a length of at most 11 before a call" in done.stderr

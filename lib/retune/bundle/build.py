@@ -39,13 +39,13 @@ from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
-from retune.graph.fuse import Group
+from retune.graph.fuse import APPEND, Group
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts, least_values
 from retune.graph.passes.joins import inclusions_of
 from retune.graph.scan import SCAN, Scan
 from retune.ir.stmt import Program
-from retune.ir.storage import Storage
+from retune.ir.storage import Storage, row_major
 from retune.ir.views import stacked, view
 from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
@@ -479,14 +479,25 @@ class _PlanBuilder:
         return name
 
     def without_kernel(self, group: Group) -> None:
-        """A host step, or an output in the memory of the input."""
+        """A host step, an output in the memory of the input, or a state that grows."""
         if group.kind == HOST:
             self._host(group)
+            return
+        if group.kind == APPEND:
+            self._append(group)
             return
         (value,), (of,) = group.outputs, group.inputs
         self._value(of)
         self._value(value)
         self.aliases[value] = Alias(value=value, of=of)
+
+    def _append(self, group: Group) -> None:
+        """A state is the first part of what it becomes; what is new is a view of it already."""
+        (past, new), (made,) = group.anchor.inputs, group.outputs
+        for value in (made, new, past):
+            self._value(value)
+        whole, before = row_major(self.graph.types[made].shape), self.graph.types[past].shape[0]
+        self.aliases[past] = Alias(value=past, of=made, storage=whole.section(0, 0, before))
 
     def _host(self, group: Group) -> None:
         node, read = group.anchor, {*self.graph.uses(), *self.graph.outputs}

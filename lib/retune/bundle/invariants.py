@@ -6,6 +6,7 @@ Each raises VerifyError: where, what is expected, what is there.
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from math import prod
+from typing import TYPE_CHECKING
 
 from retune.bundle.plan import (
     NetworkPlan,
@@ -19,16 +20,18 @@ from retune.bundle.plan import (
 )
 from retune.bundle.runtime.hazards import are_apart
 from retune.bundle.runtime.inputs import InputCheck
-from retune.codegen.passes.images import fits_image
+from retune.bundle.states import outputs_of
+from retune.codegen.options import unknown_options
 from retune.codegen.source import GIVEN, KernelLaunch, ProgramBuffer
-from retune.codegen.target import unknown_options
 from retune.core.dims import always_equal, always_same, counts_of, dim_of, is_fixed, sizes_of
 from retune.core.dtypes import DTYPES, INT32, UNKNOWN, DType, TensorType, numpy_dtype
 from retune.core.errors import InputError, ModelError
 from retune.device.remote.names import is_farm
-from retune.frontend.host.step import HostModel
 from retune.ir.storage import Storage
-from retune.targets.vta.step import OffloadedStep
+
+if TYPE_CHECKING:
+    from retune.frontend.host.step import HostModel
+    from retune.targets.vta.step import OffloadedStep
 
 _MOST = 1 << 62
 """Of anything that is counted."""
@@ -245,6 +248,8 @@ def check_images(plan: NetworkPlan) -> None:
     images = {entry.name: entry for entry in plan.buffers if entry.image}
     shared = {name for alias in plan.aliases for name in (alias.value, alias.of)}
     for name, entry in images.items():
+        from retune.codegen.passes.images import fits_image  # few bundles have images
+
         fits = fits_image(entry.elements, entry.dtype, entry.image)
         if entry.role != "weight" or name in shared or not fits:
             expected = f"a weight of float32 in whole rows of {entry.image} texels"
@@ -300,8 +305,10 @@ def check_states(plan: NetworkPlan) -> None:
         if before.dtype != after.dtype or not same or len(before.shape) != len(after.shape):
             expected = f"{before.dtype}{before.shape}"
             raise broken_plan(plan, where, expected, f"{after.dtype}{after.shape}")
-        if state.axis is not None and not 0 <= state.axis < len(before.shape):
-            raise broken_plan(plan, where, "an axis of its tensors", str(state.axis))
+        grows = ends[state.input] == ends[state.output] and state.axis in range(len(before.shape))
+        if state.axis is not None and not grows:
+            expected = "an axis of its tensors, and one memory for both"
+            raise broken_plan(plan, where, expected, str(state.axis))
 
 
 def check_weights(plan: NetworkPlan) -> None:
@@ -322,6 +329,8 @@ def check_weights(plan: NetworkPlan) -> None:
 def check_aliases(plan: NetworkPlan) -> None:
     """An alias joins two buffers of one type and size; chains end; inputs and weights are roots."""
     buffers = {entry.name: entry for entry in plan.buffers}
+    grown = _grown(plan)
+    roles = ("temp", "input")  # of what does not grow, and of what does
     seen: set[str] = set()
     for alias in plan.aliases:
         where = f"alias {alias.value} of {alias.of}"
@@ -330,28 +339,46 @@ def check_aliases(plan: NetworkPlan) -> None:
         if alias.value in seen:
             raise broken_plan(plan, where, "one alias for each value", "a second one")
         seen.add(alias.value)
-        if value.role in GIVEN:
+        grows = (alias.value, alias.of) in grown
+        if value.role in GIVEN and not grows:
             raise broken_plan(plan, where, "a temp or output as the value", value.role)
         if alias.storage is not None:
-            _check_storage(plan, where, value, of, alias.storage)
+            _check_storage(plan, where, value, of, alias.storage, roles[grows])
         elif (value.dtype, value.elements) != (of.dtype, of.elements):
             got = f"{value.elements} of {value.dtype}"
             raise broken_plan(plan, where, f"{of.elements} elements of {of.dtype}", got)
     storage_roots(plan)
 
 
+def _grown(plan: NetworkPlan) -> set[tuple[str, str]]:
+    """Inputs and outputs that are states which grow, as the variants of the plan have them."""
+    return {
+        (state.input, name)
+        for state in plan.states
+        if state.axis is not None
+        for name in outputs_of(plan, state.output)
+    }
+
+
 def _check_storage(
-    plan: NetworkPlan, where: str, value: ProgramBuffer, of: ProgramBuffer, storage: Storage
+    plan: NetworkPlan,
+    where: str,
+    value: ProgramBuffer,
+    of: ProgramBuffer,
+    storage: Storage,
+    role: str,
 ) -> None:
-    """The value is a temporary; its storage is of its shape, in all of what it lies in.
+    """The value is a temporary, or an input that is a state.
+
+    Its storage is of its shape, in all of what it lies in.
 
     Columns of a value are in rows as long as that value's.
     """
     width = (of.shape or (1,))[-1]
     fits = storage.shape == value.shape and storage.elements == of.elements
     fits = fits and (not storage.is_columns or storage.parts[-1].room == width)
-    if value.role != "temp" or value.dtype != of.dtype or not fits:
-        expected = f"a temp that lies in {of.elements} of {of.dtype}, columns in rows of {width}"
+    if value.role != role or value.dtype != of.dtype or not fits:
+        expected = f"a {role} that lies in {of.elements} of {of.dtype}, columns in rows of {width}"
         got = f"{value.role} {value.shape} of {value.dtype}, {storage}"
         raise broken_plan(plan, where, expected, got)
 
@@ -445,7 +472,7 @@ def check_hosts(plan: NetworkPlan) -> None:
         _check_host_types(plan, host, step)
 
 
-def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel | OffloadedStep) -> None:
+def _check_host_types(plan: NetworkPlan, host: PlanHost, step: "HostModel | OffloadedStep") -> None:
     """What the step reads and makes is what its model takes and makes."""
     where = _where(host)
     sides = (("inputs", host.inputs, step.inputs), ("outputs", host.outputs, step.outputs))
@@ -512,7 +539,7 @@ def check_samples(plan: NetworkPlan) -> None:
     if not plan.samples:
         return
     found = {name: (str(a.dtype), a.shape[1:]) for name, a in plan.samples.items()}
-    wanted = {name: plan.buffer(name) for name in plan.inputs}
+    wanted = {name: plan.type_of(name) for name in plan.inputs}
     stated = {name: (str(entry.dtype), entry.shape) for name, entry in wanted.items()}
     counts = {a.shape[:1] for a in plan.samples.values()}
     if found != stated or len(counts) != 1 or counts <= {(), (0,)}:
@@ -542,6 +569,7 @@ def check_written_before_read(plan: NetworkPlan) -> None:
     """What a step reads, and every output, was written before (or is an input or a weight)."""
     roots, roles = storage_roots(plan), storage_roles(plan)
     full = {root for root, role in roles.items() if role in GIVEN}
+    full |= {roots[state.input] for state in plan.states}
     for step in plan.steps:
         for name in step.read:
             if roots[name] not in full:

@@ -15,7 +15,6 @@ import numpy as np
 
 from retune.bundle.plan import Alias, Engine, Form, NetworkPlan, PlanHost, PlanLoop
 from retune.bundle.sizes import PlanSize, PlanVariant, corners
-from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer, Role
 from retune.core.dims import (
     Dim,
@@ -473,6 +472,8 @@ def _kernel(name: str, text: str, manifest: BundleManifest) -> KernelText:
 
 def described_by_text(name: str, text: str) -> KernelText:
     """A kernel of a bundle from before properties were stated, as its text says."""
+    from retune.codegen.opencl.intrinsics import implementations_in
+
     arena = re.search(rf"^#define {re.escape(name)}_tile_arena (\d+)$", text, re.MULTILINE)
     found = re.search(rf"\bvoid\s+{re.escape(name)}\s*\(([^)]*)\)", text)
     arguments = enumerate(found[1].split(",") if found else [])

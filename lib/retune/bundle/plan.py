@@ -7,20 +7,30 @@ between them, host steps in numpy. This file knows no device and no file.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from retune.bundle.sizes import PlanSize, PlanVariant, choose, corners
-from retune.codegen.network.chains import MOST_LINKS
-from retune.codegen.source import GIVEN, KernelLaunch, KernelText, ProgramBuffer, Role, Run
-from retune.core.dims import SizeValues, at
+from retune.codegen.source import (
+    GIVEN,
+    MOST_LINKS,
+    KernelLaunch,
+    KernelText,
+    ProgramBuffer,
+    Role,
+    Run,
+)
+from retune.core.dims import SizeValues, at, is_fixed, least
+from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, VerifyError
-from retune.core.states import State
+from retune.core.states import State, shape_in_model
 from retune.core.target import DeviceSpec
-from retune.frontend.host.step import HostModel, open_host
 from retune.ir.storage import Storage
-from retune.targets.vta.step import OffloadedStep, open_offloaded
+
+if TYPE_CHECKING:
+    from retune.frontend.host.step import HostModel
+    from retune.targets.vta.step import OffloadedStep
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
@@ -82,15 +92,25 @@ class PlanHost:
         return tuple(name for name in self.outputs if name)
 
     @property
-    def opened(self) -> HostModel | OffloadedStep:
+    def opened(self) -> "HostModel | OffloadedStep":
         """The step, ready to run. Raises: ModelError if it is not a host step."""
-        return open_host(self.model) if self.engine == "onnx" else open_offloaded(self.model)
+        # Most bundles have no such steps: what runs them is loaded for those that have.
+        if self.engine == "onnx":
+            from retune.frontend.host.step import open_host
+
+            return open_host(self.model)
+        from retune.targets.vta.step import open_offloaded
+
+        return open_offloaded(self.model)
 
     @property
     def simulated_s(self) -> float | None:
         """Seconds of a run on the accelerator; None for a step that the host takes time for."""
-        step = self.opened
-        return step.seconds if isinstance(step, OffloadedStep) else None
+        if self.engine == "onnx":
+            return None
+        from retune.targets.vta.step import open_offloaded
+
+        return open_offloaded(self.model).seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +195,8 @@ class NetworkPlan:
     """Input of integers -> the least value that it may have, where that is not 0."""
     samples: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """Input -> the samples that the user gave, along a first axis; without any, they are random."""
+    binaries: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Compiled programs that a packed bundle brings along, by key, see `device.opencl.binaries`."""
     sizes: tuple[PlanSize, ...] = ()
     """What extents and counts of work depend on; without any, the plan is for fixed shapes."""
     values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
@@ -336,7 +358,20 @@ class NetworkPlan:
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each input, in the model's order."""
-        return {name: self.buffer(name).shape for name in self.inputs}
+        return {name: self.type_of(name).shape for name in self.inputs}
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether calls may follow each other: there are states, and those that grow may be
+        empty."""
+        growing = [self.buffer(s.input).shape[0] for s in self.states if s.axis is not None]
+        return bool(self.states) and all(not is_fixed(n) and not least(n) for n in growing)
+
+    def type_of(self, name: str) -> TensorType:
+        """The type of an input or output as the model has it: states that grow lie in another
+        order of axes."""
+        entry = self.buffer(name)
+        return TensorType(shape_in_model(self.states, name, entry.shape), DType(entry.dtype))
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -460,7 +495,7 @@ def renamed(plan: NetworkPlan, names: Mapping[str, str], kernels: Mapping[str, s
 def _samples_at(plan: NetworkPlan, values: SizeValues) -> dict[str, np.ndarray]:
     """The samples, if they are for these sizes."""
     for name, array in plan.samples.items():
-        if array.shape[1:] != tuple(at(extent, values) for extent in plan.buffer(name).shape):
+        if array.shape[1:] != tuple(at(extent, values) for extent in plan.type_of(name).shape):
             return {}
         elements = [at(element, values) for element in plan.values.get(name, ())]
         if elements and any(row.reshape(-1).tolist() != elements for row in array):

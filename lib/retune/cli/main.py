@@ -20,6 +20,7 @@ import typer
 
 from retune import __version__
 from retune.cli.commands import (
+    analysis,
     bench,
     devices,
     export,
@@ -33,7 +34,6 @@ from retune.cli.commands import (
     pack,
     plan,
     quantize,
-    records,
     resume,
     rollback,
     run,
@@ -46,6 +46,7 @@ from retune.cli.console import print_line, say
 from retune.cli.grouped import GroupedCommand, GroupedCommands
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError, ShapesMissing
+from retune.core.extras import missing_extra
 
 INTERRUPTED = 130
 
@@ -100,7 +101,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("farm", farm.app),
     ),
     "Look inside": (
-        ("records", records.app),
+        ("records", analysis.app),
         ("model", model.app),
         ("tasks", tasks.tasks),
         ("plan", plan.plan),
@@ -168,6 +169,11 @@ def run_command(arguments: Sequence[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         say(f"retune: {where}{error.strerror}; {remedy}, and give the same command again")
         return 1
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error)) is None:
+            return _bug(error)
+        say(f"retune: {missing}")
+        return missing.exit_code
     except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
         return _bug(error)
     return 0

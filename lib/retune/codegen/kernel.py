@@ -16,8 +16,6 @@ from retune.ir.nodes import IRNode, node
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
-CHANNELS = 4
-"""Floats of a texel, which is what an image is read by."""
 TABLE_BYTES, TABLE_LANES = 256, 16
 """Of a table that is read at several places at once, and these places."""
 ROUNDED_LANES: Mapping[DType, tuple[int, ...]] = {BFLOAT16: (8, 16)}

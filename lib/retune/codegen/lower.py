@@ -18,6 +18,7 @@ from retune.codegen.names import identifier
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
 from retune.codegen.opencl.kernels import arena_line
+from retune.codegen.options import LEAST_BASED
 from retune.codegen.passes.barriers import place_barriers
 from retune.codegen.passes.constants import Computed, computed_constants, pack_constants, packed
 from retune.codegen.passes.images import Image, ImagePack, image_of, read_otherwise, takes_images
@@ -41,7 +42,7 @@ from retune.codegen.source import (
     Role,
     three,
 )
-from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
+from retune.codegen.target import ONE_BASE, Groups, Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dims import example, most

@@ -20,6 +20,8 @@ Role = Literal["input", "output", "weight", "temp", "size"]
 """What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels. A size
 is the value of a `core.dims.Size` of that name: one int32."""
 
+MOST_LINKS = 32
+"""Launches in a row that one kernel may run, see `network.chains`."""
 GIVEN: frozenset[Role] = frozenset({"input", "weight", "size"})
 """Roles of buffers that a caller fills."""
 

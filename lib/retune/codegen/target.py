@@ -3,40 +3,13 @@
 Callers know the device and hand its target to `lower`; no pass looks for a device's class.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from retune.codegen.opencl.renderer import OPENCL
+from retune.codegen.options import BUILD_OPTIONS
 from retune.codegen.printing import Renderer
 from retune.core.target import MOST_DEEP_ITEMS, MOST_GROUPS
 from retune.ir.stmt import Stmt, blocks, loops
-
-BUILD_OPTIONS: tuple[str, ...] = ("-cl-unsafe-math-optimizations",)
-"""What compilers may do: reorder, contract and approximate, and all that at no cost in speed.
-
-`-cl-fast-relaxed-math` is this and `-cl-finite-math-only`, with which infinity has no meaning:
-PoCL makes `y` of `y + -INFINITY`, as a mask adds it, and 0 of `x - x`. That was no faster.
-Source: OpenCL 3.0 API, 5.8.6.4, Optimization Options.
-"""
-
-ALLOWED_OPTIONS = frozenset(
-    {
-        *BUILD_OPTIONS,
-        *("-cl-fast-relaxed-math", "-cl-finite-math-only", "-cl-mad-enable"),
-        *("-cl-no-signed-zeros", "-cl-denorms-are-zero", "-cl-single-precision-constant"),
-        *("-cl-fp32-correctly-rounded-divide-sqrt", "-cl-opt-disable", "-w"),
-        *("-cl-std=CL1.1", "-cl-std=CL1.2", "-cl-std=CL2.0", "-cl-std=CL3.0"),
-    }
-)
-"""What a bundle or a job may ask of a compiler: nothing that names files or has side effects."""
-
-
-def unknown_options(options: Iterable[str]) -> str:
-    """Those that are not allowed, for a sentence; empty if all are."""
-    return ", ".join(sorted({*options} - ALLOWED_OPTIONS))[:_MOST_SHOWN]
-
-
-_MOST_SHOWN = 200
 
 ONE_BASE = "launch.one_base"
 """What a device offers where kernels reach all of its memory from one address.
@@ -44,8 +17,6 @@ ONE_BASE = "launch.one_base"
 They are then given that, and a structure of distances in bytes from it: NVIDIA's driver takes time
 for each argument of a launch (H100's host: 7.6 us with one, 12.4 with four, 16.8 with eight).
 """
-LEAST_BASED = 3
-"""Parameters of a kernel that is given them so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

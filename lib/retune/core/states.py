@@ -5,7 +5,7 @@ such. Read State, then `states_among`.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.errors import InputError
@@ -44,6 +44,16 @@ class State:
 
     def __str__(self) -> str:
         return f"{self.input}={self.output}"
+
+
+def shape_in_model(states: Iterable[State], name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of an input or output as the model has it, by its shape in a graph or plan: what
+    grows does so along the first axis there."""
+    extents = list(shape)
+    for state in states:
+        if name in (state.input, state.output) and state.axis is not None:
+            extents.insert(state.axis, extents.pop(0))
+    return tuple(extents)
 
 
 def states_among(

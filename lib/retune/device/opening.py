@@ -4,6 +4,8 @@ A name is one that `retune devices` lists, `sim:PATH` for the simulated device (
 file describes, `vta-sim` for the simulated accelerator (`accelerator`), `profile:NAME` for a device
 that is not here (`profiles`), or `farm:KEY@ADDRESS` for the boards of a farm. Parameters may follow
 it (`core.parameters`). Several names with commas between them are equal devices that share a run.
+
+What measures and what simulates is loaded when it is asked for: a bundle is run without either.
 """
 
 from collections.abc import Generator
@@ -18,28 +20,17 @@ from retune.core.errors import InputError
 from retune.core.names import how_to_install
 from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
-from retune.device.measure.device_pool import DevicePool
-from retune.device.measure.lease import lease
-from retune.device.measure.local import LocalRunner
-from retune.device.measure.workload import Runner
 from retune.device.opencl import runtime
 from retune.device.opencl.catalogue import device_spec, find_device
 from retune.device.opencl.described import DescribedDevice
 from retune.device.opencl.runtime import Device
 from retune.device.profiles import PLAYED, is_profile, played, split_profile
 from retune.device.remote.names import farm_name, is_farm
-from retune.device.simulated.accelerator import (
-    BASE,
-    NAME,
-    AcceleratorDevice,
-    AcceleratorRunner,
-    described,
-    is_accelerator,
-)
 from retune.device.simulated.board import SIMULATED, SimulatedBoard, read_board
-from retune.device.simulated.runner import SimulatedDevice, SimulatedRunner
+from retune.device.simulated.names import BASE, NAME, is_accelerator
 
 if TYPE_CHECKING:
+    from retune.device.measure.workload import Runner
     from retune.device.remote.runner import Asking
 
 
@@ -61,7 +52,7 @@ def spec_of(name: str) -> DeviceSpec:
     return specs[0]
 
 
-def open_runner(name: str) -> Runner:
+def open_runner(name: str) -> "Runner":
     """What measures on the device of that name; on several, at the same time.
 
     Raises: InputError as `spec_of`.
@@ -72,7 +63,11 @@ def open_runner(name: str) -> Runner:
     for device in _devices(name):
         _check_present(device)
     runners = [_runner(device) for device in _devices(name)]
-    return runners[0] if len(runners) == 1 else DevicePool(runners)
+    if len(runners) == 1:
+        return runners[0]
+    from retune.device.measure.device_pool import DevicePool
+
+    return DevicePool(runners)
 
 
 def asking_of(name: str) -> "Asking":
@@ -94,10 +89,14 @@ def open_device(name: str = "pocl") -> Device:
         )
     first = _devices(name)[0]
     if is_accelerator(first):
+        from retune.device.simulated.accelerator import AcceleratorDevice
+
         base, handle = find_device(BASE)
         return AcceleratorDevice(handle, base, first)
     board = _board(first)
     if board is not None:
+        from retune.device.simulated.runner import SimulatedDevice
+
         base, handle = find_device(board.base)
         return SimulatedDevice(handle, base, board)
     _check_present(first)
@@ -151,6 +150,8 @@ def base_leased(name: str) -> Generator[None]:
     board, base = board_of(name), None
     if board is not None or is_simulated(name):
         base = board.base if board else BASE
+    from retune.device.measure.lease import lease
+
     with lease(device_spec(base)) if base else nullcontext():
         yield
 
@@ -224,6 +225,8 @@ def _board(device: str) -> SimulatedBoard | None:
 
 def _spec(device: str) -> DeviceSpec:
     if is_accelerator(device):
+        from retune.device.simulated.accelerator import described
+
         return described(device, device_spec(BASE))
     board = _board(device)
     if board:
@@ -255,8 +258,15 @@ def _check_present(device: str) -> None:
         )
 
 
-def _runner(device: str) -> Runner:
+def _runner(device: str) -> "Runner":
     if is_accelerator(device):
+        from retune.device.simulated.accelerator import AcceleratorRunner
+
         return AcceleratorRunner(_spec(device))
-    board = _board(device)
-    return SimulatedRunner(board, device_spec(board.base)) if board else LocalRunner(device)
+    if board := _board(device):
+        from retune.device.simulated.runner import SimulatedRunner
+
+        return SimulatedRunner(board, device_spec(board.base))
+    from retune.device.measure.local import LocalRunner
+
+    return LocalRunner(device)

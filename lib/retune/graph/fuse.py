@@ -36,6 +36,9 @@ from retune.ops.registry import HOST
 ALIAS = "alias"
 """Kind of a group without a kernel: its output is its input's memory under another shape."""
 
+APPEND = "append"
+"""Kind of another one: what is new lies behind what was there, in the memory of both."""
+
 _LAYING_OUT = ("pad", "transpose")
 _CONVOLUTIONS = ("conv2d", "depthwise_conv2d", "conv3d")
 _NAMED_OPS = 4
@@ -58,7 +61,7 @@ class Group:
     """An identifier, unique in its graph."""
     kind: str
     """The op that gives the loop nest: a heavy op, a reduction, a movement; or `elementwise`
-    for a chain of such ops, or `alias`."""
+    for a chain of such ops, or `alias`, or `append`."""
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     params: tuple[str, ...]

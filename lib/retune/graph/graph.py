@@ -14,7 +14,7 @@ from retune.core.dims import Dim, Size, SizeValues, is_fixed, sizes_of
 from retune.core.dtypes import INT64, NUMPY_DTYPES, DType, TensorType, dtype_of
 from retune.core.errors import InputError, ModelError
 from retune.core.keys import content_key
-from retune.core.states import State
+from retune.core.states import State, shape_in_model
 from retune.ops.extents import (
     EXTENTS,
     array_of_extents,
@@ -106,6 +106,11 @@ class Graph(Subgraph):
             *([dict(self.values)] if self.values else []),
             *([("states", self.states)] if self.states else []),
         )
+
+    def type_in_model(self, name: str) -> TensorType:
+        """The type of an input or output as the model has it."""
+        kind = self.types[name]
+        return TensorType(shape_in_model(self.states, name, kind.shape), kind.dtype)
 
     @property
     def sizes(self) -> dict[Size, tuple[str, int]]:

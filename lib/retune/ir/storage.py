@@ -15,7 +15,16 @@ from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
-from retune.core.dims import SizeValues, always_equal, at, is_fixed, most, never_above, remembered
+from retune.core.dims import (
+    SizeValues,
+    always_equal,
+    at,
+    is_fixed,
+    least,
+    most,
+    never_above,
+    remembered,
+)
 
 
 class Index(Protocol):
@@ -209,6 +218,8 @@ class Storage:
 
         Raises: ValueError where they do not, or the shape has another number of elements.
         """
+        if (rows := self._rows_reshaped(shape)) is not None:
+            return rows
         parts = list(self.parts)
         wholes = {AddressDigit(dim, 1, n, 0, n) for dim, n in enumerate(self.shape)}
         made: dict[AddressDigit, tuple[AddressDigit, ...]] = {
@@ -236,6 +247,26 @@ class Storage:
                 after = (n for n, part in enumerate(found) if part.dim > dim)
                 found.insert(next(after, len(found)), AddressDigit(dim, 1, 1, 0, 1))
         return Storage(shape, tuple(found))
+
+    def _rows_reshaped(self, shape: tuple[int, ...]) -> "Storage | None":
+        """The same under another shape, of neighbours along the outermost axis of a wider buffer.
+
+        None for any other storage, and where the shape's rows do not begin where these do.
+        """
+        first, *others = self.parts or (None,)
+        if first is None or not shape or always_equal(first.extent, first.room):
+            return None
+        own = replace(first, first=0, room=first.extent)
+        if (own, *others) != row_major(self.shape).parts or first.dim != 0:
+            return None
+        inner, rest = prod(self.shape[1:]), prod(shape[1:])
+        if not always_equal(prod(self.shape), prod(shape)) or not most(rest) or least(rest) < 1:
+            return None
+        factor = inner // rest
+        if not always_equal(factor * rest, inner):
+            return None
+        outer = AddressDigit(0, 1, shape[0], first.first * factor, first.room * factor)
+        return Storage(shape, (outer, *row_major(shape).parts[1:]))
 
     def can_be(self, shape: tuple[int, ...]) -> bool:
         """Whether it can be `reshaped` so."""
@@ -266,7 +297,8 @@ class Storage:
         words: list[str] = []
         for number, part in enumerate(self.parts):
             last = number == len(self.parts) - 1
-            place = f"at{part.first}of{part.room}" if part.extent < part.room else ""
+            within = not always_equal(part.extent, part.room)
+            place = f"at{part.first}of{part.room}" if within else ""
             name = f"d{part.dim}" + (f"by{part.divisor}" if part.divisor > 1 else "")
             if not plain or (place and not last):
                 words.append(name + place)

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dims import always_empty, always_equal
+from retune.core.dims import always_empty, always_equal, always_same
 from retune.core.dtypes import INT32, INT64, Array, TensorType
 from retune.ir import te
 from retune.ir.expr import Expr, cast, const, select
@@ -118,6 +118,29 @@ def concat(c: OpCall) -> Tensor:
     for part in c.inputs:
         parts.append(_copy(c, part) if part in parts else part)
     return te.concat(c.name("T_concat"), parts, integer(c.attrs, "axis"))
+
+
+def _infer_append(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
+    past, new = present(types), present(types, 1)
+    fits = past.dtype == new.dtype and len(past.shape) == len(new.shape) > 0
+    require(
+        fits and always_same(past.shape[1:], new.shape[1:]),
+        lambda: f"append to {past}: {new} does not fit behind it",
+    )
+    return (TensorType((past.shape[0] + new.shape[0], *past.shape[1:]), past.dtype),)
+
+
+def _appended(arrays: Sequence[Array | None], _: Attrs) -> tuple[Array, ...]:
+    return (np.concatenate([present(arrays), present(arrays, 1)], 0),)
+
+
+@op("append", kind="injective", infer=_infer_append, numpy=_appended)
+def append(c: OpCall) -> Tensor:
+    """What is new behind a state that grows along its first axis.
+
+    No kernel does so in a network: both lie in the memory of the result.
+    """
+    return te.concat(c.name("T_append"), c.inputs, 0)
 
 
 def _copy(c: OpCall, x: Tensor) -> Tensor:

@@ -305,7 +305,8 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     if graph.states:
         named = ", ".join(map(str, graph.states))
         tell(TuneEvent(stage="import", text=f"states: {named} (--state none: none of them)"))
-    inputs = {name: graph.types[name] for name in graph.inputs}
+    inputs = {name: graph.type_in_model(name) for name in graph.inputs}
+    outputs = {name: graph.type_in_model(name) for name in graph.outputs}
     passes = passes_for(order_of(request.layout), precision=precision)
     return ImportManifest(
         model_key=stage_import.key(request),
@@ -315,8 +316,8 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
             for name, entry in inputs.items()
         ),
         output_values=tuple(
-            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=_stated(graph.types[n].shape))
-            for n in graph.outputs
+            ValueInfo(name=name, dtype=entry.dtype, shape=_stated(entry.shape))
+            for name, entry in outputs.items()
         ),
         nodes=imported.nodes,
         parameters=sum(int(a.size) for a in graph.constants.values()),

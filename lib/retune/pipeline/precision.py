@@ -13,7 +13,7 @@ from retune.core.ranges import is_open
 from retune.core.results import LayerPrecision
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
-from retune.device.simulated.accelerator import is_accelerator
+from retune.device.simulated.names import is_accelerator
 from retune.graph.graph import Graph
 from retune.graph.mixed import mixed
 from retune.graph.passes.pipeline import Layout, optimise

@@ -15,7 +15,8 @@ from retune.core.replacing import replacing
 from retune.core.results import LayerQuality
 from retune.core.schema import from_json, to_json
 from retune.device.opening import spec_of
-from retune.device.simulated.accelerator import config_of, is_accelerator
+from retune.device.simulated.accelerator import config_of
+from retune.device.simulated.names import is_accelerator
 from retune.frontend.onnx.importer import load_file
 from retune.graph.graph import Graph
 from retune.graph.quantize.fitting import fitted

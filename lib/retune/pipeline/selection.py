@@ -9,7 +9,7 @@ from retune.core.keys import content_key
 from retune.core.layouts import ALL_NHWC, MEASURED, IOLayouts, LayoutAssignment
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
-from retune.device.simulated.accelerator import BASE
+from retune.device.simulated.names import BASE
 from retune.pipeline.choose import choose, within_limit
 from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest
 from retune.pipeline.network import open_network

@@ -8,7 +8,7 @@ import numpy as np
 from retune.core.dims import example, most
 from retune.core.keys import short_key
 from retune.frontend.host.step import step_of
-from retune.graph.fuse import ALIAS, Group, group_graph, group_renamed, partition
+from retune.graph.fuse import ALIAS, APPEND, Group, group_graph, group_renamed, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.lower import group_tensors
 from retune.graph.passes.joins import inclusions, inclusions_of
@@ -34,7 +34,7 @@ from retune.targets.vta.packed import INPUTS, Packed, canonical, shape_of, work_
 class PlacedGroup:
     """A group of the network, and the task that it is an instance of.
 
-    None for an alias and for a host step: neither has a kernel.
+    None for an alias, what is appended to a state, and a host step: these have no kernel.
     """
 
     group: Group
@@ -138,7 +138,7 @@ def extract(
             loops[group.name] = loop = _loop(graph, group, max_error)
             _count(tasks, loop.start.tasks, 1)
             _count(tasks, loop.each.tasks, example(loop.scan.steps))
-        if group.kind in (ALIAS, HOST, SCAN):
+        if group.kind in (ALIAS, APPEND, HOST, SCAN):
             placed.append(PlacedGroup(group, None))
             continue
         task = offloaded.get(group.name) or replace(

@@ -72,6 +72,37 @@ def test_weights_of_four_bits_by_channel_or_in_blocks(kind: int, axis: int, bloc
     assert_computes(model, {"x": x}, {"y": peer(model, {"x": x})})
 
 
+FORMS = {
+    "MatMul": (0, [node("MatMul", ["x", "wide"], ["y"])]),
+    "Gemm": (1, [node("Gemm", ["x", "wide", "b"], ["y"], transB=1)]),
+    "Transpose": (1, [node("Transpose", ["wide"], ["t"]), node("MatMul", ["x", "t"], ["y"])]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [*FOUR, TensorProto.INT8, TensorProto.UINT2])
+def test_weights_in_blocks_of_whole_words_stay_packed(kind: int, form: str) -> None:
+    """Also where the last block of 16 is not full, and without zero points."""
+    axis, nodes = FORMS[form]
+    count, depth, has_zero = 5, 40, form != "Gemm"
+    x = RNG.standard_normal((3, depth)).astype(np.float32)
+    shape, own = ((n, m)[:: 1 if axis else -1] for n, m in ((count, depth), (count, 3)))
+    names = ["w", "s", *(["z"] if has_zero else [])]
+    nodes = [node("DequantizeLinear", names, ["wide"], axis=axis, block_size=16), *nodes]
+    known: dict[str, Any] = {"s": scales(*own)}
+    known |= {"b": scales(count)} if form == "Gemm" else {}
+    tensors: list[onnx.TensorProto] = []
+    for name, extents in (("w", shape), *((("z", own),) if has_zero else ())):
+        if kind in LIMITS:
+            tensors.append(narrow(name, kind, *extents))
+        else:
+            known[name] = RNG.integers(-128, 128, extents).astype(np.int8)
+    model = model_of(nodes, x, known, tensors, NEWEST)
+    (product,) = [n for n in import_model(model).nodes if n.op == "dense_blocks"]
+    assert import_model(model).types[product.inputs[1]].dtype == "int32"
+    assert_computes(model, {"x": x}, {"y": reference(model, x)})
+
+
 @pytest.mark.parametrize("kind", FOUR)
 def test_layers_with_weights_of_four_bits_compute_with_bytes(kind: int) -> None:
     x = RNG.standard_normal((1, 3, 6, 6)).astype(np.float32)

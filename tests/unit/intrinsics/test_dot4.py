@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from retune.codegen.target import BUILD_OPTIONS
+from retune.codegen.options import BUILD_OPTIONS
 from retune.core.target import GENERIC_GPU
 from retune.targets.devices import target_of
 

@@ -13,11 +13,12 @@ from retune.bundle.export.sizes import (
     size_parameters,
     stated_lines,
 )
+from retune.bundle.export.states import session_lines, state_lines
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.placement import AFTER, Placement
 from retune.bundle.runtime.rows import StepRows
-from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
+from retune.codegen.options import CHANNELS
 from retune.codegen.source import KernelLaunch, ProgramBuffer, three
 from retune.core.dims import most
 from retune.core.dtypes import numpy_dtype
@@ -69,6 +70,7 @@ def header_text(
         *_segments("resident_segments", resident),
         *size_lines(plan, placement, rows),
         *stated_lines(plan),
+        *state_lines(plan),
         "#endif",
         "#endif",
         "",
@@ -85,7 +87,7 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
     for role, names in (("input", plan.inputs), ("output", plan.outputs)):
         for number, name in enumerate(names):
             entry = plan.buffer(name)
-            shape = "x".join(map(str, entry.shape)) or "scalar"
+            shape = "x".join(map(str, plan.type_of(name).shape)) or "scalar"
             yield f"   {role:7} {number}: {_remark(name)}, {entry.dtype}, {shape}"
     for each in plan.sizes:
         place = "" if each.axis is None else f"axis {each.axis} of "
@@ -94,6 +96,7 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
         yield f"   value   {_remark(name)}: {', '.join(map(str, elements))}"
     yield "*/"
     yield from (line.format(sizes=size_parameters(plan)) for line in _DECLARATIONS.splitlines())
+    yield from session_lines(plan)
 
 
 _DECLARATIONS = """\
@@ -201,7 +204,7 @@ def _values(
     rows: list[str] = []
     for name in names:
         entry = plan.buffer(name)
-        kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(entry.shape))
+        kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(plan.type_of(name).shape))
         place = _place(name, placement)
         rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {most(entry.bytes)}, {place}}}")
     yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')

@@ -2,8 +2,8 @@
    for every network that `retune export --c` writes. The last part is a command line: with
    -DWITHOUT_MAIN the functions of network.h are what is left, for programs of your own.
 
-   The parts: OpenCL - problems - devices - PoCL - sizes - memory - kernels - network - files -
-   command line
+   The parts: OpenCL - problems - devices - PoCL - sizes - states - memory - kernels - network -
+   sessions - files - command line
 
    Numbers in files are little-endian, as on every device that it was made for. */
 
@@ -396,6 +396,36 @@ static int check_sizes(const int *values) {
   return found;
 }
 
+/* ------------------------------------------------------------------------------------- states
+   Those that grow lie with the axis along which they do so outermost, whatever the model's order. */
+
+#ifndef STATES
+#define STATES 0
+struct state {
+  int input, output, grows;
+};
+static const struct state states[] = {{0, 0, 0}};
+
+static void count_state(const int *values, int state, size_t (*extents)[3]) {
+  (void)values, (void)state, (void)extents;
+}
+#endif
+
+/* The state that the input of that number is, or else the output; -1: it is none. */
+static int state_of(int input, int output) {
+  for (int i = 0; i < STATES; ++i)
+    if (states[i].input == input || states[i].output == output) return i;
+  return -1;
+}
+
+/* [first, second, bytes] to [second, first, bytes]. */
+static void exchange(const size_t *extents, const char *from, char *to) {
+  const size_t first = extents[0], second = extents[1], bytes = extents[2];
+  for (size_t i = 0; i < first; ++i)
+    for (size_t j = 0; j < second; ++j)
+      memcpy(to + (j * first + i) * bytes, from + (i * second + j) * bytes, bytes);
+}
+
 /* ------------------------------------------------------------------------------------- memory */
 
 #ifndef BASES
@@ -418,6 +448,8 @@ struct launch {
 };
 
 struct network {
+  struct network *whole; /* of a session the network, which has what they share; of that itself */
+  int there[SIZES + 1], has_there; /* of the network: the sizes that are on the device */
   struct device device;
   cl_context context;
   cl_command_queue queue;
@@ -680,11 +712,12 @@ static int prepare_segment(struct network *n, const struct segment *segment) {
   return 0;
 }
 
-static int prepare_segments(struct network *n) {
+static int prepare_launches(struct network *n) {
   const int workers = n->form == PERSISTENT;
   const struct segment *first = workers ? resident_segments : segments;
-  if (workers) /* counters, a cache line each: see kernels.cl */
-    if (allocate(n, &n->state, 64 * (2 + (size_t)ROWS * (n->threads + 1)), 0)) return -1;
+  for (int i = 0; n->form == QUEUED && i < STEPS; ++i)
+    if (prepare_step(n, &steps[i])) return -1;
+  if (n->form == QUEUED) return 0;
   for (int i = 0; i < (workers ? RESIDENT_SEGMENTS : SEGMENTS); ++i)
     if (prepare_segment(n, &first[i])) return -1;
   return 0;
@@ -798,10 +831,9 @@ static int open_on_device(struct network *n, const char *folder, const char *wan
     if (allocate(n, &n->bases[i], base_bytes[i], i >= INTERFACE)) return -1;
   if (read_weights(n, folder) || !STEPS) return STEPS ? -1 : 0;
   if (build(n, folder)) return -1;
-  if (n->form != QUEUED) return prepare_segments(n);
-  for (int i = 0; i < STEPS; ++i)
-    if (prepare_step(n, &steps[i])) return -1;
-  return 0;
+  if (n->form == PERSISTENT) /* counters, a cache line each: see kernels.cl */
+    if (allocate(n, &n->state, 64 * (2 + (size_t)ROWS * (n->threads + 1)), 0)) return -1;
+  return prepare_launches(n);
 }
 
 static int enqueue(struct network *n, const struct launch *launch) {
@@ -813,11 +845,19 @@ static int enqueue(struct network *n, const struct launch *launch) {
 /* What the next run works on; -1 if there is no such run. */
 static int set_sizes(struct network *n, const int *values) {
   size_t global[STEPS + 1][3];
-  if (n->has_sizes && !memcmp(n->sizes, values, SIZES * sizeof *values)) return 0;
-  const int variant = check_sizes(values);
+  struct network *whole = n->whole;
+  const int same = n->has_sizes && !memcmp(n->sizes, values, SIZES * sizeof *values);
+  const int variant = same ? n->variant : check_sizes(values);
   if (variant < 0) return -1;
-  for (int i = 0; i < SIZES; ++i)
-    if (write_to(n, &n->bases[INTERFACE], sizes[i].offset, &values[i], sizeof values[i])) return -1;
+  if (!whole->has_there || memcmp(whole->there, values, SIZES * sizeof *values)) {
+    whole->has_there = 0;
+    for (int i = 0; i < SIZES; ++i)
+      if (write_to(n, &n->bases[INTERFACE], sizes[i].offset, &values[i], sizeof values[i]))
+        return -1;
+    memcpy(whole->there, values, SIZES * sizeof *values);
+    whole->has_there = 1;
+  }
+  if (same) return 0;
   memcpy(n->sizes, values, SIZES * sizeof *values);
   n->variant = variant;
   n->has_sizes = 1;
@@ -852,6 +892,7 @@ struct network *network_open(const char *folder, const char *device) {
     fail("network: this machine has no memory left for it");
     return NULL;
   }
+  n->whole = n;
   int failed = open_on_device(n, folder, device);
   for (int i = 0; !failed && i < CORNERS; ++i) /* drivers compile at first use */
     failed = set_sizes(n, corners[i]) || run_launches(n);
@@ -862,33 +903,62 @@ struct network *network_open(const char *folder, const char *device) {
   return n;
 }
 
+/* An input or output between the device and the host, in the model's order there. */
+static int move_value(struct network *n, const int *values, int number, const void *in, void *out) {
+  const int is_input = number < INPUTS;
+  const int state = state_of(is_input ? number : -1, is_input ? -1 : number - INPUTS);
+  const struct place *place =
+      is_input ? &network_inputs[number].place : &network_outputs[number - INPUTS].place;
+  struct memory *base = &n->bases[place->base];
+  const size_t bytes = n->bytes[number];
+  if (state < 0 || !states[state].grows)
+    return is_input ? write_to(n, base, place->offset, in, bytes)
+                    : read_from(n, base, place->offset, out, bytes);
+  size_t extents[2][3];
+  char *turned = malloc(bytes + 1);
+  if (!turned) return fail("state of %zu bytes: this machine has no memory left for it", bytes);
+  count_state(values, state, extents);
+  const size_t back[3] = {extents[1][1], extents[1][0], extents[1][2]};
+  int failed = 0;
+  if (is_input) {
+    exchange(extents[0], in, turned);
+    failed = write_to(n, base, place->offset, turned, bytes);
+  } else {
+    failed = read_from(n, base, place->offset, turned, bytes);
+    if (!failed) exchange(back, turned, out);
+  }
+  free(turned);
+  return failed;
+}
+
+/* With `kept` states, these stay where they are: only the others are copied. */
 static int run_at(struct network *n, const int *values, const void *const *inputs,
-                  void *const *outputs) {
+                  void *const *outputs, int kept) {
   if (set_sizes(n, values) || check_elements(values, inputs)) return -1;
-  for (int i = 0; i < INPUTS; ++i) {
-    const struct place *place = &network_inputs[i].place;
-    if (write_to(n, &n->bases[place->base], place->offset, inputs[i], n->bytes[i])) return -1;
-  }
+  for (int i = 0; i < INPUTS; ++i)
+    if (!(kept && state_of(i, -1) >= 0) && move_value(n, values, i, inputs[i], NULL)) return -1;
   if (run_launches(n)) return -1;
-  for (int i = 0; i < OUTPUTS; ++i) {
-    const struct place *place = &network_outputs[i].place;
-    if (read_from(n, &n->bases[place->base], place->offset, outputs[i], n->bytes[INPUTS + i]))
+  for (int i = 0; i < OUTPUTS; ++i)
+    if (!(kept && state_of(-1, i) >= 0) && move_value(n, values, INPUTS + i, NULL, outputs[i]))
       return -1;
-  }
   return 0;
 }
 
 int network_run(struct network *n, SIZE_PARAMETERS const void *const *inputs,
                 void *const *outputs) {
   const int values[SIZES + 1] = {SIZE_ARGUMENTS};
-  return run_at(n, values, inputs, outputs);
+  return run_at(n, values, inputs, outputs, 0);
+}
+
+static void release_launches(struct network *n) {
+  for (int i = 0; i < n->launch_count; ++i) clReleaseKernel(n->launches[i].kernel);
+  for (int i = 0; i < n->window_count; ++i) clReleaseMemObject(n->windows[i].object);
 }
 
 void network_close(struct network *n) {
   if (!n) return;
   if (n->queue) clFinish(n->queue);
-  for (int i = 0; i < n->launch_count; ++i) clReleaseKernel(n->launches[i].kernel);
-  for (int i = 0; i < n->window_count; ++i) clReleaseMemObject(n->windows[i].object);
+  release_launches(n);
   for (int i = 0; i < IMAGES; ++i)
     if (n->images[i]) clReleaseMemObject(n->images[i]);
   for (int i = 0; i < BASES; ++i) release(n, &n->bases[i]);
@@ -898,6 +968,81 @@ void network_close(struct network *n) {
   if (n->context) clReleaseContext(n->context);
   free(n);
 }
+
+#ifdef SESSIONS
+/* ----------------------------------------------------------------------------------- sessions
+   A network whose states have memory of their own, twice: what a call makes of those that are not
+   in place is what the next one reads. */
+
+struct session {
+  struct network turns[2];
+  int turn, lengths[SIZES + 1];
+};
+
+struct session *session_open(struct network *network) {
+  struct session *s = calloc(1, sizeof *s);
+  int failed = 0;
+  *problem = 0;
+  if (!s) {
+    fail("session: this machine has no memory left for it");
+    return NULL;
+  }
+  for (int t = 0; t < 2; ++t) {
+    struct network *n = &s->turns[t];
+    *n = *network;
+    n->launch_count = n->window_count = n->has_sizes = 0;
+    memset(&n->bases[IN_PLACE], 0, (BASES - IN_PLACE) * sizeof *n->bases);
+  }
+  for (int i = IN_PLACE; !failed && i < BASES; ++i)
+    failed = allocate(network, &s->turns[0].bases[i], base_bytes[i], 1);
+  memcpy(&s->turns[1].bases[IN_PLACE], &s->turns[0].bases[IN_PLACE],
+         (BASES - IN_PLACE) * sizeof *network->bases);
+  s->turns[1].bases[BEFORE] = s->turns[0].bases[AFTER];
+  s->turns[1].bases[AFTER] = s->turns[0].bases[BEFORE];
+  for (int t = 0; !failed && t < 2; ++t) failed = prepare_launches(&s->turns[t]);
+  if (!failed) return s;
+  session_close(s);
+  return NULL;
+}
+
+int session_length(const struct session *s) {
+  int most = 0;
+  for (int i = 0; i < SIZES; ++i)
+    if (grows[i] && s->lengths[i] > most) most = s->lengths[i];
+  return most;
+}
+
+int session_reset(struct session *s) {
+  s->turn = 0;
+  memset(s->lengths, 0, sizeof s->lengths);
+  return clear(&s->turns[0], &s->turns[0].bases[BEFORE]);
+}
+
+int session_run(struct session *s, SESSION_PARAMETERS const void *const *inputs,
+                void *const *outputs) {
+  int values[SIZES + 1] = {SESSION_ARGUMENTS};
+  struct network *n = &s->turns[s->turn];
+  for (int i = 0; i < SIZES; ++i) {
+    if (!grows[i]) continue;
+    values[i] = s->lengths[i];
+    if (values[i] > sizes[i].most)
+      return fail("session: expected a length of at most %d before a call, as size %s allows; got "
+                  "%d; reset the session, or compile the model for more",
+                  sizes[i].most, sizes[i].name, values[i]);
+  }
+  if (run_at(n, values, inputs, outputs, 1)) return -1;
+  next_lengths(values, s->lengths);
+  s->turn = 1 - s->turn;
+  return 0;
+}
+
+void session_close(struct session *s) {
+  if (!s) return;
+  for (int t = 0; t < 2; ++t) release_launches(&s->turns[t]);
+  for (int i = IN_PLACE; i < BASES; ++i) release(&s->turns[0], &s->turns[0].bases[i]);
+  free(s);
+}
+#endif
 
 #ifndef WITHOUT_MAIN
 /* -------------------------------------------------------------------------------------- files
@@ -1091,7 +1236,7 @@ static int run_and_time(struct network *n, const int *values, void **inputs, voi
   if (failed) fail("--runs %d: this machine has no memory for so many times", runs);
   for (int i = -warmup; !failed && i < runs; ++i) {
     const double start = now_ms();
-    failed = run_at(n, values, (const void *const *)inputs, outputs);
+    failed = run_at(n, values, (const void *const *)inputs, outputs, 0);
     if (i >= 0) times_ms[i] = now_ms() - start;
   }
   if (!failed) {

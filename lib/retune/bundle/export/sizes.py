@@ -68,7 +68,7 @@ def stated_lines(plan: NetworkPlan) -> Iterator[str]:
     yield "};"
     yield ""
     yield "static void state_elements(const int *values, long long *elements) {"
-    yield from _variables(plan)
+    yield from declared_sizes(plan)
     yield "  (void)values;"
     yield from (f"  elements[{n}] = {extent_text(row[-1])};" for n, row in enumerate(rows))
     yield from ["}", ""]
@@ -107,7 +107,7 @@ def _choice(plan: NetworkPlan) -> Iterator[str]:
     """The decision list."""
     yield "/* The number of the variant for these sizes; -1 if there is none. */"
     yield "static int choose_variant(const int *values) {"
-    yield from _variables(plan)
+    yield from declared_sizes(plan)
     for number, variant in enumerate(plan.alternatives):
         tests = " && ".join(map(_condition, variant.conditions)) or "1"
         yield f"  if ({tests}) return {number};"
@@ -119,7 +119,8 @@ def _condition(condition: Condition) -> str:
     return f"{'' if condition.holds else '!'}(({extent_text(condition.dim)}) {sign} 0)"
 
 
-def _variables(plan: NetworkPlan) -> Iterator[str]:
+def declared_sizes(plan: NetworkPlan) -> Iterator[str]:
+    """Each size as a variable of a function of all `values`."""
     for number, each in enumerate(plan.sizes):
         yield f"  const long {variable(each.size.name)} = values[{number}];"
     yield "".join(f"  (void){variable(each.size.name)};" for each in plan.sizes)
@@ -129,13 +130,13 @@ def _extents(plan: NetworkPlan) -> Iterator[str]:
     values = [plan.buffer(name) for name in (*plan.inputs, *plan.outputs)]
     yield "/* Bytes of all inputs, then of all outputs. */"
     yield "static void count_bytes(const int *values, size_t *bytes) {"
-    yield from _variables(plan)
+    yield from declared_sizes(plan)
     for number, entry in enumerate(values):
         yield f"  bytes[{number}] = (size_t)({extent_text(entry.bytes)});"
     yield from ["}", ""]
     yield "/* Over which range each step runs. */"
     yield "static void count_items(const int *values, size_t (*global)[3]) {"
-    yield from _variables(plan)
+    yield from declared_sizes(plan)
     yield "  (void)global;"
     for number, step in enumerate(plan.launches):
         for axis, extent in enumerate(three(step.global_size)):
@@ -147,9 +148,9 @@ def _extents(plan: NetworkPlan) -> Iterator[str]:
     yield ""
     yield "/* The shape of an input, or of an output, as numpy writes it. */"
     yield "static void write_shape(int number, const int *values, char *text, size_t room) {"
-    yield from _variables(plan)
+    yield from declared_sizes(plan)
     for number, entry in enumerate(values):
-        yield f"  if (number == {number}) {_shape_line(entry.shape)}"
+        yield f"  if (number == {number}) {_shape_line(plan.type_of(entry.name).shape)}"
     yield from ["}", "#endif", ""]
 
 

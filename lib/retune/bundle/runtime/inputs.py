@@ -12,7 +12,7 @@ import numpy as np
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.sizes import PlanSize
 from retune.core.dims import Dim, at, is_fixed
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
 Key = tuple[object, ...]
@@ -26,12 +26,30 @@ class InputCheck:
         """Of inputs that have these `names`, all of them by default; others are states."""
         self._plan = plan
         self.names = tuple(plan.inputs if names is None else names)
-        self._types = {name: _model_type(plan, name) for name in self.names}
+        self._types = {name: plan.type_of(name) for name in self.names}
         self._expected = [(name, t.dtype.numpy) for name, t in self._types.items()]
         self._sizes = [_said_by(each, self._types) for each in plan.sizes if not each.counted]
         self._values = {n: row for n, row in plan.values.items() if n in self._types}
         self._stating = [n for n, name in enumerate(self._types) if name in self._values]
         """Numbers of the inputs whose elements are stated."""
+
+    def named(
+        self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
+    ) -> Mapping[str, np.ndarray]:
+        """The inputs by name; without names they are in the module's order, or the only one.
+
+        Raises: InputError for another number of them.
+        """
+        if isinstance(inputs, Mapping):
+            return inputs
+        given = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
+        if len(given) != len(self.names):
+            expected = ", ".join(self.names)
+            raise InputError(
+                f"bundle {self._plan.name}: expected arrays of the inputs {expected}; got "
+                f"{len(given)}; name them: run({{{self.names[0]!r}: array, ...}})"
+            )
+        return dict(zip(self.names, given, strict=True))
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The inputs in the module's order; their shapes are not looked at.
@@ -169,16 +187,6 @@ class InputCheck:
     def _unfit(self, name: str, got: str, remedy: str) -> InputError:
         where = f"bundle {self._plan.name}: input {name}"
         return InputError(f"{where}: expected {self._types[name]}; got {got}; {remedy}")
-
-
-def _model_type(plan: NetworkPlan, name: str) -> TensorType:
-    """The type of an input as the model has it: states that grow lie in another order."""
-    entry = plan.buffer(name)
-    shape = list(entry.shape)
-    for state in plan.states:
-        if state.input == name and state.axis is not None:
-            shape.insert(state.axis, shape.pop(0))
-    return TensorType(tuple(shape), DType(entry.dtype))
 
 
 def _said_by(each: PlanSize, types: Mapping[str, TensorType]) -> PlanSize:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -31,18 +32,22 @@ from retune.bundle.runtime.allocations import allocate
 from retune.bundle.runtime.executor import make_program, settle
 from retune.bundle.runtime.hosting import HostRun, launches_at
 from retune.bundle.runtime.inputs import InputCheck
-from retune.bundle.runtime.runs import AtSizes, Loaded, Runs, type_at, type_of
+from retune.bundle.runtime.runs import AtSizes, Loaded, Runs
 from retune.bundle.runtime.session import Session
 from retune.codegen.source import KernelLaunch
+from retune.core.config import programs_root
 from retune.core.dims import SizeValues, at
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
-from retune.device.measure.ceilings import Roofline
 from retune.device.measure.inputs import random_array
+from retune.device.opencl.binaries import Binaries
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.device.profiles import plays
+
+if TYPE_CHECKING:
+    from retune.device.measure.ceilings import Roofline
 
 
 class BundleWarning(UserWarning):
@@ -80,13 +85,41 @@ class LaunchProfile:
     """True for a host step."""
 
 
-class Module:
-    """A network on a device. Not for use by two threads at once."""
+Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
+"""Arrays by name, in the model's order, or the only one."""
 
-    def __init__(self, plan: NetworkPlan, device: Device, *, verified: bool = False) -> None:
+
+class Outputs(dict[str, np.ndarray]):
+    """The outputs of a run by name, in the model's order; `outputs[0]` is the first of them."""
+
+    def __missing__(self, key: object) -> np.ndarray:
+        if isinstance(key, int) and -len(self) <= key < len(self):
+            return list(self.values())[key]
+        raise KeyError(f"{key!r}: expected one of {', '.join(self)}, or a number below {len(self)}")
+
+
+_OPEN = ("_runs", "_executor", "_bind", "_loaded", "_held", "_now")
+"""What a module has until it is closed."""
+
+
+class Module:
+    """A network on a device. Not for use by two threads at once.
+
+    With a `with` statement, the device's memory is free when its block ends.
+    """
+
+    def __init__(
+        self,
+        plan: NetworkPlan,
+        device: Device,
+        *,
+        verified: bool = False,
+        binaries: Binaries | None = None,
+    ) -> None:
         """Every kernel is compiled, and has run once, when the call returns.
 
-        A plan that is `verified` is known to be valid, as those of bundles are.
+        A plan that is `verified` is known to be valid, as those of bundles are. Programs come from
+        `binaries`, by default the plan's and the user's cache, where these have them.
         Raises: VerifyError if the plan is not valid. InputError if the device cannot run it.
         """
         if not verified:
@@ -95,6 +128,14 @@ class Module:
         self._device = device
         self._form: Form
         self._form, self._host = settle(plan, device)
+        binaries = binaries or Binaries(given=plan.binaries, folder=programs_root())
+        with self._host.compiled(binaries):
+            self._place(plan)
+        self.programs = binaries.report()
+        """Where its programs came from, and why compiled ones were not used."""
+
+    def _place(self, plan: NetworkPlan) -> None:
+        """Memory and launches are there, and every kernel has run once."""
         held = self._held = allocate(plan, self._host)
         bind = self._bind = make_program(self._form, plan, held.placement, self._host)
         loaded = self._loaded = Loaded(plan, self._host)
@@ -112,9 +153,28 @@ class Module:
             self._values = values
         self._host.finish()
 
-    def _wanted(self, inputs: Mapping[str, np.ndarray]) -> tuple[AtSizes, Sequence[np.ndarray]]:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The device's memory is free, and the module cannot run any more; twice is as once."""
+        for name in _OPEN:
+            vars(self).pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OPEN and "plan" in vars(self):
+            raise InputError(
+                f"bundle {self.plan.name}: expected an open module, got one that was closed; "
+                "load it again"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _wanted(self, inputs: Inputs) -> tuple[AtSizes, Sequence[np.ndarray]]:
         """What a run on these inputs needs, and the inputs in order. Raises: InputError."""
-        arrays = self._check.arrays(inputs)
+        arrays = self._check.arrays(self._check.named(inputs))
         key = self._check.key(arrays)
         wanted = self._runs.prepared(key) or self._runs.keep(key, self._check.sizes(arrays))
         self._now, self._values = wanted, wanted.values
@@ -129,9 +189,15 @@ class Module:
         return Session(self._loaded, self._bind, self._held, sizes)
 
     @classmethod
-    def load(cls, path: Path | str, device: Device | str | None = None) -> "Module":
+    def load(
+        cls,
+        path: Path | str,
+        device: Device | str | None = None,
+        binaries: Binaries | None = None,
+    ) -> "Module":
         """The bundle at `path` (folder or zip) on that device, or on the kind it was tuned for.
 
+        `binaries` are as `Module` takes them.
         Warns with BundleWarning if it was tuned for another device.
         Raises: RecordError if the bundle is damaged. InputError if there is no such device.
         """
@@ -139,17 +205,17 @@ class Module:
             if device is None or isinstance(device, str):
                 device = open_device(device or plan.device.name)
             warn_if_foreign(plan, device.spec)
-            return cls(plan, device, verified=True)
+            return cls(plan, device, verified=True, binaries=binaries)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
         """What `run` takes, in the model's order; extents may depend on sizes."""
-        return {name: self._types[name] for name in self.plan.inputs}
+        return {name: self.plan.type_of(name) for name in self.plan.inputs}
 
     @property
     def outputs(self) -> dict[str, TensorType]:
         """What `run` returns, in the model's order; UNKNOWN extents depend on the inputs."""
-        return {name: self._types[name] for name in self.plan.outputs}
+        return {name: self.plan.type_of(name) for name in self.plan.outputs}
 
     @property
     def device(self) -> Device:
@@ -171,22 +237,23 @@ class Module:
         """Device memory that the module holds."""
         return self.memory.peak_bytes
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, inputs: Inputs) -> Outputs:
         """Every output by name, in arrays of their own of the types that `outputs` states.
+
+        A network with one input takes its array alone, any other one a sequence in the model's
+        order, too.
 
         Raises: InputError if an input is missing, unknown, or of another shape or type, if a size
         is out of its range, or if a host step cannot work with what it gets.
         """
         if self.plan.hosts:
-            return self.observe(inputs)[0]
+            return Outputs(self.observe(inputs)[0])
         wanted, arrays = self._wanted(inputs)
-        return self._runs.run(wanted, arrays)
+        return Outputs(self._runs.run(wanted, arrays))
 
     __call__ = run
 
-    def observe(
-        self, inputs: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
+    def observe(self, inputs: Inputs) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
         """What `run` returns, and what each host step read and made, in order."""
         outputs, runs, self._values = self._runs.observe(*self._wanted(inputs))
         return outputs, runs
@@ -249,7 +316,7 @@ class Module:
         self,
         repeat: int = 10,
         inputs: Mapping[str, np.ndarray] | None = None,
-        ceilings: Roofline | None = None,
+        ceilings: "Roofline | None" = None,
     ) -> tuple[LaunchProfile, ...]:
         """The time of each step in order, as the median of `repeat` runs (at least one).
 
@@ -301,7 +368,7 @@ class Module:
 
 
 def profile_rows(
-    steps: Sequence[KernelLaunch | PlanHost], seconds: Sequence[float], ceilings: Roofline | None
+    steps: Sequence[KernelLaunch | PlanHost], seconds: Sequence[float], ceilings: "Roofline | None"
 ) -> tuple[LaunchProfile, ...]:
     """The profile of a plan's steps that take these seconds, in order."""
     total = sum(seconds)
@@ -319,10 +386,7 @@ def sample_inputs(
     if plan.samples and not sizes:
         return sample_of(plan.samples, seed)
     values = sizes or plan.largest
-    entries = {name: plan.buffer(name) for name in plan.inputs}
-    types = {
-        name: type_at(type_of(entry.dtype, entry.shape), values) for name, entry in entries.items()
-    }
+    types = {name: plan.type_of(name).at(values) for name in plan.inputs}
     stated = {n: [at(element, values) for element in row] for n, row in plan.values.items()}
     return random_inputs(types, seed, plan.counts, plan.least, stated)
 
@@ -388,7 +452,7 @@ def _medians(rounds: Sequence[Sequence[float]]) -> Iterator[float]:
 
 
 def _profile(
-    step: KernelLaunch | PlanHost, seconds: float, total: float, ceilings: Roofline | None
+    step: KernelLaunch | PlanHost, seconds: float, total: float, ceilings: "Roofline | None"
 ) -> LaunchProfile:
     share = seconds / total if total else 0.0
     if isinstance(step, PlanHost):

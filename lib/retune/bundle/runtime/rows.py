@@ -13,10 +13,10 @@ from math import prod
 from retune.bundle.plan import NetworkPlan, Segment
 from retune.bundle.runtime.hazards import Touched, together, waits
 from retune.bundle.runtime.placement import INTERFACE, Placement, sizes_at, touched
-from retune.codegen.network.chains import MOST_LINKS, Chain, chained_launch
+from retune.codegen.network.chains import Chain, chained_launch
 from retune.codegen.network.extents import SizesAt
 from retune.codegen.network.persistent import Callee, CalleeLaunch
-from retune.codegen.source import three
+from retune.codegen.source import MOST_LINKS, three
 
 Row = tuple[tuple[int, ...], int]
 """Launches that one row runs in order, and how many times over."""

@@ -56,7 +56,8 @@ class Loaded:
         kept = {name: np.array(a) for name, a in plan.weights.items() if name in crossing}
         self.host = host
         # The arrays are on the device: letting go of them frees the file or zip behind them.
-        self.plan, self.source = replace(plan, weights={}), replace(plan, weights=kept)
+        self.plan = replace(plan, weights={}, binaries={})
+        self.source = replace(self.plan, weights=kept)
         """The plan with those weights that host steps read."""
         self.types = {entry.name: type_of(entry.dtype, entry.shape) for entry in plan.buffers}
         self.roots, self.elsewhere = storage_roots(plan), made_by_hosts(plan)

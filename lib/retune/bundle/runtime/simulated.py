@@ -19,7 +19,14 @@ import numpy as np
 from retune.bundle.format import open_bundle
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.hosting import HostRun
-from retune.bundle.runtime.module import LaunchProfile, Module, profile_rows, warn_if_foreign
+from retune.bundle.runtime.module import (
+    Inputs,
+    LaunchProfile,
+    Module,
+    Outputs,
+    profile_rows,
+    warn_if_foreign,
+)
 from retune.bundle.verify.bench import Benchmark, known_times, rounds_of
 from retune.codegen.source import Run
 from retune.core.keys import content_key
@@ -120,18 +127,16 @@ class SimulatedModule(Module):
         offending = Script(board).offending
         self._wrong = any(program_key(program) in offending for program in programs_of(plan))
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, inputs: Inputs) -> Outputs:
         """As Module; every output is wrong if the board's script has hit a part of the plan."""
         if self.plan.hosts:
-            return self.observe(inputs)[0]
+            return Outputs(self.observe(inputs)[0])
         outputs = super().run(inputs)
-        return corrupted(outputs) if self._wrong else outputs
+        return Outputs(corrupted(outputs)) if self._wrong else outputs
 
     __call__ = run
 
-    def observe(
-        self, inputs: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
+    def observe(self, inputs: Inputs) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
         """As Module; where outputs are wrong, so is what host steps get from the device."""
         outputs, runs = super().observe(inputs)
         if not self._wrong:

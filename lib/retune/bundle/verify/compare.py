@@ -215,6 +215,23 @@ def verify(
     )
 
 
+def both(some: Verification, others: Verification) -> Verification:
+    """What holds of the samples of both, by the worse deviation of each output."""
+    found = {row.name: row for row in some.outputs}
+    for row in others.outputs:
+        if row.name not in found or _order(row) > _order(found[row.name]):
+            found[row.name] = row
+    outputs = tuple(found.values())
+    return replace(
+        some,
+        samples=some.samples + others.samples,
+        max_abs=_largest(entry.max_abs for entry in outputs),
+        max_rel_range=_largest(entry.max_rel_range for entry in outputs),
+        outputs=outputs,
+        used=_used(outputs),
+    )
+
+
 def _largest(numbers: Iterable[float]) -> float:
     return max(numbers, default=inf)
 

@@ -15,12 +15,13 @@ from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
-from retune.bundle.verify.compare import Sampling, sampling, tolerance_of, verify
+from retune.bundle.verify.compare import Sampling, both, sampling, tolerance_of, verify
 from retune.bundle.verify.examination import REQUESTS, Drop, Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.verify.reach import OutputReach, Reach
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
+from retune.bundle.verify.sequences import verify_calls
 from retune.core.dims import SizeValues, apart
 from retune.core.dtypes import FLOAT16
 from retune.core.keys import file_key
@@ -94,7 +95,12 @@ def verdict_on(
     oracle, parts = _oracle(module, network, spec)
     taken = sampling(module.plan, samples, given or {}, sizes)
     judged = Judged(plan=module.plan, network=network, spec=spec, oracle=oracle, parts=parts)
-    return judged.verdict(Reach(module), taken, seed, tolerance)
+    verdict = judged.verdict(Reach(module), taken, seed, tolerance)
+    if not module.plan.has_sessions or (module.plan.sizes and oracle.name == "numpy"):
+        return verdict
+    allowed = verdict.found.tolerance
+    calls = verify_calls(module, oracle, seed=seed, tolerance=allowed, sizes=sizes)
+    return replace(verdict, found=both(verdict.found, calls))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

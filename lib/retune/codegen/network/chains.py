@@ -12,9 +12,6 @@ from retune.codegen.network.extents import SizesAt, extent_text
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.opencl.kernels import group_function
 
-MOST_LINKS = 32
-"""Kernels of one chain."""
-
 
 @dataclass(frozen=True, slots=True)
 class Chain:

@@ -6,12 +6,15 @@ one are a function that others may call, and a kernel that does. Read `kernel_li
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from retune.codegen.kernel import Kernel, Parameter
 from retune.codegen.opencl.types import type_name
 
+if TYPE_CHECKING:
+    from retune.codegen.kernel import Kernel, Parameter
 
-def kernel_lines(kernel: Kernel, body: list[str]) -> list[str]:
+
+def kernel_lines(kernel: "Kernel", body: list[str]) -> list[str]:
     """The functions of a kernel, given the lines of its body."""
     name, parameters = kernel.name, kernel.parameters
     arguments = [_declared(p) for p in parameters]
@@ -64,7 +67,7 @@ def cooperative_kernel(
     return [head, *_function(f"void {name}", arguments, body)]
 
 
-def _distances(kernel: str, parameters: Sequence[Parameter]) -> list[str]:
+def _distances(kernel: str, parameters: "Sequence[Parameter]") -> list[str]:
     """The structure of distances from one address, which a kernel is given by value."""
     names = ", ".join(p.memory.name for p in parameters)
     return [f"typedef struct {{ ulong {names}; }} {kernel}_at;"]
@@ -74,19 +77,19 @@ def _based_arguments(kernel: str) -> list[str]:
     return ["__global uchar* base", f"const {kernel}_at at"]
 
 
-def _from_base(p: Parameter) -> str:
+def _from_base(p: "Parameter") -> str:
     """The pointer that an argument would have been."""
     return f"({_space(p)}*)(base + at.{p.memory.name})"
 
 
-def _declared(p: Parameter) -> str:
+def _declared(p: "Parameter") -> str:
     """An argument of its own."""
     if p.memory.image is not None:
         return f"__read_only image2d_t {p.memory.name}"
     return f"{_space(p)}* restrict {p.memory.name}"
 
 
-def _space(p: Parameter) -> str:
+def _space(p: "Parameter") -> str:
     """What the parameter points to; what is only read is const, none overlap."""
     return f"__global {'' if p.written else 'const '}{type_name(p.memory.dtype)}"
 

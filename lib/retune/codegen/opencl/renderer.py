@@ -13,7 +13,6 @@ import numpy as np
 
 from retune.codegen.intrinsics import signature_of
 from retune.codegen.kernel import (
-    CHANNELS,
     COPIED_BYTES,
     ROUNDED_LANES,
     Array,
@@ -76,6 +75,7 @@ from retune.codegen.opencl.prelude import (
     storer_lines,
 )
 from retune.codegen.opencl.types import type_name
+from retune.codegen.options import CHANNELS
 from retune.codegen.printing import Printer, Renderer
 from retune.core.dtypes import (
     BOOL,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retune.codegen.kernel import CHANNELS, At, MemoryLoad, Statement, parts
+from retune.codegen.kernel import At, MemoryLoad, Statement, parts
 from retune.codegen.network.resident import WAYS
+from retune.codegen.options import CHANNELS
 from retune.codegen.source import Pack
 from retune.codegen.target import ONE_BASE, Groups, Target
 from retune.core.dtypes import FLOAT32

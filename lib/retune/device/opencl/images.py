@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retune.codegen.kernel import CHANNELS
+from retune.codegen.options import CHANNELS
 from retune.core.errors import DeviceError
 from retune.device.opencl.catalogue import opencl
 

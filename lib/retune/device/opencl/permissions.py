@@ -12,7 +12,6 @@ import sys
 
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
-from retune.intrinsics import intrinsics
 
 _ARCH_PRCTL = 158
 _ARCH_REQ_XCOMP_PERM = 0x1023
@@ -36,6 +35,8 @@ def ask_for_matrix_registers() -> bool:
 
 def asking_implementations() -> frozenset[str]:
     """The full names of the implementations of intrinsics that need the permission."""
+    from retune.intrinsics import intrinsics
+
     every = ((entry, one) for entry in intrinsics() for one in entry.implementations)
     return frozenset(entry.full_name(one) for entry, one in every if one.permission)
 

@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from retune.codegen.options import ALLOWED_OPTIONS, unknown_options
 from retune.codegen.passes.images import fits_image
 from retune.codegen.source import (
     KernelLaunch,
@@ -22,7 +23,6 @@ from retune.codegen.source import (
     ProgramBuffer,
     ProgramSource,
 )
-from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
 from retune.core.dtypes import DTYPES, numpy_dtype
 from retune.core.schema import to_json
 from retune.device.measure.vitals import Vitals

@@ -29,14 +29,12 @@ from retune.device.measure.messages import Done
 from retune.device.measure.workload import DirectRunner, MeasureOptions, Workload
 from retune.device.opencl.host import available_cores
 from retune.device.opencl.runtime import Device
+from retune.device.simulated.names import NAME, is_accelerator
 from retune.records.schema import Measurement, failed
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.source import PackedSource
 from retune.targets.vta.workload import OUTPUT
 
-NAME = "vta-sim"
-BASE = "pocl"
-"""The device that it stands beside."""
 MODEL_VERSION = "cycles-1"
 """Of the model of time: raised when modules take other times."""
 
@@ -50,11 +48,6 @@ _ONE_THREAD: dict[str, str] = {
 """Processes share the cores; products of matrices are not to start threads in each."""
 _DEADLINE_S = 120.0
 """For a candidate: simulators take a second at most."""
-
-
-def is_accelerator(device: str) -> bool:
-    """Whether the name is that of a simulated accelerator."""
-    return device.partition(":")[0] == NAME
 
 
 def config_file(device: str) -> str:

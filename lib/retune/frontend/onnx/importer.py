@@ -16,6 +16,7 @@ from retune.frontend.onnx.body import BodyImporter
 from retune.frontend.onnx.functions import functions_of
 from retune.frontend.onnx.inputs import Shapes, check_outputs, check_values, input_types
 from retune.frontend.onnx.order import needed_nodes, read_of, sorted_nodes
+from retune.frontend.quantized.blocked import in_blocks
 from retune.frontend.quantized.narrow import widened
 from retune.frontend.quantized.pairs import take_pairs
 from retune.frontend.quantized.qoperator import in_pairs
@@ -60,10 +61,10 @@ def import_model(
     otherwise whatever reads such a value runs on the host.
 
     A model that is quantized already, with pairs of QuantizeLinear and DequantizeLinear or with
-    operators on integers, computes with its integers. Raises: ModelError that names the place,
-    what was expected, what was found and the remedy.
+    operators on integers, computes with its integers; weights in blocks stay packed. Raises:
+    ModelError that names the place, what was expected, what was found and the remedy.
     """
-    model = widened(with_numbers(model).model)
+    model = in_blocks(widened(with_numbers(model).model), folder)
     pairs = take_pairs(in_pairs(model, folder), folder)
     if pairs is not None:
         floats = _import(pairs.model, shapes, values or {}, folder, name, counts)

@@ -23,7 +23,7 @@ def _empty_result(r: GraphRewriter, node: Node) -> str | None:
 
 def _empty_operand(r: GraphRewriter, node: Node) -> str | None:
     empty = {v for v in node.inputs if v and always_empty(r.types[v].shape)}
-    if not empty:
+    if not empty or node.op == "append":  # an empty state stays the network's input
         return None
     if node.op == "concat":
         inputs = tuple(v for v in node.inputs if v not in empty)

@@ -26,6 +26,7 @@ from retune.graph.passes.simplify import (
     remove_identities,
 )
 from retune.graph.passes.sink import sink_reshapes
+from retune.graph.passes.states import own_appended
 from retune.graph.passes.storage import in_compute_types
 from retune.graph.passes.transposed import lower_transposed
 from retune.graph.passes.wide import narrow_joins
@@ -70,6 +71,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="sink-reshapes-at-last", run=sink_reshapes),
     Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
+    Pass(name="own-appended", run=own_appended),
 )
 """The passes of all networks, in order."""
 FLOAT32_PRECISION = Precision()

@@ -7,12 +7,13 @@ Pixels that map to a few cache sets of a CPU become views of padded ones: the pa
 accessed. Read `find_views`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from retune.core.dims import always_empty
+from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
-from retune.graph.fuse import ALIAS
+from retune.graph.fuse import ALIAS, APPEND
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.joins import inclusions, inclusions_of, joins_columns, starts
 from retune.graph.passes.moves import cut_at
@@ -42,13 +43,28 @@ def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     the network assigns to it, or with padded pixels. Inputs and outputs of the network have no
     views.
     """
-    forest = _Forest(network)
+    appended = appended_views(network)
+    forest = _Forest(network, appended.keys())
+    for value, view in appended.items():
+        forest.check_found(value, view.storage)
     for value, wider, offset in _inclusions(network):
         forest.join(value, wider, offset)
     if spec.device_class == "cpu":
         for value in _crowded(network):
             forest.widen(value, spec.cache_line_bytes)
-    return forest.views()
+    return forest.views() | appended
+
+
+def appended_views(network: Network) -> dict[str, View]:
+    """What is appended to states, by name: it lies behind what they had, in their memory."""
+    found: dict[str, View] = {}
+    for placed in network.groups:
+        if placed.group.kind == APPEND:
+            (past, new), (made,) = placed.group.anchor.inputs, placed.group.outputs
+            before, count = (network.graph.types[value].shape[0] for value in (past, new))
+            whole = row_major(network.graph.types[made].shape)
+            found[new] = View(made, whole.section(0, before, count))
+    return found
 
 
 def is_in_place(
@@ -148,6 +164,8 @@ class _Forest:
     """Trees of values, each of which is a view of its parent; the roots have their own buffers."""
 
     network: Network
+    fixed: Collection[str] = ()
+    """Values that lie elsewhere."""
     parents: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     wide: dict[str, int] = field(default_factory=dict[str, int])
     """Buffers of padded pixels, which are not values of the network, and elements of a pixel."""
@@ -244,7 +262,7 @@ class _Forest:
     def _may_lie_beside_others(self, value: str) -> bool:
         """Whether the kernels that write or read the value can do so in a wider buffer."""
         graph = self.network.graph
-        if value not in self.makers or not graph.types[value].shape:
+        if value not in self.makers or not graph.types[value].shape or value in self.fixed:
             return False
         if (
             value in graph.ends
@@ -257,6 +275,17 @@ class _Forest:
         beside = alone.within(number, 0, alone.parts[number].room + 1)
         around = [self.makers[value], *self.readers.get(value, [])]
         return all(self._finds(placed, value, beside) for placed in around)
+
+    def check_found(self, value: str, storage: Storage) -> None:
+        """Raises: InputError if a kernel that makes or reads the value does not find it there."""
+        readers = [r for r in self.readers.get(value, ()) if r.group.kind != APPEND]
+        for placed in (self.makers[value], *readers):
+            if not self._finds(placed, value, storage):
+                raise InputError(
+                    f"group {placed.group.name}: expected a kernel that can work with '{value}' "
+                    f"behind the state that it is appended to; got none for {storage}; state none "
+                    "(--state none)"
+                )
 
     def _finds(self, placed: PlacedGroup, value: str, storage: Storage) -> bool:
         """Whether the group's kernel can address the value in that storage, after any reshapes."""
