@@ -354,7 +354,36 @@ def _extents(
     for entry in entries:
         if entry.name in shapes:
             _bind(entry, tuple(shapes[entry.name]), bound)
-    return bound
+    return bound | _sums(entries, bound)
+
+
+def _sums(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -> dict[str, int]:
+    """The extents of symbols that nothing binds and that are sums of others.
+
+    Exporters write such symbols as `past + sequence`. A decoder's mask is as long as its cache and
+    the new tokens together, whatever its symbol is called.
+    """
+    found: dict[str, int] = {}
+    for symbol in {dim for e in entries for dim in _dims(e) if isinstance(dim, str)} - {*bound}:
+        parts = [part.strip() for part in symbol.split("+")]
+        if len(parts) > 1 and all(part in bound or part.isdecimal() for part in parts):
+            extents = [bound[part] if part in bound else int(part) for part in parts]
+            found[symbol] = sum(extents)
+    mask, length = (_symbol(entries, name, 1, 2) for name in ("attention_mask", "input_ids"))
+    held = _symbol(entries, "past", 2, 4)
+    if mask not in bound and mask not in found and length in bound and held in bound and mask:
+        found[mask] = bound[held] + bound[length]
+    return found
+
+
+def _symbol(entries: Sequence[onnx.ValueInfoProto], name: str, axis: int, rank: int) -> str:
+    """The symbol at that axis of the first input whose name begins so; '' for none."""
+    for entry in entries:
+        dims = _dims(entry)
+        if entry.name.startswith(name) and len(dims) == rank:
+            dim = dims[axis]
+            return dim if isinstance(dim, str) and dim != _UNNAMED else ""
+    return ""
 
 
 def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, int]) -> None:
