@@ -20,6 +20,7 @@ import typer
 
 from retune import __version__
 from retune.cli.commands import (
+    analysis,
     bench,
     build,
     devices,
@@ -34,7 +35,6 @@ from retune.cli.commands import (
     pack,
     plan,
     quantize,
-    records,
     resume,
     rollback,
     run,
@@ -103,7 +103,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("farm", farm.app),
     ),
     "Look inside": (
-        ("records", records.app),
+        ("records", analysis.app),
         ("model", model.app),
         ("tasks", tasks.tasks),
         ("plan", plan.plan),
