@@ -22,6 +22,7 @@ from retune import __version__
 from retune.cli.commands import (
     analysis,
     bench,
+    build,
     devices,
     export,
     farm,
@@ -87,6 +88,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("devices", devices.devices),
     ),
     "Use a bundle": (
+        ("build", build.build),
         ("run", run.run),
         ("generate", generate.generate),
         ("bench", bench.bench),
