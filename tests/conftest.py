@@ -94,6 +94,7 @@ def own_folders(
     monkeypatch.setenv("RETUNE_CACHE", str(folder / "cache"))
     monkeypatch.setenv("RETUNE_JOURNAL", str(folder / "journal"))
     monkeypatch.setenv("RETUNE_LOCKS", str(worker_folder / "locks"))
+    monkeypatch.setenv("RETUNE_PROGRAMS", "off")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

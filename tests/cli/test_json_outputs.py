@@ -31,6 +31,8 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import recorded_run
 from retune.pipeline.upkeep import stage_retrain
 from retune.records.nights import write_nights
+from retune.records.schema import failed
+from retune.records.store import RecordStore
 from retune.search.layout.problem import LayoutProblem
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
@@ -45,6 +47,7 @@ from tests.support.layers import PLAIN
 from tests.support.nights import quiet
 from tests.support.offline import store_of
 from tests.support.quantize import DIGITS
+from tests.support.store import record
 from tests.support.versions import publish
 
 Patch = pytest.MonkeyPatch
@@ -97,6 +100,15 @@ def versions(folder: Path) -> str:
 
 def records(folder: Path) -> list[str]:
     store_of(folder)
+    return ["--records", str(folder)]
+
+
+def two_nights(folder: Path) -> list[str]:
+    store = RecordStore(folder)
+    wrong = failed("timeout", "it hung")
+    for night in ("one", "two"):
+        rows = [record(n, night=night, knobs=(("tile", (n % 2,)),)) for n in range(4)]
+        store.append([*rows, record(9, night=night, measurement=wrong)])
     return ["--records", str(folder)]
 
 
@@ -222,6 +234,11 @@ CASES: dict[str, Prepare] = {
         "--random-calibration",
     ],
     "records best": lambda folder, patch: ["records", "best", *records(folder)],
+    "records compare": lambda f, patch: ["records", "compare", "one", "two", *two_nights(f)],
+    "records curve": lambda folder, patch: ["records", "curve", *two_nights(folder)],
+    "records failures": lambda folder, patch: ["records", "failures", *two_nights(folder)],
+    "records importance": lambda folder, patch: ["records", "importance", *two_nights(folder)],
+    "records tuners": lambda folder, patch: ["records", "tuners", *two_nights(folder)],
     "records summary": lambda folder, patch: ["records", "summary", *records(folder)],
     "resume": a_run,
     "rollback": lambda folder, patch: ["rollback", versions(folder)],

@@ -259,6 +259,30 @@ def test_calls_in_a_row_are_verified(decoder_module: Module, decoder: onnx.Model
     assert len(found.outputs) == 1 + len(CACHES)
 
 
+def test_scores_of_one_query_read_keys_where_they_lie(opencl: Device) -> None:
+    model, past = cached_decoder(layers=1), Size("past", 0, 255)
+    with assuming({"past": 128}) as assumed:
+        shapes = {"batch": (1,), "seq": (1,), "past": (dim_of(past),)}
+        network = extract(optimise(with_states(import_model(model, shapes), ())))
+        plan = build_plan(network, {}, opencl.spec, model_key="one", notes={})
+        spaces = [t.space(opencl.spec) for t in network.tasks.values() if "multiply" in t.name]
+    assert [sketch.name for space in spaces for sketch in space.sketches] == ["cpu.v16.dots"]
+    assert not assumed.conditions
+    session, oracle = Module(join_plans([plan], [()]), opencl).session(), _Cached(model, 1)
+    oracle.states = {name: array for name, array in oracle.states.items() if "_0_" in name}
+    rng = np.random.default_rng(2)
+    for held in (0, 3, 63, 200):
+        states = {
+            name: rng.standard_normal((1, HEADS, held, WIDE)).astype(np.float32)
+            for name in oracle.states
+        }
+        session.reset(states)
+        ids = _words(rng, 1, 1)
+        found = session.run({"input_ids": ids})
+        wanted = oracle({"input_ids": ids, **states})["logits"]
+        np.testing.assert_allclose(found["logits"], wanted, atol=2e-5)
+
+
 _MAIN = r"""
 #include "network.h"
 #include <stdio.h>

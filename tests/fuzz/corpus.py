@@ -30,6 +30,7 @@ from retune.records.store import RecordStore
 from retune.targets.vta.lower import lower
 from tests.fuzz.jobs import make_jobs, mutated_job
 from tests.fuzz.mutations import json_text, mutated_bytes, mutated_json, mutated_message
+from tests.fuzz.small import SmallFile, small_files
 from tests.support.bundle_fixtures import make_plan
 from tests.support.device_networks import NETWORKS, write
 from tests.support.hosts import plan_of
@@ -37,8 +38,11 @@ from tests.support.store import record
 from tests.unit.device import test_accelerator as accelerator
 
 FILES = Path(onnx.__file__).parent / "backend/test/data"
-KINDS = ("onnx", "onnx", "onnx", "folder", "zip", "parquet", "job")
-"""How often each kind comes: three of seven files are networks."""
+KINDS = (
+    *("onnx", "onnx", "onnx", "folder", "zip", "parquet", "job"),
+    *("nightly", "board", "certs", "revoked", "quarantine", "expression", "device", "arrays"),
+)
+"""How often each kind comes: three of fifteen files are networks."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Corpus:
     records: bytes
     jobs: tuple[bytes, ...]
     """What a client of a farm sends to a board."""
+    small: Mapping[str, SmallFile]
+    """By kind."""
 
     def mutated(self, number: int, folder: Path) -> tuple[str, Path]:
         """The kind of that file, and where it lies: in `folder`, which is made for it."""
@@ -64,6 +70,8 @@ class Corpus:
             "parquet": self._parquet,
             "job": self._job,
         }
+        if kind in self.small:
+            return kind, self.small[kind].write(folder, rng)
         return kind, makers[kind](rng, folder)
 
     def _onnx(self, rng: random.Random, folder: Path) -> Path:
@@ -143,6 +151,7 @@ def make_corpus(folder: Path, models: Sequence[bytes] = ()) -> Corpus:
         bundles=tuple({p.name: p.read_bytes() for p in sorted(b.iterdir())} for b in bundles),
         records=path.read_bytes(),
         jobs=make_jobs(zips),
+        small=small_files(folder, _bent_zip),
     )
     shutil.rmtree(folder)
     return made

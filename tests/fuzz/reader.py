@@ -16,13 +16,23 @@ from pathlib import Path
 from retune.bundle.format import read_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.runtime.placement import lay_out
+from retune.cli.commands.run import read_arrays
 from retune.core.errors import RetuneError
+from retune.core.schema import from_json
+from retune.core.target import DeviceSpec
+from retune.device.remote.revoked import read_revoked
+from retune.device.remote.security import check_certs
+from retune.device.simulated.board import read_board
 from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import optimise
+from retune.ir.stored import from_text
+from retune.nightly.config import load_config
 from retune.records.arrow import to_records
+from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
 from retune.search.extract import extract
 from tests.fuzz.jobs import Board
+from tests.fuzz.small import CERTIFIED, EXPRESSION
 
 MOST_BYTES = 4 << 30
 """Address space of this process."""
@@ -61,12 +71,20 @@ def read_job(path: Path) -> None:
     board().carry_out(path.read_bytes())
 
 
-READERS: Mapping[str, Callable[[Path], None]] = {
+READERS: Mapping[str, Callable[[Path], object]] = {
     "onnx": read_model,
     "folder": read_module,
     "zip": read_module,
     "parquet": read_records,
     "job": read_job,
+    "nightly": load_config,
+    "board": read_board,
+    "certs": lambda path: check_certs(path, CERTIFIED),
+    "revoked": read_revoked,
+    "quarantine": lambda path: quarantined(path.parent),
+    "expression": lambda path: from_text(path.read_bytes(), EXPRESSION.key, str(path)),
+    "device": lambda path: from_json(DeviceSpec, path.read_bytes(), where=str(path)),
+    "arrays": read_arrays,
 }
 
 

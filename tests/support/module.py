@@ -1,6 +1,7 @@
 """What tests of module share with others."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from retune.codegen.source import KernelLaunch
 from retune.core.dtypes import TensorType
 from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.device.opencl.binaries import Binaries
 
 KERNELS: dict[str, Callable[..., None]] = {
     "add": lambda a, b, y: np.add(a, b, out=y),
@@ -35,7 +37,11 @@ class FakeDevice:
         self.log.append("upload")
         return np.array(array).reshape(-1).view(np.uint8)
 
-    def allocate(self, size_bytes: int) -> np.ndarray:
+    @contextmanager
+    def compiled(self, binaries: Binaries) -> Generator[None]:
+        yield
+
+    def allocate(self, size_bytes: int, *, written: bool = False) -> np.ndarray:
         self.log.append(f"allocate {size_bytes}")
         return np.zeros(size_bytes, np.uint8)
 

@@ -46,6 +46,8 @@ FORMAT_VERSION = 7
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
 SAMPLES = "samples.safetensors"
 """The samples that the user gave, if any."""
+BINARIES = "binaries.safetensors"
+"""Compiled programs, if the bundle brings some along: each an array of bytes, by its key."""
 SIGNATURE = "module.sig"
 """Whose it is, if somebody signed it: see `trust`."""
 
@@ -145,7 +147,9 @@ def _plan_of(parts: BundleParts, *, hashed: bool = True) -> NetworkPlan:
     try:
         texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
         plan = from_manifest(manifest, texts, arrays, models)
-        plan = replace(plan, samples=_read_samples(parts, manifest))
+        plan = replace(
+            plan, samples=_read_samples(parts, manifest), binaries=_read_binaries(parts, manifest)
+        )
         verify_plan(plan)
     except (Malformed, VerifyError, UnicodeDecodeError) as error:
         raise damaged(parts.path, MANIFEST, "a valid plan", str(error)) from error
@@ -161,7 +165,8 @@ def program_key(path: Path) -> str:
     with open_parts(path) as parts:
         manifest = _read_values(parts)
     files = cast("dict[str, Json]", manifest["files"])
-    run = {**manifest, "files": {n: facts for n, facts in files.items() if n != SAMPLES}}
+    beside = (SAMPLES, BINARIES)
+    run = {**manifest, "files": {n: facts for n, facts in files.items() if n not in beside}}
     return content_key({name: run[name] for name in run if name not in _ABOUT})
 
 
@@ -169,6 +174,33 @@ def _read_samples(parts: BundleParts, manifest: BundleManifest) -> Mapping[str, 
     if SAMPLES not in manifest.files:
         return {}
     return view_arrays(_read_part(parts, manifest, SAMPLES), error=Malformed)
+
+
+def _read_binaries(parts: BundleParts, manifest: BundleManifest) -> Mapping[str, bytes]:
+    if BINARIES not in manifest.files:
+        return {}
+    arrays = view_arrays(_read_part(parts, manifest, BINARIES), error=Malformed)
+    return {key: array.tobytes() for key, array in arrays.items()}
+
+
+def add_binaries(source: Path, folder: Path, binaries: Mapping[str, bytes]) -> Path:
+    """`folder` holds the bundle in folder `source` with these compiled programs, by their keys.
+
+    Those that it had are replaced; other files are shared with the source where that is possible.
+    Raises: as `restate_bundle`.
+    """
+    check_replaceable(folder)
+    with open_parts(source) as parts:
+        values = _read_values(parts)
+    facts = {n: f for n, f in cast("dict[str, Json]", values["files"]).items() if n != BINARIES}
+    with whole_folder(folder) as fresh:
+        for name in facts:
+            link_or_copy(source / name, fresh / name)
+        arrays = {key: np.frombuffer(binary, np.uint8) for key, binary in binaries.items()}
+        save_arrays(arrays, fresh / BINARIES)
+        files: dict[str, Json] = {**facts, BINARIES: _file_facts(fresh / BINARIES)}
+        _write_manifest({**values, "files": files}, fresh)
+    return folder
 
 
 def is_bundle(folder: Path) -> bool:
@@ -189,9 +221,9 @@ def pack_zip(folder: Path, path: Path, signature: bytes | None = None) -> Path:
     folder = folder.resolve()
     plan = read_bundle(folder)
     hosts = (_host_part(number, host.engine) for number, host in enumerate(plan.hosts))
-    samples = [SAMPLES] if plan.samples else []
+    beside = [name for name in (SAMPLES, BINARIES) if (folder / name).is_file()]
     with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
-        for name in (MANIFEST, KERNELS, WEIGHTS, *samples, *hosts):
+        for name in (MANIFEST, KERNELS, WEIGHTS, *beside, *hosts):
             with (folder / name).open("rb") as stream:
                 _add(archive, name, stream, (folder / name).stat().st_size)
         if signature is None and (folder / SIGNATURE).is_file():
@@ -355,7 +387,7 @@ def _most_bytes(name: str) -> int:
     """How large a part may be, whatever the manifest says of it."""
     if name in (WEIGHTS, SAMPLES):
         return machine_bytes()
-    return _KERNELS_LIMIT_BYTES if name == KERNELS else _MODEL_LIMIT_BYTES
+    return _KERNELS_LIMIT_BYTES if name in (KERNELS, BINARIES) else _MODEL_LIMIT_BYTES
 
 
 def _digest(data: memoryview) -> str:

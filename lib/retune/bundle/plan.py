@@ -195,6 +195,8 @@ class NetworkPlan:
     """Input of integers -> the least value that it may have, where that is not 0."""
     samples: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """Input -> the samples that the user gave, along a first axis; without any, they are random."""
+    binaries: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Compiled programs that a packed bundle brings along, by key, see `device.opencl.binaries`."""
     sizes: tuple[PlanSize, ...] = ()
     """What extents and counts of work depend on; without any, the plan is for fixed shapes."""
     values: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])

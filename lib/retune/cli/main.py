@@ -20,6 +20,7 @@ import typer
 
 from retune import __version__
 from retune.cli.commands import (
+    analysis,
     bench,
     devices,
     export,
@@ -33,7 +34,6 @@ from retune.cli.commands import (
     pack,
     plan,
     quantize,
-    records,
     resume,
     rollback,
     run,
@@ -101,7 +101,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("farm", farm.app),
     ),
     "Look inside": (
-        ("records", records.app),
+        ("records", analysis.app),
         ("model", model.app),
         ("tasks", tasks.tasks),
         ("plan", plan.plan),

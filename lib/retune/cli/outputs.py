@@ -118,6 +118,61 @@ class _Best(TypedDict):
     measured: str
 
 
+class _OfTask(TypedDict):
+    task_name: str
+    task_key: str
+    device: str
+    conditions: str
+
+
+class _Trial(_OfTask):
+    place: str
+    trial: int
+    median_us: float | None
+    best_us: float | None
+    status: str
+    tuner: str
+    night: str
+    run_id: str
+
+
+class _Failure(TypedDict):
+    task_name: str
+    strategy: str
+    status: str
+    reason: str
+    count: int
+    share: float
+    device: str
+
+
+class _Compared(_OfTask):
+    place: str
+    median_us_before: float | None
+    median_us_after: float | None
+    ratio: float | None
+    strategy_before: str | None
+    strategy_after: str | None
+
+
+class _Knob(_OfTask):
+    strategy: str
+    knob: str
+    explained: float
+    best: str
+    values: int
+    trials: int
+
+
+class _Tuner(_OfTask):
+    tuner: str
+    trials: int
+    failed: int
+    best_us: float | None
+    ratio_to_best: float | None
+    trials_to_near: float | None
+
+
 class _Task(TypedDict):
     key: str
     name: str
@@ -304,6 +359,11 @@ OUTPUTS: Mapping[str, Any] = {
     "plan": _Plan,
     "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),
     "records best": list[_Best],
+    "records compare": list[_Compared],
+    "records curve": list[_Trial],
+    "records failures": list[_Failure],
+    "records importance": list[_Knob],
+    "records tuners": list[_Tuner],
     "records summary": extended(Summary, per_task=list[dict[str, Any]]),
     "resume": list[extended(RunRecord, state=str)],
     "rollback": _version,

@@ -23,6 +23,7 @@ from retune.codegen.passes.barriers import place_barriers
 from retune.codegen.passes.constants import Computed, computed_constants, pack_constants, packed
 from retune.codegen.passes.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.passes.items import one_item, virtual_threads
+from retune.codegen.passes.last_tiles import short_last_tiles
 from retune.codegen.passes.pipeline import (
     drop_unit_loops,
     masks_to_guards,
@@ -82,6 +83,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
     ("whole vectors", whole_vectors),
+    ("short last tiles", short_last_tiles),
     ("starts at addends", starts_at_addends),
     ("settle choices", settle_choices),
 )

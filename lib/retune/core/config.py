@@ -29,6 +29,12 @@ KNOBS: tuple[Knob, ...] = (
         "folder of the machine's lock files, and of what was found of its devices (default: the "
         "temporary folder, and one of the user's own in it)",
     ),
+    Knob(
+        "RETUNE_PROGRAMS",
+        "",
+        "folder of compiled programs (default: retune/programs in the user's cache folder; "
+        "`off`: none is kept)",
+    ),
     Knob("RETUNE_SCHEDULER", "", "address of the farm's scheduler, such as tls://farm:8786"),
     Knob("RETUNE_CERTS", "", "folder with ca.pem, cert.pem and key.pem, for a farm"),
 )
@@ -50,3 +56,12 @@ def records_root() -> Path:
 def cache_root() -> Path:
     """Folder of content-addressed stage outputs."""
     return Path(knob("RETUNE_CACHE"))
+
+
+def programs_root() -> Path | None:
+    """Folder of compiled programs; None if none are kept."""
+    named = knob("RETUNE_PROGRAMS")
+    if named == "off":
+        return None
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return Path(named) if named else caches / "retune" / "programs"

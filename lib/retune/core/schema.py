@@ -127,7 +127,7 @@ def from_toml(kind: type[T], text: str, *, where: str) -> T:
     """The value of that TOML text. Raises: InputError naming the table, the key, expected, got."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{where}: expected TOML, got text that is not: {error}") from None
     return from_plain(kind, data, where=where, closed=True, style="toml", error=InputError)
 
@@ -149,6 +149,8 @@ def from_plain(
     """
     try:
         found = msgspec.convert(data, kind)
+    except UnicodeEncodeError as caught:
+        raise error(f"{where}: expected text of Unicode, got {caught}{_then(remedy)}") from None
     except (msgspec.ValidationError, RecursionError) as caught:
         raise error(_sentence(kind, data, where, style, str(caught)) + _then(remedy)) from None
     if problem := _beyond(found, data, (), closed=closed):

@@ -287,6 +287,10 @@ def check_device(name: str) -> None:
     spec_of(name)
 
 
+_LONGEST_REASON = 200
+"""Characters of what the file system says, which repeats the name."""
+
+
 def load_config(path: Path) -> NightlyConfig:
     """The configuration in a TOML file; relative paths in it are relative to its folder.
 
@@ -300,6 +304,16 @@ def load_config(path: Path) -> NightlyConfig:
     except InputError:
         _refuse_earlier(path)
         raise
+    try:
+        return _checked(read, path)
+    except (OSError, ValueError) as error:
+        why = ascii(str(error))[1:-1][:_LONGEST_REASON]
+        raise InputError(f"{path}: expected names that the file system takes, got {why}") from None
+
+
+def _checked(read: NightlyConfig, path: Path) -> NightlyConfig:
+    """The configuration as `load_config` gives it. Raises: OSError, ValueError for a path that the
+    file system does not take."""
     where, folder = str(path), path.absolute().parent
     if read.file:
         raise InputError(f"{where}: file: expected another key, got one that is not read")
@@ -374,7 +388,7 @@ def _fault(check: Callable[[], object]) -> str:
 
 def _refuse_earlier(path: Path) -> None:
     """Raises: InputError if a key of earlier versions is the mistake."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         top = tomllib.loads(path.read_text(encoding="utf-8"))
         models = top.get("model")
         tables = models if isinstance(models, list) else []  # pyright: ignore[reportUnknownVariableType]

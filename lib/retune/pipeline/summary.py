@@ -195,7 +195,7 @@ def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
         return f"{request.precision} between kernels, sums in float32"
     if precision_named(request.precision, spec_of(request.device)).operands is TF32:
         return f"products of {TF32}, all else in float32"
-    return f"float32: no rule multiplies {TF32} by instructions of the device"
+    return f"float32: the device has no instructions that multiply {TF32}"
 
 
 def gain_text(request: TuneRequest, run: FinishedRun) -> str:

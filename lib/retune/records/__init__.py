@@ -1,11 +1,14 @@
 """The record store: every measurement, as rows of Parquet files.
 
 `load` gives the rows as a pandas table; RecordStore (retune.records.store) writes and searches.
+`best`, `curve`, `failures`, `compare`, `importance` and `tuners` answer questions about these rows,
+see `retune.records.analysis`.
 `load_nights` gives the table of nights beside them, see `retune.records.nights`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,27 +19,57 @@ from retune.core.extras import explained
 if TYPE_CHECKING:
     import pandas as pd
 
+    from retune.records.analysis import best, compare, curve, failures, importance, tuners
     from retune.records.store import Filter, RecordStore, Summary
 
     Table = pd.DataFrame
     """Rows of measurements, as other packages name the type."""
 
-__all__ = ["load", "load_nights", "summary"]
+__all__ = [
+    "best",
+    "compare",
+    "curve",
+    "failures",
+    "importance",
+    "load",
+    "load_nights",
+    "summary",
+    "tuners",
+]
+
+_ANALYSIS = ("best", "compare", "curve", "failures", "importance", "tuners")
 
 MEASURED = "retune.records.measured"
 """Logger of each measurement that is kept, at level DEBUG."""
 
 
 def load(
-    root: Path | str | None = None, columns: list[str] | None = None, **filters: Filter
+    root: Path | str | None = None,
+    columns: list[str] | None = None,
+    *,
+    night: str | None = None,
+    run: str | None = None,
+    model: str | None = None,
+    device: str | None = None,
+    shape: Sequence[int] | None = None,
+    **filters: Filter,
 ) -> pd.DataFrame:
-    """The records below `root` (default: the RETUNE_RECORDS folder) that match every filter.
+    """The records below `root` (default: the RETUNE_RECORDS folder) that match everything given.
 
+    `run` is the id of a run, or its beginning; `device` a model, such as `pthread-AMD EPYC`, or a
+    whole fingerprint; `shape` that of an input or of the output. Filters are columns:
     `load(status="ok", phase=["search", "layout"])` keeps rows with these values.
-    Raises: InputError for an unknown column, or a folder that is not there; RecordError for a file
-    of a newer schema.
+    Raises: LookupFailed for a night, run, model, device or shape that no record is of; InputError
+    for an unknown column, or a folder that is not there; RecordError for a file of a newer schema.
     """
-    return _store(root).scan(filters, columns)
+    store = _store(root)
+    asked = {"night": night, "run_id": run, "model": model, "device": device}
+    from retune.records.asking import asked_filters, of_shape
+
+    found = asked_filters(
+        store, {name: value for name, value in asked.items() if value is not None}
+    )
+    return of_shape(store, {**filters, **found}, columns, shape)
 
 
 def load_nights(root: Path | str | None = None, fleet: str = "") -> pd.DataFrame:
@@ -49,6 +82,15 @@ def load_nights(root: Path | str | None = None, fleet: str = "") -> pd.DataFrame
     from retune.records.nights import nights_frame
 
     return nights_frame(_store(root).root, fleet)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ANALYSIS:
+        raise AttributeError(f"module 'retune.records' has no attribute {name!r}")
+    with explained():
+        from retune.records import analysis
+
+        return getattr(analysis, name)
 
 
 def summary(root: Path | str | None = None) -> Summary:

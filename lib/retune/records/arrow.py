@@ -73,6 +73,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("layout_in", _TEXT, "NHWC, or as NCHW16c"),
     ("layout_out", _TEXT, "NHWC, or as NCHW16c"),
     ("env", _ENV, "versions"),
+    ("spec", _TEXT, "content key"),
     ("features", pa.list_(pa.float32()), "see feature_set"),
     ("feature_set", _TEXT, ""),
     ("status", _TEXT, ""),

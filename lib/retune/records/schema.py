@@ -193,6 +193,8 @@ class TuningRecord:
     conditions: Conditions | None = None
     """Times are comparable only where their key is equal; None: taken before they were kept."""
     env: Environment = Environment()
+    spec: str = ""
+    """Key of the DeviceSpec, see `records.origins`; empty in records of early versions."""
     features: tuple[float, ...] = ()
     feature_set: str = ""
     """Name and version of the features' meaning; empty if none are stored."""

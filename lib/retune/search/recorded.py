@@ -59,15 +59,18 @@ def recorded_grid(program: Program, parts: Sequence[Recorded]) -> RecordedGrid:
     A decision has the options that some record uses, so a mutation has a fair chance to be a
     member. Raises: RecordError where a trace does not replay, since a primitive has changed.
     """
-    built = [_recorded_sketch(program, part) for part in parts]
+    built = [recorded_sketch(program, part) for part in parts]
     space = Space(tuple(sketch for sketch, _ in built))
     order = [np.argsort(sketch.numbers_of(rows)) for sketch, rows in built]
     times = [part.time_us[which] for part, which in zip(parts, order, strict=True)]
     return RecordedGrid(space, space.everyone(), np.concatenate(times))
 
 
-def _recorded_sketch(program: Program, part: Recorded) -> tuple[RecordedSketch, np.ndarray]:
-    """The sketch with the recorded options, and the row of each record."""
+def recorded_sketch(program: Program, part: Recorded) -> tuple[RecordedSketch, np.ndarray]:
+    """The sketch with the recorded options, and the row of each record.
+
+    Raises: RecordError as `recorded_grid`.
+    """
     try:
         schedule = replay(program, part.trace)
     except ScheduleError as error:
@@ -75,6 +78,12 @@ def _recorded_sketch(program: Program, part: Recorded) -> tuple[RecordedSketch, 
             f"recorded sketch {part.sketch!r} of layer {part.layer} does not replay on "
             f"{program.name} ({error}); record it again"
         ) from error
+    wanted = sum(width for _, width in part.trace.sampled)
+    if part.decisions.shape[1] != wanted:
+        raise RecordError(
+            f"recorded sketch {part.sketch!r} of layer {part.layer}: expected {wanted} decisions, "
+            f"got {part.decisions.shape[1]}; record it again"
+        )
     ends = np.cumsum([0, *(width for _, width in part.trace.sampled)])
     columns = [part.decisions[:, a:b] for a, b in pairwise(ends)]
     options = [np.unique(column, axis=0, return_inverse=True) for column in columns]

@@ -20,8 +20,10 @@ import numpy as np
 from retune.codegen.source import ProgramSource
 from retune.core.stopwatch import Stopwatch
 from retune.device.measure.workload import MeasureOptions, Runner, measuring_conditions
+from retune.ir.stored import to_text
 from retune.records.conditions import Conditions, group
 from retune.records.cost import measured_costs
+from retune.records.origins import keep, keep_spec, spec_key
 from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Space
@@ -122,6 +124,9 @@ class Session:
         self.store = store
         self.settings = replace(settings, options=options)
         self.spec = runner.spec
+        self._spec_key = spec_key(self.spec)
+        self._origins: set[str] = set()
+        """Tasks whose expressions the store has."""
         self.conditions = measuring_conditions(self.spec, options)
         """Those of every trial of this session; only records of the same count."""
         tuned = [task for task in tasks if task.tunable]
@@ -314,6 +319,7 @@ class Session:
             device=spec.fingerprint,
             conditions=self._conditions_of(measured),
             env=Environment.of(spec, settings.retune),
+            spec=self._spec_key,
             measurement=measured,
         )
 
@@ -348,6 +354,7 @@ class Session:
             )
             for index, measured in enumerate(measurements)
         ]
+        self._keep_origin(run.task)
         self.store.append(rows)
         times, costs = measured_costs(measurements)
         history = History(candidates=batch.candidates, times_us=times, costs=costs)
@@ -364,6 +371,15 @@ class Session:
             tasks = np.full(len(measured.costs), name, object)
             self._learner.observe(TrainingSet(features=features, costs=measured.costs, tasks=tasks))
             self._statuses[run.task.key].update(statuses)
+
+    def _keep_origin(self, task: Task) -> None:
+        """The store has what the task's rows are made from."""
+        if task.key not in self._origins:
+            text = to_text(task.dag)
+            if text is not None:
+                keep(self.store.root, "expression", task.key, text)
+            keep_spec(self.store.root, self.spec)
+            self._origins.add(task.key)
 
     def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
         return self.record_of(run.task, run.space, candidate, measured)

@@ -59,7 +59,10 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
     """
     memory = plan_memory(plan)
     placement = lay_out(plan, memory)
-    bases = [device.allocate(size) for size in placement.base_bytes[:INTERFACE]]
+    bases = [
+        device.allocate(size, written=number == WEIGHTS)
+        for number, size in enumerate(placement.base_bytes[:INTERFACE])
+    ]
     bases += map(device.allocate_shared, placement.base_bytes[INTERFACE:])
     rows = {entry.name: entry.image for entry in plan.buffers if entry.image}
     images: dict[str, DeviceMemory] = {}

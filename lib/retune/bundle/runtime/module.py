@@ -35,11 +35,13 @@ from retune.bundle.runtime.inputs import InputCheck
 from retune.bundle.runtime.runs import AtSizes, Loaded, Runs
 from retune.bundle.runtime.session import Session
 from retune.codegen.source import KernelLaunch
+from retune.core.config import programs_root
 from retune.core.dims import SizeValues, at
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
+from retune.device.opencl.binaries import Binaries
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.device.profiles import plays
@@ -106,10 +108,18 @@ class Module:
     With a `with` statement, the device's memory is free when its block ends.
     """
 
-    def __init__(self, plan: NetworkPlan, device: Device, *, verified: bool = False) -> None:
+    def __init__(
+        self,
+        plan: NetworkPlan,
+        device: Device,
+        *,
+        verified: bool = False,
+        binaries: Binaries | None = None,
+    ) -> None:
         """Every kernel is compiled, and has run once, when the call returns.
 
-        A plan that is `verified` is known to be valid, as those of bundles are.
+        A plan that is `verified` is known to be valid, as those of bundles are. Programs come from
+        `binaries`, by default the plan's and the user's cache, where these have them.
         Raises: VerifyError if the plan is not valid. InputError if the device cannot run it.
         """
         if not verified:
@@ -118,6 +128,14 @@ class Module:
         self._device = device
         self._form: Form
         self._form, self._host = settle(plan, device)
+        binaries = binaries or Binaries(given=plan.binaries, folder=programs_root())
+        with self._host.compiled(binaries):
+            self._place(plan)
+        self.programs = binaries.report()
+        """Where its programs came from, and why compiled ones were not used."""
+
+    def _place(self, plan: NetworkPlan) -> None:
+        """Memory and launches are there, and every kernel has run once."""
         held = self._held = allocate(plan, self._host)
         bind = self._bind = make_program(self._form, plan, held.placement, self._host)
         loaded = self._loaded = Loaded(plan, self._host)
@@ -171,9 +189,15 @@ class Module:
         return Session(self._loaded, self._bind, self._held, sizes)
 
     @classmethod
-    def load(cls, path: Path | str, device: Device | str | None = None) -> "Module":
+    def load(
+        cls,
+        path: Path | str,
+        device: Device | str | None = None,
+        binaries: Binaries | None = None,
+    ) -> "Module":
         """The bundle at `path` (folder or zip) on that device, or on the kind it was tuned for.
 
+        `binaries` are as `Module` takes them.
         Warns with BundleWarning if it was tuned for another device.
         Raises: RecordError if the bundle is damaged. InputError if there is no such device.
         """
@@ -181,7 +205,7 @@ class Module:
             if device is None or isinstance(device, str):
                 device = open_device(device or plan.device.name)
             warn_if_foreign(plan, device.spec)
-            return cls(plan, device, verified=True)
+            return cls(plan, device, verified=True, binaries=binaries)
 
     @property
     def inputs(self) -> dict[str, TensorType]:

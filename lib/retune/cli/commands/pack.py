@@ -1,6 +1,7 @@
 """`retune pack`: a bundle as one file, to be copied to where it runs."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -21,7 +22,27 @@ Sign = Annotated[
 ]
 
 
-def pack(folder: Folder, file: File, sign: Sign = None) -> None:
+WithBinaries = Annotated[
+    bool,
+    typer.Option(
+        "--with-binaries",
+        help="Add the programs, compiled for the device here, so that loading compiles nothing. "
+        "Other devices and drivers compile the source.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Device to compile for. Default: the one that it was tuned for."),
+]
+
+
+def pack(
+    folder: Folder,
+    file: File,
+    sign: Sign = None,
+    with_binaries: WithBinaries = False,
+    device: Device = None,
+) -> None:
     """Write a bundle as one zip file.
 
     All commands and `Module.load` take it in its place.
@@ -32,8 +53,40 @@ def pack(folder: Folder, file: File, sign: Sign = None) -> None:
     if file.suffix != ".zip":
         raise InputError(f"{file}: expected a name that ends with .zip")
     check_file("output", file)
+    if device and not with_binaries:
+        raise InputError(f"--device {device}: expected --with-binaries beside it")
+    from retune.bundle.trust import digest_of
+
+    with TemporaryDirectory() as work:
+        if with_binaries:
+            folder = _with_binaries(folder, Path(work) / "bundle", device)
+        _write(folder, file, sign)
+    print_line(f"{file}: {file.stat().st_size / 1e6:,.1f} MB, digest {digest_of(file)}")
+
+
+def _write(folder: Path, file: Path, sign: Path | None) -> None:
     from retune.bundle.format import pack_zip
-    from retune.bundle.trust import digest_of, signature_of
+    from retune.bundle.trust import signature_of
 
     pack_zip(folder, file, signature_of(folder, sign) if sign else None)
-    print_line(f"{file}: {file.stat().st_size / 1e6:,.1f} MB, digest {digest_of(file)}")
+
+
+def _with_binaries(folder: Path, copy: Path, device: str | None) -> Path:
+    """The bundle, loaded on the device, with the programs of that.
+
+    Raises: InputError if the driver gives none.
+    """
+    from retune.bundle.format import add_binaries
+    from retune.bundle.runtime.module import Module
+    from retune.device.opencl.binaries import Binaries
+
+    binaries = Binaries()
+    module = Module.load(folder, device, binaries)
+    if not binaries.kept:
+        raise InputError(
+            f"--with-binaries: expected compiled programs from {module.device.spec.name}, got "
+            "none; its driver has none to give, pack the bundle without"
+        )
+    size = sum(map(len, binaries.kept.values()))
+    print_line(f"compiled for {module.device.spec.fingerprint}: {size / 1e6:,.1f} MB")
+    return add_binaries(folder.resolve(), copy, binaries.kept)

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,6 +106,15 @@ def summary_row(name: str, array: "np.ndarray") -> dict[str, Any]:
     return row
 
 
+_DAMAGED = (
+    *(OSError, EOFError, KeyError, MemoryError, NotImplementedError, OverflowError, RuntimeError),
+    *(SyntaxError, TypeError, zipfile.BadZipFile, zlib.error),
+)
+"""What numpy and zipfile raise for a file whose bytes were changed."""
+_LONGEST_REASON = 200
+"""Characters; what they say may hold bytes of the file."""
+
+
 def read_inputs(given: Sequence[str], names: Sequence[str]) -> "dict[str, np.ndarray]":
     """The arrays of the files that --input names, for inputs of these names.
 
@@ -155,8 +165,9 @@ def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     except (FileNotFoundError, IsADirectoryError):
         got = "a folder" if path.is_dir() else "no file"
         raise InputError(f"--input {path}: expected an .npz or .npy file, got {got}") from None
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"--input {path}: expected a whole .npz or .npy file: {error}") from None
+    except _DAMAGED as error:
+        why = ascii(str(error))[1:-1][:_LONGEST_REASON]
+        raise InputError(f"--input {path}: expected a whole .npz or .npy file: {why}") from None
     except ValueError:
         raise InputError(
             f"--input {path}: expected arrays of numbers, got pickled objects, which are not read"

@@ -104,7 +104,7 @@ def whole_vectors(program: Program) -> Program:
     if not needed:
         return program
     open_ = {term: n for term, n in needed.items() if reach(evaluate_int(term.b))[0] < n}
-    if open_ and not _works_together(program.body):
+    if open_ and not works_together(program.body):
         program = _with_copy_for_few(program, open_)
     else:
         filled = [evaluate_int(term.b) >= n for term, n in needed.items()]
@@ -112,7 +112,7 @@ def whole_vectors(program: Program) -> Program:
     return simplify_indices(program)
 
 
-def _works_together(body: Stmt) -> bool:
+def works_together(body: Stmt) -> bool:
     """Whether items of a group share memory, or wait for each other."""
     bound = any(loop.kind.startswith("local") for loop in loops(body))
     return bound or inside(body).waits or any(b.buffer.scope == "local" for b in blocks(body))
@@ -139,8 +139,8 @@ def _with_copy_for_few(program: Program, needed: Mapping[Binary, int]) -> Progra
         usual = map_exprs(stmt, settled)
         return Seq(
             (
-                For(Var(FEW), const(1), _guarded(few, short), notes=((FEW, 1),)),
-                For(Var("usual"), const(1), _guarded(usual, enough)),
+                copy_of(guarded(few, short), FEW, notes=((FEW, 1),)),
+                copy_of(guarded(usual, enough), "usual"),
             )
         )
 
@@ -169,7 +169,15 @@ class Settling(Rewriter):
                 return expr
 
 
-def _guarded(stmt: Stmt, condition: Expr) -> Stmt:
+def copy_of(stmt: Stmt, mark: str, notes: tuple[tuple[str, str | int], ...] = ()) -> For:
+    """The statement as a copy of a nest: inside a loop of one iteration, of a name that no size
+    has."""
+    return For(Var(f"copy.{mark}"), const(1), stmt, notes=notes)
+
+
+def guarded(stmt: Stmt, condition: Expr) -> Stmt:
+    """The statement, whose blocks keep to the condition as well."""
+
     def rule(node: Stmt) -> Stmt | None:
         if not isinstance(node, Block):
             return None

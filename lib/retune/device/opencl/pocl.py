@@ -8,6 +8,7 @@ device. Neither imports pyopencl: they work on the environment and on a device's
 import ctypes
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
@@ -111,14 +112,23 @@ def repair_processor(device_address: int, given: str, name: str, maps: Path = _M
 
 
 def _readable_ranges(maps: Path) -> list[tuple[int, int]]:
+    """From and to which address memory is readable, the lowest first; neighbours are joined."""
     ranges: list[tuple[int, int]] = []
     for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
         span, permissions = line.split()[:2]
         if permissions.startswith("r"):
             low, _, high = span.partition("-")
             ranges.append((int(low, 16), int(high, 16)))
-    return ranges
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if joined and low <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return joined
 
 
 def _is_readable(address: int, size: int, ranges: list[tuple[int, int]]) -> bool:
-    return any(low <= address <= high - size for low, high in ranges)
+    """Whether the bytes lie in one of the sorted ranges."""
+    at = bisect_right(ranges, address, key=lambda item: item[0]) - 1
+    return at >= 0 and address <= ranges[at][1] - size

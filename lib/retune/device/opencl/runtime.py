@@ -23,7 +23,8 @@ from retune.core.dtypes import DType, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
-from retune.device.opencl import declarations, holding, pages
+from retune.device.opencl import declarations, holding, host, pages
+from retune.device.opencl.binaries import Binaries, key_of
 from retune.device.opencl.catalogue import find_device, find_in_caller, opencl
 from retune.device.opencl.images import image_handle
 from retune.device.opencl.permissions import require_registers
@@ -120,6 +121,8 @@ class Device:
             self._context = _context(handle)
             self._queue = self._cl.CommandQueue(self._context)
         self._profiled: Any = None
+        self._binaries: Binaries | None = None
+        self._fresh: dict[str, Any] = {}
         self._header = declarations.find_header() if spec.driver == declarations.DRIVER else None
 
     @functools.cached_property
@@ -151,7 +154,55 @@ class Device:
         candidates share is compiled once if it is a text of its own. Some drivers compile a kernel
         only at its first launch. Raises: BuildFailed with the compiler's log.
         """
-        return BuiltProgram(tuple(self._compile(text, options) for text in texts))
+        return BuiltProgram(tuple(self._program(text, options) for text in texts))
+
+    @contextlib.contextmanager
+    def compiled(self, binaries: Binaries) -> Generator[None]:
+        """Programs that are built in this context come from `binaries`, where it has them.
+
+        It keeps the others once the context ends well, with all kernels that were launched.
+        """
+        self._binaries, self._fresh = binaries, {}
+        try:
+            yield
+            for key, program in self._fresh.items():
+                with contextlib.suppress(self._cl.Error):  # a driver may have no binaries
+                    (binary,) = program.get_info(self._cl.program_info.BINARIES)
+                    binaries.keep(key, bytes(binary))
+        finally:
+            self._binaries, self._fresh = None, {}
+
+    def _program(self, text: str, options: Sequence[str]) -> Any:
+        """The program, compiled before or now."""
+        if self._binaries is None:
+            return self._compile(text, options)
+        key = key_of(text, options, *self._identity)
+        program, origin = self._from_binary(self._binaries, key), "source"
+        if program is not None:
+            program, origin = program
+        else:
+            program = self._compile(text, options)
+        self._binaries.use(key, origin)
+        self._fresh[key] = program
+        return program
+
+    def _from_binary(self, binaries: Binaries, key: str) -> tuple[Any, str] | None:
+        """A program from one of its compiled forms, and from where it is; None if none will do."""
+        for origin, binary in binaries.candidates(key):
+            try:
+                program = self._cl.Program(self._context, self._context.devices, [binary])
+                return program.build(cache_dir=False), origin
+            except self._cl.Error as error:
+                binaries.refuse(origin, str(error).splitlines()[0])
+        return None
+
+    @functools.cached_property
+    def _identity(self) -> tuple[str, ...]:
+        """What a compiled program depends on besides its text."""
+        (device,) = self._context.devices
+        of_platform = device.platform.name, device.platform.version
+        processor = host.describe() if self.spec.device_class == "cpu" else ""
+        return *of_platform, device.name, device.driver_version, device.version, processor
 
     def _compile(self, text: str, options: Sequence[str]) -> Any:
         if self._header is not None:
@@ -194,8 +245,11 @@ class Device:
         """A buffer of that many elements with random contents by type (no NaN, no denormals)."""
         return self.upload(random_array(TensorType((max(1, elements),), DType(dtype)), seed=seed))
 
-    def allocate(self, size_bytes: int) -> DeviceMemory:
-        """A buffer of zeros; a CPU has large ones in large pages."""
+    def allocate(self, size_bytes: int, *, written: bool = False) -> DeviceMemory:
+        """A buffer of zeros; a CPU has large ones in large pages.
+
+        Its pages are there before the first run, unless the caller says that all is `written` then.
+        """
         size, flags = max(1, size_bytes), self._cl.mem_flags.READ_WRITE
         with _refusals(f"allocation of {size} bytes"):
             if self.spec.device_class == "cpu" and size >= pages.HUGE_BYTES:
@@ -203,7 +257,8 @@ class Device:
                 handle = self._cl.Buffer(
                     self._context, flags | self._cl.mem_flags.USE_HOST_PTR, hostbuf=array
                 )
-                array.fill(0)  # every page is there before the first run
+                if not written:
+                    array.fill(0)
                 return DeviceMemory(handle, size)
             if self._has_pointers:
                 return self._allocate_pointer(size)

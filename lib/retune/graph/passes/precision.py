@@ -25,6 +25,8 @@ from retune.ops.registry import SEVERAL_OUTPUTS
 
 PRODUCTS = ("conv2d", "conv3d", "conv_transpose", "depthwise_conv2d", "dense", "matmul")
 """Ops whose operands are both stored in 16 bits: instructions multiply such."""
+_OF_ONE_RESULT = "depthwise_conv2d"
+"""The product whose operands serve one channel each: no matrix instruction multiplies them."""
 _STATISTICS = (
     *("reduce_mean", "reduce_sum", "reduce_prod", "cumulative_sum", "cumulative_product"),
     *("fold_rows", "leaf_sums", "batch_norm"),
@@ -69,7 +71,8 @@ def in_precision(graph: Graph, precision: Precision) -> Graph:
         graph = _Stored(graph, precision).finish()
     if precision.operands is None:
         return graph
-    read = {n.outputs[0] for n in layers(graph) if n.op in PRODUCTS} - {*precision.kept}
+    shared = (n for n in layers(graph) if n.op in PRODUCTS and n.op != _OF_ONE_RESULT)
+    read = {n.outputs[0] for n in shared} - {*precision.kept}
     nodes = (
         replace(node, attrs={**node.attrs, "operands": precision.operands})
         if node.outputs[0] in read

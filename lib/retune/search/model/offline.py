@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,6 +38,11 @@ from retune.search.model.registry import (
     stored_model,
     write_model,
 )
+from retune.search.model.replayed import COLUMNS as REPLAYED
+from retune.search.model.replayed import refeaturised
+
+if TYPE_CHECKING:
+    from retune.records import Table
 
 _FOLDS = 5
 """Networks are held out in this many turns at most."""
@@ -86,24 +92,12 @@ class Rows:
 
 
 def load_rows(store: RecordStore) -> Rows:
-    """Every right or failed candidate that was recorded with today's features.
+    """Every right or failed candidate that was recorded with today's features, or replays.
 
     Networks are told apart by the model that a record names; in a store of one network, its tasks
     are.
     """
-    frame = store.scan(
-        {"feature_set": VERSION},
-        [
-            *COST_COLUMNS,
-            "record_id",
-            "model",
-            "task_key",
-            "device",
-            "conditions",
-            "features",
-            "timestamp",
-        ],
-    )
+    frame = _featured(store)
     frame = frame.loc[~frame["status"].isin(["skipped", "timeout", "crash"]).to_numpy(bool)]
     known = frame["conditions"].to_numpy(object, na_value=None)
     places = (one or device for one, device in zip(known, frame["device"], strict=True))
@@ -116,6 +110,26 @@ def load_rows(store: RecordStore) -> Rows:
     features = np.array(frame["features"].to_list(), np.float32).reshape(-1, len(COLUMN))
     ids, stamps = frame["record_id"].to_numpy(str), frame["timestamp"].to_numpy("datetime64[us]")
     return Rows(features, costs, task, network, ids, stamps)
+
+
+def _featured(store: RecordStore) -> "Table":
+    """The rows of searches, with today's features: as recorded, or computed again."""
+    about = ["record_id", "model", "task_key", "device", "conditions", "timestamp"]
+    columns = [*COST_COLUMNS, *about, "features", "feature_set"]
+    versions = set(store.scan(None, ["feature_set"])["feature_set"].dropna()) - {""}
+    if versions <= {VERSION}:
+        return store.scan({"feature_set": VERSION}, columns)
+    columns = list(dict.fromkeys([*columns, *REPLAYED]))
+    frame = store.scan({"feature_set": sorted(versions)}, columns)
+    old = (frame["feature_set"] != VERSION).to_numpy(bool)
+    features = np.empty(len(frame), object)
+    features[~old] = frame["features"].to_numpy(object)[~old]
+    for place, row in zip(
+        np.flatnonzero(old), refeaturised(store.root, frame.loc[old]), strict=True
+    ):
+        features[place] = row if np.isfinite(row).all() else None
+    frame["features"] = features
+    return frame.loc[frame["features"].notna()]
 
 
 def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
@@ -181,8 +195,8 @@ def _train(rows: Rows, seed: int, name: str = "", loss: Loss = LOSS) -> OfflineM
 
 
 def check_trainable(store: RecordStore) -> None:
-    """Holds after the call: the store has records with today's features. Raises: InputError."""
-    if store.scan({"feature_set": VERSION}, ["record_id"]).empty:
+    """Holds after the call: the store has records with features. Raises: InputError."""
+    if not set(store.scan(None, ["feature_set"])["feature_set"].dropna()) - {""}:
         raise _nothing_known(store)
 
 

@@ -8,20 +8,24 @@ elements' types. Read `BlockNest`; `Accesses` says what the block reads.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import TypeGuard
 
 import numpy as np
 
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Match, intrinsic, match
 from retune.ir.evaluate import Formulas
-from retune.ir.expr import Binary, Buffer, Expr, Var, ceildiv, conjuncts, const, size_variables
+from retune.ir.expr import Binary, Buffer, Expr, Var, conjuncts, const, size_variables, walk
 from retune.ir.simplify import affine, simplify
-from retune.ir.stmt import For, blocks, is_compile_time
+from retune.ir.stmt import For, blocks, expressions, is_compile_time
 from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.space import Sketch
 from retune.targets.tiling import LANE, PACK, REGISTER, VIRTUAL, Level
 
 Array = np.ndarray
+
+_LEAST_TILE, _PARTS = 4, 3
+"""Of which lowering makes short ones, and of how many parts: `codegen.passes.last_tiles`."""
 
 
 def on(loops: Iterable[For], *levels: Level) -> list[For]:
@@ -41,6 +45,21 @@ def moving(operand: AffineAccess, loops: Iterable[For]) -> list[For]:
     return [loop for loop in loops if loop.var in operand.moving]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """An extent that depends on sizes, and the tiles that loops come to. Rows of numbers."""
+
+    extent: int
+    length: int
+    """Of a tile."""
+    covered: int
+    """Tiles: those inside the extent, and others that a guard skips."""
+    moved: bool
+    """Whether tiles that would end behind the extent are moved back."""
+    counting: frozenset[Var]
+    """The loops that say which tile it is."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BlockNest:
     """One block with the loops around it. Rows are places of values in `numbers`."""
@@ -57,8 +76,8 @@ class BlockNest:
     broadcasts: Sequence[Sequence[tuple[int, int]]]
     """For each read of one number for all lanes: the loops that write it out, by the rows of their
     copies, and of the bytes between what two neighbouring copies read, 0 where that varies."""
-    tails: Sequence[tuple[int, int]] = ()
-    """Rows of how many tiles guards let through along an axis, and how many loops come to."""
+    tails: Sequence["Tail"] = ()
+    """Of extents that guards keep it to."""
     numbers: Array = field(default_factory=lambda: np.empty((0, 0)))
     """Of all candidates. float64 [rows, n]"""
 
@@ -110,10 +129,38 @@ class BlockNest:
     @cached_property
     def work(self) -> Array:
         """Iterations of the block, without those past the end of an extent that sizes state."""
-        total = self.size(self.loops)
-        for inside, covered in self.tails:
-            total = total * np.minimum(1.0, self.numbers[inside] / self.numbers[covered])
+        return self.size(self.loops) * self.inside(self.loops)
+
+    def inside(self, loops: Iterable[For]) -> Array:
+        """The part of these loops' iterations that guards let through, on the average."""
+        own, total = {loop.var for loop in loops}, self.one
+        for tail in self.tails:
+            if tail.counting & own:
+                total = total * np.minimum(1.0, self._share(tail))
         return total
+
+    def _share(self, tail: "Tail") -> Array:
+        """The part of what loops come to along an axis that is inside the extent: whole tiles."""
+        tiles = np.ceil(self.numbers[tail.extent] / self.numbers[tail.length])
+        return tiles / self.numbers[tail.covered]
+
+    @cached_property
+    def short_tiles(self) -> tuple[Array, Array]:
+        """The part of its tiles that are short ones, and how long these are as a part of a whole.
+
+        They are the last ones along the axis with most of a tile: `codegen.passes.last_tiles`.
+        """
+        part, short = 0.0 * self.one, self.one
+        lengths = [self.numbers[tail.length] for tail in self.tails if tail.moved]
+        for tail, length in zip((t for t in self.tails if t.moved), lengths, strict=True):
+            extent = self.numbers[tail.extent]
+            last = (extent - 1.0) % length  # row of the last tile that is inside
+            own = np.ceil(length * (np.floor(_PARTS * last / length) + 1.0) / _PARTS)
+            is_last = (length >= _LEAST_TILE) & (length == np.maximum.reduce(lengths))
+            is_short = is_last & (own < length)
+            part = np.where(is_short, 1.0 / np.ceil(extent / length), part)
+            short = np.where(is_short, own / length, short)
+        return part, short
 
     @cached_property
     def copies(self) -> list[For]:
@@ -188,15 +235,15 @@ def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> Blo
             for o in stage.operands
             if o.scope == "global" and not moving(o, on(stage.loops, LANE))
         ],
-        tails=[(row(inside), row(covered)) for inside, covered in _tails(stage)],
+        tails=list(_tails(stage, formulas)),
     )
 
 
-def _tails(stage: Accesses) -> Iterable[tuple[Expr, Expr]]:
-    """Of each extent to which a guard keeps the block: the tiles inside it, and those that loops
-    come to. Tiles are what is written out: it is done whole, or not at all."""
+def _tails(stage: Accesses, formulas: Formulas) -> Iterable[Tail]:
+    """Of each extent to which a guard keeps the block. Tiles are what is written out."""
     written = [loop.var for loop in on(stage.loops, REGISTER, LANE)]
-    found: dict[frozenset[Var], tuple[Expr, Expr]] = {}
+    starts = {n.a for e in expressions(stage.block) for n in walk(e) if _is_least(n)}
+    found: dict[frozenset[Var], Tail] = {}
     for term in conjuncts(stage.block.guard):
         if not isinstance(term, Binary) or term.op != "lt" or not size_variables(term.b):
             continue
@@ -207,6 +254,16 @@ def _tails(stage: Accesses) -> Iterable[tuple[Expr, Expr]]:
         covered: Expr = const(1)
         for loop in counting:
             covered = covered * loop.extent
-        inside = ceildiv(term.b, split[0][counting[-1].var])
-        found[frozenset(loop.var for loop in counting)] = inside, covered
+        own = frozenset(loop.var for loop in counting)
+        found[own] = Tail(
+            extent=formulas.row(term.b),
+            length=formulas.row(split[0][counting[-1].var]),
+            covered=formulas.row(covered),
+            moved=term.a in starts,
+            counting=own,
+        )
     return found.values()
+
+
+def _is_least(expr: Expr) -> TypeGuard[Binary]:
+    return isinstance(expr, Binary) and expr.op == "min"

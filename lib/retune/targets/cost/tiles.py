@@ -20,7 +20,11 @@ def tile_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     tile = nest.size(written)
     steps = nest.work / nest.lanes / nest.packs / tile * (1.0 + core.start_steps / depth)
     steps = steps * (1.0 + core.entry_steps / nest.size(off(reduce, PACK)[-1:]))
-    cycles = steps * _step_cycles(nest, tile, *_loads(nest), spec, core)
+    pixels, rows = _loads(nest)
+    part, size = nest.short_tiles
+    whole = _step_cycles(nest, tile, pixels, rows, spec, core)
+    short = _step_cycles(nest, size * tile, size * pixels, rows, spec, core) if part.any() else 0.0
+    cycles = steps * ((1.0 - part) * whole + part * short)
     return cycles * core.handed_over if nest.handed_over else cycles
 
 
@@ -108,7 +112,8 @@ def _constant_cycles(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, c
         beyond = nest.footprint(operand, nest.loops) > spec.l2_bytes
         first = np.where(beyond, core.stream, core.far)
         again = np.where(2.0 * tile > spec.l1_bytes, core.far, core.near)
-    tiles = nest.repeats(operand, on(nest.accesses.results, BLOCK))
+    around = [n for n in on(nest.accesses.results, BLOCK) if n.var not in operand.moving]
+    tiles = np.maximum(1.0, nest.size(around) * nest.inside(around))
     return (first + (tiles - 1.0) * again) / tiles
 
 

