@@ -22,11 +22,13 @@ from retune.bundle.variants import join_plans
 from retune.bundle.verify.compare import TOLERANCE
 from retune.bundle.verify.sequences import verify_calls
 from retune.core.dims import Size, assuming, dim_of
+from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError, VerifyError
 from retune.core.states import State, states_among
 from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.precision import Precision
 from retune.graph.passes.states import with_states
 from retune.search.extract import extract
 from tests.device.c_programs import build, loader
@@ -220,6 +222,16 @@ def _words(rng: np.random.Generator, batch: int, count: int) -> np.ndarray:
     return rng.integers(0, WORDS, (batch, count))
 
 
+def test_caches_stay_in_float32_where_the_rest_does_not(decoder: onnx.ModelProto) -> None:
+    shapes = {"batch": (1,), "seq": (1,), "past": (7,)}
+    graph = with_states(import_model(decoder, shapes), ())
+    made = optimise(graph, precision=Precision(stored=BFLOAT16, own=frozenset({BFLOAT16})))
+    made.verify()
+    grown = {name for node in made.nodes if node.op == "append" for name in node.outputs}
+    assert len(grown) == len(CACHES)
+    assert not any(node.op == "cast" and grown & {*node.inputs} for node in made.nodes)
+
+
 def test_nothing_copies_a_cache(decoder_plan: NetworkPlan) -> None:
     caches = {state.input for state in decoder_plan.states}
     assert len(caches) == len(CACHES)
@@ -227,9 +239,14 @@ def test_nothing_copies_a_cache(decoder_plan: NetworkPlan) -> None:
 
 
 def test_two_decoders_in_turns_until_their_caches_are_full(
-    decoder_module: Module, decoder: onnx.ModelProto, rng: np.random.Generator
+    decoder_module: Module,
+    decoder: onnx.ModelProto,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pairs = [(decoder_module.session(), _Cached(decoder, b), b) for b in (2, 1)]
+    for name in ("build", "allocate", "allocate_shared", "upload"):
+        monkeypatch.setattr(Device, name, None)
     for count in (4, 1, 2, 1):
         for session, oracle, batch in pairs:
             ids = _words(rng, batch, count)
