@@ -7,7 +7,7 @@ others. Whatever is left open is asked for once, for all inputs.
 
 import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import onnx
@@ -16,6 +16,7 @@ from retune.core.dims import SizeValues, at, dim_of, fixed_value, is_fixed, leas
 from retune.core.dtypes import INT32, DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
 from retune.core.ranges import Extents, Stated, is_open
+from retune.core.states import states_among
 from retune.proto.file import element_type
 
 Shapes = Mapping[str, Sequence[int]]
@@ -63,6 +64,15 @@ class OpenInputs:
     extents: tuple[Extents, ...] = ()
     """The sizes, in the order of their names."""
 
+    def tuned_once(self, names: Collection[str]) -> "OpenInputs":
+        """The same, with a single value to tune for of the sizes of these names: a middle one."""
+        extents = tuple(
+            replace(each, tuned=((middle, 1.0),)) if each.size.name in names else each
+            for each in self.extents
+            for middle in [each.size.values[len(each.size.values) // 2]]
+        )
+        return replace(self, extents=extents)
+
     def at(self, values: SizeValues) -> "OpenInputs":
         """The same for these sizes, numbers or Dims."""
         return OpenInputs(_at(self.shapes, values), _at(self.values, values))
@@ -107,6 +117,20 @@ def open_inputs(
             for number, each in enumerate(own)
         )
     return OpenInputs(found, stated, sizes.ordered)
+
+
+def lengths_of_states(graph: onnx.GraphProto, stated: Sequence[str]) -> set[str]:
+    """The symbols that are lengths of states: those of their inputs along axes on which the outputs
+    are longer, as far as the file says.
+
+    All lengths pass in a session, and work is proportional to them.
+    """
+    inputs, outputs = ({e.name: _dims(e) for e in part} for part in (graph.input, graph.output))
+    found: set[str] = set()
+    for state, _ in states_among(stated, [*inputs], [*outputs]):
+        pairs = zip(inputs[state.input], outputs[state.output], strict=False)
+        found |= {a for a, b in pairs if isinstance(a, str) and a != b} - {_UNNAMED}
+    return found
 
 
 class _Sizes:
