@@ -27,7 +27,7 @@ from retune.targets.cpu.dots import Dots, dot_products, schedule_dots
 from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
-from retune.targets.cpu.partial import PartialSums, schedule_partial_sums, total_of
+from retune.targets.cpu.partial import PartialSums, schedule_partial_sums
 from retune.targets.cpu.rows import RowReduction, row_structure, schedule_row_program, schedule_rows
 from retune.targets.cpu.tile import RegisterTile, lay_out_columns, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
@@ -40,6 +40,7 @@ from retune.targets.fusion import (
     padding_of,
 )
 from retune.targets.instructions import find_instruction
+from retune.targets.partial_sums import total_of
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Structure = (
