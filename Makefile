@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check quick-tests lint format setup clean
+.PHONY: help run test test-slow check quick-tests lint format docs setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ format: $(VENV)/.dev ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
+docs: $(VENV)/.docs ## The documentation as a site, in artifacts/site; broken links are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "artifacts/site/index.html"
+
 setup: $(VENV)/.dev ## Only create the environment, with the developer's tools
 
 clean: ## Remove the environment and caches; outputs in artifacts/ stay
@@ -64,6 +68,11 @@ $(BIN)/python:
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "Installing retune into $(VENV) (once, one to two minutes) ..."
 	@$(BIN)/python -m pip install -qq --editable '.[nightly,peers]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	@echo "Installing retune and what builds its pages into $(VENV) (once) ..."
+	@$(BIN)/python -m pip install -qq --editable '.[nightly,docs]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

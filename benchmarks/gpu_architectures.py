@@ -10,8 +10,8 @@ that stay where the device has that, and PyTorch's kernels (float32 without TF32
 layouts) replayed from a graph of launches. With `--layers N` also its kernels one by one, and so
 many of the heaviest. At the end come geometric means: of launches, and of the faster form.
 
-`--precision float16` stores values in that type, and has PyTorch compute in it; `--batch 16` takes
-so many inputs at once.
+`--precision float16` stores values in that type, and has PyTorch compute in it; `tf32` has both
+multiply by instructions of TF32; `--batch 16` takes so many inputs at once.
 """
 
 import json
@@ -40,13 +40,13 @@ from retune.bundle.verify.compare import Verification, tolerance_of, verify
 from retune.bundle.verify.peers import open_peer
 from retune.bundle.verify.rounding import RoundingModel
 from retune.core.config import cache_root
-from retune.core.dtypes import DType
+from retune.core.dtypes import TF32
 from retune.device.opening import open_device
-from retune.graph.passes.precision import Precision
+from retune.pipeline.precision import precision_named
 
 Found = dict[str, Any]
-PRECISIONS = ("float32", "float16", "bfloat16")
-"""Types between kernels, as torch calls them too."""
+PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+"""Types between kernels, as torch calls them too; `tf32`: float32, whose products are of TF32."""
 
 
 def prepare(name: str, options: Namespace) -> Found:
@@ -58,7 +58,7 @@ def prepare(name: str, options: Namespace) -> Found:
         if not model.is_file():
             export(architecture, architecture.exporters[0], model)
         opened = open_device(options.device)
-        precision = Precision(own=opened.spec.stored, stored=DType(options.precision))
+        precision = precision_named(options.precision, opened.spec)
         network = import_network(str(model), precision=precision).network
         plan = build_plan(network, {}, opened.spec, model_key=name, notes={})
         write_bundle(plan, bundle)
@@ -110,7 +110,7 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
     for form in forms_here(plan, device):
         module = Module(replace(plan, form=form), device)
         feeds = module.random_inputs
-        allowed = tolerance_of(plan)
+        allowed = max(tolerance_of(plan), 5 * TF32.tolerance * (options.precision == TF32))
         checks.append(verify(module, peer, feeds, samples=1, tolerance=allowed, rounding=rounding))
         if form == "queued" and options.layers:
             layers = layer_times(module)
@@ -129,7 +129,8 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
 def torch_ms(architecture: Architecture, precision: str) -> float:
     """Milliseconds of PyTorch's kernels in the faster layout, from a graph of launches."""
     torch: Any = import_module("torch")
-    example, dtype = architecture.make(), getattr(torch, precision)
+    example, stored = architecture.make(), "float32" if precision == TF32 else precision
+    dtype = getattr(torch, stored)
     model: Any = runnable(example.model.eval(), example.call).cuda().to(dtype)
     inputs = [x.cuda().to(dtype) if x.is_floating_point() else x.cuda() for x in example.inputs]
     images = all(data.ndim == 4 for data in inputs)
@@ -183,7 +184,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    use_float32()
+    use_float32(tf32=options.precision == TF32)
     wanted = chosen(options.architectures)
     prepared = prepare_all(wanted, options)
     ratios: dict[str, list[float]] = {"launches": [], "the faster form": []}

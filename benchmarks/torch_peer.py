@@ -27,12 +27,13 @@ ROUNDS = 20
 _WARMUPS = 3
 
 
-def use_float32() -> None:
-    """Makes PyTorch, where there is one, compute in float32 proper, by its fastest algorithms."""
+def use_float32(*, tf32: bool = False) -> None:
+    """Makes PyTorch, where there is one, compute in float32 proper, by its fastest algorithms; with
+    `tf32`, products are of that."""
     if find_spec("torch") is None:
         return
     torch = _torch()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
 
 

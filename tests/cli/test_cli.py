@@ -29,7 +29,19 @@ from tests.support.store import record
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PATH": "/usr/bin:/bin"}
 COMMANDS = (
-    *("devices", "tasks", "ops", "tune", "resume", "run", "bench", "verify", "pack", "export"),
+    *(
+        "devices",
+        "tasks",
+        "ops",
+        "tune",
+        "build",
+        "resume",
+        "run",
+        "bench",
+        "verify",
+        "pack",
+        "export",
+    ),
     "plan",
     *("records", "model", "nightly", "farm", "versions", "rollback"),
 )

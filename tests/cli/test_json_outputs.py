@@ -18,6 +18,7 @@ import retune.search.layout.search as searches
 from retune.bundle.format import write_bundle
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import Benchmark, Timing
+from retune.bundle.versions import Version
 from retune.cli.commands import model as model_command
 from retune.cli.commands import verify as verify_command
 from retune.cli.main import run_command
@@ -148,6 +149,13 @@ def a_farm(folder: Path, patch: Patch) -> list[str]:
     return ["devices", "--scheduler", "tcp://localhost:1"]
 
 
+def built(folder: Path, patch: Patch) -> list[str]:
+    version = Version(model_key="m", target="t", program="p", verdict="ordered", complete=True)
+    patch.setattr("retune.pipeline.lock.read_lock", lambda _: None)
+    patch.setattr("retune.pipeline.lock.build_locked", lambda *_: version)
+    return ["build", "zoo:mlp", "--locked", "retune.lock", "--out", str(folder)]
+
+
 def tuned(folder: Path, patch: Patch) -> list[str]:
     module = types.ModuleType("retune.pipeline.chain")
     module.run_chain = lambda *_: result(folder)  # type: ignore[attr-defined]
@@ -215,6 +223,7 @@ def a_night(folder: Path, patch: Patch) -> list[str]:
 
 CASES: dict[str, Prepare] = {
     "bench": lambda folder, patch: ["bench", bundle(folder, patch), "--profile"],
+    "build": built,
     "devices": lambda folder, patch: ["devices"],
     "devices --profiles": lambda folder, patch: ["devices", "--profiles"],
     "devices --scheduler": a_farm,

@@ -26,8 +26,23 @@ def run(name: str, trials: int, records: Path) -> str:
     return done.stdout
 
 
+def test_tune_and_run(store: Path):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "01_tune_and_run.py"), "2", str(store / "out")],
+        env={**os.environ, "RETUNE_RECORDS": str(store)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    classes = re.search(r"class (\d+), the same as outputs\[0\]: (\d+)", done.stdout)
+    assert classes is not None and classes[1] == classes[2]
+    difference = re.search(r"largest difference from onnxruntime: (\S+)", done.stdout)
+    assert difference is not None and float(difference[1]) < 1e-5
+
+
 def test_stochastic_matmul(store: Path):
-    text = run("stochastic_matmul.py", 3, store)
+    text = run("03_write_a_schedule.py", 3, store)
     attempts = re.search(r"five random attempts: (.*) us", text)
     assert attempts is not None and len(attempts[1].split(", ")) == 5
     assert "s.sample_perfect_tile(loop='C.i', parts=4" in text
@@ -38,7 +53,7 @@ def test_stochastic_matmul(store: Path):
 
 
 def test_mlp_replace_one(store: Path):
-    text = run("mlp_replace_one.py", 2, store)
+    text = run("02_replace_one_layer.py", 2, store)
     assert re.search(r"before +[\d.]+ us a run\nafter +[\d.]+ us a run", text)
     before, after = re.findall(r"class (\d+)", text)
     assert before == after

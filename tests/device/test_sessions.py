@@ -22,11 +22,13 @@ from retune.bundle.variants import join_plans
 from retune.bundle.verify.compare import TOLERANCE
 from retune.bundle.verify.sequences import verify_calls
 from retune.core.dims import Size, assuming, dim_of
+from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError, VerifyError
 from retune.core.states import State, states_among
 from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.precision import Precision
 from retune.graph.passes.states import with_states
 from retune.search.extract import extract
 from tests.device.c_programs import build, loader
@@ -220,6 +222,16 @@ def _words(rng: np.random.Generator, batch: int, count: int) -> np.ndarray:
     return rng.integers(0, WORDS, (batch, count))
 
 
+def test_caches_stay_in_float32_where_the_rest_does_not(decoder: onnx.ModelProto) -> None:
+    shapes = {"batch": (1,), "seq": (1,), "past": (7,)}
+    graph = with_states(import_model(decoder, shapes), ())
+    made = optimise(graph, precision=Precision(stored=BFLOAT16, own=frozenset({BFLOAT16})))
+    made.verify()
+    grown = {name for node in made.nodes if node.op == "append" for name in node.outputs}
+    assert len(grown) == len(CACHES)
+    assert not any(node.op == "cast" and grown & {*node.inputs} for node in made.nodes)
+
+
 def test_nothing_copies_a_cache(decoder_plan: NetworkPlan) -> None:
     caches = {state.input for state in decoder_plan.states}
     assert len(caches) == len(CACHES)
@@ -227,9 +239,14 @@ def test_nothing_copies_a_cache(decoder_plan: NetworkPlan) -> None:
 
 
 def test_two_decoders_in_turns_until_their_caches_are_full(
-    decoder_module: Module, decoder: onnx.ModelProto, rng: np.random.Generator
+    decoder_module: Module,
+    decoder: onnx.ModelProto,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pairs = [(decoder_module.session(), _Cached(decoder, b), b) for b in (2, 1)]
+    for name in ("build", "allocate", "allocate_shared", "upload"):
+        monkeypatch.setattr(Device, name, None)
     for count in (4, 1, 2, 1):
         for session, oracle, batch in pairs:
             ids = _words(rng, batch, count)
@@ -257,6 +274,30 @@ def test_calls_in_a_row_are_verified(decoder_module: Module, decoder: onnx.Model
     found = verify_calls(decoder_module, _Cached(decoder, 2), tolerance=TOLERANCE)
     assert found.passed
     assert len(found.outputs) == 1 + len(CACHES)
+
+
+def test_scores_of_one_query_read_keys_where_they_lie(opencl: Device) -> None:
+    model, past = cached_decoder(layers=1), Size("past", 0, 255)
+    with assuming({"past": 128}) as assumed:
+        shapes = {"batch": (1,), "seq": (1,), "past": (dim_of(past),)}
+        network = extract(optimise(with_states(import_model(model, shapes), ())))
+        plan = build_plan(network, {}, opencl.spec, model_key="one", notes={})
+        spaces = [t.space(opencl.spec) for t in network.tasks.values() if "multiply" in t.name]
+    assert [sketch.name for space in spaces for sketch in space.sketches] == ["cpu.v16.dots"]
+    assert not assumed.conditions
+    session, oracle = Module(join_plans([plan], [()]), opencl).session(), _Cached(model, 1)
+    oracle.states = {name: array for name, array in oracle.states.items() if "_0_" in name}
+    rng = np.random.default_rng(2)
+    for held in (0, 3, 63, 200):
+        states = {
+            name: rng.standard_normal((1, HEADS, held, WIDE)).astype(np.float32)
+            for name in oracle.states
+        }
+        session.reset(states)
+        ids = _words(rng, 1, 1)
+        found = session.run({"input_ids": ids})
+        wanted = oracle({"input_ids": ids, **states})["logits"]
+        np.testing.assert_allclose(found["logits"], wanted, atol=2e-5)
 
 
 _MAIN = r"""

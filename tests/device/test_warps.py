@@ -11,7 +11,7 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.intrinsics import Intrinsic, Signature
 from retune.intrinsics.warp8 import WARP8
 from retune.intrinsics.warp16 import WARP16, WARP16C, WARP16S
-from retune.intrinsics.warp32 import WARP32
+from retune.intrinsics.warp32 import WARP32, WARP32C
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
 from tests.support.gpu_warps import SHAPES, random_product
@@ -21,11 +21,19 @@ from tests.support.properties import seeded
 pytestmark = pytest.mark.device
 
 NVIDIA = replace(
-    GENERIC_GPU, instructions=("warp8.mma", "warp16.mma", "warp16s.mma", "warp16c.mma")
+    GENERIC_GPU,
+    instructions=(
+        "warp8.mma",
+        "warp16.mma",
+        "warp16s.mma",
+        "warp16c.mma",
+        "warp32.mma",
+        "warp32c.mma",
+    ),
 )
 PROBED = [
     (entry, signature)
-    for entry in (WARP8, WARP16, WARP16S, WARP16C, WARP32)
+    for entry in (WARP8, WARP16, WARP16S, WARP16C, WARP32, WARP32C)
     for signature in entry.signatures(entry.implementations[0])
 ]
 

@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from retune.core.dtypes import BFLOAT16, FLOAT16, INT8, UINT8
+from retune.core.dtypes import BFLOAT16, FLOAT16, INT8, TF32, UINT8
 from retune.core.target import DeviceSpec
+from retune.ir.expr import Expr, Var
+from retune.ir.functions import call, rounding
 from retune.ir.stmt import Program, from_dag
-from retune.ir.te import Dag, placeholder
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.targets.gpu.space import gpu_space
 from tests.support.dags import (
     Choose,
@@ -31,6 +33,17 @@ def random_product(choose: Choose, spec: DeviceSpec) -> tuple[Dag, Program]:
     return dag, sketch.instantiate(sketch.sample(1, np.random.default_rng(choose(1000)))[0])
 
 
+def rounded_product(rows: int, steps: int, columns: int, *, constant: bool) -> Dag:
+    """A product of float32 whose operands are rounded to TF32."""
+    x, k = placeholder("x", (rows, steps)), reduce_axis("k", steps)
+    w = placeholder("w", (columns, steps), constant=constant)
+
+    def product(i: Var, j: Var) -> Expr:
+        return call(rounding(TF32), x[i, k]) * call(rounding(TF32), w[j, k])
+
+    return Dag((compute("y", (rows, columns), product, [x, w], reduce=(k,)),))
+
+
 SHAPES: dict[str, Dag] = {
     "window": byte_conv2d(5, 7, 64, 32),
     "strided window": byte_conv2d(9, 9, 64, 32, stride=2),
@@ -48,6 +61,8 @@ SHAPES: dict[str, Dag] = {
     "values": half_products(2, 18, 37, 32, turned=False, dtype=BFLOAT16),
     "half deep matrix": half_product(40, 128, 64),
     "deep values": half_products(1, 18, 100, 32, turned=False),
+    "rounded matrix": rounded_product(19, 48, 32, constant=True),
+    "rounded scores": rounded_product(18, 50, 37, constant=False),
     "tap of 24": half_conv2d(3, 9, 24, 48, window=1),
     "brain tap": half_conv2d(6, 6, 96, 96, window=1, dtype=BFLOAT16),
 }

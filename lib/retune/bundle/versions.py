@@ -2,11 +2,13 @@
 
     OUT/versions/0003/module/        a bundle
     OUT/versions/0003/report.html    its report
+    OUT/versions/0003/retune.lock    what it was compiled from; not of versions of an older retune
     OUT/versions/0003/version.json   what is known of it, see Version
     OUT/versions/history.json        which were current, see core.succession
     OUT/current -> versions/0003     the pointer
     OUT/module -> current/module     the names that people and programs use; they never change
     OUT/report.html -> current/report.html
+    OUT/retune.lock -> current/retune.lock
 
 Read `add_version` and `promote`. Whoever moves the pointer publishes bundle and report together, by
 one rename: there is no moment without a bundle, whatever kills the process. Before the pointer is
@@ -48,7 +50,7 @@ from retune.core.replacing import (
 from retune.core.schema import from_json, to_json
 from retune.core.succession import Succession, read_succession, write_succession
 
-MODULE, REPORT, CURRENT = "module", "report.html", "current"
+MODULE, REPORT, LOCK, CURRENT = "module", "report.html", "retune.lock", "current"
 KEEP = 10
 """Versions that are kept, beside the current one and the one before it."""
 
@@ -225,7 +227,7 @@ def _changing(out: Path) -> Generator[None, None, None]:
     """This process alone changes the folder; what killed ones left undone is done or undone."""
     check_publishable(out)
     with exclusive(out / _VERSIONS / ".lock"):
-        for name in (MODULE, REPORT, CURRENT):
+        for name in (MODULE, REPORT, LOCK, CURRENT):
             remove_leftovers(out / name)
         for pattern in (".*.*.tmp", "[0-9]*/.*.*.tmp"):
             for left in (out / _VERSIONS).glob(pattern):
@@ -309,12 +311,12 @@ def _move(out: Path, history: Succession, number: int) -> None:
 
 
 def _name(out: Path) -> None:
-    """OUT/module and OUT/report.html are links through the pointer.
+    """OUT/module, OUT/report.html and OUT/retune.lock are links through the pointer.
 
     A real folder that lies there is exchanged for the link; where the system cannot exchange names
     there is a moment with nothing at OUT/module, once, when the folder is taken over.
     """
-    for name in (MODULE, REPORT):
+    for name in (MODULE, REPORT, LOCK):
         if not _is_name(out, name):
             fresh = out / f".{name}.link.tmp"
             discard(fresh)

@@ -22,6 +22,7 @@ from retune import __version__
 from retune.cli.commands import (
     analysis,
     bench,
+    build,
     devices,
     export,
     farm,
@@ -86,6 +87,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("devices", devices.devices),
     ),
     "Use a bundle": (
+        ("build", build.build),
         ("run", run.run),
         ("generate", generate.generate),
         ("bench", bench.bench),

@@ -202,6 +202,7 @@ _TunedTask = TypedDict(
         "expected %": float | None,
         "gained %": float | None,
         "further %": float | None,
+        "records": str | None,
     },
 )
 
@@ -343,6 +344,7 @@ _quality = get_type_hints(QuantizeManifest)
 
 OUTPUTS: Mapping[str, Any] = {
     "bench": _Bench,
+    "build": _version,
     "devices": list[DeviceSpec],
     "devices --profiles": list[_Source],
     "devices --scheduler": _Boards,

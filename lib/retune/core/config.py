@@ -16,6 +16,11 @@ class Knob:
 
 KNOBS: tuple[Knob, ...] = (
     Knob("RETUNE_RECORDS", "artifacts/records", "default folder of the record store"),
+    Knob(
+        "RETUNE_TEAM_RECORDS",
+        "",
+        "records of a team: a file that `retune records distill` wrote, or a folder of them",
+    ),
     Knob("RETUNE_CACHE", "artifacts/cache", "stage outputs, content-addressed"),
     Knob(
         "RETUNE_JOURNAL",

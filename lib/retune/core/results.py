@@ -1,6 +1,7 @@
 """What a run found, as plain data: for manifests, tables and the report."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,24 @@ class TaskEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMatch:
+    """Whether there were records of a task when its search began."""
+
+    kind: Literal["hit", "near hit", "miss"]
+    """Of the same task under the same conditions; of others that were tried first; of none."""
+    level: str = ""
+    """Whose they were: `user`, `team` or `package`."""
+    why: str = ""
+    """What differs, or what is missing."""
+
+    @property
+    def text(self) -> str:
+        """As people read it: `near hit (team): another driver`."""
+        whose = f" ({self.level})" if self.level else ""
+        return f"{self.kind}{whose}" + (f": {self.why}" if self.why else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """A task with its latency and its trials, during a run or at its end."""
 
@@ -41,6 +60,9 @@ class TaskResult:
     """Part of its time that the search was expected to save when it began; None: not known."""
     further: float | None = None
     """Part of its time that as many trials again are expected to save; None: not known."""
+
+    match: RecordMatch | None = None
+    """None: it was not searched, or an earlier version did not say."""
 
     @property
     def gained(self) -> float | None:
@@ -81,6 +103,8 @@ class KernelTime:
     """Share of what the machine's ceilings, measured in the same process, allow."""
     in_16_bits: float | None = None
     """Part of its time that the ceilings allow with values of 16 bits; None: not known."""
+    in_8_bits: float | None = None
+    """The same with int8."""
     host: bool = False
     """True for a host step."""
     simulated: bool = False

@@ -133,7 +133,8 @@ class Warp:
         return self.first * self.second
 
 
-def _product(a: Expr, b: Expr, accumulator: DType) -> Expr:
+def multiplied(a: Expr, b: Expr, accumulator: DType) -> Expr:
+    """The product of two elements, each of the accumulator's type."""
     return cast(a, accumulator) * cast(b, accumulator)
 
 
@@ -164,10 +165,9 @@ class Intrinsic:
     configuration."""
     warp: Warp | None = None
     """The work-items of an instruction of warps."""
-    rounds: bool = False
-    """Whether it rounds its operands: schedules may ask for it, but rules do not."""
-    combine: Callable[[Expr, Expr, DType], Expr] = _product
-    """What an element of each operand contributes to a result of the accumulator's type."""
+    combine: Callable[[Expr, Expr, DType], Expr] = multiplied
+    """What an element of each operand contributes to a result of the accumulator's type: their
+    product, or that of what an instruction rounds them to."""
 
     @property
     def pack(self) -> int:

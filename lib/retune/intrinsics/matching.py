@@ -136,7 +136,7 @@ class Match:
         """The selection of an operand's elements or a number, as padding is; None without one."""
         read = self.reads[number]
         chosen = (n for n in walk(self.block.value) if isinstance(n, Select) and n.then == read)
-        return next(chosen, None)
+        return next((n for n in chosen if isinstance(n.otherwise, Const)), None)
 
     @property
     def faces(self) -> bool:

@@ -30,7 +30,9 @@ from retune.intrinsics.intrinsic import (
     MatrixOperand,
     Signature,
     Warp,
+    multiplied,
 )
+from retune.ir.expr import Expr
 
 ROWS = 2
 """Pixels of an item."""
@@ -49,7 +51,7 @@ def warp_intrinsic(
     implementations: Sequence[Implementation],
     *,
     apart: bool = False,
-    rounds: bool = False,
+    combine: Callable[[Expr, Expr, DType], Expr] = multiplied,
 ) -> Intrinsic:
     """The entry of instructions on these types, whose items read so many words of a pixel."""
     first, second = operands
@@ -76,22 +78,28 @@ def warp_intrinsic(
         accumulator=accumulator,
         residence="warp",
         warp=Warp(4, 8),
-        rounds=rounds,
+        combine=combine,
         implementations=tuple(implementations),
     )
 
 
 def products(
-    instruction: str, share: int, vector: str, word: str = "{}", *, apart: bool = False
+    instruction: str,
+    share: int,
+    vector: str,
+    words: tuple[str, str] = ("{}", "{}"),
+    *,
+    apart: bool = False,
 ) -> list[str]:
     """Two products, for each two words, of sixteen channels by eight pixels; of each row of
     channels two are an item's.
 
-    `vector` is the type of four results, and `word` the word that a channel's element is.
+    `vector` is the type of four results; `words` are those that the elements of a pixel and of a
+    channel are multiplied as.
     """
 
-    def read(at: int, channel: int) -> str:
-        given, part = (channel, at) if apart else (at, channel)
+    def read(at: int, row: int) -> str:
+        given, part = (row, at) if apart else (at, row)
         return f"b{given}.{_WORDS[part]}"
 
     register = "+r" if vector == "int4" else "+f"
@@ -99,9 +107,11 @@ def products(
     for at in range(0, share, 2):
         for pair in ((0, 1), (2, 3)):
             sums = ", ".join(f'"{register}"({name}.{_WORDS[n]})' for n in pair for name in _RESULTS)
-            channels = [read(n, channel) for n in (at, at + 1) for channel in pair]
-            words = [word.format(b) for b in channels] + [f"a.{x}" for x in _WORDS[at : at + 2]]
-            given = ", ".join(f'"r"({text})' for text in words)
+            channels = [read(n, row) for n in (at, at + 1) for row in pair]
+            pixel, channel = words
+            read_as = [channel.format(b) for b in channels]
+            read_as += [pixel.format(f"a.{x}") for x in _WORDS[at : at + 2]]
+            given = ", ".join(f'"r"({text})' for text in read_as)
             lines += [
                 f'asm volatile("{instruction} "',
                 '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"',

@@ -10,7 +10,8 @@ Rows may be quantized to int8 as well, block by block, while a network runs: the
 integers, and exact inside of a block.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -75,64 +76,78 @@ def middle(attrs: Attrs) -> int:
 
 @op("dense_blocks", kind="heavy", infer=_infer_dense, numpy=_dense)
 def dense_blocks(c: OpCall) -> Tensor:
-    """T(i, j) += data[i, k] * (q(j, k) - zero[j, block]) * scale[j, block], k of a block."""
-    return _integers(c) if c.attrs.get("rows") == INT8 else _floats(c)
+    """T(i, j) += (products(i, block, j) - zero * sums(i, block)) * scale[j, block].
 
-
-def _floats(c: OpCall) -> Tensor:
-    data, quantized, scale, *_ = c.inputs
-    dtype = c.output.dtype
-    block, steps = reduce_axis("block", quantized.shape[1]), _steps(c)
-
-    def body(i: Expr, j: Expr) -> Expr:
-        value = cast(_of_word(quantized[j, block.var, steps[0].var], steps, c), dtype)
-        k = block.var * _length(c) + _place(steps)
-        return data[i, k] * ((value - _zero(c, j, block.var)) * scale[j, block.var])
-
-    return c.stage(body, reduce=[block, *steps])
-
-
-def _integers(c: OpCall) -> Tensor:
-    """T(i, j) += (products(i, block, j) - zero * sums(i, block)) * (scale * the row's own scale).
-
-    Products and sums are those of the quantized rows in a block.
+    Products and sums are those of the rows' elements in a block; of rows that are quantized they
+    are integers, and the row's own scale is a part of the scale.
     """
-    data, quantized, scale, *zeros = c.inputs
-    (rows, _), (count, blocks, _), length = data.shape, quantized.shape, _length(c)
-    near, steps, dtype = reduce_axis("k", length), _steps(c), c.output.dtype
-    largest = c.stage(
-        lambda i, block: call("abs", data[i, block * length + near.var]),
-        [data], stem="T_largest", shape=(rows, blocks), reduce=[near], reducer="max",
-    )  # fmt: skip
-
-    def quantized_row(i: Expr, block: Expr, k: Expr) -> Expr:
-        most = largest[i, block]
-        factor = select(maximum(most, 0.0) > 0.0, const(_MOST, dtype) / most, const(0.0, dtype))
-        return cast(call("round", data[i, block * length + k] * factor), INT8)
-
-    row = c.stage(
-        quantized_row, [data, largest], stem="T_quantized", shape=(rows, blocks, length)
-    )  # fmt: skip
+    _, quantized, scale, *zeros = c.inputs
+    (count, blocks, _), dtype = quantized.shape, c.output.dtype
+    near, steps, own = reduce_axis("k", _length(c)), _steps(c), reduce_axis("block", blocks)
+    rows = _quantized_rows(c) if c.attrs.get("rows") == INT8 else _rows(c)
+    extents = (c.output.shape[0], blocks)
     total = c.stage(
-        lambda i, block: cast(row[i, block, near.var], INT32),
-        [row], stem="T_sums", shape=(rows, blocks), reduce=[near],
+        lambda i, block: rows.element(i, block, near.var),
+        rows.inputs, stem="T_sums", shape=extents, reduce=[near],
     )  # fmt: skip
 
     def product(i: Expr, block: Expr, j: Expr) -> Expr:
+        element = rows.element(i, block, _place(steps))
         value = _of_word(quantized[j, block, steps[0].var], steps, c)
-        return value * cast(row[i, block, _place(steps)], INT32)
+        return element * cast(value, element.dtype)
 
+    inputs = [*rows.inputs, quantized]
     products = c.stage(
-        product, [quantized, row], stem="T_products", shape=(rows, blocks, count), reduce=steps
-    )
-    own = reduce_axis("block", blocks)
+        product, inputs, stem="T_products", shape=(*extents, count), reduce=steps
+    )  # fmt: skip
 
     def body(i: Expr, j: Expr) -> Expr:
         at = own.var
         less = cast(products[i, at, j], dtype) - _zero(c, j, at) * cast(total[i, at], dtype)
-        return less * (scale[j, at] * (largest[i, at] * (1 / _MOST)))
+        return less * rows.scaled(scale[j, at], i, at)
 
-    return c.stage(body, [products, total, largest, scale, *zeros], reduce=[own])
+    return c.stage(body, [products, total, *rows.scales, scale, *zeros], reduce=[own])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows by blocks: elements, as a product takes them, and what they are to be multiplied by."""
+
+    element: Callable[[Expr, Expr, Expr], Expr]
+    """Of a row, its block and a place in that."""
+    inputs: list[Tensor]
+    """What elements are read of."""
+    scaled: Callable[[Expr, Expr, Expr], Expr] = lambda scale, i, block: scale
+    """A scale of the weight times that of a row's block."""
+    scales: tuple[Tensor, ...] = ()
+
+
+def _rows(c: OpCall) -> _Rows:
+    data, length = c.inputs[0], _length(c)
+    return _Rows(lambda i, block, k: data[i, block * length + k], [data])
+
+
+def _quantized_rows(c: OpCall) -> _Rows:
+    """The rows in int8, block by block: the largest element is 127."""
+    data, length, dtype = c.inputs[0], _length(c), c.output.dtype
+    near, extents = reduce_axis("k", length), (data.shape[0], c.inputs[1].shape[1])
+    largest = c.stage(
+        lambda i, block: call("abs", data[i, block * length + near.var]),
+        [data], stem="T_largest", shape=extents, reduce=[near], reducer="max",
+    )  # fmt: skip
+
+    def quantized(i: Expr, block: Expr, k: Expr) -> Expr:
+        most = largest[i, block]
+        factor = select(maximum(most, 0.0) > 0.0, const(_MOST, dtype) / most, const(0.0, dtype))
+        return cast(call("round", data[i, block * length + k] * factor), INT8)
+
+    row = c.stage(quantized, [data, largest], stem="T_quantized", shape=(*extents, length))
+    return _Rows(
+        lambda i, block, k: cast(row[i, block, k], INT32),
+        [row],
+        lambda scale, i, block: scale * (largest[i, block] * (1 / _MOST)),
+        (largest,),
+    )
 
 
 def _length(c: OpCall) -> int:

@@ -147,8 +147,9 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
     """The bundle of all parts, verified, timed and published."""
     usual = _usual(parts)
     network = usual.network
-    plain = _compiled(request, parts, by, "untuned")
-    tuned = _compiled(request, parts, by, "tuned")
+    chosen = _chosen(parts, "tuned")
+    plain = _compiled(request, parts, _chosen(parts, "untuned"), by, "untuned")
+    tuned = _compiled(request, parts, chosen, by, "tuned")
     tell(event_of(request, tuned))
     verified = by.call(stage_verify, request, network, tuned)
     tell(TuneEvent(stage="validate", text=validated(usual.constraints, verified)))
@@ -160,6 +161,7 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
         tasks=usual.tasks,
         searched=joined_searches(usual.searched, [part.searched for part in parts]),
         selection=usual.selection,
+        chosen=chosen,
         constraints=usual.constraints,
         tuned=tuned,
         verified=verified,
@@ -182,11 +184,9 @@ def _usual(parts: Sequence[_Part]) -> _Part:
     return parts[points.index(usual_sizes(points))]
 
 
-def _compiled(
-    request: TuneRequest, parts: Sequence[_Part], by: Caller, variant: Variant
-) -> CompileManifest:
-    """The bundle of what was selected, or of default schedules."""
-    chosen = tuple(
+def _chosen(parts: Sequence[_Part], variant: Variant) -> tuple[SizeSelection, ...]:
+    """What was selected for each of the sizes, or default schedules."""
+    return tuple(
         SizeSelection(
             values=part.sizes.values,
             weight=part.sizes.weight,
@@ -197,6 +197,16 @@ def _compiled(
         )
         for part in parts
     )
+
+
+def _compiled(
+    request: TuneRequest,
+    parts: Sequence[_Part],
+    chosen: tuple[SizeSelection, ...],
+    by: Caller,
+    variant: Variant,
+) -> CompileManifest:
+    """The bundle of these selections."""
     first, selection = parts[0], chosen[0].selection
     if not first.sizes.values:
         return by.call(stage_compile, request, first.network, first.tasks, selection, variant)

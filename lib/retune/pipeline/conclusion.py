@@ -9,6 +9,7 @@ from retune.core.results import Latency
 from retune.pipeline.request import DEFAULT_MINUTES, TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import gain_text, task_results
+from retune.pipeline.tuning import no_layouts
 from retune.search.defaults import LEAST_GAIN
 
 _EQUAL = 0.01
@@ -23,7 +24,8 @@ def conclusion(request: TuneRequest, run: FinishedRun) -> tuple[str, ...]:
 
 def _speed(run: FinishedRun) -> str:
     """The bundle's time beside that of default schedules and of peers."""
-    rows = {row.name: row for row in run.bench.rows}
+    default = not run.tuned.from_records
+    rows = {row.name: row for row in run.bench.rows if not (default and row.name == "untuned")}
     tuned = rows.pop("tuned", None)
     if tuned is None:
         return ""
@@ -88,5 +90,7 @@ def _longer(request: TuneRequest) -> str:
 
 def _more(request: TuneRequest, run: FinishedRun) -> str:
     """What is expected to gain more than searching on."""
-    lower = gain_text(request, run)
-    return f"What would gain more: 16-bit floats, {lower}." if lower else ""
+    found = [lower] if (lower := gain_text(request, run)) else []
+    if request.layout == "NHWC" and not no_layouts(request):
+        found.append("--layout auto measures other activation layouts, whose gain is not estimated")
+    return f"What may gain more: {'; '.join(found)}." if found else ""

@@ -97,22 +97,29 @@ def stage_compile(
     Made again where another record is the best of some task. Raises: InputError if the device is
     unknown, or lacks an element type of the network; RecordError if a selected record is gone.
     """
+    plan = selected_plan(request, network, selection, variant)
+    plan = write_best_form(plan, folder / MODULE, request.device)
+    chosen = {best.task_key for best in selection.best}
+    without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
+    made = compiled(plan, spec_of(request.device), variant)
+    return replace(made, from_records=len(chosen), from_defaults=without)
+
+
+def selected_plan(
+    request: TuneRequest, network: ImportManifest, selection: Selection, variant: Variant
+) -> NetworkPlan:
+    """The plan of the selected records. Raises: as `stage_compile`."""
     spec, samples = spec_of(request.device), stage_samples(request, network)
-    chosen = selected_candidates(request, selection)
     with HOST.working():
         plan = build_plan(
             selected_network(request, selection),
-            chosen,
+            selected_candidates(request, selection),
             spec,
             model_key=network.model_key,
             notes={"variant": variant, **bundle_notes(request, network)},
             ranges={name: (low, high) for name, low, high in samples.ranges},
         )
-    plan = replace(plan, name=network.model_key[:KEY_DIGITS], samples=given_samples(samples))
-    plan = write_best_form(plan, folder / MODULE, request.device)
-    without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
-    made = compiled(plan, spec, variant)
-    return replace(made, from_records=len(chosen), from_defaults=without)
+    return replace(plan, name=network.model_key[:KEY_DIGITS], samples=given_samples(samples))
 
 
 def compiled(plan: NetworkPlan, spec: DeviceSpec, variant: Variant) -> CompileManifest:
@@ -330,6 +337,7 @@ def _kernel_time(step: LaunchProfile) -> KernelTime:
         bytes=step.bytes,
         roofline=step.roofline,
         in_16_bits=step.in_16_bits,
+        in_8_bits=step.in_8_bits,
         host=step.host,
     )
 

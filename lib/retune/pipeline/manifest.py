@@ -22,6 +22,7 @@ from retune.core.results import (
     Latency,
     LayerPrecision,
     LayerQuality,
+    RecordMatch,
     SizeLatency,
     TaskEntry,
     TaskResult,
@@ -204,6 +205,9 @@ class TaskProgress:
     did not say."""
     further: float | None = None
     """Part of its time that as many trials again are expected to save."""
+    match: RecordMatch | None = None
+    """Whether there were records of it when the search began; None: an earlier version did not say.
+    """
 
     def of(self, entry: TaskEntry) -> TaskResult:
         """The task with what its search knows of it."""
@@ -215,6 +219,7 @@ class TaskProgress:
             default_us=self.default_us,
             expected=self.expected,
             further=self.further,
+            match=self.match,
         )
 
 

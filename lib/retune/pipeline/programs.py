@@ -64,12 +64,9 @@ def stage_compile_programs(
     schedule does not serve more sizes. Raises: InputError if the device is unknown or lacks an
     element type, or if too many programs would be needed; RecordError if a record is gone.
     """
-    spec, apart = spec_of(request.device), choices_apart(chosen)
-    programs = _Programs(request, network, apart, spec, variant)
-    tuned = [TunedSizes(each.values, each.weight) for each in apart]
-    with HOST.working():
-        traced = covering(sizes(request), tuned, programs.trace)
-        plan = _joined(network, traced)
+    spec = spec_of(request.device)
+    programs = _Programs(request, network, choices_apart(chosen), spec, variant)
+    traced, plan = _planned(programs)
     plan = write_best_form(plan, folder / MODULE, request.device)
     return replace(
         compiled(plan, spec, variant),
@@ -78,6 +75,22 @@ def stage_compile_programs(
         programs=(*map(_served, traced[:-1]), "all other sizes"),
         traced=tuple(tuple(each.at.items()) for each in traced),
     )
+
+
+def planned_programs(
+    request: TuneRequest, network: ImportManifest, chosen: Chosen, variant: Variant
+) -> NetworkPlan:
+    """The plan of what was selected at some sizes. Raises: as `stage_compile_programs`."""
+    spec, apart = spec_of(request.device), choices_apart(chosen)
+    return _planned(_Programs(request, network, apart, spec, variant))[1]
+
+
+def _planned(programs: "_Programs") -> tuple[Sequence[Traced[NetworkPlan]], NetworkPlan]:
+    """The programs, and their plan."""
+    tuned = [TunedSizes(each.values, each.weight) for each in programs.chosen]
+    with HOST.working():
+        traced = covering(sizes(programs.request), tuned, programs.trace)
+        return traced, _joined(programs.network, traced)
 
 
 def choices_apart(chosen: Chosen) -> Chosen:

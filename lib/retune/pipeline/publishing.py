@@ -16,6 +16,7 @@ from retune.bundle.format import program_key, read_bundle, restate_bundle
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import BundleWarning
 from retune.bundle.versions import (
+    LOCK,
     MODULE,
     REPORT,
     Gain,
@@ -36,6 +37,7 @@ from retune.core.results import Latency
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import spec_of
 from retune.pipeline.delivery import latency_of
+from retune.pipeline.lock import lock_of, write_lock
 from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.report_data import report_data
 from retune.pipeline.request import TuneRequest
@@ -253,6 +255,7 @@ def _keep_version(
     def make(folder: Path) -> Version:
         restate_bundle(source, folder / MODULE, named)
         (folder / REPORT).write_bytes(report)
+        write_lock(lock_of(request, run, folder / MODULE), folder / LOCK)
         return known
 
     return add_version(out, make)

@@ -128,7 +128,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         "records": request.records,
     }
     if gain := gain_text(request, run):
-        facts = {**facts, "in 16 bits": gain}
+        facts = {**facts, "smaller values": gain}
     if run.precision is None and (lowered := lowered_text(request, run)):
         facts = {**facts, "precision": lowered}
     if run.verified.top1 is not None:

@@ -352,7 +352,8 @@ class TuneRequest:
     precision: PrecisionName = option(
         "Precision of a network of float32: the type of what lies between kernels, and of what "
         "products multiply; sums stay in float32. mixed: 16 bits but for layers that need more; "
-        "tf32: as float32, since no rule chooses instructions of TF32 yet",
+        "tf32: what products of float32 read is rounded to 10 bits, where the device has "
+        "instructions for that",
         default=FULL_PRECISION,
         group="Accuracy",
     )

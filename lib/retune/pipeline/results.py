@@ -14,6 +14,7 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     QuantizeManifest,
     Selection,
+    SizeSelection,
     TaskManifest,
     TunedTasks,
     VerifyManifest,
@@ -28,7 +29,9 @@ class FinishedRun:
     tasks: TaskManifest
     searched: TunedTasks
     selection: Selection
-    """What the tuned bundle was compiled from."""
+    """What the tuned bundle was compiled from; of ranges that of the sizes that occur most."""
+    chosen: tuple[SizeSelection, ...] = ()
+    """The same at each of the sizes."""
     constraints: Constraints
     """Those that it complies with."""
     tuned: CompileManifest
@@ -88,8 +91,8 @@ class TuneResult:
     precision: str = ""
     """What its values are stored as, and what that costs; empty for a network of float32."""
     gain: str = ""
-    """What 16 bits would gain a network of float32, as the device's ceilings say; empty where that
-    is little or not known."""
+    """What smaller values would gain a network of float32, as the device's ceilings say; empty
+    where that is little or not known."""
     settled: str = ""
     """What validating the selection came to."""
     published: PublishedManifest | None = None

@@ -1,5 +1,6 @@
 """Finished runs and trained models as rows and lines, for the console, JSON and the Prefect UI."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,15 @@ Row = dict[str, Any]
 def task_rows(result: TuneResult) -> list[Row]:
     """One row for each task, the costliest first."""
     return [_task_row(task) for task in result.tasks]
+
+
+def match_rows(result: TuneResult) -> list[Row]:
+    """One row for each kind of match that tasks had with existing records, the most first."""
+    matches = Counter(task.match for task in result.tasks if task.match is not None)
+    return [
+        {"match": match.kind, "whose": match.level or None, "tasks": count, "why": match.why}
+        for match, count in matches.most_common()
+    ]
 
 
 def latency_lines(result: TuneResult) -> list[str]:
@@ -99,6 +109,7 @@ def _task_row(task: TaskResult) -> Row:
         "expected %": _percent(task.expected),
         "gained %": _percent(task.gained),
         "further %": _percent(task.further),
+        "records": task.match.text if task.match else None,
     }
 
 
@@ -134,6 +145,7 @@ def model_rows(cards: "Sequence[ModelCard]") -> list[Row]:
             "records": card.rows,
             "networks": card.networks,
             **{k: v for k, v in metrics_row("", card.held_out).items() if k != "predictions"},
+            "trusted": "yes" if card.trusted else "no",
             "beats": card.beats or "-",
         }
         for card in cards

@@ -17,7 +17,7 @@ import numpy as np
 from retune.core.dims import Assumptions, Condition, Dim, Size, SizeValues, condition_of, dim_of
 from retune.core.errors import InputError
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
-from retune.frontend.onnx.inputs import OpenInputs, open_inputs
+from retune.frontend.onnx.inputs import OpenInputs, lengths_of_states, open_inputs
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
 
@@ -42,11 +42,17 @@ def opened(request: TuneRequest) -> OpenInputs:
     path = model_file(request)
     facts = path.stat()
     version = facts.st_ino, facts.st_size, facts.st_mtime_ns
-    return _opened(path, version, request.shapes, request.values)
+    return _opened(path, version, request.shapes, request.values, request.states)
 
 
 @lru_cache(maxsize=8)
-def _opened(path: Path, version: tuple[int, ...], shapes: Shapes, values: Shapes) -> OpenInputs:
+def _opened(
+    path: Path,
+    version: tuple[int, ...],
+    shapes: Shapes,
+    values: Shapes,
+    states: tuple[str, ...],
+) -> OpenInputs:
     del version
     graph = read_onnx(path).graph
     stored = {entry.name for entry in graph.initializer}
@@ -57,7 +63,8 @@ def _opened(path: Path, version: tuple[int, ...], shapes: Shapes, values: Shapes
             f"{ranges}: expected at most {MOST_COMBINATIONS} combinations of sizes; give narrower "
             "ranges, or steps such as 16..4096:16"
         )
-    return found
+    ranges = {name for name, stated in shapes if any(".." in str(each) for each in stated)}
+    return found.tuned_once(lengths_of_states(graph, states) & ranges)
 
 
 def sizes(request: TuneRequest) -> tuple[Size, ...]:
@@ -150,10 +157,13 @@ def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -
 def parts(region: Sequence[Condition], every: Sequence[Size]) -> list[tuple[Condition, ...]]:
     """The region, cut in two if the ends of a size are farther apart than by a factor of `_WIDE`.
 
-    Tiles for many rows waste most of their work where there are few. The border is a power of two,
-    as vectors are so long: kernels of the lesser part need none that they cannot fill. Only the
-    widest size is cut, as every program takes time to load.
+    Sizes that are tuned at one value, unlike others, are not cut. Tiles for many rows waste most of
+    their work where there are few. The border is a power of two, as vectors are so long: kernels of
+    the lesser part need none that they cannot fill. Only the widest size is cut, as every program
+    takes time to load.
     """
+    if not every:
+        return [tuple(region)]
     known = Assumptions({}, region)
     widest = max(every, key=lambda size: _factor(known.ends(size)))
     low, high = known.ends(widest)
@@ -202,9 +212,11 @@ def covering(
     """
     grid = _Grid(every)
     found: list[Traced[T]] = []
+    alike = {s.name for s in every if len({dict(each.values)[s.name] for each in tuned}) == 1}
+    cut = [s for s in every if len(tuned) == 1 or s.name not in alike]
     left = np.ones(grid.count, bool)
     numbered = enumerate(regions(every, tuned))
-    for number, region in ((n, part) for n, whole in numbered for part in parts(whole, every)):
+    for number, region in ((n, part) for n, whole in numbered for part in parts(whole, cut)):
         own = left & grid.meets(region)
         left &= ~own
         start: SizeValues | None = _nearest(region, every, tuned[number])

@@ -1,5 +1,6 @@
 """What a run tells of its stages and of its end; the library and the flow share it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.bundle.format import read_outline
@@ -7,7 +8,7 @@ from retune.bundle.plan import INTEGERS_NOTE
 from retune.core.dtypes import TF32, DType, as_dtype
 from retune.core.errors import VerifyError
 from retune.core.quantities import counted, flop_text, time_text
-from retune.core.results import TaskResult
+from retune.core.results import KernelTime, TaskResult
 from retune.device.opening import spec_of
 from retune.pipeline.manifest import (
     BestRecord,
@@ -195,24 +196,35 @@ def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
         return f"{request.precision} between kernels, sums in float32"
     if precision_named(request.precision, spec_of(request.device)).operands is TF32:
         return f"products of {TF32}, all else in float32"
-    return f"float32: no rule multiplies {TF32} by instructions of the device"
+    return f"float32: the device has no instructions that multiply {TF32}"
 
 
 def gain_text(request: TuneRequest, run: FinishedRun) -> str:
-    """What 16 bits would gain a network of float32; '' where it has other types, and for little.
+    """What smaller values would gain a network of float32; '' where it has other types, and for
+    little.
 
     Each launch takes the part of its time that the ceilings say: by its traffic or its arithmetic.
     """
+    if request.lowered or request.quantize is not None:
+        return ""
     steps = [step for step in run.bench.profile if not step.simulated]
-    known = all(step.host or step.in_16_bits is not None for step in steps)
-    if request.lowered or not known:
-        return ""
-    lower = sum(step.us * (1.0 if step.in_16_bits is None else step.in_16_bits) for step in steps)
-    part = lower / (sum(step.us for step in steps) or 1.0)
-    if not steps or part > _WORTH or not _is_of_float32(run):
-        return ""
     dtype = small_float_of(spec_of(request.device))
-    return f"{part:.2f}x the time by the device's ceilings; try --precision {dtype}"
+    parts = {
+        f"--precision {dtype}": _part([(step, step.in_16_bits) for step in steps]),
+        "--quantize int8": _part([(step, step.in_8_bits) for step in steps]),
+    }
+    found = [f"{part:.2f}x with {option}" for option, part in parts.items() if part <= _WORTH]
+    if not found or not _is_of_float32(run):
+        return ""
+    return f"by the device's ceilings the time is {', '.join(found)}"
+
+
+def _part(steps: Sequence[tuple[KernelTime, float | None]]) -> float:
+    """Part of the whole time, where each step takes its own; 1 where that is not known."""
+    if any(part is None and not step.host for step, part in steps):
+        return 1.0
+    total = sum(step.us for step, _ in steps)
+    return sum(step.us * (1.0 if p is None else p) for step, p in steps) / total if total else 1.0
 
 
 def _is_of_float32(run: FinishedRun) -> bool:

@@ -323,7 +323,10 @@ def _reason(request: TuneRequest, end: End, trials: int) -> str:
         case "trials":
             return f"{request.trials} trials are done"
         case "time":
-            return f"{request.minutes:g} minutes are over"
+            minutes = request.minutes or 0.0
+            return (
+                f"{minutes:g} minutes are over" if minutes >= 1 else f"{60 * minutes:g} s are over"
+            )
         case "little expected":
             return f"less than {request.least_gain:.0%} is expected of further trials"
         case "stopped":
@@ -343,6 +346,7 @@ def _progress_of(run: TaskRun) -> TaskProgress:
         default_us=run.default_us,
         expected=run.expected,
         further=run.outlook.gain,
+        match=run.match,
     )
 
 

@@ -12,11 +12,17 @@ from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
 from retune.schedule.packed import packed
 from retune.schedule.panels import panels
+from retune.schedule.unrounded import unrounded
 from retune.schedule.winograd import winograd
 
 Form = Callable[[Program, str, Sequence[int]], tuple[Program, list[str]]]
 
-FORMS: Mapping[str, Form] = {"winograd": winograd, "words": packed, "panels": panels}
+FORMS: Mapping[str, Form] = {
+    "winograd": winograd,
+    "words": packed,
+    "panels": panels,
+    "unrounded": unrounded,
+}
 """All of them, by the names that traces have for them."""
 
 

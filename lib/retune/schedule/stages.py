@@ -130,7 +130,8 @@ def pack(program: Program, name: str) -> Program:
     buffer = _constant(program, name, "pack")
     if name in program.packed:
         raise ScheduleError(f"pack({name}): it is packed already")
-    uses = [load for b in blocks(program.body) for load in loads(b.value) if load.buffer == buffer]
+    read = [load for b in blocks(program.body) for load in dict.fromkeys(loads(b.value))]
+    uses = [load for load in read if load.buffer == buffer]
     if len(uses) != 1:
         raise ScheduleError(f"pack({name}): expected one read of it, found {len(uses)}")
     if any(loads(index) for index in uses[0].indices):

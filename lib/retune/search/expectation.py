@@ -31,23 +31,37 @@ class Outlook:
     """Part of it that as many trials again are expected to save."""
 
 
-def further_gain(costs: np.ndarray, prior: float = TYPICAL_GAIN) -> float:
+def further_gain(costs: np.ndarray, prior: float = TYPICAL_GAIN, default: float = np.inf) -> float:
     """Part of the least cost that as many trials again are expected to save. From 0 to 1
 
     A search that has made n trials is compared with one of half of them, taken at random: the least
     cost of the half is the i-th least of all with probability 2^-i. What the other half saved is
     what as many again save at most, since each doubling saves less than the one before. Costs count
-    as equal within NOISE. The `prior` counts as a few trials.
+    as equal within NOISE. The `prior` counts as a few trials. The cost of the `default` schedule is
+    known to both: every search begins with it.
     """
     right = np.sort(costs[~np.isnan(costs)])
     count = len(costs)
     if not len(right):
         return prior
     chance = 0.5 ** np.arange(1, len(right) + 1)
-    excess = np.maximum(right / right[0] - 1.0 - NOISE, 0.0)
+    excess = np.maximum(np.minimum(right, default) / right[0] - 1.0 - NOISE, 0.0)
     halved = float(chance @ excess / chance.sum())
     saved = halved / (1.0 + halved)
     return (_WEIGHT * prior + count * saved) / (_WEIGHT + count)
+
+
+def prior_gain(predicted: np.ndarray, trust: float) -> float:
+    """Part of its time that a task is expected to save before anything was measured. From 0 to 1
+
+    `predicted` are a trusted model's scores, first of the default schedule, then of others: the
+    more the best of them is above the default's, the more is expected, as far as the model is
+    trusted. Without a model (`trust` 0) it is what tuning gains on average.
+    """
+    if trust <= 0.0 or not len(predicted) or predicted.max() <= 0.0:
+        return TYPICAL_GAIN
+    said = 1.0 - max(0.0, float(predicted[0] / predicted.max()))
+    return (1.0 - trust) * TYPICAL_GAIN + trust * said
 
 
 def expected_share(outlooks: Sequence[Outlook]) -> float:

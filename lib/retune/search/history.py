@@ -65,6 +65,31 @@ def began(own: "Table") -> datetime | None:
     return first["timestamp"].iloc[0]
 
 
+def fastest_elsewhere(
+    store: RecordStore, task_keys: Sequence[str], run_id: str, moment: datetime | None
+) -> dict[str, list[TuningRecord]]:
+    """The fastest right records of each task under whichever conditions, fastest first.
+
+    Those that others had taken before the `moment`; None: until now. A continued run finds the
+    same.
+    """
+    if not task_keys:
+        return {}
+    columns = [*COST_COLUMNS, "task_key", "config_hash", "record_id", "timestamp"]
+    rows = store.scan({"task_key": list(task_keys), "status": "ok"}, columns)
+    kept = (rows["run_id"] != run_id).to_numpy(bool)
+    if moment is not None:
+        kept &= (rows["timestamp"] < moment).to_numpy(bool)
+    rows = rows.assign(cost=recorded_costs(rows)[1]).loc[kept].sort_values(by="cost")
+    rows = rows.drop_duplicates(["task_key", "config_hash"]).groupby("task_key").head(_ALTERNATIVES)
+    ids = dict(zip(rows["record_id"].tolist(), rows["task_key"].tolist(), strict=True))
+    records = store.named(ids)
+    found: dict[str, list[TuningRecord]] = {}
+    for record_id, key in ids.items():
+        found.setdefault(key, []).append(records[record_id])
+    return found
+
+
 def history_of(rows: "Table", space: Space) -> History:
     """The rows of one task (HISTORY_COLUMNS), in their order, as candidates of the space."""
     candidates, places = located(

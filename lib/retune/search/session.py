@@ -25,15 +25,25 @@ from retune.records.conditions import Conditions, group
 from retune.records.cost import measured_costs
 from retune.records.origins import keep, keep_spec, spec_key
 from retune.records.schema import Environment, Measurement, TuningRecord
+from retune.records.shared import Level, shared_records
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
-from retune.search.expectation import expected_share
-from retune.search.history import HISTORY_COLUMNS, History, began, history_of, split_run
-from retune.search.model.features import VERSION
+from retune.search.expectation import TYPICAL_GAIN, expected_share, prior_gain
+from retune.search.history import (
+    HISTORY_COLUMNS,
+    History,
+    began,
+    fastest_elsewhere,
+    history_of,
+    split_run,
+)
+from retune.search.matching import Sources, match_records
+from retune.search.model.cost_model import learned_score
+from retune.search.model.features import VERSION, featurise
 from retune.search.model.learning import Learner, ModelScorer, TrainingSet
 from retune.search.model.offline import offline_model
 from retune.search.model.transfer import warm_start
@@ -79,6 +89,9 @@ class RunSettings:
     retune: str = ""
     """Version that the records name."""
 
+
+_JUDGED = 64
+"""Random candidates of a task whose predicted scores say what is expected of its search."""
 
 Report = Callable[[str, int], None]
 """Called after each batch with one line of text and the trials done so far. By one thread at a
@@ -142,9 +155,12 @@ class Session:
         rows = store.scan(mine, HISTORY_COLUMNS)
         earlier, own = split_run(rows, settings.run_id)
         self._experience = warm_start(store, self.conditions, settings.run_id)
-        offline = offline_model(store.root, self.spec, began(own))
+        offline = self._offline = offline_model(store.root, self.spec, began(own))
         self._learner = Learner(self.spec, settings.seed, self._experience.training_set, offline)
         self._scorers: dict[str, ModelScorer] = {}
+        unknown = {task.key for task in tuned} - set(earlier["task_key"].tolist())
+        self._elsewhere = fastest_elsewhere(store, sorted(unknown), settings.run_id, began(own))
+        """Of tasks without a time under these conditions: the user's under others."""
         self._runs = {task.key: self._task_run(task, earlier) for task in tuned}
         self._statuses: dict[str, Counter[str]] = {task.key: Counter() for task in tuned}
         self._recall(own)
@@ -446,10 +462,33 @@ class Session:
             seeds=self._experience.seeds(space),
         )
         tuner = make_tuner(settings.tuner, setting, task.key)
-        first = [default_candidate(space, spec), *space.untuned()]
-        run = TaskRun(task, space, tuner, first, settings.patience, settings.task_trials)
-        run.recall(history_of(earlier.loc[earlier["task_key"] == task.key], space))
+        known = history_of(earlier.loc[earlier["task_key"] == task.key], space)
+        suggested = match_records(
+            task, space, self.conditions, bool(len(known.costs)), self._sources(task)
+        )
+        first = [default_candidate(space, spec), *space.untuned(), *suggested.candidates]
+        limits = (settings.patience, settings.task_trials)
+        run = TaskRun(task, space, tuner, first, *limits, self._prior(space, first[0]))
+        run.match = suggested.match
+        run.recall(known)
         return run
+
+    def _prior(self, space: Space, default: Candidate) -> float:
+        """What a task is expected to save, by the offline model as far as it is trusted."""
+        if self._offline is None:
+            return TYPICAL_GAIN
+        others = space.sample(_JUDGED, np.random.default_rng(self.settings.seed))
+        features = [featurise(space, each, self.spec) for each in (space.locate([default]), others)]
+        scores = learned_score(self._offline, np.concatenate(features))
+        return prior_gain(scores, self._offline.trust)
+
+    def _sources(self, task: Task) -> Sources:
+        """Records by level; the user's are those of the task under other conditions."""
+
+        def records(level: Level) -> Sequence[TuningRecord]:
+            return self._elsewhere.get(task.key, ()) if level == "user" else shared_records(level)
+
+        return records
 
     def _line(self, run: TaskRun) -> str:
         with self._changed:

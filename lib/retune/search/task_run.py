@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from retune.core.results import RecordMatch
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import WINDOW, TaskState
 from retune.search.expectation import TYPICAL_GAIN, Outlook, further_gain
@@ -52,8 +53,12 @@ class TaskRun:
         """Least cost of earlier runs; infinite if none was right."""
         self._bests: list[float] = []
         """Least cost after each trial of this run; infinite until one is right."""
+        self._default_cost = np.inf
+        """Of the default schedule; infinite until it was right."""
         self._measured: list[float] = []
         """Cost of each candidate, earlier runs' included; NaN for a failure."""
+        self.match: RecordMatch | None = None
+        """Whether there were records of it."""
         self._prior = prior
         self.expected = prior
         """Part of its time that the run was expected to save when it began."""
@@ -68,7 +73,8 @@ class TaskRun:
     def outlook(self) -> Outlook:
         """What is expected of searching on: nothing where all was measured."""
         time = None if self.best_cost is None else self.task.weight * self.best_cost
-        gain = further_gain(np.array(self._measured, np.float64), self._prior)
+        costs = np.array(self._measured, np.float64)
+        gain = further_gain(costs, self._prior, self._default_cost)
         return Outlook(time=time, gain=0.0 if self._spent else gain)
 
     @property
@@ -132,6 +138,7 @@ class TaskRun:
         defaults = measured.times_us[(numbers == self._default) & ~np.isnan(measured.times_us)]
         if len(defaults):
             self.default_us = float(defaults[-1])
+            self._default_cost = float(np.nanmin(measured.costs[numbers == self._default]))
         self._first = self._first.take(~np.isin(self.space.numbers(self._first), numbers))
         self._tuner.observe(measured.candidates, measured.costs)
 

@@ -147,7 +147,7 @@ def inline_elementwise(s: Schedule, *, across: bool = True, kept: Collection[str
             continue
         if heavy and not across and any(_turns(user, block) for user in users):
             continue
-        if any(user.reducer is not None and _scatters(block, user) for user in users):
+        if any(user.reducer is not None and scatters(block, user) for user in users):
             continue
         try:
             s.compute_inline(name)
@@ -169,7 +169,7 @@ def _turns(user: Block, block: Block) -> bool:
     return any(user.indices[-1] not in variables(load.indices[-1]) for load in read)
 
 
-def _scatters(block: Block, user: Block) -> bool:
+def scatters(block: Block, user: Block) -> bool:
     """Whether neighbouring columns of the reduction `user` would no longer read neighbours.
 
     They do so in the stage, and not in what it moves.

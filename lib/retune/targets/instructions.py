@@ -57,7 +57,7 @@ def multiplying(
     """The instructions of the device for what the stage adds up, wherever its operands lie."""
     along = stage.steps[-1].var if stage.steps else None
     for entry in intrinsics():
-        if along is None or entry.rounds or entry.residence != residence:
+        if along is None or entry.residence != residence:
             continue
         found = matching_block(entry, stage.block, [along] * len(entry.axes))
         if isinstance(found, Match):
@@ -83,7 +83,7 @@ def multiplied(spec: DeviceSpec) -> frozenset[DType]:
         dtype
         for entry in intrinsics()
         for one in entry.implementations[:-1]
-        if not entry.rounds and entry.full_name(one) in spec.instructions
+        if entry.full_name(one) in spec.instructions
         for signature in entry.signatures(one)
         for dtype in signature.dtypes
     )

@@ -58,7 +58,13 @@ def test_what_is_promoted_is_published(out: Path):
     assert published(out) == "two"
     assert [v.number for v in versions(out)] == [1, 2]
     assert current(out) == versions(out)[1]
-    assert sorted(p.name for p in out.iterdir()) == ["current", "module", "report.html", "versions"]
+    assert sorted(p.name for p in out.iterdir()) == [
+        "current",
+        "module",
+        "report.html",
+        "retune.lock",
+        "versions",
+    ]
 
 
 def test_a_version_comes_back_as_it_was_stated(out: Path):

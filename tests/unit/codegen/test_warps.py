@@ -6,9 +6,11 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
-from retune.core.dtypes import FLOAT16, FLOAT32, INT7, INT8, UINT8
+from retune.core.dtypes import FLOAT16, FLOAT32, INT7, INT8, TF32, UINT8
 from retune.core.errors import CodegenError, ScheduleError
 from retune.intrinsics import intrinsic
+from retune.ir.expr import Expr, Var
+from retune.ir.functions import call, rounding
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
@@ -68,7 +70,12 @@ def test_a_warp_multiplies(golden):
 def test_a_warp_multiplies_floats(golden, name: str, dtype: str):
     x, w = (placeholder(n, (32, 64), dtype, constant=n == "w") for n in "xw")
     k = reduce_axis("k", 64)
-    dag = Dag((compute("y", (32, 32), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,)),))
+    rounded = {FLOAT32: lambda load: call(rounding(TF32), load)}.get(dtype, lambda load: load)
+
+    def product(i: Var, j: Var) -> Expr:
+        return rounded(x[i, k]) * rounded(w[j, k])
+
+    dag = Dag((compute("y", (32, 32), product, [x, w], reduce=(k,)),))
     s = by_warps(dag, name=name)
     assert_items_agree(dag, s.program)
     assert lower(s.program, NVIDIA).text == golden

@@ -4,7 +4,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from retune.core.dims import Size, assuming, dim_of
 from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.inputs import input_types
 from retune.graph.evaluate import run_graph
 from tests.external.on_device import compile_graph
 from tests.support.decoder import LAYERS, SHARED, WIDE, WORDS, decoder
@@ -40,6 +42,38 @@ def test_it_generates_as_onnxruntime_does(batch: int) -> None:
         for name, array in state.items():
             np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
         held += length
+
+
+def test_one_import_serves_all_lengths() -> None:
+    """The mask's own symbol is the sum of the cache's and the new tokens', and caches grow."""
+    made = decoder()
+    sizes = {"sequence": dim_of(Size("sequence", 1, 8)), "past": dim_of(Size("past", 0, 15))}
+    with assuming({"sequence": 3, "past": 4}) as assumed:
+        shapes = {"batch": (1,)} | {name: (dim,) for name, dim in sizes.items()}
+        graph = import_model(made, shapes)
+    assert [str(each.dim) for each in assumed.conditions] == ["sequence - 1"]
+    assert sum(node.op == "concat" for node in graph.nodes) == 2 * LAYERS
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    rng = np.random.default_rng(2)
+    for length, held in ((3, 4), (5, 1)):
+        caches = {
+            name: rng.standard_normal((1, SHARED, held, WIDE)).astype(np.float32)
+            for name in empty(1)
+        }
+        inputs = step(caches, rng.integers(0, WORDS, (1, length)), held)
+        names = [entry.name for entry in session.get_outputs()]
+        found = run_graph(graph.at({"sequence": length, "past": held}), inputs)
+        for name, array in zip(names, session.run(names, inputs), strict=True):
+            np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("symbol", ["past + sequence", "total", "1+ past +sequence"])
+def test_a_symbol_may_be_a_sum_of_others(symbol: str) -> None:
+    made = decoder()
+    mask = made.graph.input[1].type.tensor_type.shape.dim[1]
+    mask.dim_param = symbol
+    types = input_types(made.graph, {"batch": (1,), "sequence": (2,), "past": (5,)}, ())
+    assert types["attention_mask"].shape == (1, 8 if symbol[0] == "1" else 7)
 
 
 @pytest.mark.slow

@@ -91,7 +91,9 @@ def run_of(
     )  # fmt: skip
     network = SimpleNamespace(model_key=model_key or plan.model_key)
     searched = SimpleNamespace(run_id=f"night of {name}", complete=True)
-    found = SimpleNamespace(network=network, tuned=compiled, verified=verified, searched=searched)
+    found = SimpleNamespace(
+        network=network, tuned=compiled, verified=verified, searched=searched, chosen=()
+    )
     return cast(FinishedRun, found)
 
 

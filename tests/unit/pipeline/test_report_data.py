@@ -159,7 +159,7 @@ def example(name: str, store: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.process
 def test_example_prints_best_curve_and_reasons(tmp_path: Path):
     fill(tmp_path)
-    done = example("analyse_records.py", tmp_path)
+    done = example("04_analyse_records.py", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "5 measurements of 1 tasks" in done.stdout
     assert "unknown type float99" in done.stdout
@@ -186,7 +186,7 @@ def mixed(store: Path) -> None:
 
 def test_curves_hold_trials_of_one_device_and_no_times_of_networks(tmp_path: Path):
     mixed(tmp_path)
-    done = example("analyse_records.py", tmp_path)
+    done = example("04_analyse_records.py", tmp_path)
     assert done.returncode == 0, done.stderr
     best, curves = done.stdout.split("best so far")
     assert " 2.0 " in best and " 2.0" not in curves.partition("failures")[0]
@@ -199,7 +199,8 @@ def test_the_grouping_that_the_documentation_states_mixes_no_conditions(
     """Each line of the page's program runs; its best times are those of `records best`."""
     mixed(tmp_path / "artifacts/records")
     page = (ROOT / "docs/records.md").read_text(encoding="utf-8")
-    program = page.partition("```python\n")[2].partition("```")[0]
+    rows_part = page.partition("## The rows\n")[2]
+    program = rows_part.partition("```python\n")[2].partition("```")[0]
     program = program.replace("right.groupby(alike)", "best = right.groupby(alike)", 1)
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
@@ -212,7 +213,7 @@ def test_the_grouping_that_the_documentation_states_mixes_no_conditions(
 @pytest.mark.process
 def test_example_asks_in_every_way_that_is_installed(tmp_path: Path):
     RecordStore(tmp_path).append([store_record(number) for number in range(3)])
-    done = example("records_three_ways.py", tmp_path)
+    done = example("05_records_three_ways.py", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "181.818182" in done.stdout, "2 MFLOP in 11 us"
     assert "unroll" in done.stdout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retune import api
-from retune.core.dtypes import BFLOAT16
+from retune.core.dtypes import BFLOAT16, TF32
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_GPU
 from retune.graph.quantize.settings import QuantizeSettings
@@ -111,11 +111,12 @@ def test_precisions(request_: TuneRequest, options: dict[str, Any], message: str
         check_request(replace(request_, **options))
 
 
-def test_tf32_is_float32_on_every_device_until_a_rule_chooses_its_instructions():
+def test_tf32_is_float32_where_a_device_has_no_instructions_for_it():
     name = WARP32.full_name(WARP32.implementations[0])
-    for spec in (None, GENERIC_GPU, replace(GENERIC_GPU, instructions=(name,))):
+    for spec in (None, GENERIC_GPU):
         assert not precision_named("tf32", spec).changes
         assert precision_named("bfloat16", spec).stored is BFLOAT16
+    assert precision_named("tf32", replace(GENERIC_GPU, instructions=(name,))).operands is TF32
 
 
 @pytest.mark.parametrize(

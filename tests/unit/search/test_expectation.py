@@ -4,12 +4,27 @@ import numpy as np
 import pytest
 
 from retune.search.defaults import LEAST_GAIN
-from retune.search.expectation import NOISE, TYPICAL_GAIN, Outlook, expected_share, further_gain
+from retune.search.expectation import (
+    NOISE,
+    TYPICAL_GAIN,
+    Outlook,
+    expected_share,
+    further_gain,
+    prior_gain,
+)
 
 
 def test_without_measurements_it_is_what_was_expected_before():
     assert further_gain(np.zeros(0), 0.3) == 0.3
     assert further_gain(np.full(5, np.nan)) == TYPICAL_GAIN
+
+
+def test_a_model_says_what_to_expect_as_far_as_it_is_trusted():
+    scores = np.array([0.6, 0.2, 0.8])
+    assert prior_gain(scores, 0.0) == prior_gain(np.zeros(0), 0.9) == TYPICAL_GAIN
+    assert prior_gain(scores, 1.0) == pytest.approx(0.25)
+    assert prior_gain(scores, 0.5) == pytest.approx((0.25 + TYPICAL_GAIN) / 2)
+    assert prior_gain(scores[::-1], 1.0) == 0.0
 
 
 def test_it_is_what_the_second_half_of_the_trials_saved_over_all_orders():
@@ -25,6 +40,13 @@ def test_measurements_outweigh_the_prior_and_differences_within_noise_are_none()
     alike = 100.0 * (1.0 + NOISE * np.linspace(0.0, 1.0, 24))
     assert further_gain(alike, 0.0) == pytest.approx(0.0)
     assert further_gain(alike) < LEAST_GAIN < further_gain(alike[:8])
+
+
+def test_candidates_that_are_slower_than_the_default_leave_little_to_expect():
+    """The default schedule is known from the start: a search without it is nobody's."""
+    costs = np.array([100.0, 300.0, 400.0, 900.0])
+    assert further_gain(costs, 0.0, default=100.0) == 0.0
+    assert further_gain(costs, 0.0, default=120.0) < 0.1 < further_gain(costs, 0.0)
 
 
 def test_a_lucky_candidate_leaves_more_to_expect():

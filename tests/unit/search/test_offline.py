@@ -13,6 +13,7 @@ import pytest
 from retune.core.errors import InputError, LookupFailed, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.records.store import RecordStore
+from retune.search.model import offline
 from retune.search.model.cost_model import CostModel
 from retune.search.model.offline import (
     Rows,
@@ -80,6 +81,18 @@ def test_a_model_is_registered_and_used_when_it_beats_the_estimate(tmp_path: Pat
     assert model is not None and model.name == "0001"
     rows = load_rows(store)
     assert judge(rows, CostModel(0, model).predict(rows.features).mean).peak1 > 0.9
+
+
+def test_a_model_that_ranks_no_better_than_the_estimate_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Times that follow from nothing: peaks may be better by chance, and trust is what counts."""
+    store = store_of(tmp_path)
+    rng = np.random.default_rng(1)
+    monkeypatch.setattr(offline, "cross_validate", lambda rows, _: rng.random(len(rows)))
+    card = train(store)
+    assert abs(card.trust) < 0.2 and not card.trusted
+    assert not card.in_use and offline_model(tmp_path, GENERIC_CPU) is None
 
 
 def test_the_same_records_and_seed_give_the_same_model(tmp_path: Path):
@@ -162,7 +175,7 @@ def test_example_says_which_records_it_needs(tmp_path: Path):
 
 def run_example(store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "examples/train_cost_model.py"), str(store)],
+        [sys.executable, str(ROOT / "examples/06_train_cost_model.py"), str(store)],
         env={"PYTHONPATH": str(ROOT / "lib"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,

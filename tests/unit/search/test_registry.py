@@ -65,6 +65,14 @@ def test_models_of_other_features_are_passed_over(tmp_path: Path):
     assert in_use(tmp_path) == "0001"
 
 
+@pytest.mark.parametrize("trust", [-0.02, 0.5])
+def test_a_promoted_model_that_is_no_better_than_none_is_passed_over(tmp_path: Path, trust: float):
+    """The static estimate's rank correlation is 0.5; earlier versions compared other figures."""
+    register(tmp_path, 1)
+    register(tmp_path, 2, trust=trust)
+    assert in_use(tmp_path) == "0001"
+
+
 def test_a_model_of_an_older_retune_is_in_use_beside_a_history(tmp_path: Path):
     register(tmp_path, 1)
     history = (tmp_path / FOLDER / "history.json").read_bytes()

@@ -87,10 +87,12 @@ def test_constants_beyond_the_cache_are_read_for_several_tiles():
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weights_are_unpacked_for_many_rows(bits: int):
     """Tall tiles unpack less than wide ones of as many accumulators."""
-    dag = packed_product(128, 32, bits, 1024, bits)
-    sketch = cpu_space(from_dag(dag, "net"), GENERIC_CPU).sketch("cpu.v16.loops.pixels_slow")
-    tiles = [{"tile.out.i": (1, rows), "tile.out.j": (2, 24 // rows)} for rows in (12, 4)]
-    rows = [sketch.row({**tile, "unroll.T_dense_blocks": (1,)}) for tile in tiles]
+    dag = packed_product(128, 33, bits, 1024, bits)
+    sketch = cpu_space(from_dag(dag, "net"), GENERIC_CPU).sketch(
+        "cpu.v16.loops.pixels_slow.partial"
+    )
+    tiles = [{"tile.out.i": (1, 12 // n), "tile.out.j": (16 // n, n)} for n in (1, 4)]
+    rows = [sketch.row(tile) for tile in tiles]
     tall, wide = estimate(sketch, np.stack(rows), GENERIC_CPU)
     assert wide > 1.3 * tall
 

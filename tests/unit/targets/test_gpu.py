@@ -54,6 +54,7 @@ SHAPES: dict[str, Dag] = {
     "dense row": dense(1, 67, 31),
     "packed row": packed_product(1, 3, 2, 20, 4),
     "packed batch": packed_product(5, 2, 1, 33, 2),
+    "packed batch of integers": packed_product(5, 2, 2, 32, 4, integers=True),
     "attention": batched_product(2, 9, 8, 11),
     "prime depth": batched_product(2, 5, 37, 8),
     "short fetch": dense(5, 28, 12),

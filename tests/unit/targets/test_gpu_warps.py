@@ -18,7 +18,7 @@ from retune.targets.cost.estimate import estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
 from tests.support.dags import Choose, byte_conv2d, byte_product, half_products
-from tests.support.gpu_warps import SHAPES, random_product
+from tests.support.gpu_warps import SHAPES, random_product, rounded_product
 from tests.support.oracle import assert_items_agree
 from tests.support.properties import chooser, quick, seeded
 
@@ -32,6 +32,8 @@ NVIDIA = replace(
         "warp16.mma",
         "warp16s.mma",
         "warp16c.mma",
+        "warp32.mma",
+        "warp32c.mma",
         "copy.ahead",
     ),
     max_work_group=1024,
@@ -119,9 +121,9 @@ def test_without_the_instruction_there_are_none():
     assert not any(".warp" in sketch.name for sketch in space.sketches)
 
 
-@pytest.mark.parametrize("name", ["byte scores", "scores", "values", "tap of 24"])
+@pytest.mark.parametrize("name", ["byte scores", "scores", "values", "rounded scores", "tap of 24"])
 def test_products_of_activations_go_by_panels(name: str):
-    assert names(SHAPES[name]) == [_PANELS]
+    assert names(SHAPES[name])[0] == _PANELS
 
 
 def test_panels_are_copied_from_where_parts_of_a_tensor_lie():
@@ -164,3 +166,14 @@ def test_a_small_image_takes_slices():
         for sketch in space.sketches[:2]
     ]
     assert best[1] < 0.7 * best[0]
+
+
+def test_products_of_tf32_are_of_float32_by_other_tiles():
+    """What instructions do not multiply is not rounded either; float32 has no such instruction."""
+    dag = rounded_product(4, 48, 32, constant=True)
+    assert names(dag) == []
+    sketch = gpu_space(from_dag(dag), NVIDIA).sketches[0]
+    program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+    assert "round_to_tf32" not in str(program)
+    text = lower(program, target_of(NVIDIA)).text
+    assert "fma(" in text and "0x" not in text

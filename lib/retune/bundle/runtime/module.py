@@ -47,7 +47,7 @@ from retune.device.opening import open_device
 from retune.device.profiles import plays
 
 if TYPE_CHECKING:
-    from retune.device.measure.ceilings import Roofline
+    from retune.device.measure.ceilings import Lower, Roofline
 
 
 class BundleWarning(UserWarning):
@@ -81,6 +81,8 @@ class LaunchProfile:
     in_16_bits: float | None = None
     """The time that the ceilings allow with 16-bit floats over that with float32; None where none
     were given."""
+    in_8_bits: float | None = None
+    """The same with int8."""
     host: bool = False
     """True for a host step."""
 
@@ -470,7 +472,13 @@ def _profile(
         )
     per_second = 1e-9 / seconds if seconds else 0.0
     least = ceilings.least_s(step.flops, step.bytes) if ceilings else None
-    lower = ceilings.least_16_s(step.flops, step.bytes) if ceilings else None
+
+    def part(bits: "Lower") -> float | None:
+        """Of the least time, with values of so many bits."""
+        if ceilings is None or not least:
+            return None
+        return ceilings.least_lower_s(bits, step.flops, step.bytes) / least
+
     return LaunchProfile(
         label=step.label,
         kernel=step.kernel,
@@ -481,5 +489,6 @@ def _profile(
         gflops=step.flops * per_second,
         gbytes_per_s=step.bytes * per_second,
         roofline=least / seconds if least is not None and seconds else None,
-        in_16_bits=lower / least if lower is not None and least else None,
+        in_16_bits=part(16),
+        in_8_bits=part(8),
     )

@@ -15,6 +15,7 @@ from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
 from retune.bundle.runtime.hosting import HostRun, RunPart, counted_values, prepare_parts
 from retune.bundle.runtime.inputs import Key
+from retune.bundle.states import outputs_of
 from retune.core.dims import SizeValues, at, sizes_of
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
@@ -66,8 +67,6 @@ class Loaded:
         sizes = [each.buffer for each in plan.sizes]
         self.names = tuple(dict.fromkeys([*plan.inputs, *read, *sizes]))
         """Inputs, sizes, and outputs on the device."""
-        steps = [name for step in plan.hosts for name in (*step.read, *step.writes)]
-        self.crossing = {name: self.types[name] for name in [*plan.inputs, *outputs, *steps]}
         self.counted = counted_values(plan)
         grown = [state for state in plan.states if state.axis is not None]
         self.grown = {name: state for state in grown for name in (state.input, state.output)}
@@ -101,6 +100,9 @@ class Runs:
         self._loaded, self._executor, self._held = loaded, executor, held
         self._given, self._taken = tuple(given), frozenset(taken)
         self._places = {name: held.interface(name, loaded.host) for name in loaded.names}
+        steps = [name for step in loaded.plan.hosts for name in (*step.read, *step.writes)]
+        made = [own for n in taken for own in outputs_of(loaded.plan, n)]
+        self._crossing = {name: loaded.types[name] for name in [*given, *made, *steps]}
         self._prepared: dict[Key, AtSizes] = {}
 
     def prepared(self, key: Key) -> AtSizes | None:
@@ -121,7 +123,7 @@ class Runs:
         plan, host = loaded.plan, loaded.host
         types = {
             name: type_at(kind, values)
-            for name, kind in loaded.crossing.items()
+            for name, kind in self._crossing.items()
             if all(size.name in values for size in sizes_of(kind.shape))
         }
         parts = prepare_parts(loaded.source, values, types, self._executor, self._held, host, first)

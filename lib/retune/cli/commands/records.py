@@ -1,6 +1,6 @@
 """`retune records`: what was measured, summed up, the best of it, and all of it as a table."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +10,7 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.options import Json, Records, record_store
+from retune.core.config import records_root
 from retune.core.errors import InputError, LookupFailed
 from retune.core.files import check_file
 from retune.core.quantities import counted
@@ -28,7 +29,9 @@ _DEVICE_PARTS = 2
 _PLACE_CHARS = len("network:") + 8
 """Of a place that people see: enough to tell networks apart."""
 
-app = typer.Typer(help="Read the record store.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Read and share the record store.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("summary")
@@ -115,6 +118,103 @@ def export(
         raise LookupFailed(f"--model {model}: no record is of that network; there are: {there}")
     count = write(store, output, {"model": model} if model else None)
     say(f"{output}: {counted(count, 'record')}")
+
+
+@app.command("distill")
+def distill(
+    output: Annotated[Path, typer.Argument(help="Output file: .jsonl.")],
+    records: Records = None,
+    best: Annotated[
+        int, typer.Option(min=1, help="Number of records of each task and device.")
+    ] = 4,
+    model: Annotated[
+        str, typer.Option(help="Network whose records count. Default: all.", show_default=False)
+    ] = "",
+    tuner: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help="Whose JSON lines to write: retune, autotvm, ansor. Others are for reports.",
+        ),
+    ] = "retune",
+) -> None:
+    """Write the best records of each task to a small file.
+
+    For other machines: `retune records merge`, or the variable RETUNE_TEAM_RECORDS.
+    """
+    from retune.core.replacing import replacing
+    from retune.records import distilled
+    from retune.records.foreign import KINDS, Kind, foreign_lines
+
+    check_file("output", output)
+    if tuner not in ("retune", *KINDS):
+        raise InputError(f"--as {tuner}: expected one of retune, {', '.join(KINDS)}")
+    found = distilled.distill(record_store(records), best, model)
+    kinds: dict[str, Kind] = {str(kind): kind for kind in KINDS}
+    if (kind := kinds.get(tuner)) is not None:
+        with replacing(output) as stream:
+            stream.write("".join(f"{line}\n" for line in foreign_lines(found, kind)).encode())
+    else:
+        distilled.write_records(found, output)
+    tasks = len({record.task_key for record in found})
+    say(f"{output}: {counted(len(found), 'record')} of {counted(tasks, 'task')}")
+
+
+@app.command("merge")
+def merge(
+    sources: Annotated[
+        list[Path], typer.Argument(help="Files that `retune records distill` wrote, or stores.")
+    ],
+    records: Records = None,
+) -> None:
+    """Add the records of files or of other stores to the record store.
+
+    Those that it has already stay as they are.
+    """
+    from retune.records import distilled
+
+    read = [_records_of(source) for source in sources]
+    _add(records, [record for found in read for record in found], distilled.merge)
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="JSON lines of retune, AutoTVM or Ansor.")],
+    records: Records = None,
+) -> None:
+    """Add a file's records to the record store.
+
+    Times of AutoTVM and Ansor are for comparison: their schedules are of other spaces.
+    """
+    from retune.records import distilled
+    from retune.records.foreign import kind_of, read_foreign
+
+    kind = kind_of(source)
+    found = read_foreign(source, kind) if kind else distilled.read_records(source)
+    _add(records, found, distilled.merge)
+
+
+def _records_of(source: Path) -> "Sequence[TuningRecord]":
+    """All records of a store, or those of a file."""
+    from retune.records.arrow import to_records
+    from retune.records.distilled import read_records
+
+    if source.is_dir():
+        return to_records(record_store(source).table())
+    return read_records(source)
+
+
+def _add(
+    records: Path | None,
+    found: "Sequence[TuningRecord]",
+    merged: "Callable[[RecordStore, Sequence[TuningRecord]], int]",
+) -> None:
+    """The store at the folder, which is made if need be, has these records."""
+    from retune.records.store import RecordStore
+
+    store = RecordStore(records or records_root())
+    new = merged(store, found)
+    say(f"{store.root}: {counted(new, 'new record')} of {len(found):,}")
 
 
 def _tasks(store: "RecordStore") -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`retune tune`: the whole way from a model to a verified bundle."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
@@ -15,7 +16,7 @@ from retune.core.quantities import counted
 from retune.core.target import model_of
 from retune.pipeline.request import TuneRequest, check_request
 from retune.pipeline.results import SlowerThanPeer, TuneResult
-from retune.pipeline.rows import latency_lines, result_data, task_rows
+from retune.pipeline.rows import latency_lines, match_rows, result_data, task_rows
 
 NoPrefect = Annotated[
     bool, typer.Option("--no-prefect", help="Run in plain Python, without a flow.")
@@ -63,11 +64,15 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
 
 def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
+    from retune.bundle.versions import LOCK
+
     print_table(
-        task_rows(result),
+        [{k: v for k, v in row.items() if k != "records"} for row in task_rows(result)],
         f"tasks of {result.model} on {model_of(result.target)}",
-        spare=("op", "output", "failed", "mflop"),
+        spare=("op", "output", "failed", "mflop", "gflops", "total_us"),
     )
+    if matches := match_rows(result):
+        print_table(matches, "records before the search")
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
     measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
     print_line(f"measured  {measured if statuses else 'nothing'}; {result.reason}")
@@ -77,23 +82,9 @@ def print_result(result: TuneResult) -> None:
         print_line(f"latency   none: {model_of(result.target)} is not here to be timed")
     if result.slow:
         print_line(f"slow      {result.slow}")
-    verified = result.verified
-    print_line(
-        f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "
-        f"from {verified.oracle} ({counted(verified.samples, 'sample')})"
-    )
-    if verified.decision:
-        print_line(f"          {verified.decision}")
-    if verified.top1 is not None:
-        print_line(f"top-1     {100 * verified.top1:.1f}% of the rows as {verified.oracle}")
+    _print_accuracy(result)
     if result.precision:
         print_line(f"precision {result.precision}")
-    if result.gain:
-        print_line(f"16 bits   {result.gain}")
-    for note in verified.notes:
-        print_line(f"note      {note}")
-    if verified.by_parts:
-        print_line("          part by part, as results of host steps jump at rounding")
     print_line(
         f"layers    {result.max_error:g} of a layer's range allowed, {result.largest_error} used"
     )
@@ -106,9 +97,27 @@ def print_result(result: TuneResult) -> None:
         print_line(f"failed    the search of {task}, which has its default schedule: {why}")
     print_line(f"bundle    {result.module}")
     print_line(f"report    {result.report}")
+    print_line(f"lock      {Path(result.module).with_name(LOCK)}")
     print_line(f"records   {result.records}")
     for line in ("", *result.conclusion) if result.conclusion else ():
         print_line(line)
+
+
+def _print_accuracy(result: TuneResult) -> None:
+    """How far the bundle's outputs are from the oracle's."""
+    verified = result.verified
+    print_line(
+        f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "
+        f"from {verified.oracle} ({counted(verified.samples, 'sample')})"
+    )
+    if verified.decision:
+        print_line(f"          {verified.decision}")
+    if verified.top1 is not None:
+        print_line(f"top-1     {100 * verified.top1:.1f}% of the rows as {verified.oracle}")
+    for note in verified.notes:
+        print_line(f"note      {note}")
+    if verified.by_parts:
+        print_line("          part by part, as results of host steps jump at rounding")
 
 
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:

@@ -5,10 +5,11 @@ drift. The roofline of Williams, Waterman, Patterson (CACM 52(4), 2009) is the s
 """
 
 import statistics
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
-from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT8, DType
 from retune.device.measure.reference import Reference
 from retune.device.opencl.runtime import Device, PreparedKernel
 from retune.targets.instructions import multiplied
@@ -23,6 +24,13 @@ _RUNS = 5
 _GPU_GROUP = 64
 
 
+Lower = Literal[8, 16]
+"""Bits of smaller values: int8, or 16-bit floats."""
+_MULTIPLIED: Mapping[Lower, frozenset[DType]] = {
+    8: frozenset((INT8, UINT8)), 16: frozenset((FLOAT16, BFLOAT16)),
+}  # fmt: skip
+
+
 class Roofline(Protocol):
     """What a device can do at best."""
 
@@ -30,8 +38,8 @@ class Roofline(Protocol):
         """Seconds that so much arithmetic and so many bytes take at the very least."""
         ...
 
-    def least_16_s(self, flops: int, traffic: int) -> float:
-        """The same of 16-bit floats, for the arithmetic and the bytes of float32."""
+    def least_lower_s(self, bits: Lower, flops: int, traffic: int) -> float:
+        """The same of values of so many bits, for the arithmetic and the bytes of float32."""
         ...
 
 
@@ -64,11 +72,13 @@ class Ceilings:
         moved = 1e-9 * traffic / self.gbytes_per_s(traffic) if traffic else 0.0
         return max(1e-9 * flops / self.gflops, moved)
 
-    def least_16_s(self, flops: int, traffic: int) -> float:
-        """The same with half the bytes, and half the arithmetic where the device has instructions
-        that multiply 16-bit floats: such do two steps of a sum in the time of one, or more."""
-        halved = bool({FLOAT16, BFLOAT16} & multiplied(self._device.spec))
-        return self.least_s(flops // 2 if halved else flops, traffic // 2)
+    def least_lower_s(self, bits: Lower, flops: int, traffic: int) -> float:
+        """The same with a part of the bytes, and of the arithmetic where the device has
+        instructions that multiply such values: with 16 bits they do two steps of a sum in the time
+        of one, or more, and with 8 bits four."""
+        part = 32 // bits
+        packed = bool(_MULTIPLIED[bits] & multiplied(self._device.spec))
+        return self.least_s(flops // part if packed else flops, traffic // part)
 
     def _measure_copy(self, size: int) -> float:
         """One launch goes over the same buffers again and again, each core over its own part."""

@@ -231,7 +231,7 @@ class Device:
         data = np.ascontiguousarray(array)
         if not data.nbytes:
             return self.allocate(1)
-        if self._has_pointers:
+        if self._has_pointers or self._is_paged(data.nbytes):
             buffer = self.allocate(data.nbytes)
             self.write(buffer, data)
             return buffer
@@ -252,7 +252,7 @@ class Device:
         """
         size, flags = max(1, size_bytes), self._cl.mem_flags.READ_WRITE
         with _refusals(f"allocation of {size} bytes"):
-            if self.spec.device_class == "cpu" and size >= pages.HUGE_BYTES:
+            if self._is_paged(size):
                 array = pages.in_huge_pages(size)
                 handle = self._cl.Buffer(
                     self._context, flags | self._cl.mem_flags.USE_HOST_PTR, hostbuf=array
@@ -266,6 +266,10 @@ class Device:
             self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), 0, size)
             self._queue.finish()
         return DeviceMemory(handle, size)
+
+    def _is_paged(self, size_bytes: int) -> bool:
+        """Whether a buffer of so many bytes lies in large pages."""
+        return self.spec.device_class == "cpu" and size_bytes >= pages.LEAST_BYTES
 
     def _allocate_pointer(self, size: int) -> DeviceMemory:
         owner = self._cl.SVMAllocation(

@@ -16,6 +16,7 @@ import numpy as np
 from retune.codegen.source import Run, three
 from retune.core.dtypes import BOOL, dtype_of
 from retune.core.keys import content_key
+from retune.device.measure.ceilings import Lower
 from retune.device.simulated.board import SimulatedBoard
 
 _GFLOPS = 50.0
@@ -68,9 +69,9 @@ class BoardRoofline:
         """Seconds that so much arithmetic and so many bytes take at the very least."""
         return 1e-6 * _least_us(flops, traffic) / self.board.speed
 
-    def least_16_s(self, flops: int, traffic: int) -> float:
-        """The same of 16-bit floats, which it has no instructions to multiply."""
-        return self.least_s(flops, traffic // 2)
+    def least_lower_s(self, bits: Lower, flops: int, traffic: int) -> float:
+        """The same of smaller values, which it has no instructions to multiply."""
+        return self.least_s(flops, traffic * bits // 32)
 
 
 def fraction(*values: object) -> float:

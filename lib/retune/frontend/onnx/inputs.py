@@ -7,7 +7,7 @@ others. Whatever is left open is asked for once, for all inputs.
 
 import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import onnx
@@ -16,6 +16,7 @@ from retune.core.dims import SizeValues, at, dim_of, fixed_value, is_fixed, leas
 from retune.core.dtypes import INT32, DType, TensorType
 from retune.core.errors import ModelError, ShapesMissing
 from retune.core.ranges import Extents, Stated, is_open
+from retune.core.states import states_among
 from retune.proto.file import element_type
 
 Shapes = Mapping[str, Sequence[int]]
@@ -63,6 +64,15 @@ class OpenInputs:
     extents: tuple[Extents, ...] = ()
     """The sizes, in the order of their names."""
 
+    def tuned_once(self, names: Collection[str]) -> "OpenInputs":
+        """The same, with a single value to tune for of the sizes of these names: a middle one."""
+        extents = tuple(
+            replace(each, tuned=((middle, 1.0),)) if each.size.name in names else each
+            for each in self.extents
+            for middle in [each.size.values[len(each.size.values) // 2]]
+        )
+        return replace(self, extents=extents)
+
     def at(self, values: SizeValues) -> "OpenInputs":
         """The same for these sizes, numbers or Dims."""
         return OpenInputs(_at(self.shapes, values), _at(self.values, values))
@@ -107,6 +117,20 @@ def open_inputs(
             for number, each in enumerate(own)
         )
     return OpenInputs(found, stated, sizes.ordered)
+
+
+def lengths_of_states(graph: onnx.GraphProto, stated: Sequence[str]) -> set[str]:
+    """The symbols that are lengths of states: those of their inputs along axes on which the outputs
+    are longer, as far as the file says.
+
+    All lengths pass in a session, and work is proportional to them.
+    """
+    inputs, outputs = ({e.name: _dims(e) for e in part} for part in (graph.input, graph.output))
+    found: set[str] = set()
+    for state, _ in states_among(stated, [*inputs], [*outputs]):
+        pairs = zip(inputs[state.input], outputs[state.output], strict=False)
+        found |= {a for a, b in pairs if isinstance(a, str) and a != b} - {_UNNAMED}
+    return found
 
 
 class _Sizes:
@@ -330,7 +354,36 @@ def _extents(
     for entry in entries:
         if entry.name in shapes:
             _bind(entry, tuple(shapes[entry.name]), bound)
-    return bound
+    return bound | _sums(entries, bound)
+
+
+def _sums(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -> dict[str, int]:
+    """The extents of symbols that nothing binds and that are sums of others.
+
+    Exporters write such symbols as `past + sequence`. A decoder's mask is as long as its cache and
+    the new tokens together, whatever its symbol is called.
+    """
+    found: dict[str, int] = {}
+    for symbol in {dim for e in entries for dim in _dims(e) if isinstance(dim, str)} - {*bound}:
+        parts = [part.strip() for part in symbol.split("+")]
+        if len(parts) > 1 and all(part in bound or part.isdecimal() for part in parts):
+            extents = [bound[part] if part in bound else int(part) for part in parts]
+            found[symbol] = sum(extents)
+    mask, length = (_symbol(entries, name, 1, 2) for name in ("attention_mask", "input_ids"))
+    held = _symbol(entries, "past", 2, 4)
+    if mask not in bound and mask not in found and length in bound and held in bound and mask:
+        found[mask] = bound[held] + bound[length]
+    return found
+
+
+def _symbol(entries: Sequence[onnx.ValueInfoProto], name: str, axis: int, rank: int) -> str:
+    """The symbol at that axis of the first input whose name begins so; '' for none."""
+    for entry in entries:
+        dims = _dims(entry)
+        if entry.name.startswith(name) and len(dims) == rank:
+            dim = dims[axis]
+            return dim if isinstance(dim, str) and dim != _UNNAMED else ""
+    return ""
 
 
 def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, int]) -> None:

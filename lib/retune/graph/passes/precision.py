@@ -25,6 +25,8 @@ from retune.ops.registry import SEVERAL_OUTPUTS
 
 PRODUCTS = ("conv2d", "conv3d", "conv_transpose", "depthwise_conv2d", "dense", "matmul")
 """Ops whose operands are both stored in 16 bits: instructions multiply such."""
+_OF_ONE_RESULT = "depthwise_conv2d"
+"""The product whose operands serve one channel each: no matrix instruction multiplies them."""
 _STATISTICS = (
     *("reduce_mean", "reduce_sum", "reduce_prod", "cumulative_sum", "cumulative_product"),
     *("fold_rows", "leaf_sums", "batch_norm"),
@@ -69,7 +71,8 @@ def in_precision(graph: Graph, precision: Precision) -> Graph:
         graph = _Stored(graph, precision).finish()
     if precision.operands is None:
         return graph
-    read = {n.outputs[0] for n in layers(graph) if n.op in PRODUCTS} - {*precision.kept}
+    shared = (n for n in layers(graph) if n.op in PRODUCTS and n.op != _OF_ONE_RESULT)
+    read = {n.outputs[0] for n in shared} - {*precision.kept}
     nodes = (
         replace(node, attrs={**node.attrs, "operands": precision.operands})
         if node.outputs[0] in read
@@ -104,6 +107,7 @@ class _Stored:
         self._narrow: dict[str, str] = {}
         self._positions: set[str] = set()
         self._layers = {node.outputs[0] for node in layers(graph)} - {*precision.kept}
+        self._layers -= _of_states(graph)
         kept = (node for node in graph.nodes if node.outputs[0] in precision.kept)
         self._whole = {value for node in kept for value in (*node.inputs, *node.outputs)}
         """Values of kept layers, which stay in float32."""
@@ -132,7 +136,7 @@ class _Stored:
 
     def _add(self, node: Node) -> None:
         definition = lookup(node.op)
-        if definition.kind in _APART:
+        if definition.kind in _APART or node.op == "append":
             inputs = [self._as(value, FLOAT32) for value in node.inputs]
             self._build.add(node.op, inputs, node.attrs, outputs=node.outputs, name=node.name)
             self._new |= {value: value for value in node.outputs}
@@ -234,6 +238,22 @@ class _Stored:
         if array is None or array.size < 2 or not dtype_of(array).is_float:
             return False
         return bool(np.ptp(array) > 1 and np.array_equal(array, np.rint(array)))
+
+
+def _of_states(graph: Graph) -> set[str]:
+    """What nodes make of states that grow, directly or moved.
+
+    These stay in the types of the network's inputs: each call would convert all of them.
+    """
+    grown: set[str] = set()
+    found: set[str] = set()
+    for node in graph.nodes:
+        if node.op == "append":
+            grown.update(node.outputs)
+        elif not grown.isdisjoint(node.inputs):
+            found.update(node.outputs)
+            grown.update(node.outputs if lookup(node.op).kind == "injective" else ())
+    return found
 
 
 def _read_by(graph: Graph, products: Collection[str]) -> frozenset[str]:

@@ -99,6 +99,8 @@ class OfflineModel:
     features: str = VERSION
     """Version of the features that it reads."""
     name: str = ""
+    trust: float = 0.0
+    """Rank correlation on networks that it had not seen; 0: it was not judged."""
 
     def check(self) -> None:
         """Raises: RecordError if the model was trained on other features than today's."""

@@ -210,7 +210,7 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
     """A new registered model of all records; in use from now on if it beats the one before.
 
     It does if, on rows that the model in use has not seen, its cross-validated predictions rank
-    the candidates better. The first model has to beat the static estimate.
+    the candidates better. Any model has to rank them better than the static estimate does.
 
     Raises: InputError if there are too few records.
     """
@@ -239,16 +239,22 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
 
 
 def _beaten(store: RecordStore, rows: Rows, held_out: np.ndarray) -> str | None:
-    """What the new model replaces; None if it does not."""
+    """What the new model replaces; None if it does not.
+
+    Models are compared by their rank correlation, and each has to be better than none.
+    """
+    static = judge(rows, static_score(rows.features)).rank_correlation
+    if judge(rows, held_out).rank_correlation <= max(0.0, static):
+        return None
     present = model_in_use(store.root, VERSION)
     if present is None:
-        static = judge(rows, static_score(rows.features))
-        return "the static estimate" if judge(rows, held_out).merit > static.merit else None
+        return "the static estimate"
     new = unseen(rows, present)
     if new.sum() < _LEAST_UNSEEN:
         return None  # nothing to judge by: the one in use has seen all of it
     before = judge(rows.take(new), predictions(stored_model(store.root, present), rows.take(new)))
-    return present.name if judge(rows.take(new), held_out[new]).merit > before.merit else None
+    after = judge(rows.take(new), held_out[new])
+    return present.name if after.rank_correlation > before.rank_correlation else None
 
 
 def unseen(rows: Rows, card: ModelCard) -> np.ndarray:

@@ -35,11 +35,6 @@ class Metrics:
     peak5: float
     """The same with the fastest of the five best predicted."""
 
-    @property
-    def merit(self) -> float:
-        """One number to compare two models by: the mean of the three."""
-        return (self.rank_correlation + self.peak1 + self.peak5) / 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
@@ -71,6 +66,16 @@ class ModelCard:
         """Its folder's name."""
         return f"{self.number:04d}"
 
+    @property
+    def trust(self) -> float:
+        """How far it is trusted: its rank correlation on networks that it had not seen."""
+        return self.held_out.rank_correlation
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it is better than none: it orders candidates, and better than the estimate."""
+        return self.trust > max(0.0, self.static.rank_correlation)
+
 
 def registered(root: Path) -> list[ModelCard]:
     """The cards of all models beside the records at `root`, oldest first.
@@ -90,14 +95,16 @@ def card_named(root: Path, name: str) -> ModelCard:
 
 
 def model_in_use(root: Path, feature_set: str, moment: datetime | None = None) -> ModelCard | None:
-    """The model of these features that was promoted last and was not taken back.
+    """The model of these features that was promoted last, is trusted, and was not taken back.
 
+    Earlier versions promoted models that ordered nothing: those are passed over.
     With a moment: the one that was in use then.
     """
     cards = registered(root)
     history = _history(root, cards)
     line = (history.until(moment) if moment else history).line
-    known = {card.number: card for card in cards if card.feature_set == feature_set}
+    fitting = (card for card in cards if card.feature_set == feature_set and card.trusted)
+    known = {card.number: card for card in fitting}
     return next((known[number] for number in reversed(line) if number in known), None)
 
 
@@ -145,7 +152,7 @@ def stored_model(root: Path, card: ModelCard) -> OfflineModel:
     members = tuple(path.read_text(encoding="utf-8") for path in paths)
     if not members:
         raise RecordError(f"{folder}: holds no model; delete the folder and train again")
-    return OfflineModel(members=members, name=card.name)
+    return OfflineModel(members=members, name=card.name, trust=card.trust)
 
 
 def write_model(root: Path, card: ModelCard, model: OfflineModel) -> Path:

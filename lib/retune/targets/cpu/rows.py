@@ -97,7 +97,7 @@ def schedule_rows(
     Work-groups take rows; about `groups` of them, where there are so many rows.
     """
     out = results_of(s, name)
-    _reduce_by_lanes(s, name, axis, s.loops(out)[-1], sampled=sampled)
+    reduce_by_lanes(s, name, axis, s.loops(out)[-1], sampled=sampled)
     _bind_rows(s, s.loops(out), groups)
 
 
@@ -116,16 +116,14 @@ def schedule_row_program(s: Schedule, program: RowProgram, groups: int, spec: De
         axis = row_structure(accesses(s, stage), spec)
         if axis is None:
             raise ScheduleError(f"{stage}: its lanes do not lie along the row")
-        _reduce_by_lanes(s, stage, axis, row, sampled=True)
+        reduce_by_lanes(s, stage, axis, row, sampled=True)
 
     rows = schedule_in_one_nest(s, program, "private", share=vectorize, reduce=reduce)
     _bind_rows(s, rows, groups)
 
 
-def _reduce_by_lanes(
-    s: Schedule, name: str, axis: RowReduction, row: str, *, sampled: bool
-) -> None:
-    """The reduction inside the loop `row`: in vector registers, which are combined at its end."""
+def reduce_by_lanes(s: Schedule, name: str, axis: RowReduction, row: str, *, sampled: bool) -> None:
+    """The reduction is inside the loop `row`: in registers, which are combined at its end."""
     extent = s.extent(axis.loop)
     most_usual = _USUAL_REGISTERS if is_fixed(extent) else max(1, least(extent) // axis.lanes)
     usual = max(n for n in axis.registers if n <= max(most_usual, axis.registers[0]))

@@ -23,10 +23,11 @@ from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Space
 from retune.targets import fusion
 from retune.targets.accumulators import WINDOW_LIMIT
+from retune.targets.cpu.dots import Dots, dot_products, schedule_dots
 from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
-from retune.targets.cpu.partial import PartialSums, schedule_partial_sums, total_of
+from retune.targets.cpu.partial import PartialSums, schedule_partial_sums
 from retune.targets.cpu.rows import RowReduction, row_structure, schedule_row_program, schedule_rows
 from retune.targets.cpu.tile import RegisterTile, lay_out_columns, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
@@ -39,10 +40,18 @@ from retune.targets.fusion import (
     padding_of,
 )
 from retune.targets.instructions import find_instruction
+from retune.targets.partial_sums import total_of
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Structure = (
-    RegisterTile | MatrixTile | RowReduction | SlidingWindow | Neighbours | Fused | PartialSums
+    RegisterTile
+    | MatrixTile
+    | RowReduction
+    | SlidingWindow
+    | Neighbours
+    | Fused
+    | PartialSums
+    | Dots
 )
 """What is done to the heaviest reduction."""
 
@@ -75,6 +84,8 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         for tile in _register_tiles(stage, lanes, spec, can_mask=False):
             if not tile.window and not tile.laid:
                 yield PartialSums(tile)
+    elif (dots := dot_products(program, anchor, spec)) is not None:
+        yield dots
     elif padded_neighbours(program, anchor, lanes) is not None:
         yield Neighbours(lanes)
     elif stage.by_channel and lanes >= LEAST_LANES:
@@ -167,6 +178,8 @@ def _reduction(
             schedule_register_tile(s, name, structure, spec, sampled=sampled)
         case MatrixTile():
             schedule_matrix(s, name, structure, sampled=sampled)
+        case Dots():
+            schedule_dots(s, name, structure)
         case PartialSums():
             schedule_partial_sums(s, name, structure, spec)
         case Fused():

@@ -104,7 +104,7 @@ def panel_tiles(stage: Accesses, spec: DeviceSpec) -> list[PanelTile]:
 def _piece(stage: Accesses, entry: Intrinsic) -> int:
     """Elements of columns that a copy takes at once."""
     pack = entry.operands[1].pack
-    (columns,) = (o for o in stage.operands if stage.channel in o.moving)
+    columns = next(o for o in stage.operands if stage.channel in o.moving)
     along = stage.steps[-1].var
     return pack if columns.constant or pack_index(columns.load, along, pack) is not None else 1
 
@@ -131,7 +131,7 @@ def _roles(stage: Accesses) -> tuple[For, For] | None:
 
     Rows are along the innermost axis that moves one operand alone, and columns along the last one.
     """
-    column, found = stage.channel, [o.load for o in stage.operands]
+    column, found = stage.channel, [*dict.fromkeys(o.load for o in stage.operands)]
     if len(found) != 2 or column is None:
         return None
     moved = [{v for i in load.indices for v in variables(i)} for load in found]

@@ -22,6 +22,7 @@ from retune.ir.stmt import Block, Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Space
+from retune.schedule.unrounded import rounds
 from retune.targets.fusion import (
     accesses,
     heaviest_reduction,
@@ -38,6 +39,7 @@ from retune.targets.gpu.panels import (
     panel_tiles,
     schedule_panels,
 )
+from retune.targets.gpu.partial import PartialTile, schedule_partial
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import (
     CrossThreadReduction,
@@ -59,10 +61,11 @@ from retune.targets.gpu.tile import (
 )
 from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
 from retune.targets.instructions import find_instruction, has_warps, in_packs
+from retune.targets.partial_sums import total_of
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Tiled = Contraction | WindowReduction
-Structure = Tiled | WarpTile | PanelTile | CrossThreadReduction | Fused | None
+Structure = Tiled | WarpTile | PanelTile | PartialTile | CrossThreadReduction | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -110,6 +113,8 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     if stage.contracts:
         yield from _by_warps(program, anchor, spec)
         packed = find_instruction(stage, spec, "vector lane", lanes)
+        if total_of(program, anchor) is not None:
+            yield PartialTile(lanes=lanes, packed=packed and packed.entry)
         if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
         else:
@@ -186,6 +191,9 @@ def _in_packs(
 def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     """Schedules every stage; only the anchor's tile sizes are sampled."""
     anchor = heaviest_reduction(s.program)
+    if anchor is not None and rounds(anchor) and not isinstance(structure, WarpTile | PanelTile):
+        s.restate(anchor.name, "unrounded", [])
+        anchor = s.block(anchor.name)
     if anchor is not None and _masks(structure):
         for padding in padding_of(s.program, anchor):
             s.compute_inline(padding.name)
@@ -228,6 +236,8 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             schedule_warp(s, name, structure)
         case PanelTile():
             schedule_panels(s, name, structure)
+        case PartialTile():
+            schedule_partial(s, name, structure, spec)
         case Contraction() | WindowReduction():
             schedule_tile(s, name, structure, spec)
         case None:

@@ -144,7 +144,7 @@ def schedule_tile(
     axes = s.axes(out)
     leading, pixels, channels = roles(s, axes, stage.group)
     most_items = most_items_of(s, pixels, channels, structure.lanes)
-    tile = _tiling(pixels, channels, structure.lanes).apply(s, leading)
+    tile = tiling(pixels, channels, structure.lanes).apply(s, leading)
     bind_groups(s, tile, leading)
     tile.run(VIRTUAL, ITEM)
     s.compute_at(name, tile[ITEM][-1])
@@ -161,7 +161,7 @@ def schedule_tile(
     limit(s, tile, most_items, spec, packed=packed)
 
 
-def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
+def tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     """Neighbouring items store neighbouring channels; virtual threads are a warp's width apart."""
     images = [TiledAxis(loop, _MOST_REGISTER_PIXELS) for loop in pixels]
     made = TiledAxis(channels, _MOST_ITEMS, lanes)

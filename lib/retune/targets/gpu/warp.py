@@ -173,10 +173,10 @@ def _accumulate(s: Schedule, name: str, sizes: GroupTile, entry: Intrinsic) -> N
     axes = s.axes(name)
     held, channels = axes[sizes.rows], axes[-1]
     others = [n for n in axes if n in loops and n not in (held, channels)]
-    packs, near = s.split(products, [entry.pack])
+    packs, *near = s.split(products, [entry.pack]) if entry.pack > 1 else [products]
     held, row = s.split(held, [entry.m])
     vector, lane = s.split(channels, [entry.n])
-    s.reorder(*window, deep, *others, held, vector, row, packs, lane, near)
+    s.reorder(*window, deep, *others, held, vector, row, packs, lane, *near)
     together = s.sample_categorical(f"unroll.{name}", _TOGETHER)
     s.require(s.loop(deep).extent % together <= 0, "unrolling would leave a rest")
     s.unroll(deep, together)

@@ -16,6 +16,8 @@ from retune.proto.scope import MICROSOFT
 
 _INT8 = 4
 """The level of accuracy at which rows may be rounded to int8."""
+_LEAST = 64
+"""Bits of a block, below which onnxruntime computes in floats at every level."""
 _FOUR = 15
 """The largest value of four bits."""
 
@@ -46,7 +48,8 @@ def matmul_nbits(node: OnnxNode, emit: Emitter) -> None:
     if node.has_input(3):
         weight["zeros"] = _zero_points(emit, bits, (count, blocks))
     stored = [emit.stored(label, array) for label, array in weight.items()]
-    whole = node.integer("accuracy_level", 0) == _INT8 and not node.has_input(4)
+    allowed = node.integer("accuracy_level", 0) == _INT8 and bits * block >= _LEAST
+    whole = allowed and not node.has_input(4)
     attrs = {"rows": INT8} if whole else {}
     made = emit.temp("dense_blocks", rows, *stored, bits=bits, **attrs)
     if node.has_input(5):

@@ -122,9 +122,7 @@ def _cache(node: OnnxNode, emit: Emitter, past: str, length: int) -> Cache:
     A cache grows where shapes say that all of its tokens are filled.
     """
     held = emit.shape(past)[2] if past else 0
-    filled = emit.extents(node.inputs[5])
-    last = held + length - 1
-    if not always_equal(held, 0) and filled is not None and _all_equal(filled, last):
+    if not always_equal(held, 0) and _is_full(node, emit, held + length):
         return Cache(length=length, capacity=held + length, held=held)
     known = emit.known(node.inputs[6])
     total = int(known.reshape(-1)[0]) if known is not None else held + length
@@ -135,6 +133,18 @@ def _cache(node: OnnxNode, emit: Emitter, past: str, length: int) -> Cache:
     counts = emit.reshaped(emit.cast(node.inputs[5], INT32), (batch, 1))
     earlier = emit.stored("earlier", np.asarray(1 - length, np.int32))
     return Cache(length=length, capacity=capacity, before=emit.temp("add", counts, earlier))
+
+
+def _is_full(node: OnnxNode, emit: Emitter, total: int) -> bool:
+    """Whether shapes say that all rows have that many tokens after the step.
+
+    `total_sequence_length` is the number of the longest row, so that it tells of a single one.
+    """
+    filled, longest = emit.extents(node.inputs[5]), emit.extents(node.inputs[6])
+    alone = always_equal(emit.shape(node.inputs[5])[0], 1)
+    return (filled is not None and _all_equal(filled, total - 1)) or (
+        alone and longest is not None and _all_equal(longest, total)
+    )
 
 
 def _all_equal(extents: np.ndarray, extent: int) -> bool:

@@ -1,6 +1,6 @@
 """A matrix product of your own: random schedules, then tuned ones, then the built-in rules.
 
-    .venv/bin/python examples/stochastic_matmul.py [TRIALS]
+    .venv/bin/python examples/03_write_a_schedule.py [TRIALS]
 
 The product is stated once, as a tensor expression. How it is computed is a schedule function: an
 ordinary Python function that transforms loops and leaves numbers open with `sample_*`. Any such

@@ -1,6 +1,6 @@
 """Tune one layer of a network, put it back, and see what changed: the time, not the answer.
 
-.venv/bin/python examples/mlp_replace_one.py [TRIALS]
+.venv/bin/python examples/02_replace_one_layer.py [TRIALS]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A cost model of your own from the record store, in a dozen lines of pandas and xgboost.
 
-    .venv/bin/python examples/train_cost_model.py [STORE]
+    .venv/bin/python examples/06_train_cost_model.py [STORE]
 
 Trains on all networks but one, and says how well it orders that one's candidates. `retune model
 train` does this for every network in turn, and registers a model that tuning then uses.

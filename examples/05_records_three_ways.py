@@ -1,6 +1,6 @@
 """The same three questions to a record store in pandas, DuckDB and Polars: one line each.
 
-    .venv/bin/python examples/records_three_ways.py [STORE]
+    .venv/bin/python examples/05_records_three_ways.py [STORE]
 
 STORE is a record store, artifacts/records by default. The questions: how many GFLOPS each task
 reaches under each of its conditions, which tuner found what, and the decisions of each candidate, a

@@ -1,6 +1,6 @@
 """What was measured, as pandas tables: best per task, tuning curve, failure reasons.
 
-    .venv/bin/python examples/analyse_records.py [STORE]
+    .venv/bin/python examples/04_analyse_records.py [STORE]
 
 STORE is a record store, artifacts/records by default. `retune.records.load` returns every
 measurement as one row; the rest of this file is plain pandas.

@@ -1,0 +1,142 @@
+"""What existing records say of a task: a hit, a near hit or a miss, and what to measure first.
+
+Read `match_records`. Nothing is applied unproven: whatever fits is measured and compared with the
+reference like any other candidate, before others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.core.results import RecordMatch
+from retune.core.target import model_of
+from retune.records.conditions import Conditions
+from retune.records.schema import TuningRecord
+from retune.records.shared import Level
+from retune.schedule.space import Candidate, Space
+from retune.search.history import candidate_of
+from retune.search.model.transfer import nearest_rows
+from retune.search.task import Task
+
+_MOST = 4
+"""Candidates that records suggest, for each task."""
+_LEVELS: tuple[Level, ...] = ("user", "team", "package")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggested:
+    """What is measured first of a task, and why."""
+
+    match: RecordMatch
+    candidates: tuple[Candidate, ...] = ()
+
+
+Sources = Callable[[Level], Sequence[TuningRecord]]
+"""The records of a level, the fastest first."""
+
+
+def match_records(
+    task: Task, space: Space, here: Conditions, measured: bool, sources: Sources
+) -> Suggested:
+    """The match of a task; `measured`: the user's store has times of it under these conditions.
+
+    A record of the same task under the same conditions is a hit, under others a near hit. So is one
+    of the workload that is nearest by its shapes, of the same operator and types, whose decisions
+    are taken to the nearest ones of this space.
+    """
+    if measured:
+        return Suggested(match=RecordMatch(kind="hit", level="user"))
+    for level in _LEVELS:
+        if found := _of_task(task, space, here, level, sources(level)):
+            return found
+    for level in _LEVELS:
+        if found := _of_workload(task, space, level, sources(level)):
+            return found
+    return Suggested(match=RecordMatch(kind="miss", why=f"no record of {_workload(task)}"))
+
+
+def _workload(task: Task) -> str:
+    return f"{task.op} of {'/'.join(dict.fromkeys(task.dtypes))}"
+
+
+def _of_task(
+    task: Task, space: Space, here: Conditions, level: Level, records: Sequence[TuningRecord]
+) -> Suggested | None:
+    pairs = [(candidate_of(r, space), r) for r in records if r.task_key == task.key]
+    fitting = [(candidate, record) for candidate, record in pairs if candidate is not None]
+    if not fitting:
+        return None
+    fitting.sort(key=lambda pair: len(_differences(here, pair[1])))  # stable: fastest first
+    why = ", ".join(_differences(here, fitting[0][1]))
+    match = RecordMatch(kind="near hit" if why else "hit", level=level, why=why)
+    every = dict.fromkeys(candidate for candidate, _ in fitting)
+    return Suggested(match=match, candidates=tuple(every)[:_MOST])
+
+
+def _differences(here: Conditions, record: TuningRecord) -> list[str]:
+    """What is different where the record was taken, as people read it."""
+    there = record.conditions
+    if record.device != here.device:
+        other = model_of(record.device)
+        same = other == model_of(here.device)
+        return ["another driver" if same else f"measured on {other}"]
+    if there is None:
+        return ["conditions are not known"]
+    named = {
+        "processor": (there.host, here.host) if here.affinity else ("", ""),
+        "number of cores": (there.compute_units, here.compute_units),
+        "place of weights": (there.constants, here.constants),
+    }
+    return [f"another {what}" for what, (one, other) in named.items() if one != other]
+
+
+def _of_workload(
+    task: Task, space: Space, level: Level, records: Sequence[TuningRecord]
+) -> Suggested | None:
+    """By the nearest workload of the same operator and types."""
+    alike = [
+        record
+        for record in records
+        if (record.op, record.dtypes) == (task.op, task.dtypes)
+        and _ranks(record.input_shapes) == _ranks(task.input_shapes)
+    ]
+    alike.sort(key=lambda record: _distance(task, record))
+    found: dict[Candidate, TuningRecord] = {}
+    for record in alike:
+        candidate = _nearest(space, record)
+        if candidate is not None:
+            found.setdefault(candidate, record)
+        if len(found) == _MOST:
+            break
+    if not found:
+        return None
+    nearest = next(iter(found.values()))
+    why = f"by {nearest.task_name}, measured on {model_of(nearest.device)}"
+    return Suggested(
+        match=RecordMatch(kind="near hit", level=level, why=why), candidates=tuple(found)
+    )
+
+
+def _ranks(shapes: Sequence[Sequence[int]]) -> list[int]:
+    return [len(shape) for shape in shapes]
+
+
+def _distance(task: Task, record: TuningRecord) -> float:
+    """Of extents, by their logarithms, as tile sizes are compared."""
+    mine, others = (
+        np.array([extent for shape in shapes for extent in shape], float)
+        for shapes in (task.input_shapes, record.input_shapes)
+    )
+    return float(np.abs(np.log1p(mine) - np.log1p(others)).sum())
+
+
+def _nearest(space: Space, record: TuningRecord) -> Candidate | None:
+    """The candidate with the sketch of the record and the decisions nearest to its; None if there
+    is none."""
+    for number, sketch in enumerate(space.sketches):
+        if sketch.name == record.sketch:
+            rows = nearest_rows(sketch, [record.decisions])
+            rows = rows[sketch.valid(rows)]
+            return space.candidate(space.population(number, rows), 0) if len(rows) else None
+    return None

@@ -1,0 +1,120 @@
+"""A lock file gives the same bundle again, byte for byte, or says what differs."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from retune.bundle.format import restate_bundle, write_bundle
+from retune.bundle.versions import LOCK, current
+from retune.core.errors import InputError, RecordError
+from retune.core.schema import to_json
+from retune.core.target import GENERIC_CPU
+from retune.pipeline import delivery, lock, selection
+from retune.pipeline.manifest import Constraints, SizeSelection
+from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
+from retune.pipeline.results import FinishedRun
+from retune.records.store import RecordStore
+from tests.support.search_fakes import measured
+from tests.support.searched import searched_request
+
+
+@pytest.fixture(scope="module")
+def patched() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (delivery, selection, lock):
+            patch.setattr(module, "spec_of", lambda _: GENERIC_CPU)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def locked(patched: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneRequest, Path]:
+    """A run's request, and the folder that has its bundle and its lock."""
+    folder = tmp_path_factory.mktemp("locked")
+    request = searched_request("bottleneck", folder, measured, trials=24)
+    network = stage_import(request)
+    chosen = selection.stage_choose(request, stage_extract(request, network), Constraints())
+    assert chosen.best
+    plan = delivery.selected_plan(request, network, chosen, "tuned")
+    write_bundle(replace(plan, form="inline"), folder / "compiled")
+
+    def named(written: Any) -> Any:
+        return replace(written, name=request.name, notes={**written.notes, "model": request.model})
+
+    published = folder / "published" / "module"
+    restate_bundle(folder / "compiled", published, named)
+    each = SizeSelection(values=(), weight=1.0, model_key=network.model_key, selection=chosen)
+    run = SimpleNamespace(
+        network=network,
+        chosen=(each,),
+        tuned=SimpleNamespace(target=GENERIC_CPU.fingerprint),
+        searched=SimpleNamespace(complete=True),
+    )
+    made = lock.lock_of(request, cast(FinishedRun, run), published)
+    lock.write_lock(made, published.parent / LOCK)
+    return request, published.parent
+
+
+def elsewhere(request: TuneRequest, folder: Path) -> TuneRequest:
+    """A request of another checkout: another place of the model, nothing measured."""
+    model = folder / Path(request.model).name
+    shutil.copy(request.model, model)
+    folders = {name: str(folder / name) for name in ("out", "records", "work")}
+    return TuneRequest(model=str(model), **folders)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_locked_build_has_the_same_bytes_in_another_checkout(
+    locked: tuple[TuneRequest, Path], tmp_path: Path
+):
+    request, published = locked
+    stated = lock.read_lock(published / LOCK)
+    other = elsewhere(request, tmp_path)
+    version = lock.build_locked(other, stated)
+    assert contents(Path(other.out) / "module") == contents(published / "module")
+    assert (Path(other.out) / LOCK).read_bytes() == (published / LOCK).read_bytes()
+    assert current(Path(other.out)) == version and version.complete
+    lock.build_locked(other, stated)
+    found = RecordStore(other.records).scan({}, ["record_id"])["record_id"].tolist()
+    assert sorted(found) == [record.record_id for record in stated.records], "each once"
+
+
+def test_another_model_or_device_is_refused(locked: tuple[TuneRequest, Path], tmp_path: Path):
+    request, published = locked
+    stated = lock.read_lock(published / LOCK)
+    other = elsewhere(request, tmp_path)
+    with pytest.raises(InputError, match=r"expected the network \w+ as it is locked, got another"):
+        lock.build_locked(other, replace(stated, model_key="x"))
+    with pytest.raises(InputError, match=r"device pocl: expected another, as it is locked, got "):
+        lock.build_locked(other, replace(stated, device="another"))
+    assert not (Path(other.out) / "module").exists()
+
+
+def test_other_bytes_are_not_published_and_their_files_are_named(
+    locked: tuple[TuneRequest, Path], tmp_path: Path
+):
+    request, published = locked
+    stated = lock.read_lock(published / LOCK)
+    other = elsewhere(request, tmp_path)
+    with pytest.raises(RecordError, match=r"got other bytes in module.json from retune"):
+        lock.build_locked(
+            other,
+            replace(stated, form="queued", digest="0", files={**stated.files, "module.json": "0"}),
+        )
+    assert current(Path(other.out)) is None
+
+
+def test_a_lock_that_cannot_be_read_is_refused(locked: tuple[TuneRequest, Path], tmp_path: Path):
+    with pytest.raises(InputError, match=r"expected a lock file, got none .* writes DIR/retune"):
+        lock.read_lock(tmp_path / LOCK)
+    newer = replace(lock.read_lock(locked[1] / LOCK), lock=lock.FORMAT + 1)
+    (tmp_path / LOCK).write_text(to_json(newer), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"of format 1 at most, got 2; install a newer retune"):
+        lock.read_lock(tmp_path / LOCK)

@@ -1,0 +1,142 @@
+"""Records that travel: the best few of each task, to a file and back, and those of other tuners."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retune.core.errors import InputError, RecordError
+from retune.records.distilled import (
+    FORMAT,
+    distill,
+    is_records,
+    merge,
+    read_records,
+    travelling,
+    write_records,
+)
+from retune.records.foreign import KINDS, Kind, foreign_lines, kind_of, read_foreign
+from retune.records.shared import shared_records
+from retune.records.store import RecordStore
+from tests.support.store import record
+
+
+def filled(folder: Path) -> RecordStore:
+    """Five candidates of one task and two of another, the later the slower."""
+    store = RecordStore(folder)
+    rows = [record(number, record_id=f"a{number}", features=(1.0,)) for number in range(5)]
+    rows += [record(number, record_id=f"b{number}", task_key="task-b") for number in range(2)]
+    store.append(rows)
+    return store
+
+
+def test_the_best_few_of_each_task_come_back_as_they_were(tmp_path: Path):
+    store, path = filled(tmp_path / "store"), tmp_path / "best.jsonl"
+    found = distill(store, 3)
+    assert [row.record_id for row in found] == ["a0", "a1", "a2", "b0", "b1"]
+    assert not any(row.features or row.measurement.run_times_us for row in found)
+    assert write_records(found, path) == 5
+    assert is_records(path) and read_records(path) == found
+    assert distill(store, 3, model="another") == () == distill(store, 3, device="another")
+
+
+def test_merging_adds_what_is_new_once(tmp_path: Path):
+    found = distill(filled(tmp_path / "store"), 2)
+    there = RecordStore(tmp_path / "there")
+    assert merge(there, found) == 4
+    more = [*found, replace(found[0], record_id="c", model="zoo:other"), found[1]]
+    assert merge(there, more) == 1
+    assert len(there.scan()) == 5
+    assert distill(there, 2)[1:] == found[1:]
+
+
+def test_a_file_that_is_none_or_newer_is_refused(tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    with pytest.raises(InputError, match=r"expected a file of records, got none .*distill FILE"):
+        read_records(path)
+    write_records([travelling(record())], path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text(f"{lines[0]}\n{{}}\n", encoding="utf-8")
+    with pytest.raises(RecordError, match=r"r\.jsonl: line 2"):
+        read_records(path)
+    path.write_text(json.dumps({"retune_records": FORMAT + 1}), encoding="utf-8")
+    with pytest.raises(RecordError, match="of format 1 at most, got 2; install a newer retune"):
+        read_records(path)
+
+
+def test_a_teams_records_are_those_of_a_file_or_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    assert shared_records("user") == shared_records("team") == ()
+    rows = (travelling(record()), travelling(record(1)))
+    write_records(rows[:1], tmp_path / "a.jsonl")
+    write_records(rows[1:], tmp_path / "b.jsonl")
+    monkeypatch.setenv("RETUNE_TEAM_RECORDS", str(tmp_path / "a.jsonl"))
+    assert shared_records("team") == rows[:1]
+    (tmp_path / "c.jsonl").write_text("{}\n", encoding="utf-8")
+    monkeypatch.setenv("RETUNE_TEAM_RECORDS", str(tmp_path))
+    assert shared_records("team") == rows
+    assert "c.jsonl: expected a file of records" in caplog.text
+
+
+AUTOTVM = {
+    "input": [
+        "llvm -mcpu=skylake",
+        "conv2d_NCHWc.x86",
+        [["TENSOR", [1, 3, 8, 8], "float32"], ["TENSOR", [4, 3, 3, 3], "float32"], [1, 1]],
+        {},
+    ],
+    "config": {
+        "index": 7,
+        "code_hash": None,
+        "entity": [["tile_ic", "sp", [-1, 3]], ["unroll_kw", "ot", True]],
+    },
+    "result": [[2e-3, 4e-3], 0, 1.5, 1.6e9],
+    "version": 0.2,
+    "tvm_version": "0.16.0",
+}
+ANSOR = {
+    "i": [['["hash", 1, 8]', "llvm", [8, 64]], [[], [["SP", 2, 0, 8, [4], 1]]]],
+    "r": [[1e10], 6, 1.5, 1.6e9],
+    "v": "v0.6",
+}
+
+
+def test_rows_of_other_tuners_are_for_comparison_and_read_once(tmp_path: Path):
+    path = tmp_path / "tvm.log"
+    path.write_text(f"{json.dumps(AUTOTVM)}\n\n", encoding="utf-8")
+    assert kind_of(path) == "autotvm"
+    (row,) = read_foreign(path, "autotvm")
+    assert (row.op, row.device) == ("conv2d_NCHWc", "llvm -mcpu=skylake")
+    assert row.input_shapes == ((1, 3, 8, 8), (4, 3, 3, 3))
+    assert row.knobs == (("tile_ic", (-1, 3)), ("unroll_kw", (1,)))
+    assert row.measurement.median_us == pytest.approx(3000.0)
+    store = RecordStore(tmp_path / "store")
+    assert [merge(store, read_foreign(path, "autotvm")) for _ in range(2)] == [1, 0]
+
+    path.write_text(json.dumps(ANSOR), encoding="utf-8")
+    assert kind_of(path) == "ansor"
+    (row,) = read_foreign(path, "ansor")
+    assert (row.measurement.status, row.measurement.median_us) == ("timeout", None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_for_other_tuners_keep_times_and_devices(kind: Kind, tmp_path: Path):
+    path, mine = tmp_path / "r.log", record(3)
+    path.write_text("\n".join(foreign_lines([mine], kind)), encoding="utf-8")
+    assert kind_of(path) == kind
+    (row,) = read_foreign(path, kind)
+    assert row.measurement.run_times_us == pytest.approx(mine.measurement.run_times_us)
+    assert row.measurement.timestamp == mine.measurement.timestamp
+    if kind == "autotvm":
+        assert (row.knobs, row.input_shapes) == (mine.knobs, mine.input_shapes)
+
+
+def test_a_line_that_lacks_something_is_named(tmp_path: Path):
+    path = tmp_path / "r.log"
+    path.write_text(f"{json.dumps(ANSOR)}\n{json.dumps({'i': [], 'r': []})}\n", encoding="utf-8")
+    with pytest.raises(RecordError, match=r"r\.log: line 2: expected a record of ansor"):
+        read_foreign(path, "ansor")
+    path.write_text("no json", encoding="utf-8")
+    assert kind_of(path) is None
