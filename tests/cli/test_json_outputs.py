@@ -238,6 +238,7 @@ CASES: dict[str, Prepare] = {
     "nightly status": lambda folder, patch: ["nightly", "status", *a_fleet(folder)],
     "ops": lambda folder, patch: ["ops"],
     "plan": laid_out,
+    "prune": lambda folder, patch: ["prune", "--days", "0", "--cache", str(folder)],
     "quantize": lambda folder, patch: [
         *("quantize", str(DIGITS / "digits.onnx"), "--shape", "image=1,1,8,8"),
         "--random-calibration",

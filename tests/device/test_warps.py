@@ -43,7 +43,9 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("name", ["window", "strided window", "half window", "scores", "values"])
+@pytest.mark.parametrize(
+    "name", ["window", "strided window", "half window", "half grouped window", "scores", "values"]
+)
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
     for sketch in (s for s in space.sketches if ".warp" in s.name):

@@ -200,17 +200,25 @@ def half_products(
 
 
 def half_conv2d(
-    h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1, dtype: DType = FLOAT16
+    h: int,
+    w: int,
+    c: int,
+    f: int,
+    window: int = 3,
+    stride: int = 1,
+    dtype: DType = FLOAT16,
+    groups: int = 1,
 ) -> Dag:
     """NHWC convolution of 16-bit floats with zeros around, and a bias, in float32."""
-    x = placeholder("x", (1, h, w, c), dtype)
-    k = placeholder("k", (window, window, c, f), dtype, constant=True)
+    x, own = placeholder("x", (1, h, w, c), dtype), c // groups
+    k = placeholder("k", (window, window, own, f), dtype, constant=True)
     b, pad = placeholder("b", (f,), dtype, constant=True), window // 2
     source = padded(x, pad) if pad else x
-    ry, rx, rc = (reduce_axis(n, e) for n, e in (("ry", window), ("rx", window), ("rc", c)))
+    ry, rx, rc = (reduce_axis(n, e) for n, e in (("ry", window), ("rx", window), ("rc", own)))
 
     def product(nn, yy, xx, ff):
-        pixel = source[nn, yy * stride + ry.var, xx * stride + rx.var, rc.var]
+        channel = rc.var if groups == 1 else ff // (f // groups) * own + rc.var
+        pixel = source[nn, yy * stride + ry.var, xx * stride + rx.var, channel]
         return pixel * k[ry.var, rx.var, rc.var, ff]
 
     oh, ow = ((size + 2 * pad - window) // stride + 1 for size in (h, w))

@@ -556,6 +556,12 @@ def reshape(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     return (present(arrays).reshape(ints(attrs, "shape")),)
 
 
+@meaning("append")
+def append(arrays: Sequence[Array | None], _: Attrs) -> tuple[Array, ...]:
+    """What is new behind what was there, along the first axis."""
+    return (np.concatenate([present(arrays), present(arrays, 1)]),)
+
+
 @meaning("concat")
 def concat(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """The inputs side by side along `axis`."""

@@ -286,18 +286,20 @@ def check_interface(plan: NetworkPlan) -> None:
 def check_states(plan: NetworkPlan) -> None:
     """A state is an input and an output of one type, each in one state; their memory is no other
     input's, and no other output's but by its own name. Those that grow are longer at the end."""
-    ends = {name: storage_roots(plan)[name] for name in (*plan.inputs, *plan.outputs)}
+    roots, roles = storage_roots(plan), storage_roles(plan)
+    ends = {name: roots[name] for name in (*plan.inputs, *plan.outputs) if name in roots}
     for number, state in enumerate(plan.states):
         where = f"state {state}"
-        if state.input not in plan.inputs or state.output not in plan.outputs:
+        known = state.input in plan.inputs and state.output in plan.outputs
+        if not known or not {state.input, state.output} <= ends.keys():
             raise broken_plan(plan, where, "an input and an output of the plan", "other names")
         others = [s for n, s in enumerate(plan.states) if n != number]
         own = {ends[state.input], ends[state.output]}
-        if any(own & {ends[other.input], ends[other.output]} for other in others):
+        if any(own & {ends.get(other.input), ends.get(other.output)} for other in others):
             raise broken_plan(plan, where, "memory of its own", "that of another state")
-        if any(ends[name] in own for name in plan.inputs if name != state.input):
+        if any(ends.get(name) in own for name in plan.inputs if name != state.input):
             raise broken_plan(plan, where, "memory of its own", "that of another input")
-        if storage_roles(plan)[ends[state.output]] == "weight":
+        if roles.get(ends[state.output]) == "weight":
             raise broken_plan(plan, where, "an output that a step makes", "a constant")
         before, after = plan.buffer(state.input), plan.buffer(state.output)
         inner = slice(0 if state.axis is None else 1, None)
@@ -606,6 +608,7 @@ WHOLE_CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_options,
     check_device,
     check_names_unique,
+    check_states,
     check_sizes,
     check_extents,
     check_values,

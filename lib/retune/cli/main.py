@@ -34,6 +34,7 @@ from retune.cli.commands import (
     ops,
     pack,
     plan,
+    prune,
     quantize,
     resume,
     rollback,
@@ -101,6 +102,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("init", init.init),
         ("nightly", nightly.app),
         ("farm", farm.app),
+        ("prune", prune.prune),
     ),
     "Look inside": (
         ("records", analysis.app),

@@ -329,6 +329,14 @@ class _PrunedFiles(TypedDict):
     bytes: int
 
 
+class _PrunedCaches(TypedDict):
+    removed: bool
+    outputs: int
+    runs: int
+    programs: int
+    bytes: int
+
+
 class _Pruned(_PrunedFiles, total=False):
     flow_runs: int
     task_runs: int
@@ -359,6 +367,7 @@ OUTPUTS: Mapping[str, Any] = {
     "nightly status": _Night,
     "ops": list[extended(Support, domain=str, opsets=str, how=str, limits=str)],
     "plan": _Plan,
+    "prune": _PrunedCaches,
     "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),
     "records best": list[_Best],
     "records compare": list[_Compared],

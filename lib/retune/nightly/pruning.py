@@ -5,16 +5,15 @@ lie elsewhere and stay. Whatever is removed too early is made again when it is n
 a stage is found by the content of its inputs, or is missing.
 """
 
-import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from retune.core.errors import BusyError, InputError
-from retune.core.locking import exclusive
+from retune.core.errors import InputError
 from retune.nightly.config import NightlyConfig
 from retune.nightly.members import page_of
 from retune.nightly.night import FOLDER, LOCK, NightState, Processes, attempt_of, read_nights
+from retune.pipeline.pruning import remove_locked, size_below, size_of
 from retune.pipeline.running import find_runs_before
 from retune.pipeline.stage import Output, outputs_unused_since
 
@@ -35,8 +34,7 @@ class Pruning:
     @property
     def bytes(self) -> int:
         """On the disk, less what published versions share with it."""
-        files = (file for folder in self.folders for file in folder.rglob("*"))
-        sizes = sum(_size(path) for path in (*files, *self.pages))
+        sizes = sum(map(size_below, self.folders)) + sum(map(size_of, self.pages))
         return sizes + sum(output.bytes for output in self.outputs)
 
 
@@ -81,22 +79,11 @@ def plan_pruning(
 def prune(pruning: Pruning) -> None:
     """Nothing of it is there any longer, but for what somebody uses at this moment."""
     for folder in pruning.folders:
-        _remove_locked(folder, folder / LOCK)
+        remove_locked(folder, folder / LOCK)
     for page in pruning.pages:
         page.unlink(missing_ok=True)
     for output in pruning.outputs:
-        _remove_locked(output.folder, output.lock)
-
-
-def _remove_locked(folder: Path, lock: Path) -> None:
-    """The folder is gone, unless another process holds its lock."""
-    try:
-        with exclusive(lock, wait=False):
-            shutil.rmtree(folder, ignore_errors=True)
-    except BusyError:
-        return
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        remove_locked(output.folder, output.lock)
 
 
 def _begun(night: NightState) -> datetime:
@@ -106,11 +93,3 @@ def _begun(night: NightState) -> datetime:
 def _runs(night: NightState, processes: Processes) -> bool:
     last = attempt_of(night, processes)
     return last is not None and last.end == "running"
-
-
-def _size(path: Path) -> int:
-    try:
-        found = path.lstat()
-    except OSError:
-        return 0
-    return found.st_size if found.st_nlink == 1 else 0

@@ -7,19 +7,23 @@ file to file.
 # pyarrow publishes no types: its values are unknown to the checker.
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from retune.core.layouts import NHWC
 from retune.records.conditions import ROWS, Conditions
 from retune.records.schema import SCHEMA_VERSION, Environment, Measurement, TuningRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PARTITION_COLUMNS = ("target", "model", "date")
 """Stored in the folder names, and nowhere inside the files."""
@@ -150,7 +154,14 @@ def to_records(table: pa.Table) -> list[TuningRecord]:
 
 def as_frame(table: pa.Table) -> pd.DataFrame:
     """The table with arrow-typed columns: what is null stays null, and integers stay integers."""
+    import pandas as pd  # a third of a second, which questions that need no frame are spared
+
     return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """A table without rows. Other than `Schema.empty_table`, it imports no pandas."""
+    return pa.Table.from_batches([], schema=schema)
 
 
 RESTATED = ("night", "layout_in", "layout_out")

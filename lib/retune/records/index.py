@@ -27,6 +27,7 @@ from retune.core.errors import BusyError, InputError
 from retune.core.locking import exclusive
 from retune.core.replacing import replacing
 from retune.records import files
+from retune.records.arrow import empty
 
 INDEXED = ("task_key", "run_id", "device", "conditions", "feature_set")
 """Columns whose values are kept for each file."""
@@ -130,10 +131,14 @@ def find(
     opened = sum(entry.key not in known for entry in entries)
     if complete and opened + sum(map(bool, times.values())) >= NEW_FILES:
         _write(top, index, entries, times)
-    places = index.table.select(["folder", "name"]).take(pa.array(rows, pa.int64())).to_pylist()
-    found = [top / place["folder"] / place["name"] for place in places]
+    found = _places(index, rows, top) if rows else []
     found += [top.joinpath(*entry.key) for entry in entries if entry.may_match(wanted)]
     return Found(paths=sorted(found), complete=complete)
+
+
+def _places(index: _Index, rows: Sequence[int], top: Path) -> list[Path]:
+    chosen = index.table.select(["folder", "name"]).take(pa.array(rows, pa.int64()))
+    return [top / place["folder"] / place["name"] for place in chosen.to_pylist()]
 
 
 def values_of(file: pq.ParquetFile) -> dict[str, Values]:
@@ -174,13 +179,15 @@ def _read(path: Path) -> _Index:
             table = file.read()
         table.validate(full=True)
     except _UNREADABLE:
-        table = _SCHEMA.empty_table()
+        table = empty(_SCHEMA)
     if table.schema != _SCHEMA:
-        table = _SCHEMA.empty_table()
+        table = empty(_SCHEMA)
     return _index(table)
 
 
 def _index(table: pa.Table) -> _Index:
+    if not table.num_rows:
+        return _Index(table=table, folders={})
     codes = table.column("folder").combine_chunks().dictionary_encode()
     order = codes.indices.to_numpy(zero_copy_only=False)
     starts = [0, *(np.flatnonzero(np.diff(order)) + 1).tolist(), len(order)] if len(order) else [0]
@@ -193,6 +200,8 @@ def _index(table: pa.Table) -> _Index:
 
 def _matching(table: pa.Table, wanted: Mapping[str, Collection[str | None]]) -> np.ndarray:
     """For each file whether it may hold matching rows; those that cannot be read may not."""
+    if not table.num_rows:  # making an array of Python's values imports pandas
+        return np.zeros(0, bool)
     result = table.column("sound").to_numpy().copy()
     for name, values in wanted.items():
         lists = table.column(name).combine_chunks()

@@ -5,7 +5,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
 import pyarrow as pa
 
 from retune.records.arrow import to_records
@@ -40,6 +39,10 @@ def top(
     if sketches is not None:
         wanted["sketch"] = list(sketches)
     table = store.table(wanted)
+    if not table.num_rows:
+        return []
+    import pandas as pd
+
     rows = table.select(["config_hash", "phase", *COST_COLUMNS]).to_pandas()
     rows["cost"] = recorded_costs(rows)[1]
     rows = rows[rows["cost"] > 0]

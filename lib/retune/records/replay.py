@@ -9,14 +9,16 @@ repeats stay behind in the store; a few bytes a row remain.
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownMemberType=false
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -26,6 +28,9 @@ from retune.records import files
 from retune.records.cost import calm_level, calm_limit
 from retune.records.store import RecordStore
 from retune.schedule.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _KEY = b"retune.replay"
 _KEPT = ("ok", "compile_error", "launch_error", "wrong_result")

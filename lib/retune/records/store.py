@@ -9,6 +9,8 @@ quarantine reads as wrong, whoever asks (see `quarantine`).
 # pyarrow publishes no types: its values are unknown to the checker.
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -16,11 +18,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -34,12 +35,17 @@ from retune.records.arrow import (
     RESTATED,
     as_frame,
     as_of_today,
+    empty,
     schema_version,
     to_records,
     to_table,
 )
 from retune.records.quarantine import JUDGED, NAMING, as_wrong, quarantined
 from retune.records.schema import BESIDE_SEARCH, SCHEMA_VERSION, TuningRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow.dataset as ds
 
 Filter = str | int | float | Sequence[str | None] | Sequence[int]
 """A value that a column equals, or several of which it equals one; None is a missing value."""
@@ -56,9 +62,6 @@ CONDITIONS = (
 _LOG = logging.getLogger(__name__)
 _MEASURED = logging.getLogger(MEASURED)
 _STALE_S = 3600.0
-_SCAN = ds.ParquetFragmentScanOptions(pre_buffer=False)
-"""Columns are read one by one: most files are small, and a query wants few of their columns."""
-_FORMAT = ds.ParquetFileFormat(default_fragment_scan_options=_SCAN)
 _FILES = fs.LocalFileSystem()
 _UNREADABLE = (
     *(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError),
@@ -147,10 +150,12 @@ class RecordStore:
         Where one has gone meanwhile, its rows are in another: only what is new is read then.
         """
         inside = {name: given[name] for name in given if name not in PARTITION_COLUMNS}
-        condition, done = _condition(inside), set[Path]()
-        tables = [READ_SCHEMA.empty_table().select(columns)]
+        tables, done = [empty(READ_SCHEMA).select(columns)], set[Path]()
         while True:
             found = self._matching(given)
+            if not found.paths and found.complete:
+                return pa.concat_tables(tables)
+            condition = _condition(inside)  # imports pandas, as all that makes arrays of Python's
             left = [path for path in found.paths if path not in done]
             done.update(left)
             try:
@@ -173,7 +178,7 @@ class RecordStore:
             if not os.path.lexists(path):
                 return None
             self._report(path, error)
-            return READ_SCHEMA.empty_table().select(columns)
+            return empty(READ_SCHEMA).select(columns)
 
     def _matching(self, given: Mapping[str, Filter]) -> index.Found:
         """The files in which rows can match."""
@@ -361,11 +366,20 @@ def _open_file(path: Path) -> Mapping[str, index.Values] | Exception:
     )
 
 
+@cache
+def _format() -> ds.ParquetFileFormat:
+    """How files are read: column by column, since a query wants few and most files are small."""
+    import pyarrow.dataset as ds  # imports pandas, which questions to an empty store are spared
+
+    scan = ds.ParquetFragmentScanOptions(pre_buffer=False)
+    return ds.ParquetFileFormat(default_fragment_scan_options=scan)
+
+
 def _fragment(path: Path) -> ds.ParquetFileFragment:
     values = files.partition_values(path)
     first, second, third = (pc.field(name) == values[name] for name in PARTITION_COLUMNS)
     place = first & second & third
-    return _FORMAT.make_fragment(str(path), filesystem=_FILES, partition_expression=place)
+    return _format().make_fragment(str(path), filesystem=_FILES, partition_expression=place)
 
 
 def _read_all(
@@ -375,8 +389,11 @@ def _read_all(
     columns: list[str] | None = None,
 ) -> pa.Table:
     if not paths:
-        return schema.empty_table().select(columns or schema.names)
-    dataset = ds.FileSystemDataset([_fragment(path) for path in paths], schema, _FORMAT, _FILES)
+        return empty(schema).select(columns or schema.names)
+    import pyarrow.dataset as ds
+
+    fragments = [_fragment(path) for path in paths]
+    dataset = ds.FileSystemDataset(fragments, schema, _format(), _FILES)
     table = dataset.to_table(columns=columns, filter=condition)
     table.validate(full=True)  # text of somebody else's file may be no UTF-8
     return as_of_today(table)

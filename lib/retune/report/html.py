@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, no network and no script.
+"""The report: one HTML file that needs nothing else, and no network.
 
 Read `render`. It is a pure function of ReportData; the page's text lies in `report.html.j2`.
 """
@@ -7,7 +7,7 @@ from retune.core.results import KernelTime, Latency, TaskResult
 from retune.report.data import LayoutStep, ReportData
 from retune.report.layout_picture import layout_chart
 from retune.report.page import page, time_text
-from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
+from retune.report.svg import Bar, bar_chart, curve_chart
 
 CURVES = 24
 """Curves shown: those of the costliest tasks."""
@@ -23,7 +23,6 @@ def render(data: ReportData) -> str:
         {
             "task": curve.task,
             "svg": curve_chart(curve.times_us),
-            "best": next((t for t in reversed(best_so_far(curve.times_us)) if t), None),
         }
         for curve in data.curves[:CURVES]
     ]

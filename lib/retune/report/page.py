@@ -1,4 +1,6 @@
-"""What the pages share: their style, and how numbers are written. Pages need no network, no script.
+"""What the pages share: their style, their script, and how numbers are written.
+
+Pages need no network. Their script sorts and filters tables; without it they show the same.
 
 Read `page`. A template is rendered strictly: a name that it does not get is an error.
 """
@@ -25,7 +27,8 @@ def page(template: str, **values: object) -> str:
     folder = files("retune.report")
     source = folder.joinpath(template).read_text(encoding="utf-8")
     style = folder.joinpath("page.css").read_text(encoding="utf-8").rstrip()
-    return environment.from_string(source).render(style=style, **values)
+    script = folder.joinpath("page.js").read_text(encoding="utf-8").rstrip()
+    return environment.from_string(source).render(style=style, script=script, **values)
 
 
 def time_text(us: float | None) -> str:

@@ -8,9 +8,20 @@ from dataclasses import replace
 
 from retune.core.errors import ScheduleError
 from retune.intrinsics import intrinsic, mismatch
-from retune.ir.expr import Buffer, Expr, loads
+from retune.ir.expr import Buffer, Const, Expr, loads
 from retune.ir.reduction import reads
-from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables, blocks, loops
+from retune.ir.simplify import Simplifying, range_below
+from retune.ir.stmt import (
+    Block,
+    For,
+    LoopKind,
+    Program,
+    Stmt,
+    block_variables,
+    blocks,
+    loops,
+    map_exprs,
+)
 from retune.schedule.effects import check_sums
 from retune.schedule.loops import loop_named, replace_loop, root_of
 
@@ -47,9 +58,18 @@ def tensorize(program: Program, name: str, wanted: str) -> Program:
     if loop.kind != "serial":
         raise ScheduleError(f"{who}: expected a serial loop, it is {loop.kind} already")
     nest = root_of(program, loop)
-    if problem := mismatch(entry, nest, loop, unordered="constant"):
+    problem = mismatch(entry, nest, loop, unordered="constant")
+    if problem and mismatch(entry, *_settled(nest, name), unordered="constant"):
         raise ScheduleError(f"{who}: {problem}")
     return replace_loop(program, name, lambda node: replace(_taken(node), intrinsic=entry.name))
+
+
+def _settled(nest: Stmt, name: str) -> tuple[Stmt, For]:
+    """The nest, and a loop of it, with what the ranges of its loops prove, as lowering will."""
+    known = (n for n in loops(nest) if isinstance(n.extent, Const))
+    ranges = {n.var: range_below(n.extent) for n in known}
+    nest = map_exprs(nest, Simplifying(ranges))
+    return nest, next(n for n in loops(nest) if n.var.name == name)
 
 
 def _taken(nest: Stmt) -> For:

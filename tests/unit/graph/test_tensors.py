@@ -202,6 +202,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("transpose", [(2, 3, 4, 5)], {"perm": (3, 0, 2, 1)}),
     ("reshape", [(2, 3, 4)], {"shape": (4, 1, 6)}),
     ("concat", [(2, 3, 4), (2, 1, 4)], {"axis": 1}),
+    ("append", [(3, 2, 4), (2, 2, 4)], {}),
     ("pad", [(2, 3)], {"pads": (1, 0, -1, 2), "value": 1.5}),
     ("slice", [(6, 7)], {"begins": (5, 1), "steps": (-2, 3), "extents": (3, 2)}),
     ("gather", [(4, 5, 2), np.array([[1, -1], [0, 4]])], {"axis": 1}),

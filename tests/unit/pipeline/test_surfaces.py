@@ -57,6 +57,7 @@ def test_the_command_has_them():
         assert name in REQUIRED or known[name].default == each.default, name
         assert known[name].help.startswith(each.help), name
     beside = {"device_param", "scheduler", "certs", "random_calibration", "no_prefect", "json"}
+    beside |= {"quiet", "verbose"}
     scheme = {"ranges", "weights", "weight_bits", "activations", "global_scale", "skip"}
     others = known.keys() - OPTIONS.keys() - {"help", "bias_correction", *EARLIER}
     assert others == beside | scheme

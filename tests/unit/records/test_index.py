@@ -95,7 +95,7 @@ def test_a_query_finds_the_same_with_and_without_an_index(
     ids(store, {})
     assert (store / "v1" / files.INDEX).is_file()
     with monkeypatch.context() as patch:
-        patch.setattr(index, "_read", lambda path: index._index(index._SCHEMA.empty_table()))
+        patch.setattr(index, "_read", lambda path: index._index(index.empty(index._SCHEMA)))
         patch.setattr(index, "NEW_FILES", 10**6)
         expected = ids(store, filters)
     assert ids(store, filters) == expected

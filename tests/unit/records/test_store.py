@@ -431,3 +431,20 @@ def test_tables_of_other_programs_are_no_records(store: Path, caplog: pytest.Log
     assert summary.records == 1
     assert [Path(path).name for path in summary.damaged] == ["part-0-other-0.parquet"]
     assert "not a file of records: it has no column record_id" in caplog.text
+
+
+@pytest.mark.process
+def test_a_question_to_an_empty_store_loads_no_pandas(tmp_path: Path):
+    """A third of a second at the start of every command that asks."""
+    program = """
+    import sys
+    from pathlib import Path
+    from retune.records.ranking import top
+    from retune.records.store import RecordStore
+    store = RecordStore(Path(sys.argv[1]))
+    assert top(store, "task", {}, 1) == [] and store.named({}) == {}
+    sys.exit("pandas" in sys.modules)
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    arguments = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    assert subprocess.run(arguments, env=environment, check=False).returncode == 0

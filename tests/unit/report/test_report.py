@@ -1,8 +1,11 @@
 """The report is one file that needs nothing else, and shows what it was given."""
 
 import re
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -40,7 +43,7 @@ def test_page_is_well_formed():
 
 def test_page_needs_nothing_from_outside():
     page = render(sample())
-    assert not re.search(r"https?://|<script|<link|<img|@import|url\(|src=", page)
+    assert not re.search(r"https?://|<script[^>]|<link|<img|@import|url\(|src=", page)
 
 
 def test_page_shows_every_task_and_number():
@@ -142,3 +145,46 @@ def test_bars(golden: object):
         Bar(label="a name that is longer than its place", value=0.0, text="0"),
     ]
     assert bar_chart(bars, "title") == golden
+
+
+CLICKS = """<script>
+const told = [];
+const table = document.querySelectorAll(".scroll > table")[0];
+const heads = [...table.tHead.rows[0].cells];
+const gflops = heads.findIndex((head) => head.textContent.startsWith("GFLOP"));
+const column = () => [...table.tBodies[0].rows].map((row) => row.cells[gflops].textContent.trim());
+heads[gflops].click();
+told.push(column().join(" "));
+heads[gflops].click();
+told.push(column().join(" "));
+const field = document.querySelector("input[type=search]");
+field.value = table.tBodies[0].rows[0].cells[0].textContent;
+field.dispatchEvent(new Event("input"));
+told.push([...table.tBodies[0].rows].filter((row) => !row.hidden).length);
+told.push(document.documentElement.scrollWidth <= window.innerWidth);
+document.body.setAttribute("data-told", told.join("|"));
+</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.skipif(which("chromium") is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_browser_sorts_and_filters_the_tasks(width: int, tmp_path: Path):
+    page = tmp_path / "report.html"
+    page.write_text(render(sample(tasks=12)).replace("</html>", f"{CLICKS}</html>"), "utf-8")
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    done = subprocess.run(
+        [*browser, f"--window-size={width},900", page.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    told = re.search(r'data-told="([^"]*)"', done.stdout)
+    assert told is not None
+    down, up, shown, fits = told[1].split("|")
+    falling = [float(word.replace(",", "")) for word in down.split() if word != "–"]
+    assert falling == sorted(falling, reverse=True) and len(set(falling)) > 1
+    assert [float(w.replace(",", "")) for w in up.split() if w != "–"] == sorted(falling)
+    assert (shown, fits) == ("1", "true")

@@ -15,6 +15,7 @@ from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
+from retune.targets.cpu.winograd import cpu_winograd_sketches
 from retune.targets.spaces import space_of
 from tests.support.dags import batched_product, conv2d, packed_product, strip
 
@@ -107,6 +108,19 @@ def test_a_tile_over_several_products_reads_both_operands_of_each():
     drawn = np.stack([sketch.row({**tile, "unroll.y": (1,)}) for tile in tiles])
     many, few = estimate(sketch, drawn, GENERIC_CPU)
     assert many > 1.3 * few
+
+
+def test_places_of_a_transform_do_not_share_a_cache_set():
+    """Of 4 x 16 tiles of 32 channels they lie 8192 bytes apart, of 5 x 10 tiles 6400 bytes."""
+    program = from_dag(conv2d(1, 80, 320, 32, 32, 3), "net")
+    sketch = next(s for s in cpu_winograd_sketches(program, GENERIC_CPU) if s.name.endswith("4"))
+    blocks = [((1, 4), (4, 4)), ((1, 5), (2, 5))]
+    rest = {"tile.out.ff": (1, 1, 1), "unroll.conv.product": (1,)}
+    rows = [
+        sketch.row({"tile.out.yy.0": high, "tile.out.xx.0": wide, **rest}) for high, wide in blocks
+    ]
+    crowded, spread = estimate(sketch, np.stack(rows), GENERIC_CPU)
+    assert crowded > 1.2 * spread
 
 
 INEXACT: dict[str, tuple[Dag, DeviceSpec, str]] = {

@@ -176,13 +176,17 @@ class InputCheck:
                 raise self._unfit(name, got, f"bring it into that layout, {layout}")
             raise self._unfit(name, got, "compile the model for this shape with --shape")
         sources = ", ".join(
-            f"{each.size.name}={values[each.size.name]} by {place}{each.input}"
+            f"{each.size.name}={values[each.size.name]} by {self._source(each)}"
             for each in self._sizes
-            for place in ["" if each.axis is None else f"axis {each.axis} of "]
         )
         raise self._unfit(
             name, _shown(shape), f"for {sources} it is {_shown(expected)}; give inputs that fit"
         )
+
+    def _source(self, each: PlanSize) -> str:
+        if each.input not in self._types:
+            return "the session's states"
+        return each.input if each.axis is None else f"axis {each.axis} of {each.input}"
 
     def _unfit(self, name: str, got: str, remedy: str) -> InputError:
         where = f"bundle {self._plan.name}: input {name}"

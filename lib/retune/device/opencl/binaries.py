@@ -9,9 +9,9 @@ kernels at their first launch (PoCL, Mali), so what is kept is asked for after t
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 
@@ -126,12 +126,18 @@ class Binaries:
         self._reasons.append(reason)
 
 
-def trim(folder: Path, most_bytes: int, keep_s: float = 0.0) -> int:
-    """Removes the programs that were not used for the longest time, until the others fit; bytes.
+def programs_unused_since(folder: Path, moment: datetime) -> tuple[Path, ...]:
+    """The programs of the cache in that folder that were last made or loaded before that moment."""
+    found: list[Path] = []
+    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < moment.timestamp():
+                found.append(path)
+    return tuple(found)
 
-    Those that were used within `keep_s` seconds stay.
-    """
-    newest = time.time() - keep_s
+
+def trim(folder: Path, most_bytes: int) -> int:
+    """Removes the programs that were not used for the longest time, until the others fit; bytes."""
     held: list[tuple[float, int, Path]] = []
     with contextlib.suppress(FileNotFoundError):
         for path in folder.glob(f"*{_SUFFIX}"):
@@ -139,8 +145,8 @@ def trim(folder: Path, most_bytes: int, keep_s: float = 0.0) -> int:
                 stat = path.stat()
                 held.append((stat.st_mtime, stat.st_size, path))
     total, removed = sum(size for _, size, _ in held), 0
-    for used, size, path in sorted(held):
-        if total - removed <= most_bytes or used > newest:
+    for _, size, path in sorted(held):
+        if total - removed <= most_bytes:
             break
         path.unlink(missing_ok=True)
         removed += size

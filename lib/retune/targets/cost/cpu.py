@@ -14,6 +14,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Select, Var, loads, variables
 from retune.ir.te import body_flops
 from retune.schedule.access import Accesses, AffineAccess
+from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, BlockNest, Kernel, across, off
 from retune.targets.cost.tiles import tile_cycles
@@ -36,9 +37,19 @@ def _nest_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations."""
     if nest.accesses.block.reducer is None:
         arithmetic = nest.work / nest.lanes * _element_cycles(nest.accesses, core)
+        arithmetic = arithmetic + _conflict_cycles(nest, spec, core)
         return arithmetic + _line_cycles(nest, spec, core)
     cost = window_cycles if nest.accesses.lane_wise else tile_cycles
     return cost(nest, spec, core)
+
+
+def _conflict_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles for private arrays of which a tile takes more lines of one set than the nearest cache
+    holds: the places of a transform lie as far apart as its tiles and channels are many."""
+    ways = max(1, spec.l1_bytes // WAY_BYTES)
+    tiles = [[(nest.numbers[i], nest.numbers[j]) for i, j in axes] for axes in nest.private]
+    found = sum((crowded(t, ways, len(nest.one)) * 1.0 for t in tiles), 0.0 * nest.one)
+    return core.crowded * found * nest.work / nest.lanes
 
 
 def _line_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:

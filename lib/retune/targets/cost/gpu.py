@@ -46,11 +46,11 @@ class ComputeUnit:
     """Local memory of all groups; one of them may take `spec.local_memory_bytes` of it."""
     fetch_latency: float = 200.0
     """Cycles from global memory to the other side of a barrier, beside what other groups do."""
-    ahead_latency: float = 10.0
+    ahead_latency: float = 0.0
     """The same for copies that run ahead of what reads them, by a stage or more."""
     fetch_instructions: float = 12.0
     """Addresses, test, load and store for each vector that is copied to local memory."""
-    ahead_instructions: float = 6.0
+    ahead_instructions: float = 3.0
     """The same for copies that run ahead: they go through no register."""
     global_latency: float = 500.0
     local_latency: float = 30.0

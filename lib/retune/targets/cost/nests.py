@@ -76,6 +76,9 @@ class BlockNest:
     broadcasts: Sequence[Sequence[tuple[int, int]]]
     """For each read of one number for all lanes: the loops that write it out, by the rows of their
     copies, and of the bytes between what two neighbouring copies read, 0 where that varies."""
+    private: Sequence[Sequence[tuple[int, int]]] = ()
+    """For what it reads and writes of private arrays: the same of the loops that are written out.
+    """
     tails: Sequence["Tail"] = ()
     """Of extents that guards keep it to."""
     numbers: Array = field(default_factory=lambda: np.empty((0, 0)))
@@ -219,6 +222,13 @@ def _nests(sketch: Sketch) -> tuple[Formulas, list[list[BlockNest]]]:
 
 def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> BlockNest:
     row, known = formulas.row, (stage.result, *stage.operands)
+
+    def steps(operand: AffineAccess) -> list[tuple[int, int]]:
+        return [
+            (row(loop.extent), row(operand.stride(loop.var) * operand.item_bytes))
+            for loop in on(stage.results, REGISTER)
+        ]
+
     return BlockNest(
         accesses=stage,
         extents={loop.var: row(loop.extent) for loop in stage.loops},
@@ -228,13 +238,11 @@ def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> Blo
             o.load.buffer.name: o for o in known if o.scope == "global" and o.load.buffer in scratch
         },
         broadcasts=[
-            [
-                (row(loop.extent), row(o.stride(loop.var) * o.item_bytes))
-                for loop in on(stage.results, REGISTER)
-            ]
+            steps(o)
             for o in stage.operands
             if o.scope == "global" and not moving(o, on(stage.loops, LANE))
         ],
+        private=[steps(o) for o in known if o.scope == "private"],
         tails=list(_tails(stage, formulas)),
     )
 

@@ -97,8 +97,10 @@ def panel_tiles(stage: Accesses, spec: DeviceSpec) -> list[PanelTile]:
     least = min(found, key=lambda e: (-steps % e.k, -_piece(stage, e), -e.k), default=None)
     if least is None:
         return []
-    ahead = steps // least.k >= _STAGES
-    return [PanelTile(least, stages) for stages in ((1, _STAGES) if ahead else (1,))]
+    at_once = PanelTile(least)
+    # Single elements go through registers, and make a loop that copies them ahead a slower one.
+    ahead = at_once.alike and steps // least.k >= _STAGES
+    return [at_once, PanelTile(least, _STAGES)] if ahead else [at_once]
 
 
 def _piece(stage: Accesses, entry: Intrinsic) -> int:

@@ -138,7 +138,7 @@ def _by_warps(program: Program, anchor: Block, spec: DeviceSpec) -> Iterator[War
     inline_elementwise(moved)
     inline_movements(moved, anchor.name)
     for panels in panel_tiles(accesses(moved, anchor.name), spec):
-        if not direct or (panels.is_ahead and panels.alike):
+        if not direct or panels.is_ahead:
             yield panels
 
 

@@ -16,9 +16,10 @@ from retune.core.dims import is_fixed, least, most
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import const
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
-from retune.targets.fusion import pack_operands, results_of
+from retune.targets.fusion import accesses, pack_operands, results_of
 from retune.targets.gpu.slices import GroupTile, sum_in_group
 from retune.targets.gpu.tile import bind_groups, roles
 from retune.targets.instructions import Instruction, find_instructions
@@ -72,12 +73,12 @@ def warp_tiles(stage: Accesses, spec: DeviceSpec) -> list[WarpTile]:
 
 def _fits(stage: Accesses, entry: Intrinsic) -> bool:
     """Whether a reduction comes in steps of an instruction, and fills the tile of a warp."""
-    channels = evaluate_int(stage.results[-1].extent)
+    channels = stage.channels
     depths = [evaluate_int(loop.extent) for loop in stage.steps]
-    if not stage.plain or stage.group is not None or not all(map(is_fixed, (channels, *depths))):
+    if not stage.plain or not all(map(is_fixed, (channels, *depths))):
         return False
     _, second = _items_of(entry)
-    laid = all(o.constant for o in stage.operands if stage.channel in o.moving)
+    laid = all(o.constant for o in stage.operands if stage.channel in o.direct)
     if depths[-1] % entry.k or channels < second * entry.n or not laid:
         return False
     return bool(_sizes_of(entry, _pixels_of(stage)))
@@ -114,8 +115,9 @@ def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
     if structure.sliced:
         _schedule_slices(s, name, entry)
         return
+    grouped = accesses(s, name).group
     out = results_of(s, name)
-    sizes = _tile_sizes(s, out, entry)
+    sizes = _tile_sizes(s, out, entry, grouped)
     pairs = zip(sizes.loops, sizes.parts, strict=True)
     parts = [s.split(loop, n, sized_tail(s, loop, "fill")) for loop, n in pairs]
     loops = _levels(parts)
@@ -129,15 +131,15 @@ def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
     tile.run(REGISTER, LANE)
 
 
-def _tile_sizes(s: Schedule, out: str, entry: Intrinsic) -> GroupTile:
+def _tile_sizes(s: Schedule, out: str, entry: Intrinsic, grouped: int | None) -> GroupTile:
     axes = s.axes(out)
-    leading, pixels, channels = roles(s, axes, None)
+    leading, pixels, channels = roles(s, axes, grouped)
     first, second = _items_of(entry)
     fit = _sizes_of(entry, [least(s.extent(n)) for n in pixels])
     held = s.sample_categorical(f"pixels.{out}", fit)
     extent = s.extent(channels)
     vectors = [n for n in _VECTORS if n * second * entry.n <= extent]
-    wide = s.sample_categorical(f"vectors.{out}", vectors)
+    wide = const(1) if grouped else s.sample_categorical(f"vectors.{out}", vectors)
     s.require(held * wide * entry.n <= _MOST_RESULTS, "an item's registers spill")
     parts = [[held], [first]] if len(pixels) > 1 else [[first, held]]
     return GroupTile(
@@ -191,7 +193,7 @@ def _deepest(s: Schedule, name: str) -> str:
 
 def _schedule_slices(s: Schedule, name: str, entry: Intrinsic) -> None:
     """Slices along local.2, whose sums are added up in local memory by all items."""
-    deepest = _deepest(s, name)
+    deepest, grouped = _deepest(s, name), accesses(s, name).group
     steps = s.extent(deepest) // entry.k
     lengths = [steps // n for n in _SLICES if steps % n == 0]
     length = s.sample_categorical(f"slice.{name}", lengths)
@@ -200,7 +202,7 @@ def _schedule_slices(s: Schedule, name: str, entry: Intrinsic) -> None:
         s,
         name,
         slices,
-        size=lambda out: _tile_sizes(s, out, entry),
+        size=lambda out: _tile_sizes(s, out, entry, grouped),
         items=lambda stored, sizes: _items(s, stored, sizes),
         accumulate=lambda part, sizes, _: _accumulate(s, part, sizes, entry),
     )
