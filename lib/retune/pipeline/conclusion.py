@@ -48,7 +48,10 @@ def _layers(run: FinishedRun) -> str:
     if not run.searched.trials_done or not tuned:
         return ""
     faster = [each for each in tuned if (each.gained or 0.0) > 0.0]
-    of_all = f"{counted(run.searched.trials_done, 'candidate')} of {counted(len(tuned), 'layer')}"
+    tried = sum(each.trials > 0 for each in tuned)
+    part = "" if tried == len(tuned) else f"{tried} of "
+    layers = f"{part}{counted(len(tuned), 'layer')}"
+    of_all = f"{counted(run.searched.trials_done, 'candidate')} of {layers}"
     measured = f"{of_all} were measured in {run.searched.seconds_done:.0f} s."
     if not faster:
         return f"{measured} No layer got faster than with its default schedule, which it keeps."

@@ -25,7 +25,7 @@ def task(name: str, best_us: float | None) -> TaskResult:
     entry = TaskEntry(
         key=name, name=name, op="dense", weight=1, flops=1, input_shapes=(), output_shape=()
     )
-    return TaskResult(entry=entry, best_us=best_us, default_us=100.0)
+    return TaskResult(entry=entry, trials=int(name == "a"), best_us=best_us, default_us=100.0)
 
 
 def said(monkeypatch: pytest.MonkeyPatch, further: float | None, **asked: Any) -> list[str]:
@@ -49,7 +49,7 @@ def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
     assert said(monkeypatch, 0.034, effort="quick") == [
         "The bundle takes 900 µs for one call; default schedules take 1 ms (1.11x as long); "
         "onnxruntime takes 1.8 ms (2.00x as long).",
-        "96 candidates of 2 layers were measured in 17 s. 1 layer is faster than by default; "
+        "96 candidates of 1 of 2 layers were measured in 17 s. 1 layer is faster than by default; "
         "1 layer keeps the default schedule.",
         "The search is not complete: as many trials again are expected to save 3.4% of the time; "
         "`--effort full` goes on.",
