@@ -29,13 +29,13 @@ test: $(VENV)/.dev ## The whole gate: formatting, lint, types, layers, tests
 	@$(MAKE) --no-print-directory -j 2 lint tests
 
 tests: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
+	@MAKEFLAGS= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 check: $(VENV)/.dev ## What needs neither a device nor a process, in under a minute
 	@$(MAKE) --no-print-directory -j 2 lint quick-tests
 
 quick-tests: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -m "not slow and not device and not process" $(QUICK)
+	@MAKEFLAGS= $(BIN)/python -m pytest -q -m "not slow and not device and not process" $(QUICK)
 
 test-slow: $(VENV)/.dev ## The tests that take minutes each
 	@$(BIN)/python -m pytest -q -m slow
