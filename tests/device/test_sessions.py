@@ -247,6 +247,24 @@ def test_a_state_that_grows_may_be_two_outputs() -> None:
         np.testing.assert_array_equal(array, np.concatenate([*feeds.values()]))
 
 
+@pytest.mark.parametrize(
+    ("first", "message"), [(1, "expected role input, in"), (2, "aliases: expected storages")]
+)
+def test_a_cache_lies_at_the_beginning_of_its_memory(
+    decoder_plan: NetworkPlan, first: int, message: str
+) -> None:
+    states = {state.input for state in decoder_plan.states}
+    number = next(n for n, a in enumerate(decoder_plan.aliases) if a.value in states)
+    aliases = list(decoder_plan.aliases)
+    storage = aliases[number].storage
+    assert storage is not None
+    with assuming({"batch": 2, "seq": 4, "past": 7}):
+        parts = (replace(storage.parts[0], first=first), *storage.parts[1:])
+    aliases[number] = replace(aliases[number], storage=replace(storage, parts=parts))
+    with pytest.raises(VerifyError, match=message):
+        verify_plan(replace(decoder_plan, aliases=tuple(aliases)))
+
+
 def test_nothing_copies_a_cache(decoder_plan: NetworkPlan) -> None:
     caches = {state.input for state in decoder_plan.states}
     assert len(caches) == len(CACHES)
