@@ -4,7 +4,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 MODEL  ?= light:squeezenet
 OUT    ?= artifacts/squeezenet
-MINUTES ?= 2
 JOBS   ?= 2
 # Tests of the parts that most changes touch: types, IR, schedules, code generation, records, reports.
 QUICK  := tests/test_architecture.py $(addprefix tests/unit/,core ir codegen intrinsics records report)
@@ -18,22 +17,25 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check quick-tests lint format docs setup clean
+.PHONY: help run test tests test-slow check quick-tests lint format docs setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## Tune a real network on this machine in about four minutes, and show the result
-	@$(BIN)/retune tune $(MODEL) --out $(OUT) --minutes $(MINUTES)
+	@$(BIN)/retune tune $(MODEL) --out $(OUT) --effort quick
 
-test: lint ## The whole gate: formatting, lint, types, layers, tests
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
+test: $(VENV)/.dev ## The whole gate: formatting, lint, types, layers, tests
+	@$(MAKE) --no-print-directory -j 2 lint tests
+
+tests: $(VENV)/.dev
+	@MAKEFLAGS= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 check: $(VENV)/.dev ## What needs neither a device nor a process, in under a minute
 	@$(MAKE) --no-print-directory -j 2 lint quick-tests
 
 quick-tests: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -m "not slow and not device and not process" $(QUICK)
+	@MAKEFLAGS= $(BIN)/python -m pytest -q -m "not slow and not device and not process" $(QUICK)
 
 test-slow: $(VENV)/.dev ## The tests that take minutes each
 	@$(BIN)/python -m pytest -q -m slow

@@ -92,8 +92,16 @@ PAIRS: dict[str, object] = {
 }
 
 
-def tiny_decoder(kind: str = "Q4_1", table: str = "Q8_0", architecture: str = "llama") -> bytes:
-    """A decoder of two layers with random weights; qwen2 has biases, qwen3 norms of heads."""
+def tiny_decoder(
+    kind: str = "Q4_1",
+    table: str = "Q8_0",
+    architecture: str = "llama",
+    pairs: Mapping[str, object] | None = None,
+) -> bytes:
+    """A decoder of two layers with random weights; qwen2 has biases, qwen3 norms of heads.
+
+    `pairs` are in place of those among PAIRS.
+    """
     tensors: dict[str, tuple[str, tuple[int, ...], np.ndarray]] = {}
 
     def add(name: str, own: str, *shape: int) -> None:
@@ -116,8 +124,9 @@ def tiny_decoder(kind: str = "Q4_1", table: str = "Q8_0", architecture: str = "l
         for name, shape in (("gate", (INNER, HIDDEN)), ("up", (INNER, HIDDEN))):
             add(f"{at}.ffn_{name}.weight", kind, *shape)
         add(f"{at}.ffn_down.weight", kind, HIDDEN, INNER)
-    pairs = {key.replace("llama.", f"{architecture}."): value for key, value in PAIRS.items()}
-    return gguf_bytes({**pairs, "general.architecture": architecture}, tensors)
+    stated = {**PAIRS, **(pairs or {})}
+    own = {key.replace("llama.", f"{architecture}."): value for key, value in stated.items()}
+    return gguf_bytes({**own, "general.architecture": architecture}, tensors)
 
 
 def written(folder: Path, data: bytes) -> Path:

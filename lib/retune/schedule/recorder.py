@@ -144,8 +144,10 @@ class Recorder:
         One on sizes has to hold for all of them.
         """
         if size_variables(condition):
+            condition = simplify(condition)
+        if size_variables(condition):
             try:
-                condition = at_worst(simplify(condition))
+                condition = at_worst(condition)
             except ValueError as error:
                 raise ScheduleError(f"{self.program.name}: {why} ({error})") from None
         if not isinstance(condition, Const):

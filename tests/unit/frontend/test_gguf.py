@@ -17,7 +17,7 @@ from retune.frontend.gguf.blocks import KINDS
 from retune.frontend.gguf.folder import import_gguf
 from retune.frontend.gguf.reader import open_gguf
 from tests.support import gguf_files, llama
-from tests.support.gguf_files import NUMBERS, PAIRS, TOKENS, tiny_decoder, written
+from tests.support.gguf_files import LAYERS, NUMBERS, PAIRS, TOKENS, tiny_decoder, written
 
 F = np.float32
 
@@ -197,7 +197,8 @@ WRONG = {
     "architecture": (_with(LLAMA, LLAMA[:8] + b"mamba"), "'mamba'"),
     "rule": (_with(b"smollm", b"smolll"), "--no-tokenizer"),
     "shape": (_with(NORM + b"\x40", NORM + b"\x20"), "expected [64], got [32]"),
-    "missing": (_with(b"output_norm", b"output_morn"), "'output_norm.weight'"),
+    "another": (_with(b"output_norm", b"output_morn"), "got 'output_morn.weight'"),
+    "rows": (_with(struct.pack("<IQQ", 2, 64, 64), struct.pack("<IQQ", 2, 0, 1 << 62)), "from 1"),
 }
 """What is wrong -> how it comes about, and a part of the sentence."""
 
@@ -225,6 +226,27 @@ def test_mutated_headers_are_read_or_refused(seed: int, tmp_path: Path):
         with contextlib.suppress(ModelError):
             found = open_gguf(path)
             assert all(tensor.values().shape == tensor.shape for tensor in found.tensors.values())
+
+
+WRONG_PAIRS: list[tuple[str, object, str]] = [
+    ("llama.block_count", LAYERS + 1, "expected a tensor 'blk.2.attn_norm.weight', got none"),
+    ("llama.block_count", LAYERS - 1, "of 1 layers, got 'blk.1.attn_norm.weight'"),
+    ("llama.context_length", (1 << 31) - 1, "tables of the rotation.* state a smaller --context"),
+    ("llama.rope.freq_base", 0.0, "freq_base: expected a positive number, got 0.0"),
+    ("llama.attention.layer_norm_rms_epsilon", -1.0, "epsilon: expected a positive number"),
+    ("tokenizer.ggml.token_type", [1, 3], "token_type: expected as many as there are tokens"),
+    ("tokenizer.ggml.merges", ["th"], "merges: expected pairs of tokens, got 'th'"),
+]
+"""A key, a value without a meaning, and a part of the sentence."""
+
+
+@pytest.mark.parametrize(("key", "value", "message"), WRONG_PAIRS)
+def test_a_value_without_a_meaning_is_refused(
+    key: str, value: object, message: str, tmp_path: Path
+):
+    path = written(tmp_path, tiny_decoder(pairs={key: value}))
+    with pytest.raises(ModelError, match=message):
+        import_gguf(path, tmp_path / "out")
 
 
 def test_a_key_of_another_type_is_refused(tmp_path: Path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
+from retune.core.dims import Size, assuming, dim_of
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
@@ -150,6 +151,14 @@ def test_products_of_a_block_are_summed_in_registers(name: str, spec: DeviceSpec
         kept = {b.name: b.scope for b in sketch.program.scratch}
         assert kept["T_products"] == "register"
         assert kept["T_quantized"] == "private"
+
+
+def test_rows_of_any_number_are_quantized_in_private_memory():
+    rows = Size("rows", 1, 64)
+    with assuming({"rows": 64}):
+        dag = packed_product(dim_of(rows), 2, 4, 32, 4, integers=True)
+        sketches = cpu_space(from_dag(dag), VNNI).sketches
+    assert [s.name.rpartition(".")[2] for s in sketches] == ["partial"] * 2
 
 
 TILES = {

@@ -10,6 +10,8 @@ heads, past, width]; outputs are logits of the last token [batch, 1, words] (of 
 wanted), present.N.key and .value. All rows have tokens at all positions: there is no mask.
 """
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,16 @@ INTERLEAVED = {"llama": True, "qwen2": False, "qwen3": False}
 
 The model pairs row i with row i + width / 2; rows of queries and keys are put into that order.
 """
+_TENSORS = {f"{name}.weight" for name in ("token_embd", "output_norm", "output", "rope_freqs")}
+_OF_LAYERS = {
+    *(f"attn_{part}.{kind}" for part in "qkv" for kind in ("weight", "bias")),
+    *(f"attn_{part}.weight" for part in ("norm", "q_norm", "k_norm", "output")),
+    *(f"ffn_{part}.weight" for part in ("norm", "gate", "up", "down")),
+}
+"""The tensors that have a meaning here; another one would change the network's results."""
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
+_MOST_ANGLES = 1 << 27
+"""Elements of a table of the rotation: those of a million tokens have half of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +93,13 @@ class Decoder:
             rotated=said.size("rope.dimension_count", width),
             words=words,
             context=context or most,
-            epsilon=file.number(f"{architecture}.attention.layer_norm_rms_epsilon"),
+            epsilon=said.positive("attention.layer_norm_rms_epsilon"),
         )
         found._check()
         return found
 
     def _check(self) -> None:
-        """Raises: ModelError for extents that do not go together."""
+        """Raises: ModelError for extents that do not go together, and tensors without a meaning."""
         whole = INTERLEAVED[self.architecture] and self.rotated != self.width
         if self.heads % self.shared or self.rotated % 2 or self.rotated > self.width or whole:
             raise ModelError(
@@ -95,6 +107,25 @@ class Decoder:
                 f"{self.heads} heads for {self.shared}, {self.rotated} of {self.width} elements "
                 "rotated; export the original model as ONNX"
             )
+        if self.context * self.rotated // 2 > _MOST_ANGLES:
+            raise ModelError(
+                f"{self.file.path}: context of {self.context}: expected tables of the rotation of "
+                f"at most {_MOST_ANGLES} elements, got {self.context} times {self.rotated // 2}; "
+                "state a smaller --context"
+            )
+        for name in self.file.tensors:
+            if not self._reads(name):
+                raise ModelError(
+                    f"{self.file.path}: expected the tensors of a llama-like decoder of "
+                    f"{self.layers} layers, got {name!r:.60}; export the original model as ONNX"
+                )
+
+    def _reads(self, name: str) -> bool:
+        """Whether the model may have the tensor of that name."""
+        found = _LAYER.fullmatch(name)
+        if found is None:
+            return name in _TENSORS
+        return int(found[1]) < self.layers and found[2] in _OF_LAYERS
 
     def model(self, writer: Writer, *, all_logits: bool = False) -> onnx.ModelProto:
         """The model, whose weights the writer stores."""
@@ -150,13 +181,14 @@ class Decoder:
     def _angles(self) -> dict[str, np.ndarray]:
         """float32 [context, rotated / 2]: cosines and sines, computed in float32."""
         a, file = self.architecture, self.file
-        base = np.float32(file.number(f"{a}.rope.freq_base", 10000.0))
+        said = _Said(file, a)
+        base = np.float32(said.positive("rope.freq_base", 10000.0))
         exponents = np.arange(0, self.rotated, 2, dtype=np.float32) / np.float32(self.rotated)
         rates = np.float32(1) / base**exponents
         if "rope_freqs.weight" in file.tensors:
             rates = rates / file.tensor("rope_freqs.weight", self.rotated // 2).values()
         if file.text(f"{a}.rope.scaling.type", "none") == "linear":
-            rates = rates / np.float32(file.number(f"{a}.rope.scaling.factor"))
+            rates = rates / np.float32(said.positive("rope.scaling.factor"))
         angles = np.arange(self.context, dtype=np.float32)[:, None] * rates
         return {"cos_cache": np.cos(angles), "sin_cache": np.sin(angles)}
 
@@ -255,6 +287,16 @@ class _Said:
         if not 0 < found < 1 << 31:
             raise ModelError(
                 f"{self.file.path}: {self.architecture}.{key}: expected a positive integer, got "
+                f"{found}; convert the model again"
+            )
+        return found
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A positive number. Raises: ModelError."""
+        found = self.file.number(f"{self.architecture}.{key}", default)
+        if not 0 < found < math.inf:
+            raise ModelError(
+                f"{self.file.path}: {self.architecture}.{key}: expected a positive number, got "
                 f"{found}; convert the model again"
             )
         return found

@@ -189,6 +189,8 @@ class _Cursor:
         if count > _MOST_DIMENSIONS:
             raise self._damaged(f"tensor {name!r:.60} of {count} dimensions", "at most 4")
         shape = tuple(int(self._scalar("Q", name)) for _ in range(count))
+        if 0 in shape:
+            raise self._damaged(f"tensor {name!r:.60} {list(shape[::-1])}", "extents from 1")
         return name, shape[::-1], int(self._scalar("I", name)), int(self._scalar("Q", name))
 
     def _tensor(

@@ -38,19 +38,24 @@ _RULES: dict[str, dict[str, Any] | None] = {
 
 def tokenizer_of(file: GgufFile) -> dict[str, Any]:
     """The content of tokenizer.json. Raises: ModelError for another kind of tokenizer."""
-    kind, rule = file.text("tokenizer.ggml.model"), file.text("tokenizer.ggml.pre", "default")
-    if kind != "gpt2" or rule not in _RULES:
+    model, rule = file.text("tokenizer.ggml.model"), file.text("tokenizer.ggml.pre", "default")
+    if model != "gpt2" or rule not in _RULES:
         raise ModelError(
             f"{file.path}: expected a tokenizer of kind gpt2 with a rule among "
-            f"{', '.join(_RULES)}, got {kind!r} with {rule!r}; import it with --no-tokenizer and "
+            f"{', '.join(_RULES)}, got {model!r} with {rule!r}; import it with --no-tokenizer and "
             "put the original model's tokenizer.json beside model.onnx"
         )
     tokens, kinds = file.texts("tokenizer.ggml.tokens"), file.wholes("tokenizer.ggml.token_type")
-    merges = [merge.split(" ", 1) for merge in file.texts("tokenizer.ggml.merges")]
+    if len(kinds) not in (0, len(tokens)):
+        raise ModelError(
+            f"{file.path}: tokenizer.ggml.token_type: expected as many as there are tokens, "
+            f"{len(tokens)}, got {len(kinds)}; convert the model again"
+        )
+    merges = [_merge(file, merge) for merge in file.texts("tokenizer.ggml.merges")]
     added = [
-        _added(number, text, own)
-        for number, (text, own) in enumerate(zip(tokens, kinds, strict=False))
-        if own in (_SPECIAL, _USER)
+        _added(number, tokens[number], kind)
+        for number, kind in enumerate(kinds)
+        if kind in (_SPECIAL, _USER)
     ]
     return {
         "version": "1.0",
@@ -74,6 +79,17 @@ def tokenizer_of(file: GgufFile) -> dict[str, Any]:
             "merges": merges,
         },
     }
+
+
+def _merge(file: GgufFile, merge: str) -> list[str]:
+    """The pair of tokens that become one."""
+    pair = merge.split(" ", 1)
+    if len(pair) < 2:
+        raise ModelError(
+            f"{file.path}: tokenizer.ggml.merges: expected pairs of tokens, got {merge!r:.60}; "
+            "convert the model again"
+        )
+    return pair
 
 
 def _added(number: int, text: str, kind: int) -> dict[str, Any]:
