@@ -261,7 +261,7 @@ def test_two_decoders_in_turns_until_their_caches_are_full(
     ids = _words(rng, 2, 1)
     plain = decoder_module.run({"input_ids": ids, **oracle.states})
     np.testing.assert_allclose(plain["logits"], oracle.step(ids), atol=2e-5)
-    with pytest.raises(InputError, match="expected batch=2 as in its first call; got batch=1"):
+    with pytest.raises(InputError, match="expected batch=2 as its states have; got batch=1"):
         session.run({"input_ids": ids[:1]})
     session.run({"input_ids": _words(rng, 2, 4)})
     with pytest.raises(InputError, match=r"length of 0 to 11 before a call.*got 12; call reset"):
@@ -269,6 +269,25 @@ def test_two_decoders_in_turns_until_their_caches_are_full(
     assert session.length == 12
     session.reset({name: array[:1] for name, array in pairs[1][1].states.items()})
     assert session.length == 8
+
+
+def test_states_that_do_not_go_together_are_refused(
+    decoder_module: Module, decoder: onnx.ModelProto, rng: np.random.Generator
+) -> None:
+    session, oracle = decoder_module.session(), _Cached(decoder, 2)
+    ids = _words(rng, 2, 3)
+    oracle.step(ids)
+    first, *others = oracle.states
+    with pytest.raises(InputError, match=f"{others[0]}: expected a value as well.*past=3; got no"):
+        session.reset({first: oracle.states[first]})
+    for wrong in (oracle.states[first][:, :, :2], oracle.states[first][:1]):
+        with pytest.raises(InputError, match=f"{first}: expected what.* with .*batch=2"):
+            session.reset({**{name: oracle.states[name] for name in others}, first: wrong})
+    session.reset(oracle.states)
+    with pytest.raises(InputError, match="expected batch=2 as its states have; got batch=1"):
+        session.run({"input_ids": ids[:1]})
+    found = session.run({"input_ids": ids})["logits"]
+    np.testing.assert_allclose(found, oracle.step(ids), atol=2e-5)
 
 
 def test_calls_in_a_row_are_verified(decoder_module: Module, decoder: onnx.ModelProto) -> None:

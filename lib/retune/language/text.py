@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retune.core.errors import InputError
-from retune.core.names import how_to_install
+from retune.core.extras import explained
 
 TOKENIZER, CONFIG = "tokenizer.json", "genai_config.json"
 _HALF_CHARACTER = "\ufffd"
@@ -39,12 +39,8 @@ class Text:
                 f"--tokenizer: expected {TOKENIZER} in {', '.join(map(str, folders))}, got none; "
                 "state the folder of the model"
             )
-        try:
+        with explained():
             from tokenizers import Tokenizer
-        except ImportError:
-            raise InputError(
-                f"tokens need more than is installed; {how_to_install('language')}"
-            ) from None
         try:
             tokenizer: Any = Tokenizer.from_file(str(file))
         except Exception as error:  # noqa: BLE001 - the library raises nothing more specific

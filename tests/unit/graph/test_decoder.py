@@ -5,6 +5,7 @@ import onnxruntime
 import pytest
 
 from retune.core.dims import Size, assuming, dim_of
+from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.inputs import input_types
 from retune.graph.evaluate import run_graph
@@ -65,6 +66,20 @@ def test_one_import_serves_all_lengths() -> None:
         found = run_graph(graph.at({"sequence": length, "past": held}), inputs)
         for name, array in zip(names, session.run(names, inputs), strict=True):
             np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(("past", "sequence"), [((0, 24), 9), ((0, 32), 1), ((0, 0), 33)])
+def test_tokens_beyond_the_tables_of_the_rotation_are_refused(
+    past: tuple[int, int], sequence: int
+) -> None:
+    """Kernels would read what lies behind the tables."""
+    held = dim_of(Size("past", *past)) if past[1] else 0
+    shapes = {"batch": (1,), "sequence": (sequence,), "past": (held,)}
+    with (
+        assuming({"past": past[1]}),
+        pytest.raises(ModelError, match=r"32 rows, got up to 33 tokens.*--shape"),
+    ):
+        import_model(decoder(), shapes)
 
 
 @pytest.mark.parametrize("symbol", ["past + sequence", "total", "1+ past +sequence"])

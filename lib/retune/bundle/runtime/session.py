@@ -108,13 +108,19 @@ class Session:
     def reset(self, states: Mapping[str, np.ndarray] | None = None) -> None:
         """States are zeros again, and those that grow are empty, but for inputs with values here.
 
-        Raises: InputError for what is no state, or not of its type; nothing changes then.
+        States of one length, or of one batch, are given together. Raises: InputError for what is
+        not a state, or not of its type, and for extents that differ; nothing changes then.
         """
         given = {name: np.asarray(array) for name, array in (states or {}).items()}
-        lengths = dict.fromkeys(self._growths, 0)
+        sizes: dict[str, int] = {}
         for name, array in given.items():
-            lengths |= self._length_of(name, array)
-        self._turn, self._lengths, self._first = 0, lengths, {}
+            sizes |= self._sizes_of(name, array, sizes)
+        lengths = {name: sizes.get(name, 0) for name in self._growths}
+        for name, state in self._states.items():
+            if name not in given and state.axis is not None:
+                self._check_empty(name, lengths)
+        self._turn, self._lengths = 0, lengths
+        self._first = {name: sizes[name] for name in self._kept if name in sizes}
         for name, state in self._states.items():
             if name in given:
                 self._write(state, given[name])
@@ -146,8 +152,8 @@ class Session:
         memory, host = self._memories[self._turn], self._loaded.host
         host.write(memory.interface(state.input, host), stored(state, array))
 
-    def _length_of(self, name: str, array: np.ndarray) -> dict[str, int]:
-        """The length that an array says of a state. Raises: InputError if it does not fit."""
+    def _sizes_of(self, name: str, array: np.ndarray, others: SizeValues) -> dict[str, int]:
+        """The sizes that an array says of a state. Raises: InputError if it does not fit."""
         state = self._states.get(name)
         if state is None:
             known = ", ".join(self._states)
@@ -158,14 +164,25 @@ class Session:
         for extent, number in zip(kind.shape, shape, strict=False):
             size = extent.size if isinstance(extent, Dim) else None
             fits = fits and (number == extent if size is None else number in size.values)
-            if size is not None and size.name in self._growths:
-                values[size.name] = number
+            if size is not None:
+                agreed = values.setdefault(size.name, others.get(size.name, number))
+                fits = fits and number == agreed
         if not fits:
+            same = f" with {_listed(others)}" if others else ""
             raise InputError(
                 f"bundle {self._plan.name}: state {name}: expected what Session.states returns of "
-                f"it; got {array.dtype}{list(array.shape)}; run a call and look at its states"
+                f"it{same}; got {array.dtype}{list(array.shape)}; run a call and look at its states"
             )
         return values
+
+    def _check_empty(self, name: str, lengths: SizeValues) -> None:
+        """Raises: InputError if a state without a value would have a length."""
+        extent = self._loaded.types[name].shape[0]
+        if length := at(extent, lengths):
+            raise InputError(
+                f"bundle {self._plan.name}: state {name}: expected a value as well, of the length "
+                f"of other states, {extent}={length}; got none; pass it as well"
+            )
 
     def _sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         """The sizes of a call. Raises: InputError."""
@@ -180,16 +197,15 @@ class Session:
         return self._check.sizes(arrays, {**self._stated, **self._lengths})
 
     def _check_kept(self, values: SizeValues) -> None:
-        """Raises: InputError for sizes of states that differ from those of the first call."""
+        """Raises: InputError for sizes that are not those of the states so far."""
         own = {name: values[name] for name in self._kept}
-        if not self._first:
-            self._first = own
-        elif own != self._first:
+        if any(own[name] != value for name, value in self._first.items()):
             raise InputError(
                 f"bundle {self._plan.name}: session: expected "
-                f"{_listed(self._first)} as in its first call; got {_listed(own)}; call reset() "
+                f"{_listed(self._first)} as its states have; got {_listed(own)}; call reset() "
                 "before"
             )
+        self._first = own
 
 
 def _growths(plan: NetworkPlan) -> dict[str, _Growth]:

@@ -6,8 +6,9 @@ runs: `seqlens_k` + 1 after the step. New keys and values are put behind the cac
 
 import numpy as np
 
-from retune.core.dims import always_equal
+from retune.core.dims import always_equal, is_fixed, most
 from retune.core.dtypes import INT32
+from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.attention import Heads, Scores, heads_of, where_bias
 from retune.frontend.onnx.ops.contrib.attention import finish, least, scale_of, widened
 from retune.frontend.onnx.ops.contrib.cache import Cache
@@ -152,6 +153,17 @@ def _all_equal(extents: np.ndarray, extent: int) -> bool:
     return all(always_equal(each, extent) for each in extents.reshape(-1).tolist())
 
 
+def _check_tables(emit: Emitter, table: str, total: int, cache: Cache) -> None:
+    """Raises: ModelError where shapes allow positions for which the table of the rotation has no
+    row."""
+    rows = emit.shape(table)[0]
+    if not cache.before and is_fixed(rows) and most(total) > rows:
+        raise ModelError(
+            f"expected tokens within the rotation's tables of {rows} rows, got up to "
+            f"{most(total)} tokens with those of the cache; state smaller ranges with --shape"
+        )
+
+
 def _rotated(node: OnnxNode, emit: Emitter, value: str, cache: Cache) -> str:
     """Heads rotated by their tokens' positions."""
     batch, _, length, _ = emit.shape(value)
@@ -159,6 +171,8 @@ def _rotated(node: OnnxNode, emit: Emitter, value: str, cache: Cache) -> str:
         positions = node.inputs[9]
     else:
         positions = emit.temp("broadcast_to", cache.positions(emit), shape=(batch, length))
+        held = 0 if cache.held is None else cache.held
+        _check_tables(emit, node.inputs[7], held + length, cache)
     cos, sin = node.inputs[7:9]
     tables = tables_at(emit, (cos, sin), positions)
     interleaved = bool(node.integer("rotary_interleaved", 0))
