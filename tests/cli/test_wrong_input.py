@@ -39,6 +39,10 @@ RANDOM = ("--random-calibration", "--trials", "0")
             ["tune", "zoo:mlp", "--out", "o", "--quantize", "power2", "--global-scale", "nan"],
             "expected a positive number",
         ),
+        (
+            ["tune", "zoo:mlp", "--out", "o", "--effort", "none", "--minutes", "5"],
+            "--effort none and --minutes: expected one of them, got both",
+        ),
         (["quantize", "zoo:mlp", "--scheme", "int4"], "--scheme int4: expected"),
         (["quantize", "zoo:mlp", "--device", "farm:k"], "write --scheduler tls://HOST:8786"),
         (["plan", "zoo:mlp", "--device", "farm:k"], "write --scheduler tls://HOST:8786"),
@@ -55,6 +59,25 @@ def test_one_sentence_and_nothing_is_left(
 ):
     error = assert_refused(arguments, message, capsys, tmp_path, monkeypatch)
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["prune"], ["nightly", "prune", "--config", "c"]])
+def test_days_before_the_first_year_are_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert run_command([*command, "--days", "1000000"]) == 2
+    assert "Invalid value for '--days'" in capsys.readouterr().err
+
+
+def test_a_file_without_records_is_not_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    RecordStore("store").append([record()])
+    words = ["records", "distill", "best.jsonl", "--records", "store", "--model", "zoo:mpl"]
+    assert run_command(words) == 2
+    assert "store: expected correct candidates of zoo:mpl, got none" in capsys.readouterr().err
+    assert not Path("best.jsonl").exists()
 
 
 def test_a_night_without_a_name_starts_no_server(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from retune.records.store import RecordStore
 
 MODEL_HELP = "Model: an ONNX file, zoo:NAME or light:NAME."
+MOST_DAYS = 36_500
+"""That somebody may ask for: a century, as dates have a first year."""
 Module = Annotated[
     Path,
     typer.Argument(metavar="bundle", help="Bundle: a folder, such as OUT/module, or a zip file."),

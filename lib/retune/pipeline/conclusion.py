@@ -54,20 +54,21 @@ def _layers(run: FinishedRun) -> str:
     of_all = f"{counted(run.searched.trials_done, 'candidate')} of {layers}"
     measured = f"{of_all} were measured in {run.searched.seconds_done:.0f} s."
     if not faster:
-        return f"{measured} No layer got faster than with its default schedule, which it keeps."
+        return f"{measured} No layer got faster than with its default schedule."
     rest = len(tuned) - len(faster)
-    verb = "keeps" if rest == 1 else "keep"
-    kept = f"; {counted(rest, 'layer')} {verb} the default schedule" if rest else ""
+    others = f"; {counted(rest, 'layer')} {'is' if rest == 1 else 'are'} not" if rest else ""
     verb = "is" if len(faster) == 1 else "are"
-    return f"{measured} {counted(len(faster), 'layer')} {verb} faster than by default{kept}."
+    return f"{measured} {counted(len(faster), 'layer')} {verb} faster than by default{others}."
 
 
 def _outlook(request: TuneRequest, run: FinishedRun) -> str:
     """Whether searching on is worth its time."""
     further = run.searched.further
     if request.trials == 0:
+        known = run.tuned.from_records
+        earlier = f"those of earlier records ({counted(known, 'layer')}) and " if known else ""
         return (
-            "Nothing was measured, so all layers have default schedules; `--effort quick` measures "
+            f"Nothing was measured: schedules are {earlier}default ones; `--effort quick` measures "
             "for 20 s."
         )
     if further is None:

@@ -238,7 +238,7 @@ class TuneRequest:
         group="",
     )
     effort: Effort | None = option(
-        "Search effort. none: default schedules; quick: at most 20 s of measuring; full: until "
+        "Search effort. none: nothing is measured; quick: at most 20 s of measuring; full: until "
         "less than 1 % of the network's time is expected to be saved; exhaustive: the whole "
         "budget. By default exhaustive if `trials` or `minutes` are given, otherwise full",
         default=None,

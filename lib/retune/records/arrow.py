@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from retune.core.errors import RecordError
 from retune.core.layouts import NHWC
 from retune.records.conditions import ROWS, Conditions
 from retune.records.schema import SCHEMA_VERSION, Environment, Measurement, TuningRecord
@@ -133,6 +134,18 @@ def to_table(records: Sequence[TuningRecord]) -> pa.Table:
         else:
             columns[name] = [getattr(record, name) for record in records]
     return pa.table(columns, schema=FILE_SCHEMA)
+
+
+def check_storable(record: TuningRecord, where: str) -> None:
+    """Raises: RecordError that begins with `where` if no file can hold the record."""
+    try:
+        to_table([record])
+        f"{record.target}{record.model}".encode()  # which folders are named after
+    except (OverflowError, ValueError) as error:
+        raise RecordError(
+            f"{where}: expected numbers of 64 bits and text in Unicode, got others ({error}); "
+            "remove the line"
+        ) from error
 
 
 def to_records(table: pa.Table) -> list[TuningRecord]:

@@ -8,12 +8,14 @@ repeats. A hundred tasks take half a megabyte.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, date
 from pathlib import Path
 
 from retune import __version__
 from retune.core.errors import InputError, RecordError
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, plain
+from retune.records.arrow import check_storable
 from retune.records.conditions import ALONE
 from retune.records.ranking import Where, top
 from retune.records.schema import TuningRecord
@@ -109,11 +111,15 @@ def read_records(path: Path) -> tuple[TuningRecord, ...]:
             f"{path}: expected records of format {FORMAT} at most, got {header.retune_records}; "
             "install a newer retune"
         )
-    return tuple(
-        from_json(TuningRecord, line, where=f"{path}: line {number}", most_bytes=_MOST_BYTES)
-        for number, line in enumerate(lines[1:], 2)
-        if line.strip()
-    )
+    places = [(f"{path}: line {number}", line) for number, line in enumerate(lines[1:], 2)]
+    return tuple(_record(where, line) for where, line in places if line.strip())
+
+
+def _record(where: str, line: str) -> TuningRecord:
+    """Raises: RecordError naming the line, also where a store cannot hold the record."""
+    found = from_json(TuningRecord, line, where=where, most_bytes=_MOST_BYTES)
+    check_storable(found, where)
+    return found
 
 
 def _no_file(path: Path) -> InputError:
@@ -126,10 +132,11 @@ def _no_file(path: Path) -> InputError:
 def merge(store: RecordStore, records: Sequence[TuningRecord]) -> int:
     """The store has these records; gives the number of those that are new to it."""
     known = store.named({record.record_id: record.task_key for record in records})
-    groups: dict[tuple[str, str], dict[str, TuningRecord]] = {}
+    groups: dict[tuple[str, str, date], dict[str, TuningRecord]] = {}
     for record in records:
         if record.record_id not in known:
-            group = groups.setdefault((record.target, record.model), {})
+            day = record.measurement.timestamp.astimezone(UTC).date()
+            group = groups.setdefault((record.target, record.model, day), {})
             group[record.record_id] = record
     for group in groups.values():
         store.append(list(group.values()))

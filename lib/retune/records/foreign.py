@@ -9,6 +9,7 @@ Sources: tvm.autotvm.record (version 0.2) and src/auto_scheduler/measure_record.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from retune import __version__
 from retune.core.errors import InputError, RecordError
 from retune.core.keys import content_key, short_key
 from retune.core.target import model_of
+from retune.records.arrow import check_storable
 from retune.records.schema import Measurement, Status, TuningRecord, failed, succeeded
 
 Kind = Literal["autotvm", "ansor"]
@@ -36,6 +38,12 @@ _NUMBERS: Mapping[Status, int] = {
 _FAR = 1e10
 """Cost of a failed candidate, in seconds, as both tuners write it."""
 
+_FAULTS = (
+    *(ValueError, KeyError, TypeError, IndexError, AttributeError),
+    *(OverflowError, OSError, RecursionError),
+)
+"""What reading a line raises that neither tuner wrote; OSError: a moment that no clock has."""
+
 Json = dict[str, Any]
 
 
@@ -44,7 +52,7 @@ def kind_of(path: Path) -> Kind | None:
     try:
         with path.open(encoding="utf-8") as stream:
             first = json.loads(stream.readline(1 << 20))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(first, dict):
         return None
@@ -70,11 +78,12 @@ def read_foreign(path: Path, kind: Kind) -> tuple[TuningRecord, ...]:
             continue
         try:
             made = read(json.loads(line))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except _FAULTS as error:
             raise RecordError(
-                f"{path}: line {number}: expected a record of {kind}, got one that lacks something "
-                f"({type(error).__name__}: {error}); remove the line"
+                f"{path}: line {number}: expected a record of {kind}, got another line "
+                f"({type(error).__name__}: {error}); remove it"
             ) from error
+        check_storable(made, f"{path}: line {number}")
         found.append(replace(made, record_id=content_key(kind, line), run_id=path.stem))
     return tuple(found)
 
@@ -136,6 +145,8 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 def _measurement(costs: list[float], error: int, spent: float, stamp: float) -> Measurement:
     status, when = _ERRORS.get(int(error), "crash"), datetime.fromtimestamp(stamp, UTC)
+    if not math.isfinite(spent) or (status == "ok" and not all(0 < c < _FAR for c in costs)):
+        raise ValueError(f"expected seconds, got {costs} and {spent}")
     if status == "ok":
         times = [1e6 * float(cost) for cost in costs]
         made = succeeded(times, max_abs_err=None, reference_us=None, build_s=0.0, run_s=spent)

@@ -276,12 +276,6 @@ class Session:
         state = next_task(self.settings.allocator, states, spent)
         return state.key if state else None
 
-    @property
-    def expected_gain(self) -> float:
-        """Part of all tasks' time that as many trials again are expected to save. From 0 to 1"""
-        with self._changed:
-            return expected_share([run.outlook for run in self._runs.values()])
-
     def _is_enough(self) -> bool:
         """Whether less is expected than the least gain for which the search goes on."""
         least = self.settings.least_gain

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from typer.main import get_command
 
+from retune.cli.main import app, run_command
 from retune.core.errors import ModelError
 from retune.frontend.gguf.blocks import KINDS
 from retune.frontend.gguf.folder import import_gguf
@@ -146,6 +148,14 @@ def test_the_logits_of_the_last_token_alone(tmp_path: Path):
     config = json.loads((tmp_path / "out" / "genai_config.json").read_text())
     assert config["model"]["context_length"] == 16
     assert config["model"]["eos_token_id"] == [len(TOKENS) - 1]
+
+
+def test_the_next_command_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["import-gguf", str(written(tmp_path, tiny_decoder())), "--out", str(tmp_path / "out")]
+    assert run_command(words) == 0
+    words = capsys.readouterr().out.partition("next: retune tune ")[2].split()
+    command = get_command(app).commands["tune"]  # pyright: ignore[reportAttributeAccessIssue]
+    assert command.make_context("tune", words).params["out"] == Path("build")
 
 
 def test_data_of_a_tied_table_are_stored_once(tmp_path: Path):

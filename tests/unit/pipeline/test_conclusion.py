@@ -28,13 +28,15 @@ def task(name: str, best_us: float | None) -> TaskResult:
     return TaskResult(entry=entry, trials=int(name == "a"), best_us=best_us, default_us=100.0)
 
 
-def said(monkeypatch: pytest.MonkeyPatch, further: float | None, **asked: Any) -> list[str]:
+def said(
+    monkeypatch: pytest.MonkeyPatch, further: float | None, from_records: int = 1, **asked: Any
+) -> list[str]:
     """The sentences at the end of a run with two layers, one of which got faster."""
     rows = (latency("tuned", 900.0), latency("untuned", 1000.0), latency("onnxruntime", 1800.0))
     run = SimpleNamespace(
         bench=BenchManifest(rows=rows),
         searched=replace(SEARCHED, further=further),
-        tuned=SimpleNamespace(from_records=1),
+        tuned=SimpleNamespace(from_records=from_records),
     )
     results = (task("a", 80.0), task("b", 100.0))
     monkeypatch.setattr(module, "task_results", lambda _: results)
@@ -50,7 +52,7 @@ def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
         "The bundle takes 900 µs for one call; default schedules take 1 ms (1.11x as long); "
         "onnxruntime takes 1.8 ms (2.00x as long).",
         "96 candidates of 1 of 2 layers were measured in 17 s. 1 layer is faster than by default; "
-        "1 layer keeps the default schedule.",
+        "1 layer is not.",
         "The search is not complete: as many trials again are expected to save 3.4% of the time; "
         "`--effort full` goes on.",
         "What may gain more: 0.50x the time; --layout auto measures other activation layouts, "
@@ -64,10 +66,15 @@ def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
         ({}, 0.004, "is complete: as many trials again are expected to save less than 1%"),
         ({"minutes": 3.0}, 0.05, "`--minutes 6` goes on"),
         ({"trials": 40}, 0.05, "`--trials 80` goes on"),
-        ({"effort": "none"}, None, "Nothing was measured, so all layers have default schedules"),
+        ({"effort": "none"}, None, "schedules are those of earlier records (1 layer) and default"),
     ],
 )
 def test_they_say_whether_searching_on_is_worth_its_time(
     monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], further: float | None, text: str
 ):
     assert text in said(monkeypatch, further, **asked)[2]
+
+
+def test_without_records_and_trials_schedules_are_default_ones(monkeypatch: pytest.MonkeyPatch):
+    found = said(monkeypatch, None, from_records=0, effort="none")
+    assert any("schedules are default ones" in sentence for sentence in found)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,50 @@ def test_rows_for_other_tuners_keep_times_and_devices(kind: Kind, tmp_path: Path
     assert row.measurement.timestamp == mine.measurement.timestamp
     if kind == "autotvm":
         assert (row.knobs, row.input_shapes) == (mine.knobs, mine.input_shapes)
+
+
+def test_records_of_several_days_lie_below_their_days(tmp_path: Path):
+    rows = [record(), record(1)]
+    late = replace(rows[1].measurement, timestamp=rows[1].measurement.timestamp + timedelta(days=3))
+    store = RecordStore(tmp_path / "store")
+    assert merge(store, [rows[0], replace(rows[1], measurement=late)]) == 2
+    found = {path.name for path in store.root.rglob("date=*")}
+    assert found == {"date=2026-03-01", "date=2026-03-04"}
+
+
+@pytest.mark.parametrize("changes", [{"trial": 1 << 80}, {"model": "\ud800"}, {"op": "\ud800"}])
+def test_what_no_store_can_hold_is_refused_by_its_line(tmp_path: Path, changes: dict[str, object]):
+    path = tmp_path / "r.jsonl"
+    write_records([record(), record(1, **changes)], path)
+    with pytest.raises(RecordError, match=r"line 3: expected numbers of 64 bits and text"):
+        read_records(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"result": [[0.1], 0, 1.0, 1e20]},
+        {"result": [[-1.0], 0, 1.0, 1.6e9]},
+        {"result": [[float("nan")], 0, 1.0, 1.6e9]},
+        {"result": [[0.1], float("inf"), 1.0, 1.6e9]},
+        {"result": [[0.1], 0, float("inf"), 1.6e9]},
+        {"config": {"entity": [["tile", "sp", [1 << 80]]]}},
+        {"input": ["llvm", "conv2d", [["TENSOR", [1 << 80], "float32"]], {}]},
+    ],
+)
+def test_numbers_that_no_tuner_writes_are_refused_by_their_line(
+    tmp_path: Path, changes: dict[str, object]
+):
+    path = tmp_path / "r.log"
+    path.write_text(json.dumps({**AUTOTVM, **changes}), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"r\.log: line 1: expected"):
+        read_foreign(path, "autotvm")
+
+
+def test_a_file_of_deep_lists_is_of_no_tuner(tmp_path: Path):
+    path = tmp_path / "r.log"
+    path.write_text("[" * 200_000, encoding="utf-8")
+    assert kind_of(path) is None
 
 
 def test_a_line_that_lacks_something_is_named(tmp_path: Path):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from retune.cli.commands.records import app
+from retune.cli.commands.records import PLACE_CHARS, app
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json, Records
 from retune.core.errors import InputError
@@ -173,5 +173,5 @@ def _show(frame: "Table", title: str, spare: tuple[str, ...]) -> None:
     rows = _plain(frame)
     for row in rows:
         if row.get("place"):
-            row["place"] = str(row["place"])[: len("network:") + 8]
+            row["place"] = str(row["place"])[:PLACE_CHARS]
     print_table(rows, title, spare=spare)

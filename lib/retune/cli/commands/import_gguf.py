@@ -52,6 +52,6 @@ def import_gguf(
         f"{made.weight_bytes / 1e6:,.1f} MB of weights; texts of up to {made.context:,} tokens"
     )
     print_line(
-        f"next: retune tune {out / 'model.onnx'} --shape batch=1 --shape sequence=1..512 "
-        f"--shape past=0..{min(made.context, 1024) - 1}"
+        f"next: retune tune {out / 'model.onnx'} --out build --shape batch=1 "
+        f"--shape sequence=1..512 --shape past=0..{min(made.context, 1024) - 1}"
     )

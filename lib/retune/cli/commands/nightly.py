@@ -9,7 +9,7 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.interrupt import ctrl_c_ends_measuring
-from retune.cli.options import Json, Quiet, Verbose
+from retune.cli.options import MOST_DAYS, Json, Quiet, Verbose
 from retune.cli.progress import progress_on_stderr
 from retune.core.errors import LookupFailed
 
@@ -160,7 +160,7 @@ def prune(
         int | None, typer.Option(min=1, help="Nights that are kept: the last ones.")
     ] = None,
     days: Annotated[
-        int | None, typer.Option(min=0, help="Nights of the last DAYS are kept.")
+        int | None, typer.Option(min=0, max=MOST_DAYS, help="Nights of the last DAYS are kept.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")

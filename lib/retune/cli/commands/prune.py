@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from retune.cli.console import print_json, print_line, print_table
-from retune.cli.options import Json
+from retune.cli.options import MOST_DAYS, Json
 
-Days = Annotated[int, typer.Option(min=0, help="What was used within the last DAYS is kept.")]
+Days = Annotated[
+    int, typer.Option(min=0, max=MOST_DAYS, help="What was used within the last DAYS is kept.")
+]
 Cache = Annotated[
     Path | None,
     typer.Option(help="Work folder of stages and runs. Default: as RETUNE_CACHE says."),

@@ -26,7 +26,7 @@ _FOR_PROGRAMS = frozenset(
 
 _DEVICE_PARTS = 2
 """Of a fingerprint that people see: model and driver."""
-_PLACE_CHARS = len("network:") + 8
+PLACE_CHARS = len("network:") + 8
 """Of a place that people see: enough to tell networks apart."""
 
 app = typer.Typer(
@@ -149,7 +149,11 @@ def distill(
     check_file("output", output)
     if tuner not in ("retune", *KINDS):
         raise InputError(f"--as {tuner}: expected one of retune, {', '.join(KINDS)}")
-    found = distilled.distill(record_store(records), best, model)
+    store = record_store(records)
+    found = distilled.distill(store, best, model)
+    if not found:
+        of = f" of {model}" if model else ""
+        raise LookupFailed(f"{store.root}: expected correct candidates{of}, got none; tune first")
     kinds: dict[str, Kind] = {str(kind): kind for kind in KINDS}
     if (kind := kinds.get(tuner)) is not None:
         with replacing(output) as stream:
@@ -288,5 +292,5 @@ def _shown(row: dict[str, Any], shared: Collection[str]) -> dict[str, Any]:
         shown["knobs"] = " ".join(f"{name}={','.join(map(str, v))}" for name, v in knobs)
     shown["device"] = "|".join(str(shown["device"]).split("|")[:_DEVICE_PARTS])
     if shown.get("place"):
-        shown["place"] = str(shown["place"])[:_PLACE_CHARS]
+        shown["place"] = str(shown["place"])[:PLACE_CHARS]
     return shown

@@ -35,9 +35,9 @@ def tune(
 
     Candidates are measured, the best compiled, verified, and compared with others.
     """
-    stated = request.trials is not None and request.minutes is not None
-    if stated and request.effort != "quick":  # which has its minutes from nobody's option
-        raise InputError("--trials and --minutes: expected one of them, got both; leave one out")
+    if request.trials is not None and request.minutes is not None and request.effort != "quick":
+        first = "--effort none" if request.effort == "none" else "--trials"  # which has no trials
+        raise InputError(f"{first} and --minutes: expected one of them, got both; leave one out")
     with progress_on_stderr(verbose=verbose, quiet=quiet):
         carry_out(request, no_prefect=no_prefect, json=json)
 
