@@ -29,7 +29,7 @@ from retune.bundle.runtime.module import Module
 from retune.device.opencl import pages
 from retune.device.opencl.runtime import Device, open_device
 
-VARIANTS = {"none": 1 << 40, "2 MiB": pages.HUGE_BYTES, "64 KiB": pages.LEAST_BYTES}
+VARIANTS = {"none": 1 << 40, "2 MiB": pages.HUGE_BYTES, "64 KiB": 1 << 16}
 """Large pages from so many bytes on."""
 _ONE_CORE = {"POCL_CPU_MAX_CU_COUNT": "1", "POCL_MAX_PTHREAD_COUNT": "1"}
 

@@ -24,7 +24,7 @@ from retune.bundle.verify.sequences import verify_calls
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError, VerifyError
-from retune.core.states import State, states_among
+from retune.core.states import State, listed, states_among
 from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import optimise
@@ -143,6 +143,7 @@ def test_states_are_stated_by_patterns_or_not_at_all() -> None:
         ("past.1.k=new.1.k", True),
         ("h=hn", False),
     ]
+    assert listed([state for state, _ in found]) == "3 (past.*.k=new.*.k, h=hn)"
     assert states_among(["none"], inputs, outputs) == ()
     for text, expected in (
         ("past=new", "expected an input"),

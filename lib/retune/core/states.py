@@ -82,6 +82,18 @@ def states_among(
     return tuple(found[name] for name in inputs if name in found)
 
 
+def listed(states: Sequence[State]) -> str:
+    """The states, those whose names differ in one number as a pattern: `past.*=present.*`."""
+    by_pattern: dict[str, list[State]] = {}
+    for state in states:
+        pattern = re.sub(r"\d+", "*", str(state))
+        numbers = re.findall(r"\d+", str(state))
+        alike = pattern.count("*") == 2 and numbers[0] == numbers[1]
+        by_pattern.setdefault(pattern if alike else str(state), []).append(state)
+    texts = [text if len(each) > 1 else str(each[0]) for text, each in by_pattern.items()]
+    return f"{len(states)} ({', '.join(texts)})"
+
+
 def _stated(text: str, inputs: Sequence[str], outputs: Sequence[str]) -> list[State]:
     left, _, right = (part.strip() for part in text.partition("="))
     if not left or not right or left.count("*") != right.count("*") or left.count("*") > 1:

@@ -11,6 +11,7 @@ from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
 from retune.core.results import TaskEntry
+from retune.core.states import listed
 from retune.device.measure.gate import HOST
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
@@ -303,8 +304,8 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     imported = _open(request, precision)
     graph = imported.network.graph
     if graph.states:
-        named = ", ".join(map(str, graph.states))
-        tell(TuneEvent(stage="import", text=f"states: {named} (--state none: none of them)"))
+        text = f"states: {listed(graph.states)}; with --state none they are inputs and outputs"
+        tell(TuneEvent(stage="import", text=text))
     inputs = {name: graph.type_in_model(name) for name in graph.inputs}
     outputs = {name: graph.type_in_model(name) for name in graph.outputs}
     passes = passes_for(order_of(request.layout), precision=precision)

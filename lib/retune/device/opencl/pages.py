@@ -7,9 +7,9 @@ of translation where 512 small ones take as many. Linux gives them to those who 
 (`/sys/kernel/mm/transparent_hugepage/enabled` says "madvise" on most machines); elsewhere the
 memory is ordinary.
 
-`benchmarks.placement`, eight instances of squeezenet on one core, slowest over fastest: in small
-pages 1.043 to 1.053, the same ones slow in even and odd calls (correlation 0.9); with buffers of 64
-KB and more in large pages 1.006 to 1.022, and which one is slow is chance.
+`benchmarks.placement`, eight instances on one core, slowest over fastest: in small pages 1.033
+(mobilenet) and 1.043 to 1.053 (squeezenet), the same ones slow in even and odd calls (correlation
+0.8 to 0.9); with buffers of 2 MB and more in large pages 1.004 and 1.009.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ import numpy as np
 
 HUGE_BYTES = 1 << 21
 """A large page of x86-64, and of AArch64 with small pages of 4 kB."""
-LEAST_BYTES = 1 << 16
-"""From so many bytes on a buffer of a CPU has large pages of its own: less fits into the L1 cache,
-most of whose ways are as long as a small page."""
+LEAST_BYTES = HUGE_BYTES
+"""From so many bytes on a buffer of a CPU has large pages of its own. A smaller one would keep most
+of its page to itself: a decoder of 135 M weights in 4 bits has hundreds of such buffers."""
 
 
 def in_huge_pages(size_bytes: int) -> np.ndarray:
@@ -30,9 +30,8 @@ def in_huge_pages(size_bytes: int) -> np.ndarray:
     A page is there once something was written to it. `size_bytes` is positive. Raises: OSError if
     the system has not as much memory.
     """
-    whole_bytes = -(-size_bytes // HUGE_BYTES) * HUGE_BYTES  # a part of a page is not given large
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, whole_bytes + HUGE_BYTES, flags=private)
+    memory = mmap.mmap(-1, size_bytes + HUGE_BYTES, flags=private)
     with contextlib.suppress(AttributeError, OSError):  # systems without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
