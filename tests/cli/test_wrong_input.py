@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import run_night
 from retune.records.store import RecordStore
 from tests.support.refused import assert_refused
-from tests.support.store import record
+from tests.support.store import DEVICE, record
 
 HUGE = "99999999999999999999"
 RANDOM = ("--random-calibration", "--trials", "0")
@@ -78,6 +79,20 @@ def test_a_file_without_records_is_not_written(
     assert run_command(words) == 2
     assert "store: expected correct candidates of zoo:mpl, got none" in capsys.readouterr().err
     assert not Path("best.jsonl").exists()
+
+
+@pytest.mark.parametrize("command", ["best", "curve", "failures"])
+def test_records_are_asked_for_by_the_name_of_a_device(
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    RecordStore(tmp_path).append([record()])
+    named = SimpleNamespace(fingerprint=DEVICE)
+    monkeypatch.setattr("retune.device.opening.spec_of", lambda name: {"pocl": named}[name])
+    words = ["records", command, "--records", str(tmp_path), "--device", "pocl"]
+    assert run_command(words) == 0, capsys.readouterr().err
 
 
 def test_a_night_without_a_name_starts_no_server(

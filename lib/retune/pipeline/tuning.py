@@ -151,7 +151,9 @@ def _further(tasks: TaskManifest, done: Sequence[TuneManifest]) -> float | None:
 
 
 def joined_searches(usual: TunedTasks, every: Sequence[TunedTasks]) -> TunedTasks:
-    """The search for some sizes, with what those for all sizes took."""
+    """The search for some sizes, with what those for all sizes took, and the most that is expected
+    of going on for any of them."""
+    further = [search.further for search in every]
     statuses = sum((Counter(dict(search.statuses)) for search in every), Counter[str]())
     return replace(
         usual,
@@ -159,6 +161,7 @@ def joined_searches(usual: TunedTasks, every: Sequence[TunedTasks]) -> TunedTask
         trials_done=sum(search.trials_done for search in every),
         seconds_done=sum(search.seconds_done for search in every),
         failed=tuple(dict.fromkeys(pair for search in every for pair in search.failed)),
+        further=None if None in further else max(filter(None, further), default=0.0),
     )
 
 

@@ -88,15 +88,6 @@ def write_records(records: Iterable[TuningRecord], path: Path) -> int:
     return len(lines) - 1
 
 
-def is_records(path: Path) -> bool:
-    """Whether the file begins as one that `write_records` wrote."""
-    try:
-        with path.open("rb") as stream:
-            return b'"retune_records"' in stream.readline(_MOST_BYTES)
-    except OSError:
-        return False
-
-
 def read_records(path: Path) -> tuple[TuningRecord, ...]:
     """The records of a file. Raises: InputError where it is none, RecordError for a bad line."""
     try:

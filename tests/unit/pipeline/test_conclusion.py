@@ -11,6 +11,7 @@ from retune.pipeline import conclusion as module
 from retune.pipeline.manifest import BenchManifest, TunedTasks
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
+from retune.pipeline.tuning import joined_searches
 
 SEARCHED = TunedTasks(
     run_id="r", target="t", progress=(), statuses=(), trials_done=96, seconds_done=17.0, reason="r"
@@ -73,6 +74,18 @@ def test_they_say_whether_searching_on_is_worth_its_time(
     monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], further: float | None, text: str
 ):
     assert text in said(monkeypatch, further, **asked)[2]
+
+
+@pytest.mark.parametrize(
+    ("further", "most", "complete"),
+    [((0.0, 0.0), 0.0, True), ((0.0, 0.3), 0.3, False), ((0.002, None), None, False)],
+)
+def test_a_search_is_complete_if_it_is_for_all_sizes(
+    further: tuple[float | None, ...], most: float | None, complete: bool
+):
+    every = [replace(SEARCHED, further=each) for each in further]
+    found = joined_searches(every[0], every)
+    assert (found.further, found.complete) == (most, complete)
 
 
 def test_without_records_and_trials_schedules_are_default_ones(monkeypatch: pytest.MonkeyPatch):

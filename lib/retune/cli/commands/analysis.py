@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from retune.cli.commands.records import PLACE_CHARS, app
+from retune.cli.commands.records import PLACE_CHARS, app, fingerprint_of
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json, Records
 from retune.core.errors import InputError
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 Model = Annotated[str | None, typer.Option(help="Network whose records count. Default: all.")]
 Device = Annotated[
-    str | None, typer.Option(help="Device whose records count: its model. Default: all.")
+    str | None,
+    typer.Option(help="Device whose records count: its name, model or fingerprint. Default: all."),
 ]
 Night = Annotated[
     str | None, typer.Option(help="Night or campaign whose records count. Default: all.")
@@ -145,6 +146,8 @@ def compare(
 def _rows(records: Path | None, **asked: str | None) -> "Table":
     from retune.records import load
 
+    if device := asked.get("device"):
+        asked["device"] = fingerprint_of(device)
     return load(records, **asked)  # type: ignore[arg-type]
 
 

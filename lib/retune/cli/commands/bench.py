@@ -138,7 +138,7 @@ def _check_other(other: Path | None, against: str | None, digest: str) -> None:
     """Raises: InputError for options that are for one bundle alone."""
     if other is not None and against is not None:
         raise InputError(
-            f"{other}: expected one to compare with, got --against {against}, too; leave one out"
+            f"{other}: expected one to compare with, got the peer {against}, too; leave one out"
         )
     if other is not None and digest:
         raise InputError(f"--digest {digest}: expected one bundle, got two; use --trust for both")

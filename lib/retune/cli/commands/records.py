@@ -228,6 +228,15 @@ def _tasks(store: "RecordStore") -> list[dict[str, Any]]:
     return cast(list[dict[str, Any]], plain.to_dict("records"))
 
 
+def fingerprint_of(device: str) -> str:
+    """Of a device that `retune devices` lists; any other text as it is: a model, a fingerprint."""
+    from retune.device.opening import spec_of
+
+    with suppress(InputError):
+        return spec_of(device).fingerprint
+    return device
+
+
 def _fingerprint(device: str, known: Collection[str]) -> str:
     """The one of a device that is known by it, by the model with which it begins, or by its name.
 
@@ -235,10 +244,7 @@ def _fingerprint(device: str, known: Collection[str]) -> str:
     """
     found = [item for item in known if device in (item, item.partition("|")[0])]
     if not found:
-        from retune.device.opening import spec_of
-
-        with suppress(InputError):
-            found = [item for item in known if item == spec_of(device).fingerprint]
+        found = [item for item in known if item == fingerprint_of(device)]
     if len(found) == 1:
         return found[0]
     there = "; ".join(sorted(found or known)) or "none"
