@@ -27,6 +27,7 @@ from retune.core.errors import InputError, VerifyError
 from retune.core.states import State, listed, states_among
 from retune.device.opencl.runtime import Device, open_device
 from retune.frontend.onnx.importer import import_model
+from retune.graph.evaluate import run_graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.precision import Precision
 from retune.graph.passes.states import with_states
@@ -231,6 +232,38 @@ def test_caches_stay_in_float32_where_the_rest_does_not(decoder: onnx.ModelProto
     grown = {name for node in made.nodes if node.op == "append" for name in node.outputs}
     assert len(grown) == len(CACHES)
     assert not any(node.op == "cast" and grown & {*node.inputs} for node in made.nodes)
+
+
+def test_a_state_that_grows_may_be_two_outputs() -> None:
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 18]>
+        two (float[past, 4] past_0, float[n, 4] x) => (float[all, 4] cat, float[all, 4] present_0) {
+            cat = Concat<axis = 0>(past_0, x)
+            present_0 = Identity(cat)
+        }""")
+    graph = with_states(import_model(model, {"past": (3,), "n": (2,)}), ())
+    graph.verify()
+    feeds = {n: np.full((c, 4), c, np.float32) for n, c in (("past_0", 3), ("x", 2))}
+    for name in graph.outputs:
+        array = run_graph(graph, feeds)[name]
+        np.testing.assert_array_equal(array, np.concatenate([*feeds.values()]))
+
+
+@pytest.mark.parametrize(
+    ("first", "message"), [(1, "expected role input, in"), (2, "aliases: expected storages")]
+)
+def test_a_cache_lies_at_the_beginning_of_its_memory(
+    decoder_plan: NetworkPlan, first: int, message: str
+) -> None:
+    states = {state.input for state in decoder_plan.states}
+    number = next(n for n, a in enumerate(decoder_plan.aliases) if a.value in states)
+    aliases = list(decoder_plan.aliases)
+    storage = aliases[number].storage
+    assert storage is not None
+    with assuming({"batch": 2, "seq": 4, "past": 7}):
+        parts = (replace(storage.parts[0], first=first), *storage.parts[1:])
+    aliases[number] = replace(aliases[number], storage=replace(storage, parts=parts))
+    with pytest.raises(VerifyError, match=message):
+        verify_plan(replace(decoder_plan, aliases=tuple(aliases)))
 
 
 def test_nothing_copies_a_cache(decoder_plan: NetworkPlan) -> None:

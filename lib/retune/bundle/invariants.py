@@ -53,7 +53,11 @@ def verify_plan(plan: NetworkPlan) -> None:
         check(plan)
     others = [check for check in CHECKS if check not in WHOLE_CHECKS]
     for values in plan.corners:
-        alone = plan.at(values)
+        try:
+            alone = plan.at(values)
+        except ValueError as error:
+            expected = "storages that hold their values for all sizes"
+            raise broken_plan(plan, "aliases", expected, f"at {values} {error}") from error
         for check in others:
             check(alone)
 
@@ -379,8 +383,10 @@ def _check_storage(
     width = (of.shape or (1,))[-1]
     fits = storage.shape == value.shape and storage.elements == of.elements
     fits = fits and (not storage.is_columns or storage.parts[-1].room == width)
+    if role == "input":  # what was there before lies at the beginning
+        fits = fits and all(always_equal(part.first, 0) for part in storage.parts)
     if value.role != role or value.dtype != of.dtype or not fits:
-        expected = f"a {role} that lies in {of.elements} of {of.dtype}, columns in rows of {width}"
+        expected = f"role {role}, in {of.elements} of {of.dtype}, columns in rows of {width}"
         got = f"{value.role} {value.shape} of {value.dtype}, {storage}"
         raise broken_plan(plan, where, expected, got)
 

@@ -108,6 +108,8 @@ def _grown(graph: Graph, growing: Mapping[str, _Growing]) -> Graph:
             build.add("append", [each.input, new], outputs=[made])
             shown = build.add("transpose", [made], {"perm": each.back}, name=f"{made}.in_order")
             now.update(dict.fromkeys(each.names, shown))
+        if made is not None and made not in node.outputs and node.outputs[0] in graph.ends:
+            build.add("identity", [now[node.outputs[0]]], outputs=node.outputs)
     return build.finish(graph.outputs)
 
 
