@@ -67,7 +67,7 @@ def of_shape(
 ) -> pd.DataFrame:
     """The matching rows, with a shape those of tasks that read or make it.
 
-    Raises: LookupFailed if there is no such task.
+    Raises: LookupFailed if no task has the shape.
     """
     if shape is None:
         return store.scan(filters, columns)

@@ -102,8 +102,8 @@ def read_records(path: Path) -> tuple[TuningRecord, ...]:
             f"{path}: expected records of format {FORMAT} at most, got {header.retune_records}; "
             "install a newer retune"
         )
-    places = [(f"{path}: line {number}", line) for number, line in enumerate(lines[1:], 2)]
-    return tuple(_record(where, line) for where, line in places if line.strip())
+    numbered = [(f"{path}: line {number}", line) for number, line in enumerate(lines[1:], 2)]
+    return tuple(_record(where, line) for where, line in numbered if line.strip())
 
 
 def _record(where: str, line: str) -> TuningRecord:

@@ -131,14 +131,14 @@ def find(
     opened = sum(entry.key not in known for entry in entries)
     if complete and opened + sum(map(bool, times.values())) >= NEW_FILES:
         _write(top, index, entries, times)
-    found = _places(index, rows, top) if rows else []
+    found = _paths(index, rows, top) if rows else []
     found += [top.joinpath(*entry.key) for entry in entries if entry.may_match(wanted)]
     return Found(paths=sorted(found), complete=complete)
 
 
-def _places(index: _Index, rows: Sequence[int], top: Path) -> list[Path]:
+def _paths(index: _Index, rows: Sequence[int], top: Path) -> list[Path]:
     chosen = index.table.select(["folder", "name"]).take(pa.array(rows, pa.int64()))
-    return [top / place["folder"] / place["name"] for place in chosen.to_pylist()]
+    return [top / row["folder"] / row["name"] for row in chosen.to_pylist()]
 
 
 def values_of(file: pq.ParquetFile) -> dict[str, Values]:

@@ -86,7 +86,7 @@ def _differences(here: Conditions, record: TuningRecord) -> list[str]:
     named = {
         "processor": (there.host, here.host) if here.affinity else ("", ""),
         "number of cores": (there.compute_units, here.compute_units),
-        "place of weights": (there.constants, here.constants),
+        "memory of weights": (there.constants, here.constants),
     }
     return [f"another {what}" for what, (one, other) in named.items() if one != other]
 

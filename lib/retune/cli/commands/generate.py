@@ -14,21 +14,22 @@ if TYPE_CHECKING:
     from retune.language.generation import Generation
     from retune.language.text import Text
 
-Prompt = Annotated[str, typer.Option(help="Text that the tokens follow.")]
-Tokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
+Prompt = Annotated[str, typer.Option(help="Prompt: text that the tokens follow.")]
+Tokens = Annotated[int, typer.Option(help="Number of tokens to generate at most.")]
 Temperature = Annotated[
-    float, typer.Option(help="Divisor of logits. Default: 0, the likeliest token (greedy).")
+    float,
+    typer.Option(help="Temperature, which divides logits; 0: the likeliest token (greedy)."),
 ]
-TopK = Annotated[int, typer.Option(help="Choose among so many of the likeliest. Default: 0, all.")]
+TopK = Annotated[int, typer.Option(help="Number of likeliest tokens to draw from; 0: all.")]
 TopP = Annotated[
-    float, typer.Option(help="Choose among the likeliest with this probability together.")
+    float, typer.Option(help="Probability of the likeliest tokens to draw from, together.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the choices.")]
+Seed = Annotated[int, typer.Option(help="Random seed: the same one draws the same tokens.")]
 Tokenizer = Annotated[
     Path | None,
     typer.Option(
-        help="Folder with tokenizer.json, or the file. Default: the bundle's, the one above it, "
-        "or the model's."
+        help="Tokenizer: tokenizer.json, or its folder. Default: that of the bundle, of the folder "
+        "above it, or of the model."
     ),
 ]
 Device = Annotated[

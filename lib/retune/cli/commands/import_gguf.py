@@ -15,7 +15,9 @@ Out = Annotated[
 ]
 Context = Annotated[
     int | None,
-    typer.Option(help="Most tokens of a text. Default: those that the model was trained for."),
+    typer.Option(
+        help="Number of tokens of a text at most. Default: as many as the model was trained for."
+    ),
 ]
 AllLogits = Annotated[
     bool, typer.Option("--all-logits", help="Return logits of all tokens, not of the last alone.")

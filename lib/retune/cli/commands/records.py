@@ -134,7 +134,7 @@ def distill(
         str,
         typer.Option(
             "--as",
-            help="Whose JSON lines to write: retune, autotvm, ansor. Others are for reports.",
+            help="Format of the lines: retune, autotvm, ansor. The last two are for comparison.",
         ),
     ] = "retune",
 ) -> None:

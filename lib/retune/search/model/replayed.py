@@ -49,9 +49,9 @@ def refeaturised(root: Path, frame: Table) -> np.ndarray:
             reasons[found] += len(rows)
             continue
         for _, alike in rows.groupby(["sketch", "shared", "count"], sort=False):
-            places = alike.index.to_numpy()
+            positions = alike.index.to_numpy()
             try:
-                features[places] = _features(*found, alike)
+                features[positions] = _features(*found, alike)
             except (RecordError, ScheduleError, ValueError) as error:
                 reasons[str(error)] += len(alike)
     for reason, count in reasons.items():
