@@ -170,8 +170,15 @@ def test_states_are_stated_by_patterns_or_not_at_all() -> None:
     ],
 )
 def test_names_of_usual_exporters(name: str, output: str) -> None:
-    found = states_among([], [name], [output])
+    found = states_among([], [name, "x"], [output])
     assert [str(state) for state, _ in found] == [f"{name}={output}"]
+
+
+def test_names_make_no_states_of_all_inputs() -> None:
+    inputs, outputs = ["image_in", "h"], ["image_out", "hn"]
+    assert not states_among([], inputs, outputs)
+    found = states_among(["h=hn"], inputs, outputs)
+    assert [str(state) for state, _ in found] == ["h=hn"]
 
 
 # -- states that grow ------------------------------------------------------------------------------

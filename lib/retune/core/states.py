@@ -62,7 +62,8 @@ def states_among(
     """The states of a network with these inputs and outputs, and whether they were stated.
 
     `stated` are texts such as `h=hn` or `past.*=present.*`, in which `*` stands for the same text
-    on both sides, or `none`. Beside them, names that usual exporters give are recognised.
+    on both sides, or `none`. Beside them, names that usual exporters give are recognised,
+    unless no other input would be left: `image_in` alone is not a state.
     Raises: InputError for a text that names no input, or no output.
     """
     found: dict[str, tuple[State, bool]] = {}
@@ -74,11 +75,14 @@ def states_among(
             _check_once(state, found, taken)
             found[state.input] = (state, True)
             taken.add(state.output)
+    by_name: dict[str, tuple[State, bool]] = {}
     for name in () if NO_STATES in stated else inputs:
         output = _usual_output(name, outputs)
         if output and name not in found and output not in taken:
-            found[name] = (State(input=name, output=output), False)
+            by_name[name] = (State(input=name, output=output), False)
             taken.add(output)
+    if len(found) + len(by_name) < len(inputs):
+        found |= by_name
     return tuple(found[name] for name in inputs if name in found)
 
 

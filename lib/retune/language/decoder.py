@@ -30,7 +30,7 @@ class Steps(Protocol):
         ...
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs that are no states."""
+        """The outputs that are not states."""
         ...
 
     def reset(self) -> None:
@@ -42,12 +42,17 @@ class Decoder:
     """A session of a decoder. One text at a time."""
 
     def __init__(self, steps: Steps, inputs: Mapping[str, TensorType], name: str) -> None:
-        """`inputs` are those that are no states. Raises: InputError if it is no decoder."""
+        """`inputs` are those that are not states. Raises: InputError if it is not a decoder."""
         others = sorted(inputs.keys() - {_IDS, _MASK, _POSITIONS})
         if _IDS not in inputs or others:
             raise InputError(
                 f"{name}: expected a decoder with inputs {_IDS}, {_MASK} and {_POSITIONS}, whose "
                 f"caches are states; got {', '.join(inputs)}; state its caches with --state"
+            )
+        if not steps.capacity:
+            raise InputError(
+                f"{name}: expected a decoder whose caches grow, got states of one shape; export "
+                "the model with outputs that are Concats of past and new keys and values"
             )
         self._steps, self._inputs, self._name = steps, dict(inputs), name
         extent = inputs[_IDS].shape[-1]

@@ -9,8 +9,8 @@ from retune.language.decoder import Decoder
 def decoder_of(bundle: Module | Path | str, device: str | None = None) -> Decoder:
     """A new session of the bundle as a decoder; sessions of one module share its weights.
 
-    Raises: InputError if the bundle is no decoder, or cannot run on the device. RecordError if it
-    is damaged.
+    Raises: InputError if the bundle is not a decoder, or cannot run on the device. RecordError if
+    it is damaged.
     """
     module = bundle if isinstance(bundle, Module) else Module.load(bundle, device)
     states = {state.input for state in module.plan.states}

@@ -90,7 +90,7 @@ def _pipelined(
         return map_accesses(stmt, slot)
 
     def copied(step: Expr) -> list[Stmt]:
-        """The copies for an iteration, if there is such a one, in its slot."""
+        """The copies for an iteration, if there is one, in its slot."""
         found = (_when(substitute_stmt(c, {loop.var: step}), step < loop.extent) for c in copies)
         return [rewrite(at(stmt, step), _ahead) for stmt in found]
 

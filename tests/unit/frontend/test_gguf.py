@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from retune.cli.main import app, run_command
-from retune.core.errors import ModelError
+from retune.core.errors import InputError, ModelError
 from retune.frontend.gguf.blocks import KINDS
 from retune.frontend.gguf.folder import import_gguf
 from retune.frontend.gguf.reader import open_gguf
@@ -154,8 +154,18 @@ def test_the_next_command_is_complete(tmp_path: Path, capsys: pytest.CaptureFixt
     words = ["import-gguf", str(written(tmp_path, tiny_decoder())), "--out", str(tmp_path / "out")]
     assert run_command(words) == 0
     words = capsys.readouterr().out.partition("next: retune tune ")[2].split()
+    assert {"sequence=1..20", "past=0..20"} <= {*words}  # 40 tokens, as the model's context
     command = get_command(app).commands["tune"]  # pyright: ignore[reportAttributeAccessIssue]
     assert command.make_context("tune", words).params["out"] == Path("build")
+
+
+def test_files_beside_an_imported_decoder_are_left(tmp_path: Path):
+    path = written(tmp_path, tiny_decoder())
+    with pytest.raises(InputError, match=r"got tiny\.gguf, which is left as it is"):
+        import_gguf(path, tmp_path)
+    for _ in range(2):
+        import_gguf(path, tmp_path / "out")
+    assert path.exists()
 
 
 def test_data_of_a_tied_table_are_stored_once(tmp_path: Path):

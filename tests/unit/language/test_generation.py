@@ -161,6 +161,12 @@ def test_another_network_is_no_decoder(folder: Path):
         Decoder(steps, inputs, "tiny")
 
 
+def test_caches_that_do_not_grow_are_refused(folder: Path):
+    steps = Session(folder / "out" / "model.onnx", capacity=0)
+    with pytest.raises(InputError, match="whose caches grow, got states of one shape"):
+        Decoder(steps, ids(), "tiny")
+
+
 def test_masks_and_positions_are_those_of_all_tokens():
     class Recorded:
         length, capacity, seen = 3, 9, dict[str, np.ndarray]()

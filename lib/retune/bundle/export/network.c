@@ -411,7 +411,7 @@ static void count_state(const int *values, int state, size_t (*extents)[3]) {
 }
 #endif
 
-/* The state that the input of that number is, or else the output; -1: it is none. */
+/* The state that the input of that number is, or else the output; -1: not a state. */
 static int state_of(int input, int output) {
   for (int i = 0; i < STATES; ++i)
     if (states[i].input == input || states[i].output == output) return i;

@@ -80,7 +80,7 @@ class Session:
         return sum(self._memories[0].placement.state_bytes)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs that are no states, by name; the states are those after this call.
+        """The outputs that are not states, by name; the states are those after this call.
 
         Raises: InputError as `Module.run`, and beyond the capacity; the states stay as they are
         then.

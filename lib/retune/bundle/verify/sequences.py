@@ -65,7 +65,7 @@ class _Calls:
         }
 
     def inputs(self, seed: int) -> Mapping[str, np.ndarray]:
-        """Those of the next call that are no states."""
+        """Those of the next call that are not states."""
         sizes = {each.size.name: each.size.least for each in self._plan.sizes}
         sizes = self._sizes if self._first else {**sizes, **self._kept}
         sizes = {**sizes, **dict.fromkeys(self._lengths, self._session.length)}

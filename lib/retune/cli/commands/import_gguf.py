@@ -53,7 +53,8 @@ def import_gguf(
     print_line(
         f"{made.weight_bytes / 1e6:,.1f} MB of weights; texts of up to {made.context:,} tokens"
     )
+    length = min(512, max(1, made.context // 2))
     print_line(
         f"next: retune tune {out / 'model.onnx'} --out build --shape batch=1 "
-        f"--shape sequence=1..512 --shape past=0..{min(made.context, 1024) - 1}"
+        f"--shape sequence=1..{length} --shape past=0..{min(1023, made.context - length)}"
     )

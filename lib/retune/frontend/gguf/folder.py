@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retune.core.errors import InputError
 from retune.core.replacing import whole_folder
 from retune.frontend.gguf.decoder import Decoder
 from retune.frontend.gguf.reader import GgufFile, open_gguf
@@ -46,12 +47,14 @@ def import_gguf(
     all_logits: bool = False,
     tokenizer: bool = True,
 ) -> ImportedDecoder:
-    """Writes the folder `out`; what it holds.
+    """Writes the folder `out`, in place of one that it wrote before; what it holds.
 
     `context` are the tokens for which there are rotations, `all_logits` asks for the logits of all
     tokens and not of the last one alone. Without `tokenizer` there is no tokenizer.json.
     Raises: ModelError if the file is damaged, or of another architecture or type of tensors.
+    InputError if `out` holds other files.
     """
+    _check_replaceable(out)
     file = open_gguf(path)
     decoder = Decoder.of(file, context)
     words = tokenizer_of(file) if tokenizer else None
@@ -73,6 +76,18 @@ def import_gguf(
         widened={kind: _WIDENED[kind] for kind in kinds if kind in _WIDENED},
         weight_bytes=size,
     )
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raises: InputError if a decoder at `folder` would take the place of something else."""
+    if not folder.exists():
+        return
+    found = {entry.name for entry in folder.iterdir()} if folder.is_dir() else {folder.name}
+    if others := sorted(found - {MODEL, WEIGHTS, TOKENIZER, CONFIG}):
+        raise InputError(
+            f"{folder}: expected a new folder or an imported decoder to replace; got "
+            f"{others[0]}, which is left as it is; name another folder"
+        )
 
 
 def _config(decoder: Decoder) -> dict[str, Any]:

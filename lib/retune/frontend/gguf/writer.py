@@ -133,7 +133,7 @@ class Writer:
         return self.add("Reshape", [total, whole], f"{name}.joined")
 
     def _block_arrays(self, name: str, blocks: Blocks, *, flat: bool) -> list[str]:
-        """The constants of quantized values, scales and zero points, if there are such."""
+        """The constants of quantized values, scales and, where blocks have them, zero points."""
         quantized = packed(blocks.quantized, blocks.bits)
         if flat:
             quantized = quantized.reshape(len(quantized), -1)

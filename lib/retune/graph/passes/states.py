@@ -18,7 +18,7 @@ from retune.ops.registry import HOST
 def with_states(graph: Graph, stated: Sequence[str]) -> Graph:
     """The graph with the states that are stated, and those that its names show.
 
-    Names are no promise: what they show and the graph contradicts is an input like any other.
+    Names promise nothing: an input whose name the graph contradicts is one like any other.
     Raises: InputError for a stated one that cannot be.
     """
     found: list[State] = []

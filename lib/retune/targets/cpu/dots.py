@@ -49,7 +49,7 @@ class Dots:
 
 
 def dot_products(program: Program, block: Block, spec: DeviceSpec) -> Dots | None:
-    """How a product is made so; None where other tiles are better, or it is none."""
+    """How a product is made so; None where other tiles are better."""
     stage = Accesses.of(block, program.body)
     moved = {
         b.buffer: b.name
