@@ -30,6 +30,7 @@ from retune.pipeline.request import MIXED, TuneRequest, check_request
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.sizes import usual_request
 from retune.pipeline.stage import sha256
+from retune.records.arrow import check_storable
 from retune.records.distilled import merge, travelling
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
@@ -123,6 +124,10 @@ def read_lock(path: Path) -> Lock:
             f"{path}: expected a lock file of format {FORMAT} at most, got {found.lock}; install "
             "a newer retune"
         )
+    if not found.chosen:
+        raise RecordError(f"{path}: chosen: expected a selection, got none; tune for a new lock")
+    for number, record in enumerate(found.records):
+        check_storable(record, f"{path}: records: {number}")
     return found
 
 
@@ -130,16 +135,17 @@ def build_locked(request: TuneRequest, lock: Lock) -> Version:
     """The locked bundle is published at the request's `out`; nothing is searched or timed.
 
     Of the request count the model and the folders. The records of the lock are in its record store
-    afterwards. Raises: InputError for another model or device; RecordError where the bundle that
-    this version compiles has other bytes, which says in which files.
+    afterwards. Raises: InputError for another model or device; RecordError for a lock of another
+    code version, and where the bundle has other bytes, which says in which files.
     """
+    _check_code(lock)
     asked = replace(lock.request, **{name: getattr(request, name) for name in _PATHS})
     check_request(asked)
     found = spec_of(asked.device).fingerprint
     if found != lock.device:
         raise InputError(
             f"device {asked.device}: expected {lock.device}, as it is locked, got {found}; build "
-            f"on a {model_of(lock.device)}, or tune for this device"
+            f"on the device {model_of(lock.device)}, or tune for this one"
         )
     merge(RecordStore(asked.records), lock.records)
     plan = _plan(asked, lock)
@@ -163,6 +169,16 @@ def build_locked(request: TuneRequest, lock: Lock) -> Version:
     promote(out, version.number)
     prune(out, asked.keep)
     return version
+
+
+def _check_code(lock: Lock) -> None:
+    """Raises: RecordError for a lock of another code version, under which all keys differ."""
+    if lock.code != CODE_VERSION:
+        raise RecordError(
+            f"{lock.name}: expected a lock of code version {CODE_VERSION}, got one of "
+            f"{lock.code}, made by retune {lock.retune}; use that version, or tune again for a new "
+            "lock"
+        )
 
 
 def _plan(request: TuneRequest, lock: Lock) -> NetworkPlan:

@@ -144,7 +144,7 @@ def check_storable(record: TuningRecord, where: str) -> None:
     except (OverflowError, ValueError) as error:
         raise RecordError(
             f"{where}: expected numbers of 64 bits and text in Unicode, got others ({error}); "
-            "remove the line"
+            "remove it"
         ) from error
 
 

@@ -111,6 +111,29 @@ def test_other_bytes_are_not_published_and_their_files_are_named(
     assert current(Path(other.out)) is None
 
 
+def test_a_lock_of_another_code_version_is_refused_as_such(
+    locked: tuple[TuneRequest, Path], tmp_path: Path
+):
+    stated = replace(lock.read_lock(locked[1] / LOCK), code="0", model_key="x")
+    with pytest.raises(
+        RecordError, match=r"expected a lock of code version \w+, got one of 0, made"
+    ):
+        lock.build_locked(elsewhere(locked[0], tmp_path), stated)
+
+
+def test_a_lock_without_selections_or_with_huge_numbers_is_refused(
+    locked: tuple[TuneRequest, Path], tmp_path: Path
+):
+    stated = lock.read_lock(locked[1] / LOCK)
+    lock.write_lock(replace(stated, chosen=()), tmp_path / LOCK)
+    with pytest.raises(RecordError, match=r"chosen: expected a selection, got none"):
+        lock.read_lock(tmp_path / LOCK)
+    huge = tuple(replace(record, trial=1 << 80) for record in stated.records)
+    lock.write_lock(replace(stated, records=huge), tmp_path / LOCK)
+    with pytest.raises(RecordError, match=r"records: 0: expected numbers of 64 bits"):
+        lock.read_lock(tmp_path / LOCK)
+
+
 def test_a_lock_that_cannot_be_read_is_refused(locked: tuple[TuneRequest, Path], tmp_path: Path):
     with pytest.raises(InputError, match=r"expected a lock file, got none .* writes DIR/retune"):
         lock.read_lock(tmp_path / LOCK)
