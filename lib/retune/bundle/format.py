@@ -35,7 +35,8 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.plan import Engine, NetworkPlan
 from retune.bundle.weights import forget_pages, map_file, save_weights, view_weights
 from retune.core.arrays import save_arrays, view_arrays
-from retune.core.errors import InputError, RecordError, VerifyError
+from retune.core.errors import RecordError, VerifyError
+from retune.core.files import check_replaces
 from retune.core.keys import content_key
 from retune.core.replacing import link_or_copy, replacing, whole_folder
 
@@ -245,14 +246,7 @@ def _add(archive: zipfile.ZipFile, name: str, stream: BinaryIO, size: int) -> No
 
 def check_replaceable(folder: Path) -> None:
     """Raises: InputError if a bundle at `folder` would take the place of something else."""
-    if not folder.exists() or is_bundle(folder):
-        return
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    raise InputError(
-        f"{folder}: expected a new folder or a bundle to replace; "
-        "got something else, which is left as it is; name another folder"
-    )
+    check_replaces(folder, "a bundle", is_bundle)
 
 
 def _least_version(plan: NetworkPlan) -> int:

@@ -1,10 +1,24 @@
-"""Whether a place can be written to: found out before the work whose result it shall hold."""
+"""Whether a file or folder can be written or replaced: checked before the work that makes it."""
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from retune.core.errors import InputError
+
+
+def check_replaces(folder: Path, kind: str, is_one: Callable[[Path], bool]) -> None:
+    """Holds after the call: the folder is new, empty, or of the `kind` that `is_one` tells.
+
+    Raises: InputError if something else would be replaced.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())) or is_one(folder):
+        return
+    raise InputError(
+        f"{folder}: expected a new folder or {kind} to replace; got something else, which is left "
+        "as it is; name another folder"
+    )
 
 
 def check_folder(what: str, folder: Path) -> None:

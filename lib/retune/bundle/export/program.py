@@ -20,6 +20,7 @@ from retune.codegen.network.inline import inline_text
 from retune.codegen.network.persistent import persistent_text
 from retune.core.dtypes import Array
 from retune.core.errors import InputError
+from retune.core.files import check_replaces
 from retune.core.replacing import whole_folder
 from retune.device.opencl import vectors
 
@@ -46,7 +47,7 @@ def export_c(plan: NetworkPlan, folder: Path) -> Path:
             f"bundle {plan.name}: expected kernels alone, got host steps, which a C program does "
             f"not have: {steps}; run this bundle with Python"
         )
-    _check_replaceable(folder)
+    check_replaces(folder, "an exported program", _is_program)
     memory = plan_memory(plan)
     placement = lay_out(plan, memory)
     rows = step_rows(plan, placement) if plan.launches and plan.single_item else None
@@ -68,18 +69,11 @@ def _packaged(name: str) -> str:
     return files("retune.bundle.export").joinpath(name).read_text(encoding="utf-8")
 
 
-def _check_replaceable(folder: Path) -> None:
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
+def _is_program(folder: Path) -> bool:
     try:
-        ours = (folder / HEADER).read_text(encoding="utf-8").startswith(MARK)
+        return (folder / HEADER).read_text(encoding="utf-8").startswith(MARK)
     except (OSError, UnicodeDecodeError):
-        ours = False
-    if not ours:
-        raise InputError(
-            f"{folder}: expected a new folder or an exported program to replace; got something "
-            "else, which is left as it is; name another folder"
-        )
+        return False
 
 
 def _kernel_parts(plan: NetworkPlan, placement: Placement, rows: StepRows | None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retune.core.errors import InputError
+from retune.core.files import check_replaces
 from retune.core.replacing import whole_folder
 from retune.frontend.gguf.decoder import Decoder
 from retune.frontend.gguf.reader import GgufFile, open_gguf
@@ -54,7 +54,7 @@ def import_gguf(
     Raises: ModelError if the file is damaged, or of another architecture or type of tensors.
     InputError if `out` holds other files.
     """
-    _check_replaceable(out)
+    check_replaces(out, "an imported decoder", _is_imported)
     file = open_gguf(path)
     decoder = Decoder.of(file, context)
     words = tokenizer_of(file) if tokenizer else None
@@ -78,16 +78,11 @@ def import_gguf(
     )
 
 
-def _check_replaceable(folder: Path) -> None:
-    """Raises: InputError if a decoder at `folder` would take the place of something else."""
-    if not folder.exists():
-        return
-    found = {entry.name for entry in folder.iterdir()} if folder.is_dir() else {folder.name}
-    if others := sorted(found - {MODEL, WEIGHTS, TOKENIZER, CONFIG}):
-        raise InputError(
-            f"{folder}: expected a new folder or an imported decoder to replace; got "
-            f"{others[0]}, which is left as it is; name another folder"
-        )
+def _is_imported(folder: Path) -> bool:
+    """Whether a folder has no other files than an import writes."""
+    if not folder.is_dir():
+        return False
+    return {entry.name for entry in folder.iterdir()} <= {MODEL, WEIGHTS, TOKENIZER, CONFIG}
 
 
 def _config(decoder: Decoder) -> dict[str, Any]:
