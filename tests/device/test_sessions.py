@@ -19,8 +19,8 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.runtime.session import Session
 from retune.bundle.variants import join_plans
+from retune.bundle.verify import sequences
 from retune.bundle.verify.compare import TOLERANCE
-from retune.bundle.verify.sequences import verify_calls
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError, VerifyError
@@ -331,9 +331,16 @@ def test_states_that_do_not_go_together_are_refused(
 
 
 def test_calls_in_a_row_are_verified(decoder_module: Module, decoder: onnx.ModelProto) -> None:
-    found = verify_calls(decoder_module, _Cached(decoder, 2), tolerance=TOLERANCE)
+    found = sequences.verify_calls(decoder_module, _Cached(decoder, 2), tolerance=TOLERANCE)
     assert found.passed
     assert len(found.outputs) == 1 + len(CACHES)
+
+
+def test_more_calls_are_verified_than_a_cache_has_space_for(
+    decoder_module: Module, decoder: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "CALLS", 12)
+    assert sequences.verify_calls(decoder_module, _Cached(decoder, 2), tolerance=TOLERANCE).passed
 
 
 def test_scores_of_one_query_read_keys_where_they_lie(opencl: Device) -> None:

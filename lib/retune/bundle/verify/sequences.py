@@ -32,7 +32,8 @@ def verify_calls(
     """Compares a few calls of a session, outputs and states after each, with the reference.
 
     All begin from zeros, and from empty states that grow. Of sizes that may differ from call to
-    call the first call has those given, or the largest ones, and the next ones the least.
+    call the first call has those given, or the largest ones, and the next ones the least. Where
+    these leave states that are too long for another call, the next one begins from empty ones.
     """
     calls = _Calls(module, reference, dict(sizes or module.plan.largest))
     return verify(
@@ -50,25 +51,29 @@ class _Calls:
         types = {name: plan.type_of(name) for name in self._states}
         of_states = sizes_of(extent for kind in types.values() for extent in kind.shape)
         lengths = {
-            extent.size.name
+            extent.size
             for state in plan.states
             if state.axis is not None
             for extent in [types[state.input].shape[state.axis]]
             if isinstance(extent, Dim) and extent.size is not None
         }
-        self._kept = {s.name: sizes[s.name] for s in of_states if s.name not in lengths}
+        self._kept = {s.name: sizes[s.name] for s in of_states if s not in lengths}
         self._lengths, self._sizes, self._first = lengths, sizes, True
         self._session = module.session(self._kept)
-        empty = {**sizes, **dict.fromkeys(lengths, 0)}
-        self._theirs: dict[str, np.ndarray] = {
+        empty = {**sizes, **{size.name: 0 for size in lengths}}
+        self._zeros: dict[str, np.ndarray] = {
             name: np.zeros(kind.at(empty).shape, kind.dtype.numpy) for name, kind in types.items()
         }
+        self._theirs = self._zeros
 
     def inputs(self, seed: int) -> Mapping[str, np.ndarray]:
         """Those of the next call that are not states."""
+        if any(self._session.length not in size.values for size in self._lengths):
+            self._session.reset()
+            self._theirs = self._zeros
         sizes = {each.size.name: each.size.least for each in self._plan.sizes}
         sizes = self._sizes if self._first else {**sizes, **self._kept}
-        sizes = {**sizes, **dict.fromkeys(self._lengths, self._session.length)}
+        sizes = {**sizes, **{size.name: self._session.length for size in self._lengths}}
         self._first = False
         plan = replace(self._plan, samples={})
         made = sample_inputs(plan, seed, sizes if self._plan.sizes else None)
