@@ -10,6 +10,7 @@ from retune.cli.commands.records import PLACE_CHARS, app, fingerprint_of
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json, Records
 from retune.core.errors import InputError
+from retune.core.target import model_of
 
 if TYPE_CHECKING:
     from retune.records import Table
@@ -55,7 +56,7 @@ def curve(
     wide = wide.drop(columns=["task_key", "conditions"])
     wide.columns = [str(name) for name in wide.columns]
     wide["run_id"] = wide["run_id"].str.slice(0, 8)
-    wide["device"] = wide["device"].str.split("|").str[0]
+    wide["device"] = [model_of(name) for name in wide["device"]]
     _show(wide, "best time so far, in us, after so many trials", ("device", "run_id"))
 
 
