@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import retune.records as records
+from retune.cli.main import run_command
 from retune.core.errors import LookupFailed
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
@@ -46,6 +47,22 @@ def test_a_curve_holds_every_trial_and_no_finalist(store: Path):
     assert table["trial"].tolist() == [1, 2, 3, 4]
     assert table["best_us"].isna().tolist() == [True, False, False, False]
     assert table["best_us"].tolist()[1:] == [30.0, 30.0, 20.0]
+
+
+def test_curves_of_two_devices_are_two_lines(store: Path, capsys: pytest.CaptureFixture[str]):
+    RecordStore(store).append([trial(0, 30.0), trial(1, 10.0, device="other|1")])
+    assert run_command(["records", "curve", "--records", str(store)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "dense_0" in line]
+    assert [line[-1] for line in lines] == ["30.00", "10.00"]
+
+
+@pytest.mark.parametrize("command", ["curve", "failures", "importance", "tuners"])
+def test_an_empty_store_has_empty_tables(
+    store: Path, command: str, capsys: pytest.CaptureFixture[str]
+):
+    store.mkdir(exist_ok=True)
+    assert run_command(["records", command, "--records", str(store)]) == 0
+    assert capsys.readouterr().out.endswith(": none\n")
 
 
 def test_failures_have_a_share_of_what_was_measured(store: Path):

@@ -10,6 +10,7 @@ from retune.cli.commands.records import PLACE_CHARS, app, fingerprint_of
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json, Records
 from retune.core.errors import InputError
+from retune.core.target import model_of
 
 if TYPE_CHECKING:
     from retune.records import Table
@@ -26,7 +27,6 @@ Run = Annotated[
     str | None, typer.Option(help="Run whose records count: its id or the beginning. Default: all.")
 ]
 
-_KEYS = ["task_key", "device", "conditions"]
 _POINTS = [2**n for n in range(16)]
 """Trials that the table of curves shows."""
 
@@ -51,10 +51,13 @@ def curve(
         print_json(_plain(found))
         return
     at = found[found["trial"].isin(_POINTS)]
-    wide = at.pivot_table("best_us", ["task_name", "run_id"], "trial").reset_index()
+    lines = ["task_name", "run_id", *analysis.ALIKE]  # times of two devices have no mean
+    wide = at.pivot_table("best_us", lines, "trial").reset_index()
+    wide = wide.drop(columns=["task_key", "conditions"])
     wide.columns = [str(name) for name in wide.columns]
     wide["run_id"] = wide["run_id"].str.slice(0, 8)
-    _show(wide, "best time so far, in us, after so many trials", ("run_id",))
+    wide["device"] = [model_of(name) for name in wide["device"]]
+    _show(wide, "best time so far, in us, after so many trials", ("device", "run_id"))
 
 
 @app.command("failures")
@@ -94,7 +97,9 @@ def importance(
         print_json(_plain(found))
         return
     found["explained"] = [f"{100 * each:.0f} %" for each in found["explained"]]
-    _show(found.drop(columns=_KEYS), "knobs, by the spread that they explain", ("strategy",))
+    _show(
+        found.drop(columns=analysis.ALIKE), "knobs, by the spread that they explain", ("strategy",)
+    )
 
 
 @app.command("tuners")
@@ -113,7 +118,7 @@ def tuners(
     if json:
         print_json(_plain(found))
         return
-    _show(found.drop(columns=_KEYS), "tuners", ("failed", "trials_to_near"))
+    _show(found.drop(columns=analysis.ALIKE), "tuners", ("failed", "trials_to_near"))
 
 
 @app.command("compare")
@@ -139,7 +144,7 @@ def compare(
         print_json(_plain(found))
         return
     strategies = ("strategy_before", "strategy_after")
-    _show(found.drop(columns=_KEYS), f"{second} beside {first}", ("place", *strategies))
+    _show(found.drop(columns=analysis.ALIKE), f"{second} beside {first}", ("place", *strategies))
     print_line(f"{len(found.dropna(subset='ratio'))} of {len(found)} tasks are in both")
 
 
