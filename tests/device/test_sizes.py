@@ -146,7 +146,7 @@ def test_rows_of_tokens(device: Device, make: Callable[[], Dag]) -> None:
     """A tile of vectors along a row fills it: kernels are for rows of that length or longer."""
     made = lowered(make, cpu_space, GENERIC_CPU, {"seq": 64})
     assert set(made.noted) <= {"seq >= 16", "seq >= 32", "seq >= 64"}
-    assert_right_at(device, made.sample(2), [{"seq": s} for s in (64, 65, 95, 128, 255)])
+    assert_right_at(device, made.sample(1), [{"seq": s} for s in (64, 65, 95, 128, 255)])
 
 
 @pytest.mark.parametrize("name", MAPS)

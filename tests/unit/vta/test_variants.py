@@ -119,7 +119,7 @@ def _misses_no_token(module: VtaModule, rng: np.random.Generator) -> None:
 
 
 def test_candidates_of_any_variant_are_exact():
-    assert sum(check(seed) for seed in range(12)) > 12
+    assert sum(check(seed) for seed in range(6)) > 6
 
 
 @pytest.mark.slow
