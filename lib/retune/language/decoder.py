@@ -13,7 +13,9 @@ from retune.core.dims import Dim
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
-_IDS, _MASK, _POSITIONS, _LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+IDS = "input_ids"
+"""The input of tokens, int [batch, sequence]."""
+_MASK, _POSITIONS, _LOGITS = "attention_mask", "position_ids", "logits"
 
 
 class Steps(Protocol):
@@ -41,12 +43,21 @@ class Steps(Protocol):
 class Decoder:
     """A session of a decoder. One text at a time."""
 
-    def __init__(self, steps: Steps, inputs: Mapping[str, TensorType], name: str) -> None:
-        """`inputs` are those that are not states. Raises: InputError if it is not a decoder."""
-        others = sorted(inputs.keys() - {_IDS, _MASK, _POSITIONS})
-        if _IDS not in inputs or others:
+    def __init__(
+        self,
+        steps: Steps,
+        inputs: Mapping[str, TensorType],
+        name: str,
+        vocabulary: int | None = None,
+    ) -> None:
+        """`inputs` are those that are not states; `vocabulary` is the number of different tokens.
+
+        Raises: InputError if it is not a decoder.
+        """
+        others = sorted(inputs.keys() - {IDS, _MASK, _POSITIONS})
+        if IDS not in inputs or others:
             raise InputError(
-                f"{name}: expected a decoder with inputs {_IDS}, {_MASK} and {_POSITIONS}, whose "
+                f"{name}: expected a decoder with inputs {IDS}, {_MASK} and {_POSITIONS}, whose "
                 f"caches are states; got {', '.join(inputs)}; state its caches with --state"
             )
         if not steps.capacity:
@@ -55,7 +66,8 @@ class Decoder:
                 "the model with outputs that are Concats of past and new keys and values"
             )
         self._steps, self._inputs, self._name = steps, dict(inputs), name
-        extent = inputs[_IDS].shape[-1]
+        self._vocabulary = vocabulary
+        extent = inputs[IDS].shape[-1]
         self._least, self._most = _ends(extent)
 
     @property
@@ -85,6 +97,13 @@ class Decoder:
                 f"{self._name}: expected a text of at most {self.capacity} tokens, got "
                 f"{self.length + len(tokens)}; compile the model with a larger range of its past"
             )
+        end = self._vocabulary
+        if end is not None and not 0 <= min(tokens) <= max(tokens) < end:
+            wrong = next(token for token in tokens if not 0 <= token < end)
+            raise InputError(
+                f"{self._name}: expected tokens from 0 to {end - 1}, got {wrong}; use the tokenizer "
+                "of this model"
+            )
         found = np.empty(0)
         for begin in range(0, len(tokens), self._most):
             found = self._call(tokens[begin : begin + self._most])
@@ -98,7 +117,7 @@ class Decoder:
             )
         held, count = self.length, len(tokens)
         given = {
-            _IDS: np.array(tokens),
+            IDS: np.array(tokens),
             _MASK: np.ones(held + count),
             _POSITIONS: np.arange(held, held + count),
         }

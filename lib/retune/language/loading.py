@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from retune.bundle.runtime.module import Module
-from retune.language.decoder import Decoder
+from retune.language.decoder import IDS, Decoder
 
 
 def decoder_of(bundle: Module | Path | str, device: str | None = None) -> Decoder:
@@ -15,4 +15,5 @@ def decoder_of(bundle: Module | Path | str, device: str | None = None) -> Decode
     module = bundle if isinstance(bundle, Module) else Module.load(bundle, device)
     states = {state.input for state in module.plan.states}
     inputs = {name: kind for name, kind in module.inputs.items() if name not in states}
-    return Decoder(module.session(), inputs, f"bundle {module.plan.name}")
+    vocabulary = module.plan.counts.get(IDS)
+    return Decoder(module.session(), inputs, f"bundle {module.plan.name}", vocabulary)

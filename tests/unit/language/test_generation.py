@@ -167,6 +167,15 @@ def test_caches_that_do_not_grow_are_refused(folder: Path):
         Decoder(steps, ids(), "tiny")
 
 
+@pytest.mark.parametrize("token", [-1, 32])
+def test_tokens_beyond_the_vocabulary_are_refused(folder: Path, token: int):
+    """A kernel would read behind the table."""
+    steps = Session(folder / "out" / "model.onnx")
+    with pytest.raises(InputError, match=f"from 0 to 31, got {token}; use the tokenizer"):
+        Decoder(steps, ids(), "tiny", vocabulary=32).logits([7, token])
+    assert steps.calls == []
+
+
 def test_masks_and_positions_are_those_of_all_tokens():
     class Recorded:
         length, capacity, seen = 3, 9, dict[str, np.ndarray]()
