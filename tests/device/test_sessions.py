@@ -174,6 +174,10 @@ def test_names_of_usual_exporters(name: str, output: str) -> None:
     assert [str(state) for state, _ in found] == [f"{name}={output}"]
 
 
+def test_what_enters_and_leaves_a_network_is_no_state() -> None:
+    assert not states_among([], ["audio_in", "x"], ["audio_out"])
+
+
 def test_names_make_no_states_of_all_inputs() -> None:
     inputs, outputs = ["image_in", "h"], ["image_out", "hn"]
     assert not states_among([], inputs, outputs)

@@ -101,8 +101,8 @@ class Decoder:
         if end is not None and not 0 <= min(tokens) <= max(tokens) < end:
             wrong = next(token for token in tokens if not 0 <= token < end)
             raise InputError(
-                f"{self._name}: expected tokens from 0 to {end - 1}, got {wrong}; use the tokenizer "
-                "of this model"
+                f"{self._name}: expected tokens from 0 to {end - 1}, got {wrong}; use this "
+                "model's tokenizer"
             )
         found = np.empty(0)
         for begin in range(0, len(tokens), self._most):

@@ -171,7 +171,7 @@ def test_caches_that_do_not_grow_are_refused(folder: Path):
 def test_tokens_beyond_the_vocabulary_are_refused(folder: Path, token: int):
     """A kernel would read behind the table."""
     steps = Session(folder / "out" / "model.onnx")
-    with pytest.raises(InputError, match=f"from 0 to 31, got {token}; use the tokenizer"):
+    with pytest.raises(InputError, match=f"from 0 to 31, got {token}; use this model"):
         Decoder(steps, ids(), "tiny", vocabulary=32).logits([7, token])
     assert steps.calls == []
 
