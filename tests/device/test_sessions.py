@@ -179,7 +179,7 @@ def test_what_enters_and_leaves_a_network_is_no_state() -> None:
 
 
 def test_names_make_no_states_of_all_inputs() -> None:
-    inputs, outputs = ["image_in", "h"], ["image_out", "hn"]
+    inputs, outputs = ["state_in", "h"], ["state_out", "hn"]
     assert not states_among([], inputs, outputs)
     found = states_among(["h=hn"], inputs, outputs)
     assert [str(state) for state, _ in found] == ["h=hn"]

@@ -62,7 +62,7 @@ def states_among(
 
     `stated` are texts such as `h=hn` or `past.*=present.*`, in which `*` stands for the same text
     on both sides, or `none`. Beside them, names that usual exporters give are recognised,
-    unless no other input would be left: `image_in` alone is not a state.
+    unless no other input would be left: `h` alone is not a state.
     Raises: InputError for a text that names no input, or no output.
     """
     found: dict[str, tuple[State, bool]] = {}
