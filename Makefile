@@ -22,7 +22,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(VENV)/.run ## Tune a real network on this machine in about four minutes, and show the result
+run: $(VENV)/.run ## Tune a real network on this machine in about two minutes, and show the result
 	@$(BIN)/retune tune $(MODEL) --out $(OUT) --effort quick
 
 test: $(VENV)/.dev ## The whole gate: formatting, lint, types, layers, tests

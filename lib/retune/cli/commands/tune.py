@@ -71,7 +71,8 @@ def print_result(result: TuneResult) -> None:
         f"tasks of {result.model} on {model_of(result.target)}",
         spare=("op", "output", "failed", "mflop", "gflops", "total_us"),
     )
-    if matches := match_rows(result):
+    matches = match_rows(result)
+    if any(row["match"] != "miss" for row in matches):
         print_table(matches, "records before the search")
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
     measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
