@@ -1,12 +1,20 @@
 """`retune records curve`, `failures`, `compare`, `importance`, `tuners`: answers from the store."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retune.cli.commands.records import PLACE_CHARS, app, fingerprint_of
+from retune.cli.commands.records import (
+    Device,
+    Model,
+    app,
+    fingerprint_of,
+    plain_rows,
+    with_short_place,
+)
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json, Records
 from retune.core.errors import InputError
@@ -15,11 +23,6 @@ from retune.core.target import model_of
 if TYPE_CHECKING:
     from retune.records import Table
 
-Model = Annotated[str | None, typer.Option(help="Network whose records count. Default: all.")]
-Device = Annotated[
-    str | None,
-    typer.Option(help="Device whose records count: its name, model or fingerprint. Default: all."),
-]
 Night = Annotated[
     str | None, typer.Option(help="Night or campaign whose records count. Default: all.")
 ]
@@ -31,25 +34,45 @@ _POINTS = [2**n for n in range(16)]
 """Trials that the table of curves shows."""
 
 
-@app.command("curve")
-def curve(
-    records: Records = None,
-    model: Model = None,
-    device: Device = None,
-    night: Night = None,
-    run: Run = None,
-    json: Json = False,
-) -> None:
+Show = Callable[["Table"], None]
+"""Prints an answer as a table for people."""
+
+
+def _answers(name: str) -> Callable[[Show], Show]:
+    """Makes a command of how the answer of that name is shown; its docstring is the help."""
+
+    def register(show: Show) -> Show:
+        def command(
+            records: Records = None,
+            model: Model = None,
+            device: Device = None,
+            night: Night = None,
+            run: Run = None,
+            json: Json = False,
+        ) -> None:
+            from retune.records import analysis
+
+            rows = _rows(records, model=model, device=device, night=night, run=run)
+            found = getattr(analysis, name)(rows)
+            if json:
+                print_json(plain_rows(found))
+            else:
+                show(found)
+
+        app.command(name, help=inspect.getdoc(show))(command)
+        return show
+
+    return register
+
+
+@_answers("curve")
+def _show_curve(found: "Table") -> None:
     """Print the best time of each task after 1, 2, 4, ... trials.
 
     With --json every trial.
     """
     from retune.records import analysis
 
-    found = analysis.curve(_rows(records, model=model, device=device, night=night, run=run))
-    if json:
-        print_json(_plain(found))
-        return
     at = found[found["trial"].isin(_POINTS)]
     lines = ["task_name", "run_id", *analysis.ALIKE]  # times of two devices have no mean
     wide = at.pivot_table("best_us", lines, "trial").reset_index()
@@ -60,64 +83,28 @@ def curve(
     _show(wide, "best time so far, in us, after so many trials", ("device", "run_id"))
 
 
-@app.command("failures")
-def failures(
-    records: Records = None,
-    model: Model = None,
-    device: Device = None,
-    night: Night = None,
-    run: Run = None,
-    json: Json = False,
-) -> None:
+@_answers("failures")
+def _show_failures(found: "Table") -> None:
     """Print how candidates failed, and why."""
-    from retune.records import analysis
-
-    found = analysis.failures(_rows(records, model=model, device=device, night=night, run=run))
-    if json:
-        print_json(_plain(found))
-        return
     found["share"] = [f"{100 * each:.1f} %" for each in found["share"]]
     _show(found, "failed candidates", ("device", "share", "strategy"))
 
 
-@app.command("importance")
-def importance(
-    records: Records = None,
-    model: Model = None,
-    device: Device = None,
-    night: Night = None,
-    run: Run = None,
-    json: Json = False,
-) -> None:
+@_answers("importance")
+def _show_importance(found: "Table") -> None:
     """Print which knob of a schedule explains how much of the spread of times."""
     from retune.records import analysis
 
-    found = analysis.importance(_rows(records, model=model, device=device, night=night, run=run))
-    if json:
-        print_json(_plain(found))
-        return
     found["explained"] = [f"{100 * each:.0f} %" for each in found["explained"]]
-    _show(
-        found.drop(columns=analysis.ALIKE), "knobs, by the spread that they explain", ("strategy",)
-    )
+    shown = found.drop(columns=analysis.ALIKE)
+    _show(shown, "knobs, by the spread that they explain", ("strategy",))
 
 
-@app.command("tuners")
-def tuners(
-    records: Records = None,
-    model: Model = None,
-    device: Device = None,
-    night: Night = None,
-    run: Run = None,
-    json: Json = False,
-) -> None:
+@_answers("tuners")
+def _show_tuners(found: "Table") -> None:
     """Print what each tuner found for each task, and how soon."""
     from retune.records import analysis
 
-    found = analysis.tuners(_rows(records, model=model, device=device, night=night, run=run))
-    if json:
-        print_json(_plain(found))
-        return
     _show(found.drop(columns=analysis.ALIKE), "tuners", ("failed", "trials_to_near"))
 
 
@@ -141,7 +128,7 @@ def compare(
     )
     found = analysis.compare(before, after)
     if json:
-        print_json(_plain(found))
+        print_json(plain_rows(found))
         return
     strategies = ("strategy_before", "strategy_after")
     _show(found.drop(columns=analysis.ALIKE), f"{second} beside {first}", ("place", *strategies))
@@ -167,19 +154,5 @@ def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "T
             raise error from None
 
 
-def _plain(frame: "Table") -> list[dict[str, Any]]:
-    """The rows as plain data; None where something is not known."""
-    objects = frame.astype(object).where(frame.notna().to_numpy(bool), None)
-    return [_without_arrow(row) for row in cast(list[dict[str, Any]], objects.to_dict("records"))]
-
-
-def _without_arrow(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: v.item() if hasattr(v, "item") else v for name, v in row.items()}
-
-
 def _show(frame: "Table", title: str, spare: tuple[str, ...]) -> None:
-    rows = _plain(frame)
-    for row in rows:
-        if row.get("place"):
-            row["place"] = str(row["place"])[:PLACE_CHARS]
-    print_table(rows, title, spare=spare)
+    print_table([with_short_place(row) for row in plain_rows(frame)], title, spare=spare)

@@ -1,6 +1,6 @@
 """`retune records`: what was measured, summed up, the best of it, and all of it as a table."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +16,7 @@ from retune.core.files import check_file
 from retune.core.quantities import counted
 
 if TYPE_CHECKING:
+    from retune.records import Table
     from retune.records.schema import TuningRecord
     from retune.records.store import RecordStore
 
@@ -26,8 +27,14 @@ _FOR_PROGRAMS = frozenset(
 
 _DEVICE_PARTS = 2
 """Of a fingerprint that people see: model and driver."""
-PLACE_CHARS = len("network:") + 8
+_PLACE_CHARS = len("network:") + 8
 """Of a place that people see: enough to tell networks apart."""
+
+Model = Annotated[str | None, typer.Option(help="Network whose records count. Default: all.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Device whose records count: its name, model or fingerprint. Default: all."),
+]
 
 app = typer.Typer(
     help="Read and share the record store.", no_args_is_help=True, rich_markup_mode=None
@@ -61,12 +68,7 @@ def summary(records: Records = None, json: Json = False) -> None:
 @app.command("best")
 def best(
     records: Records = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Device whose records count: its name, model or fingerprint. Default: all."
-        ),
-    ] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Print the fastest correct candidate of each task and condition.
@@ -98,9 +100,7 @@ def best(
 def export(
     output: Annotated[Path, typer.Argument(help="Output file: .csv, .json or .parquet.")],
     records: Records = None,
-    model: Annotated[
-        str | None, typer.Option(help="Network whose records count. Default: all.")
-    ] = None,
+    model: Model = None,
 ) -> None:
     """Write all records as one table.
 
@@ -175,10 +175,8 @@ def merge(
 
     Those that it has already stay as they are.
     """
-    from retune.records import distilled
-
     read = [_records_of(source) for source in sources]
-    _add(records, [record for found in read for record in found], distilled.merge)
+    _add(records, [record for found in read for record in found])
 
 
 @app.command("import")
@@ -195,7 +193,7 @@ def import_(
 
     kind = kind_of(source)
     found = read_foreign(source, kind) if kind else distilled.read_records(source)
-    _add(records, found, distilled.merge)
+    _add(records, found)
 
 
 def _records_of(source: Path) -> "Sequence[TuningRecord]":
@@ -208,24 +206,31 @@ def _records_of(source: Path) -> "Sequence[TuningRecord]":
     return read_records(source)
 
 
-def _add(
-    records: Path | None,
-    found: "Sequence[TuningRecord]",
-    merged: "Callable[[RecordStore, Sequence[TuningRecord]], int]",
-) -> None:
+def _add(records: Path | None, found: "Sequence[TuningRecord]") -> None:
     """The store at the folder, which is made if need be, has these records."""
+    from retune.records.distilled import merge
     from retune.records.store import RecordStore
 
     store = RecordStore(records or records_root())
-    new = merged(store, found)
+    new = merge(store, found)
     say(f"{store.root}: {counted(new, 'new record')} of {len(found):,}")
+
+
+def plain_rows(frame: "Table") -> list[dict[str, Any]]:
+    """The rows as plain data; None where something is not known."""
+    objects = frame.astype(object).where(frame.notna().to_numpy(bool), None)
+    rows = cast(list[dict[str, Any]], objects.to_dict("records"))
+    return [{n: v.item() if hasattr(v, "item") else v for n, v in row.items()} for row in rows]
+
+
+def with_short_place(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with as much of its place as people see."""
+    return {**row, "place": str(row["place"])[:_PLACE_CHARS]} if row.get("place") else row
 
 
 def _tasks(store: "RecordStore") -> list[dict[str, Any]]:
     """The store's tasks, each under each of its conditions; None where something is not known."""
-    frame = store.tasks()
-    plain = frame.astype(object).where(frame.notna().to_numpy(bool), None)
-    return cast(list[dict[str, Any]], plain.to_dict("records"))
+    return plain_rows(store.tasks())
 
 
 def fingerprint_of(device: str) -> str:
@@ -297,6 +302,4 @@ def _shown(row: dict[str, Any], shared: Collection[str]) -> dict[str, Any]:
         knobs = shown["knobs"].items()
         shown["knobs"] = " ".join(f"{name}={','.join(map(str, v))}" for name, v in knobs)
     shown["device"] = "|".join(str(shown["device"]).split("|")[:_DEVICE_PARTS])
-    if shown.get("place"):
-        shown["place"] = str(shown["place"])[:PLACE_CHARS]
-    return shown
+    return with_short_place(shown)
