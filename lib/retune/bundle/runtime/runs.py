@@ -16,7 +16,7 @@ from retune.bundle.runtime.executor import Executor
 from retune.bundle.runtime.hosting import HostRun, RunPart, counted_values, prepare_parts
 from retune.bundle.runtime.inputs import Key
 from retune.bundle.states import outputs_of
-from retune.core.dims import SizeValues, at, sizes_of
+from retune.core.dims import SizeValues, sizes_of
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.states import State
@@ -60,7 +60,9 @@ class Loaded:
         self.plan = replace(plan, weights={}, binaries={})
         self.source = replace(self.plan, weights=kept)
         """The plan with those weights that host steps read."""
-        self.types = {entry.name: type_of(entry.dtype, entry.shape) for entry in plan.buffers}
+        self.types = {
+            entry.name: TensorType(entry.shape, DType(entry.dtype)) for entry in plan.buffers
+        }
         self.roots, self.elsewhere = storage_roots(plan), made_by_hosts(plan)
         outputs = [name for v in plan.alternatives for name in v.outputs or plan.outputs]
         read = [name for name in outputs if self.roots[name] not in self.elsewhere]
@@ -122,7 +124,7 @@ class Runs:
         loaded, places = self._loaded, self._places
         plan, host = loaded.plan, loaded.host
         types = {
-            name: type_at(kind, values)
+            name: kind.at(values)
             for name, kind in self._crossing.items()
             if all(size.name in values for size in sizes_of(kind.shape))
         }
@@ -214,6 +216,13 @@ def stored(state: State, array: np.ndarray) -> np.ndarray:
     return array if state.axis is None else np.moveaxis(array, state.axis, 0)
 
 
+def shown(state: State, array: np.ndarray) -> np.ndarray:
+    """The values of a state in the model's order of axes, from that in which they lie."""
+    if state.axis is None:
+        return array
+    return np.ascontiguousarray(np.moveaxis(array, 0, state.axis))
+
+
 def _writer(
     state: State | None, write: Callable[[np.ndarray], None]
 ) -> Callable[[np.ndarray], None]:
@@ -223,17 +232,4 @@ def _writer(
 
 def _reader(state: State | None, read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
     """What returns an output as the model has it."""
-    if state is None:
-        return read
-    axis = state.axis or 0
-    return lambda: np.ascontiguousarray(np.moveaxis(read(), 0, axis))
-
-
-def type_of(dtype: str, shape: tuple[int, ...]) -> TensorType:
-    """The type of a buffer."""
-    return TensorType(shape, DType(dtype))
-
-
-def type_at(kind: TensorType, values: SizeValues) -> TensorType:
-    """The type for these sizes."""
-    return TensorType(tuple(at(extent, values) for extent in kind.shape), kind.dtype)
+    return read if state is None else lambda: shown(state, read())

@@ -15,7 +15,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Bind
 from retune.bundle.runtime.inputs import InputCheck
-from retune.bundle.runtime.runs import Loaded, Runs, stored
+from retune.bundle.runtime.runs import Loaded, Runs, shown, stored
 from retune.bundle.states import outputs_of, state_memories
 from retune.core.dims import Dim, Size, SizeValues, always_equal, at, most, sizes_of
 from retune.core.errors import InputError
@@ -143,8 +143,7 @@ class Session:
                     f"bundle {self._plan.name}: state {name}: expected a call that says "
                     f"{', '.join(lacking)} before its states are read; call run() first"
                 )
-            array = host.read(memory.interface(name, host), kind.at(values))
-            found[name] = array if state.axis is None else np.moveaxis(array, 0, state.axis)
+            found[name] = shown(state, host.read(memory.interface(name, host), kind.at(values)))
         return found
 
     def _write(self, state: State, array: np.ndarray) -> None:
