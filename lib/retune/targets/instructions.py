@@ -55,9 +55,11 @@ def multiplying(
     stage: Accesses, spec: DeviceSpec, residence: Residence, lanes: int = 1
 ) -> Iterator[Instruction]:
     """The instructions of the device for what the stage adds up, wherever its operands lie."""
-    along = stage.steps[-1].var if stage.steps else None
+    if not stage.steps:
+        return
+    along = stage.steps[-1].var
     for entry in intrinsics():
-        if along is None or entry.residence != residence:
+        if entry.residence != residence:
             continue
         found = matching_block(entry, stage.block, [along] * len(entry.axes))
         if isinstance(found, Match):

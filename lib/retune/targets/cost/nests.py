@@ -79,7 +79,7 @@ class BlockNest:
     private: Sequence[Sequence[tuple[int, int]]] = ()
     """For what it reads and writes of private arrays: the same of the loops that are written out.
     """
-    tails: Sequence["Tail"] = ()
+    tails: Sequence[Tail] = ()
     """Of extents that guards keep it to."""
     numbers: Array = field(default_factory=lambda: np.empty((0, 0)))
     """Of all candidates. float64 [rows, n]"""
@@ -142,7 +142,7 @@ class BlockNest:
                 total = total * np.minimum(1.0, self._share(tail))
         return total
 
-    def _share(self, tail: "Tail") -> Array:
+    def _share(self, tail: Tail) -> Array:
         """The part of what loops come to along an axis that is inside the extent: whole tiles."""
         tiles = np.ceil(self.numbers[tail.extent] / self.numbers[tail.length])
         return tiles / self.numbers[tail.covered]

@@ -12,15 +12,14 @@ from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, const
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
-from retune.targets.cpu.tile import MOST_TILE, RegisterTile, bind_tile, tiling
-from retune.targets.fusion import pack_operands, results_of
+from retune.targets.cpu.tile import RegisterTile, bind_tile, tile_results
+from retune.targets.fusion import pack_operands
 from retune.targets.partial_sums import order_partial_sums, total_of
 from retune.targets.tiling import (
     BLOCK,
     GROUP,
     LANE,
     REGISTER,
-    TiledAxis,
     extent_of,
 )
 
@@ -44,12 +43,7 @@ def schedule_partial_sums(s: Schedule, name: str, plan: PartialSums, spec: Devic
     """The reduction `name` and the sum of its results, under the tiles of that one's epilogue."""
     total = total_of(s.program, s.block(name))
     assert total is not None, "the rule was asked whether there is one"
-    *others, last = s.loops(results_of(s, total.name))
-    single = [n for n in others if not s.several(n)]
-    real = [n for n in others if n not in single]
-    pixels, leading = [TiledAxis(n, MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
-    channels = TiledAxis(last, MOST_TILE, plan.tile.lanes)
-    tile = tiling(pixels, channels).apply(s, leading, tail="clamp")
+    leading, tile = tile_results(s, total.name, plan.tile)
     s.compute_at(total.name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.tile.channels_slow)
     packed = plan.tile.packed

@@ -32,7 +32,7 @@ from retune.targets.tiling import (
 
 _LEAST_TILE = 6
 """Accumulators of a register tile at least, where the shape allows: fewer wait on each other."""
-MOST_TILE = 16
+_MOST_TILE = 16
 """Results along one axis of a register tile at most."""
 
 
@@ -77,15 +77,7 @@ def schedule_register_tile(
     stage = accesses(s, name)
     if not stage.results:
         return  # a single number: its loops stay as they are
-    *others, last = s.loops(results_of(s, name))
-    single = [n for n in others if not s.several(n)]
-    real = [n for n in others if n not in single]
-    pixels, leading = [TiledAxis(n, MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
-    if stage.group is not None:
-        group, last = s.split(last, [stage.group])
-        leading.append(group)
-    channels = TiledAxis(last, MOST_TILE, plan.lanes)
-    tile = tiling(pixels, channels).apply(s, leading, sampled=sampled, tail="clamp")
+    leading, tile = tile_results(s, name, plan, stage.group, sampled=sampled)
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     order_reduction(s, name, plan, sampled=sampled)
@@ -95,7 +87,22 @@ def schedule_register_tile(
     pack_operands(s, name)
 
 
-def tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:
+def tile_results(
+    s: Schedule, name: str, plan: RegisterTile, group: int | None = None, *, sampled: bool = True
+) -> tuple[list[str], TiledLoops]:
+    """The loops around the tiles of what the reduction `name` ends in, and the tiles' own loops."""
+    *others, last = s.loops(results_of(s, name))
+    single = [n for n in others if not s.several(n)]
+    real = [n for n in others if n not in single]
+    pixels, leading = [TiledAxis(n, _MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
+    if group is not None:
+        outer, last = s.split(last, [group])
+        leading.append(outer)
+    channels = TiledAxis(last, _MOST_TILE, plan.lanes)
+    return leading, _tiling(pixels, channels).apply(s, leading, sampled=sampled, tail="clamp")
+
+
+def _tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:
     """Within a block, a strip of channels is done with before the next one comes."""
     nest = {
         GROUP: [*pixels, channels],
