@@ -44,6 +44,9 @@ Trusted = Annotated[
 Digest = Annotated[
     str, typer.Option(help="Digest that the bundle must have. Default: any.", show_default=False)
 ]
+RunsOn = Annotated[
+    str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
+]
 Verbose = Annotated[
     bool,
     typer.Option(

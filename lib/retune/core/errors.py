@@ -130,3 +130,12 @@ def sentence(error: object) -> str:
     items = [item for line in rest if (item := line.strip().removeprefix("- "))]
     text = f"{first} {', '.join(items)}" if first.endswith(":") and items else first
     return text if isinstance(error, RetuneError) and text else f"{type(error).__name__}: {text}"
+
+
+_LONGEST_REASON = 200
+"""Characters; what other libraries say may hold bytes of a damaged file, or a name again."""
+
+
+def reason_of(error: Exception) -> str:
+    """What the error says, as a short text of printable characters."""
+    return ascii(str(error))[1:-1][:_LONGEST_REASON]

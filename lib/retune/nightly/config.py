@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 from retune.core.config import cache_root, records_root
-from retune.core.errors import InputError, RetuneError, sentence
+from retune.core.errors import InputError, RetuneError, reason_of, sentence
 from retune.core.files import check_folder
 from retune.core.names import check_name, is_built_in, model_name, slug
 from retune.core.schema import (
@@ -287,10 +287,6 @@ def check_device(name: str) -> None:
     spec_of(name)
 
 
-_LONGEST_REASON = 200
-"""Characters of what the file system says, which repeats the name."""
-
-
 def load_config(path: Path) -> NightlyConfig:
     """The configuration in a TOML file; relative paths in it are relative to its folder.
 
@@ -307,7 +303,7 @@ def load_config(path: Path) -> NightlyConfig:
     try:
         return _checked(read, path)
     except (OSError, ValueError) as error:
-        why = ascii(str(error))[1:-1][:_LONGEST_REASON]
+        why = reason_of(error)
         raise InputError(f"{path}: expected names that the file system takes, got {why}") from None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retune.cli.console import print_json, print_line, say
-from retune.cli.options import Digest, Json, Module, Trusted, check_module, opened_bundle
+from retune.cli.options import Digest, Json, Module, RunsOn, Trusted, check_module, opened_bundle
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
@@ -32,9 +32,6 @@ Tokenizer = Annotated[
         "above it, or of the model."
     ),
 ]
-Device = Annotated[
-    str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
-]
 
 
 def generate(
@@ -46,7 +43,7 @@ def generate(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     tokenizer: Tokenizer = None,
-    device: Device = None,
+    device: RunsOn = None,
     json: Json = False,
     trust: Trusted = None,
     digest: Digest = "",

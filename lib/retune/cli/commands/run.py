@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retune.cli.console import print_table, say
-from retune.cli.options import Digest, Module, Trusted, check_module, opened_bundle
-from retune.core.errors import InputError
+from retune.cli.options import Digest, Module, RunsOn, Trusted, check_module, opened_bundle
+from retune.core.errors import InputError, reason_of
 from retune.core.files import check_file
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ _SINGLE = ""
 _LARGEST = 3
 """Elements of an output that a summary shows."""
 
-Device = Annotated[
-    str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
-]
 Isolated = Annotated[
     bool,
     typer.Option(
@@ -49,7 +46,7 @@ def run(
     module: Module,
     input: Arrays,
     output: Results = None,
-    device: Device = None,
+    device: RunsOn = None,
     isolated: Isolated = False,
     trust: Trusted = None,
     digest: Digest = "",
@@ -111,8 +108,6 @@ _DAMAGED = (
     *(SyntaxError, TypeError, zipfile.BadZipFile, zlib.error),
 )
 """What numpy and zipfile raise for a file whose bytes were changed."""
-_LONGEST_REASON = 200
-"""Characters; what they say may hold bytes of the file."""
 
 
 def read_inputs(given: Sequence[str], names: Sequence[str]) -> "dict[str, np.ndarray]":
@@ -166,7 +161,7 @@ def read_arrays(path: Path) -> "dict[str, np.ndarray]":
         got = "a folder" if path.is_dir() else "no file"
         raise InputError(f"--input {path}: expected an .npz or .npy file, got {got}") from None
     except _DAMAGED as error:
-        why = ascii(str(error))[1:-1][:_LONGEST_REASON]
+        why = reason_of(error)
         raise InputError(f"--input {path}: expected a whole .npz or .npy file: {why}") from None
     except ValueError:
         raise InputError(
