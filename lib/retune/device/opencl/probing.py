@@ -28,16 +28,18 @@ from retune.codegen.opencl.prelude import (
     storer,
 )
 from retune.codegen.source import Run
-from retune.codegen.target import CPU, ONE_BASE
-from retune.core.dtypes import BFLOAT16
+from retune.codegen.target import CPU, GPU, ONE_BASE
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from retune.core.keys import content_key
 from retune.core.locking import own_file
 from retune.core.replacing import replacing
 from retune.core.target import COPY_AHEAD, DeviceSpec, converting
 from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
+from retune.intrinsics.attention import MMA
 from retune.ir.expr import Expr, Load, Var, const, redirect
 from retune.ir.stmt import from_dag
-from retune.ir.te import Axis, Compute, Dag, Tensor, placeholder, reduce_axis
+from retune.ir.te import Axis, Compute, Dag, Tensor, placeholder, reduce_axis, stored
+from retune.ops.registry import Names, OpCall, expression_of
 from retune.schedule.schedule import Schedule
 
 BASED_PROGRAM = """
@@ -117,7 +119,8 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     """
     names = [*(name for name, _, _ in implementations()), ONE_BASE]
     # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
-    names += [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD]
+    own = [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD, MMA]
+    names += own
     path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -148,7 +151,10 @@ def _texts() -> str:
         for _, e, x in implementations()
     ]
     ways = (way.text for way in WAYS.values())
-    return content_key(_VERSION, *tried, BASED_PROGRAM, rounding_program(), COPY_PROGRAM, *ways)
+    whole = (run.run[0].text for run in attention_probes())
+    return content_key(
+        _VERSION, *tried, BASED_PROGRAM, rounding_program(), COPY_PROGRAM, *ways, *whole
+    )
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:
@@ -203,6 +209,37 @@ def probe_of(entry: Intrinsic, implementation: Implementation, signature: Signat
         s.tensorize(loops[entry.axes[0].var], entry.name)
     target = replace(CPU, offers=(entry.full_name(implementation),))
     return Probe(dag, lower(s.program, target).runs[0])
+
+
+def attention_probes() -> Iterator[Probe]:
+    """Kernels of attention: with a part of a tile, of a step and of a pair of steps, with keys that
+    are hidden, and with warps that share rows."""
+    for dtype, tile in ((FLOAT16, _ATTENDING[0]), (BFLOAT16, _ATTENDING[1])):
+        dag = _attention(dtype)
+        (made,) = dag.outputs
+        s = Schedule(from_dag(dag, f"probe_attention_{dtype}"))
+        s.restate(made.name, "attention", tile)
+        for number, loop in enumerate(s.loops(made.name)[:2]):
+            s.bind(loop, f"group.{number}")
+        target = replace(GPU, offers=(MMA,))
+        yield Probe(dag, lower(s.program, target).runs[0])
+
+
+_ROWS_OF = {"q": 70, "k": 150, "v": 150}
+_ATTENDING = ((2, 1, 2, 32, 2), (2, 2, 1, 64, 2))
+
+
+def _attention(dtype: DType) -> Dag:
+    """Attention of two heads: 70 queries and 150 keys of 64 elements, of which queries see some."""
+    q, k, v = (placeholder(n, (2, rows, 64), dtype) for n, rows in _ROWS_OF.items())
+    call = OpCall(
+        op="attention",
+        inputs=(q, k, v),
+        attrs={"scale": 0.25, "causal": 60},
+        output=TensorType((2, 70, 64), FLOAT32),
+        name=Names(),
+    )
+    return Dag((stored(expression_of("attention")(call), dtype),))
 
 
 def _sums(entry: Intrinsic, signature: Signature) -> Dag:
