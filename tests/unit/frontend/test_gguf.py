@@ -151,7 +151,7 @@ def test_products_have_the_accuracy_level_that_was_asked_for(tmp_path: Path):
             if node.op_type == "MatMulNBits"
         ]
         assert stated and {*stated} == {level}
-    with pytest.raises(InputError, match="expected 0 .* or 4 .*, got 3"):
+    with pytest.raises(InputError, match=r"expected 0 .* or 4 .*, got 3"):
         import_gguf(path, tmp_path / "out", accuracy_level=3)
 
 
