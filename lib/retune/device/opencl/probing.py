@@ -31,9 +31,8 @@ from retune.codegen.source import Run
 from retune.codegen.target import CPU, GPU, ONE_BASE
 from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from retune.core.keys import content_key
-from retune.core.locking import own_file
-from retune.core.replacing import replacing
 from retune.core.target import COPY_AHEAD, DeviceSpec, converting
+from retune.device.opencl.remembered import kept
 from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
 from retune.intrinsics.attention import MMA
 from retune.ir.expr import Expr, Load, Var, const, redirect
@@ -113,7 +112,7 @@ _BOOT = (
 def offered(spec: DeviceSpec) -> tuple[str, ...]:
     """The implementations that the device has, by their full names, the best of each intrinsic
     first; then `ONE_BASE`, where kernels reach all memory from one address, and of `resident.WAYS`
-    those by which groups may stay for a whole run; and `COPY_AHEAD`.
+    those by which groups may stay for a whole run; `COPY_AHEAD`, and attention as one kernel.
 
     Probes it if this machine has not done so yet, which takes a second or two.
     """
@@ -121,18 +120,8 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
     own = [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD, MMA]
     names += own
-    path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = None
-    if not isinstance(known, list):
-        known = _probe(spec.name, names)
-        try:
-            with replacing(path) as stream:
-                stream.write(json.dumps(known).encode())
-        except OSError as error:
-            _LOG.debug("%s cannot be kept: %s", path, error)
+    identity = spec.fingerprint, spec.host, _texts()
+    known = kept("instructions", lambda: _probe(spec.name, names), *identity)
     return tuple(name for name in names if name in known)
 
 
