@@ -336,7 +336,6 @@ def _scores(a: Attention, at: str) -> list[str]:
 def _softmax(a: Attention) -> list[str]:
     """Scores become exponentials; maxima, sums and results so far go with them."""
     t = a.tile
-    factor = "1.0f" if a.bias else f"scale * {_LOG2E}"
     hidden = f"j0 + {t.keys} > keys"
     unseen = "col >= keys"
     if a.causal:
@@ -355,7 +354,7 @@ def _softmax(a: Attention) -> list[str]:
         f"if ({hidden}) {{",
         *_in(masked),
         "}",
-        f"const float factor = {factor};",
+        f"const float factor = {_factor(a)};",
         *_each("m", t.tiles, *_each("r", 2, *_row(a))),
     ]
 
@@ -419,55 +418,61 @@ def _sums(a: Attention) -> list[str]:
 
 def _added_up(a: Attention) -> list[str]:
     """The results of all parts together, in the items of the first one."""
-    t, wide = a.tile, a.values // 8
-    held = 4 * wide + 4
-    own = f"((({{}}) * {t.warps} + warp % {t.warps}) * {t.tiles} + m) * {held * _WARP} + lane"
-    place = f"const int at = {own};"
-    written = [
-        place.format("part - 1"),
-        *_each(
-            "r",
-            2,
-            f"sums[at + r * {_WARP}] = most[m][r], sums[at + (2 + r) * {_WARP}] = sum[m][r];",
-        ),
-        *_each("e", wide, *_each("x", 4, f"sums[at + (4 + 4 * e + x) * {_WARP}] = o[m][e][x];")),
-    ]
-    factor = "1.0f" if a.bias else f"scale * {_LOG2E}"
-    added = [
-        place.format("p"),
-        *_each(
-            "r",
-            2,
-            f"const float other = sums[at + r * {_WARP}], next = fmax(most[m][r], other);",
-            f"const float factor = {factor}, from = next == -INFINITY ? 0.0f : next * factor;",
-            "const float own = native_exp2(most[m][r] * factor - from);",
-            "const float theirs = native_exp2(other * factor - from);",
-            f"sum[m][r] = sum[m][r] * own + sums[at + (2 + r) * {_WARP}] * theirs;",
-            "most[m][r] = next;",
-            *_each(
-                "e",
-                wide,
-                *_each(
-                    "x",
-                    2,
-                    "o[m][e][2 * r + x] = o[m][e][2 * r + x] * own",
-                    f"    + sums[at + (4 + 4 * e + 2 * r + x) * {_WARP}] * theirs;",
-                ),
-            ),
-        ),
-    ]
+    t = a.tile
     return [
         "__local float* sums = (__local float*)held;",
         _wait(a),
         "if (part > 0) {",
-        *_in(_each("m", t.tiles, *written)),
+        *_in(_each("m", t.tiles, _place(a, "part - 1"), *_handed_over(a))),
         "}",
         _wait(a),
         "if (part > 0) return;",
         f"for (int p = 0; p < {t.parts - 1}; ++p) {{",
-        *_in(_each("m", t.tiles, *added)),
+        *_in(_each("m", t.tiles, _place(a, "p"), *_taken_over(a))),
         "}",
     ]
+
+
+def _place(a: Attention, part: str) -> str:
+    """Where an item's maxima, sums and results of a part start."""
+    t, held = a.tile, a.values // 2 + 4
+    rows = f"(({part}) * {t.warps} + warp % {t.warps}) * {t.tiles} + m"
+    return f"const int at = ({rows}) * {held * _WARP} + lane;"
+
+
+def _handed_over(a: Attention) -> list[str]:
+    most = f"sums[at + r * {_WARP}] = most[m][r], sums[at + (2 + r) * {_WARP}] = sum[m][r];"
+    result = f"sums[at + (4 + 4 * e + x) * {_WARP}] = o[m][e][x];"
+    return [*_each("r", 2, most), *_each("e", a.values // 8, *_each("x", 4, result))]
+
+
+def _taken_over(a: Attention) -> list[str]:
+    return _each(
+        "r",
+        2,
+        f"const float other = sums[at + r * {_WARP}], next = fmax(most[m][r], other);",
+        f"const float factor = {_factor(a)};",
+        "const float from = next == -INFINITY ? 0.0f : next * factor;",
+        "const float own = native_exp2(most[m][r] * factor - from);",
+        "const float theirs = native_exp2(other * factor - from);",
+        f"sum[m][r] = sum[m][r] * own + sums[at + (2 + r) * {_WARP}] * theirs;",
+        "most[m][r] = next;",
+        *_each(
+            "e",
+            a.values // 8,
+            *_each(
+                "x",
+                2,
+                "o[m][e][2 * r + x] = o[m][e][2 * r + x] * own",
+                f"    + sums[at + (4 + 4 * e + 2 * r + x) * {_WARP}] * theirs;",
+            ),
+        ),
+    )
+
+
+def _factor(a: Attention) -> str:
+    """What scores are multiplied by in exponents of two: those with a bias were already."""
+    return "1.0f" if a.bias else f"scale * {_LOG2E}"
 
 
 def _stored(a: Attention) -> list[str]:
