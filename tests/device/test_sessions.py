@@ -114,7 +114,7 @@ def test_two_sessions_in_turns_have_states_of_their_own(
     with session as opened:
         opened.close()
     with pytest.raises(InputError, match="expected an open session, got one that was closed"):
-        session.run({})
+        session.states()
     _step(*pairs[1], rng)
 
 
