@@ -81,7 +81,9 @@ def attention_to_calls(program: Program) -> Program:
 
     Raises: CodegenError where operands do not lie as the function reads them.
     """
-    found = {id(n): _Rows(n).call() for n in loops(program.body) if ATTENTION in dict(n.notes)}
+    found = {
+        id(n): _AttentionRows(n).call() for n in loops(program.body) if ATTENTION in dict(n.notes)
+    }
     if not found:
         return program
     body = rewrite(program.body, lambda node: found.get(id(node)))
@@ -89,7 +91,7 @@ def attention_to_calls(program: Program) -> Program:
     return replace(with_body(program, body), scratch=kept)
 
 
-class _Rows:
+class _AttentionRows:
     """The loop over rows, and what is in it."""
 
     def __init__(self, loop: For) -> None:

@@ -58,7 +58,7 @@ def attention(program: Program, name: str, sizes: Sequence[int]) -> tuple[Progra
     if len(sizes) != _SIZES or min(sizes) < 1:
         raise ScheduleError(f"attention({name}): expected {_SIZES} positive sizes, got {sizes}")
     found = AttentionStages.of(program, name)
-    nest = _Nest(found, AttentionTile(*sizes))
+    nest = _RowsNest(found, AttentionTile(*sizes))
     stages = (found.out, *found.before, *found.copies)
     roots = [root_nest(program, stage.name)[0] for stage in stages]
     program = replace_root(program, roots[0], nest.whole())
@@ -168,7 +168,7 @@ def _moved(load: Load) -> set[Var]:
     return {v for index in load.indices for v in variables(index)}
 
 
-class _Nest:
+class _RowsNest:
     """The nest of a tile; `scratch` are the buffers of a row, as they come to be used."""
 
     def __init__(self, found: AttentionStages, tile: AttentionTile) -> None:
