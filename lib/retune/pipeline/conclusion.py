@@ -4,7 +4,6 @@ Read `conclusion`: what the bundle's time is and what the device's ceilings allo
 gained, whether searching on is worth its time, and which other options are expected to gain more.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from retune.core.quantities import counted, time_text
@@ -60,16 +59,18 @@ def ceilings(profile: Sequence[KernelTime]) -> str:
     total = sum(step.us for step in profile)
     if not total or any(s.simulated or (s.roofline is None and not s.host) for s in profile):
         return ""
-    above: Counter[str] = Counter()
+    above: dict[str, float] = {}
     for step in profile:
         kind = "host steps" if step.host else step.label.rstrip("0123456789").rstrip("_")
-        above[kind] += step.us * (1.0 - min(step.roofline or 0.0, 1.0))
+        own = step.us * (1.0 - min(step.roofline or 0.0, 1.0))
+        above[kind] = above.get(kind, 0.0) + own
     rest = sum(above.values())
     allowed = f"{1 - rest / total:.2f}x"
     text = f"The device's ceilings, of arithmetic and of copies, allow {allowed} of that time"
     if rest <= (1.0 - _NEAR) * total:
         return f"{text}."
-    most = [f"{kind} ({spent / total:.0%})" for kind, spent in above.most_common(_CAUSES)]
+    causes = sorted(above, key=lambda kind: above[kind], reverse=True)[:_CAUSES]
+    most = [f"{kind} ({above[kind] / total:.0%})" for kind in causes]
     return f"{text}; most of the rest is spent in {', '.join(most)}."
 
 
