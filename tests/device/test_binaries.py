@@ -47,6 +47,13 @@ def test_a_program_is_compiled_once(device: Device, tmp_path: Path):
     assert len(list((tmp_path / "programs").iterdir())) == 2  # options are part of the key
 
 
+def test_a_program_of_a_bundle_is_not_kept_for_other_bundles(device: Device, tmp_path: Path):
+    own = Binaries()
+    twice(device, own)
+    assert twice(device, Binaries(given=own.kept, folder=tmp_path)) == (1, 0, 0)
+    assert twice(device, Binaries(folder=tmp_path)) == (0, 0, 1)
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit"])
 def test_a_damaged_program_is_compiled_again(device: Device, tmp_path: Path, damage: str):
     twice(device, Binaries(folder=tmp_path))

@@ -41,8 +41,9 @@ FILES = Path(onnx.__file__).parent / "backend/test/data"
 KINDS = (
     *("onnx", "onnx", "onnx", "folder", "zip", "parquet", "job"),
     *("nightly", "board", "certs", "revoked", "quarantine", "expression", "device", "arrays"),
+    *("gguf", "lock"),
 )
-"""How often each kind comes: three of fifteen files are networks."""
+"""How often each kind comes: three of seventeen files are networks."""
 
 
 @dataclass(frozen=True)

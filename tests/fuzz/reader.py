@@ -10,6 +10,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,11 +24,15 @@ from retune.core.target import DeviceSpec
 from retune.device.remote.revoked import read_revoked
 from retune.device.remote.security import check_certs
 from retune.device.simulated.board import read_board
+from retune.frontend.gguf.folder import import_gguf
 from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import optimise
 from retune.ir.stored import from_text
 from retune.nightly.config import load_config
+from retune.pipeline.lock import read_lock
+from retune.pipeline.request import check_request
 from retune.records.arrow import to_records
+from retune.records.distilled import merge
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
 from retune.search.extract import extract
@@ -71,6 +76,18 @@ def read_job(path: Path) -> None:
     board().carry_out(path.read_bytes())
 
 
+def read_decoder(path: Path) -> None:
+    """As `retune import-gguf` reads it."""
+    import_gguf(path, path.parent / "decoder")
+
+
+def read_locked(path: Path) -> None:
+    """As `retune build --locked` reads it, up to the device."""
+    lock = read_lock(path)
+    check_request(replace(lock.request, model="zoo:mlp", out="out"))
+    merge(RecordStore(path.parent / "records"), lock.records)
+
+
 READERS: Mapping[str, Callable[[Path], object]] = {
     "onnx": read_model,
     "folder": read_module,
@@ -85,6 +102,8 @@ READERS: Mapping[str, Callable[[Path], object]] = {
     "expression": lambda path: from_text(path.read_bytes(), EXPRESSION.key, str(path)),
     "device": lambda path: from_json(DeviceSpec, path.read_bytes(), where=str(path)),
     "arrays": read_arrays,
+    "gguf": read_decoder,
+    "lock": read_locked,
 }
 
 

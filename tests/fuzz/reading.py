@@ -18,6 +18,7 @@ from tests.fuzz.corpus import Corpus
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 10.0
 """No file takes longer to be read or refused."""
+START_S = 600.0
 
 
 @dataclass
@@ -36,15 +37,15 @@ class Reader:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def read(self, kind: str, path: Path) -> dict[str, str]:
+    def read(self, kind: str, path: Path, deadline_s: float | None = None) -> dict[str, str]:
         """What the process answers; a defect if it does not."""
-        process = self._process or self._start()
+        process, deadline_s = self._process or self._start(), deadline_s or DEADLINE_S
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(f"{kind} {path}\n")
             process.stdin.flush()
-            if not select.select([process.stdout], [], [], DEADLINE_S)[0]:
-                return self._lost(f"no answer in {DEADLINE_S:g} s")
+            if not select.select([process.stdout], [], [], deadline_s)[0]:
+                return self._lost(f"no answer in {deadline_s:g} s")
             line = process.stdout.readline()
         except BrokenPipeError:
             line = ""
@@ -63,7 +64,8 @@ class Reader:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.read("onnx", Path("/nowhere.onnx"))  # the first answer waits for imports
+        # The first answer waits for imports, which a busy machine may take long for.
+        self.read("onnx", Path("/nowhere.onnx"), START_S)
         return process
 
     def _lost(self, why: str) -> dict[str, str]:

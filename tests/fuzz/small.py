@@ -6,6 +6,7 @@ those that it had.
 
 import io
 import json
+import math
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -14,13 +15,19 @@ from pathlib import Path
 
 import numpy as np
 
+from retune.core.keys import CODE_VERSION
+from retune.core.schema import to_json
 from retune.core.target import GENERIC_CPU
 from retune.farm.certs import make_certs
 from retune.ir.stored import to_text
+from retune.pipeline.lock import Lock
+from retune.pipeline.manifest import BestRecord, Selection, SizeSelection
+from retune.pipeline.request import TuneRequest
 from retune.records.origins import keep_spec
 from retune.records.quarantine import FILE, quarantine
 from tests.fuzz.mutations import json_text, mutated_bytes, mutated_json
 from tests.support.dags import conv2d
+from tests.support.gguf_files import PAIRS, tiny_decoder
 from tests.support.store import record
 
 Change = Callable[[bytes, random.Random], bytes]
@@ -66,6 +73,38 @@ LITERALS = (
     *("0", "-1", "1e400", "nan", "inf", "true", '""', '"a\\nb"', "[]", "{}", "[[]]", "1979-05-27"),
     *("9" * 30, '"' + "x" * 3000 + '"', "[" * 3000 + "]" * 3000, '"\\u0000"', '"../../x"', "25:00"),
 )
+METADATA = (
+    *(
+        0,
+        1,
+        3,
+        7,
+        40,
+        255,
+        (1 << 31) - 1,
+        (1 << 32) - 1,
+        True,
+        0.0,
+        -1.0,
+        1e-30,
+        math.inf,
+        math.nan,
+    ),
+    *(
+        "",
+        "x",
+        "llama",
+        "gpt2",
+        "é\n\0",
+        "%s" * 300,
+        ["x"],
+        ["a", "a"],
+        [" ", "a b c"],
+        [-1],
+        [1] * 99,
+    ),
+)
+"""Values of a decoder's metadata."""
 CERTIFIED = "board"
 """The role of the certificate."""
 EXPRESSION = conv2d(1, 9, 7, 4, 8)
@@ -129,6 +168,45 @@ def mutated_pem(data: bytes, rng: random.Random) -> bytes:
     return "\n".join(lines).encode()
 
 
+def mutated_gguf(data: bytes, rng: random.Random) -> bytes:
+    """A decoder with another value of its metadata, or with other bytes, most of them in its head.
+
+    Behind the head are the tensors' values, of which any bytes are sound.
+    """
+    if rng.random() < 0.5:
+        changed = {
+            rng.choice(sorted(PAIRS)): rng.choice(METADATA) for _ in range(rng.choice((1, 2)))
+        }
+        kind, architecture = rng.choice(("Q4_0", "Q8_0", "F16")), rng.choice(("llama", "qwen3"))
+        return tiny_decoder(kind, architecture=architecture, pairs=changed)
+    end = data.index(b"blk.1.ffn_down.weight") + 60
+    return mutated_bytes(data[:end], rng) + data[end:]
+
+
+def _lock() -> bytes:
+    """A lock file as `retune tune` leaves it."""
+    selection = Selection(
+        target="board", best=(BestRecord(task_key="0", record_id="1", time_us=9.0),)
+    )
+    lock = Lock(
+        retune="1",
+        code=CODE_VERSION,
+        name="mlp",
+        model="zoo:mlp",
+        model_key="0",
+        device="board",
+        conditions="0",
+        request=TuneRequest(model="zoo:mlp", out="out", records="records", work="work"),
+        form="queued",
+        chosen=(SizeSelection(values=(), weight=1.0, model_key="0", selection=selection),),
+        records=(record(1),),
+        complete=True,
+        digest="0",
+        files={"module.json": "0"},
+    )
+    return to_json(lock).encode()
+
+
 def small_files(folder: Path, zips: Change) -> dict[str, SmallFile]:
     """A sound file of each kind; `folder` holds them while they are made, `zips` mutates a zip."""
     (home,) = make_certs(folder / "certs", ["board1"], CERTIFIED)
@@ -149,4 +227,6 @@ def small_files(folder: Path, zips: Change) -> dict[str, SmallFile]:
         "expression": SmallFile({"expression.json": expression}, mutated_text_json),
         "device": SmallFile({"device.json": device}, mutated_text_json),
         "arrays": SmallFile({"in.npz": arrays.getvalue()}, zips),
+        "gguf": SmallFile({"tiny.gguf": tiny_decoder()}, mutated_gguf),
+        "lock": SmallFile({"retune.lock": _lock()}, mutated_text_json),
     }

@@ -62,7 +62,7 @@ _KERNELS_LIMIT_BYTES = 256 << 20
 _MODEL_LIMIT_BYTES = 2 << 30
 """Of a host step: no message of protobuf is larger."""
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 1 << 22
 """Of a file that are in memory at once while it is hashed."""
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)

@@ -30,6 +30,8 @@ _LOG = logging.getLogger("retune.farm")
 
 _KEPT_BYTES = 256 << 20
 """Blobs that a board keeps; one that is larger is kept alone."""
+_DIGEST_SHOWN, _MOST_SHOWN = 80, 3
+"""Of what was asked for: characters of a digest, and digests."""
 KINDS = {"measure": "retune.farm.measuring", "bundle": "retune.farm.bundles"}
 """Kind of a job -> module whose `open_handler` makes who carries it out."""
 
@@ -120,7 +122,10 @@ class Service:
         missing = tuple(digest for digest in head.needs if digest not in self._blobs)
         if missing:
             if parts.blobs:
-                raise RefusedError(f"expected the blobs that the job needs, got none of {missing}")
+                named = ", ".join(repr(digest[:_DIGEST_SHOWN]) for digest in missing[:_MOST_SHOWN])
+                raise RefusedError(
+                    f"expected the blobs that the job needs, got none of {len(missing)}: {named}"
+                )
             return pack(Reply(state="missing", board=self.name, needs=missing))
         begun = time.monotonic()
         _LOG.info("job of %s begins: %s", head.kind, job_name(head))
@@ -140,7 +145,7 @@ class Service:
     def _blob(self, digest: str) -> bytes:
         if digest not in self._blobs:
             raise RefusedError(
-                f"expected a job that says which blobs it needs, got {digest[:80]!r}"
+                f"expected a job that says which blobs it needs, got {digest[:_DIGEST_SHOWN]!r}"
             )
         self._blobs.move_to_end(digest)
         return self._blobs[digest]

@@ -20,6 +20,9 @@ from retune.bundle.runtime.placement import (
 from retune.bundle.weights import forget_pages
 from retune.device.opencl.runtime import Device, DeviceMemory
 
+_BLOCK_BYTES = 1 << 22
+"""Of weights that are copied at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Allocations:
@@ -69,10 +72,19 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
     for name, array in plan.weights.items():
         if name in rows:
             images[name] = device.upload(array, rows[name])
+            forget_pages(array)
         else:
-            device.write(bases[WEIGHTS], array, placement.places[name].offset)
-        forget_pages(array)
+            _fill(device, bases[WEIGHTS], placement.places[name].offset, array)
     for each in plan.sizes:  # a size that is fixed has its value from here on
         value = np.array([each.size.least], np.int32)
         device.write(bases[INTERFACE], value, placement.places[each.buffer].offset)
     return Allocations(memory=memory, placement=placement, bases=bases, images=images)
+
+
+def _fill(device: Device, base: DeviceMemory, offset: int, array: np.ndarray) -> None:
+    """The array lies at that offset; of the file behind it, one block is in memory at a time."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    for first in range(0, raw.size, _BLOCK_BYTES):
+        block = raw[first : first + _BLOCK_BYTES]
+        device.write(base, block, offset + first)
+        forget_pages(block)

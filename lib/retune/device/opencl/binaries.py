@@ -75,9 +75,10 @@ class Binaries:
         self._note(f"the driver refused the compiled program of the {origin}: {reason}")
 
     def keep(self, key: str, binary: bytes) -> None:
-        """The program is kept, in the cache too; one that cannot be written is left as it is."""
+        """The program is kept, and in the cache if it was compiled here: another bundle would run
+        what comes from there. One that cannot be written is left as it is."""
         self.kept[key] = binary
-        if self.folder is None or self._used.get(key) == "cache":
+        if self.folder is None or self._used.get(key) in ("bundle", "cache"):
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device.opencl import host, pocl, vendors
+from retune.device.opencl.remembered import remembered
 
 _ERRORS_OF_THE_LOADER = (-1, -1001)
 """CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
@@ -56,9 +57,14 @@ def find_device(name: str) -> tuple[DeviceSpec, Any]:
 @functools.cache
 def _probed(spec: DeviceSpec) -> DeviceSpec:
     """The spec with the instructions that were found to work there."""
-    from retune.device.opencl import probing  # which generates kernels, with all that takes
 
-    return replace(spec, instructions=probing.offered(spec))
+    def offered() -> tuple[str, ...]:
+        from retune.device.opencl import probing  # which generates kernels, with all that takes
+
+        return probing.offered(spec)
+
+    names = remembered("offered", offered, spec.fingerprint, spec.host)
+    return replace(spec, instructions=names)
 
 
 def find_bare(name: str) -> tuple[DeviceSpec, Any]:

@@ -12,6 +12,7 @@ import sys
 
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
+from retune.device.opencl.remembered import remembered
 
 _ARCH_PRCTL = 158
 _ARCH_REQ_XCOMP_PERM = 0x1023
@@ -35,10 +36,14 @@ def ask_for_matrix_registers() -> bool:
 
 def asking_implementations() -> frozenset[str]:
     """The full names of the implementations of intrinsics that need the permission."""
+    return frozenset(remembered("asking", _asking))
+
+
+def _asking() -> list[str]:
     from retune.intrinsics import intrinsics
 
     every = ((entry, one) for entry in intrinsics() for one in entry.implementations)
-    return frozenset(entry.full_name(one) for entry, one in every if one.permission)
+    return sorted(entry.full_name(one) for entry, one in every if one.permission)
 
 
 def require_registers(spec: DeviceSpec) -> None:

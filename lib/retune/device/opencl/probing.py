@@ -31,9 +31,8 @@ from retune.codegen.source import Run
 from retune.codegen.target import CPU, ONE_BASE
 from retune.core.dtypes import BFLOAT16
 from retune.core.keys import content_key
-from retune.core.locking import own_file
-from retune.core.replacing import replacing
 from retune.core.target import COPY_AHEAD, DeviceSpec, converting
+from retune.device.opencl.remembered import kept
 from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
 from retune.ir.expr import Expr, Load, Var, const, redirect
 from retune.ir.stmt import from_dag
@@ -118,18 +117,8 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     names = [*(name for name, _, _ in implementations()), ONE_BASE]
     # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
     names += [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD]
-    path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = None
-    if not isinstance(known, list):
-        known = _probe(spec.name, names)
-        try:
-            with replacing(path) as stream:
-                stream.write(json.dumps(known).encode())
-        except OSError as error:
-            _LOG.debug("%s cannot be kept: %s", path, error)
+    identity = spec.fingerprint, spec.host, _texts()
+    known = kept("instructions", lambda: _probe(spec.name, names), *identity)
     return tuple(name for name in names if name in known)
 
 

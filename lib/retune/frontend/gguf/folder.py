@@ -11,7 +11,7 @@ from typing import Any
 
 from retune.core.files import check_replaces
 from retune.core.replacing import whole_folder
-from retune.frontend.gguf.decoder import Decoder
+from retune.frontend.gguf.decoder import DecoderConfig
 from retune.frontend.gguf.reader import GgufFile, open_gguf
 from retune.frontend.gguf.tokenizer import tokenizer_of
 from retune.frontend.gguf.writer import Writer
@@ -56,7 +56,7 @@ def import_gguf(
     """
     check_replaces(out, "an imported decoder", _is_imported)
     file = open_gguf(path)
-    decoder = Decoder.of(file, context)
+    decoder = DecoderConfig.of(file, context)
     words = tokenizer_of(file) if tokenizer else None
     with whole_folder(out) as folder:
         with (folder / WEIGHTS).open("wb") as stream:
@@ -85,7 +85,7 @@ def _is_imported(folder: Path) -> bool:
     return {entry.name for entry in folder.iterdir()} <= {MODEL, WEIGHTS, TOKENIZER, CONFIG}
 
 
-def _config(decoder: Decoder) -> dict[str, Any]:
+def _config(decoder: DecoderConfig) -> dict[str, Any]:
     """genai_config.json, as onnxruntime-genai documents it."""
     file: GgufFile = decoder.file
     caches = {
