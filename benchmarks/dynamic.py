@@ -89,7 +89,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 @dataclass(slots=True, kw_only=True)
-class Compared:
+class RangeBundle:
     """A model's bundle for ranges, and what comparing it has found."""
 
     request: TuneRequest
@@ -176,7 +176,7 @@ def networks(words: Sequence[str]) -> list[tuple[str, list[str]]]:
     return found
 
 
-def opened(model: str, shapes: Sequence[str], options: Namespace, device: Device) -> Compared:
+def opened(model: str, shapes: Sequence[str], options: Namespace, device: Device) -> RangeBundle:
     """The model's bundle for these shapes, loaded; a line says its sizes and programs."""
     request = TuneRequest(
         model=model,
@@ -190,7 +190,7 @@ def opened(model: str, shapes: Sequence[str], options: Namespace, device: Device
     module, load_s = loaded(bundle, device)
     ranges = ", ".join(map(str, sizes(request)))
     print(f"{model}: {ranges}; programs: {'; '.join(programs)}", flush=True)
-    return Compared(request=request, device=device, bundle=bundle, module=module, load_s=load_s)
+    return RangeBundle(request=request, device=device, bundle=bundle, module=module, load_s=load_s)
 
 
 def main() -> None:
