@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
-from retune.core.dims import is_fixed
+from retune.core.dims import apart, is_fixed, note
 from retune.core.dtypes import UNKNOWN, DType
 from retune.core.errors import InputError
 from retune.core.keys import file_key
@@ -168,8 +168,13 @@ class _Importing:
         labels = _labels(with_numbers(read_onnx(path)))
 
         def made(counts: bool) -> Network:
-            counted = counting if counts else None
-            return self._extracted(path, counted or stated, counts=counted is not None)
+            with apart() as assumed:
+                network = self._extracted(path, stated, counts=counts and counting is not None)
+            has_counts = any(size.counted for size in network.graph.sizes)
+            if has_counts and counting is not None and counting is not stated:
+                return self._extracted(path, counting, counts=True)
+            note(assumed.conditions)
+            return network
 
         network = counted_network(made)
         flops = sum(task.flops * task.weight for task in network.tasks.values())
