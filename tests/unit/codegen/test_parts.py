@@ -1,5 +1,8 @@
 """Parts of the printer: words, names, shared values, registers, slices."""
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 import pytest
 
@@ -8,7 +11,7 @@ from retune.codegen.opencl import renderer as opencl
 from retune.codegen.passes.sharing import shared_values
 from retune.codegen.registers import register_lanes
 from retune.core.dtypes import BOOL, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, UINT64
-from retune.ir.expr import Var, const, select
+from retune.ir.expr import Var, select
 from retune.ir.flat import FlatIndices, elements, flat_index
 from retune.ir.functions import call
 from retune.ir.stmt import For, blocks, from_dag
@@ -99,7 +102,7 @@ def test_a_program_of_many_views_has_a_name_that_files_may_have():
     """PoCL names files after kernels."""
     wide = row_major((3, 2)).columns(100, 600)
     many = [placeholder(f"x{number}", (3, 2)) for number in range(32)]
-    total = compute("y", (3, 2), lambda i, j: sum((x[i, j] for x in many), const(0.0)), many)
+    total = compute("y", (3, 2), lambda i, j: reduce(add, (x[i, j] for x in many)), many)
     program = from_dag(Dag((total,)))
     names = {
         view(program, {x.name: wide for x in many[:count]}).name.removeprefix(program.name)
