@@ -1,9 +1,18 @@
 """A made-up run, for tests of the report and for looking at its page."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from retune.core.results import KernelTime, Latency, TaskEntry, TaskResult, VerifyResult
-from retune.report.data import ReportCurve, ReportData
+from retune.report.data import (
+    LayerDetail,
+    LayerGroup,
+    LayerKernel,
+    ReportCurve,
+    ReportData,
+    TriedStrategy,
+)
 
 
 def sample(tasks: int = 12, seed: int = 0) -> ReportData:
@@ -73,3 +82,20 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
             ("weights", "4.7 MiB"),
         ),
     )
+
+
+def detailed(data: ReportData, factor: float = 1.0) -> ReportData:
+    """The report with details of its layers; times in the bundle are `factor` of the records'."""
+    details = tuple(
+        LayerDetail(
+            task_key=task.entry.key,
+            groups=(LayerGroup(name=task.entry.name, nodes=("Conv <first>", "Relu second")),),
+            chosen=(("compiled from", "record 17"), ("strategy", "cpu.tiles")),
+            schedule="s.split(...)",
+            kernels=(LayerKernel(name="k", launch="8 x 1", text="if (a < b) x += y;"),),
+            tried=(TriedStrategy(strategy="cpu.tiles", measured=9, failed=2, best_us=3.0),),
+            measured_us=factor * task.best_us if task.best_us else None,
+        )
+        for task in data.tasks
+    )
+    return replace(data, details=details)

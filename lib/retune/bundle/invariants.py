@@ -143,12 +143,14 @@ def _extents(plan: NetworkPlan) -> Iterator[tuple[str, Iterable[int]]]:
         yield f"alias {alias.value} of {alias.of}", numbers
     for name, elements in plan.values.items():
         yield f"values of {name}", elements
+    for name, extent in plan.indices.items():
+        yield f"indices {name}", [extent]
     for variant in plan.variants:
         yield f"variant {variant}", [condition.dim for condition in variant.conditions]
 
 
 def check_values(plan: NetworkPlan) -> None:
-    """Inputs whose elements are stated are integers, as many as are stated."""
+    """Inputs whose elements are stated, or are indices, are integers, as many as are stated."""
     for name, elements in plan.values.items():
         where = f"values of {name}"
         if name not in plan.inputs:
@@ -157,6 +159,9 @@ def check_values(plan: NetworkPlan) -> None:
         if DType(entry.dtype).is_float or not always_equal(entry.elements, len(elements)):
             got = f"{entry.elements} of {entry.dtype}"
             raise broken_plan(plan, where, f"{len(elements)} integers", got)
+    for name in plan.indices:
+        if name not in plan.inputs or DType(plan.buffer(name).dtype).is_float:
+            raise broken_plan(plan, f"indices {name}", "an input of integers", "another value")
 
 
 def check_variants(plan: NetworkPlan) -> None:

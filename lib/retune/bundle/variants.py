@@ -67,7 +67,13 @@ def with_sizes_of(plan: NetworkPlan, other: NetworkPlan, values: SizeValues) -> 
         if b.role != "size"
     )
     sizes = (b for b in other.buffers if b.role == "size")
-    return replace(plan, buffers=(*own, *sizes), sizes=other.sizes, values=other.values)
+    return replace(
+        plan,
+        buffers=(*own, *sizes),
+        sizes=other.sizes,
+        values=other.values,
+        indices=other.indices,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

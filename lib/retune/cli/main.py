@@ -36,6 +36,7 @@ from retune.cli.commands import (
     plan,
     prune,
     quantize,
+    report,
     resume,
     rollback,
     run,
@@ -105,6 +106,7 @@ _COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None] | typer.Typer]]]
         ("prune", prune.prune),
     ),
     "Look inside": (
+        ("report", report.report),
         ("records", analysis.app),
         ("model", model.app),
         ("tasks", tasks.tasks),

@@ -25,7 +25,7 @@ class TaskEntry:
     @property
     def operators(self) -> str:
         """Operator and epilogue, such as `conv2d + bias + relu`."""
-        return " + ".join((self.op, *self.epilogue))
+        return " + ".join((self.op, *(stage.removeprefix("T_") for stage in self.epilogue)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,10 +40,13 @@ from retune.pipeline.delivery import latency_of
 from retune.pipeline.lock import lock_of, write_lock
 from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.report_data import report_data
+from retune.pipeline.report_details import layer_details
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import deviation_text
 from retune.pipeline.validation import compare_bundles, verified
+from retune.report.data import ReportData
+from retune.report.stored import read_report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,4 +284,13 @@ def _report(request: TuneRequest, run: FinishedRun, why: str) -> bytes:
     from retune.report.html import render
 
     data = report_data(request, run, created=datetime.now(UTC), published=why)
-    return render(data).encode()
+    data = replace(data, details=layer_details(request, run))
+    return render(data, _published_report(Path(request.out))).encode()
+
+
+def _published_report(out: Path) -> ReportData | None:
+    """What is published; None where nothing is, or its report is of an earlier retune."""
+    try:
+        return read_report(out / REPORT)
+    except RetuneError:
+        return None

@@ -11,6 +11,7 @@ from retune.core.quantities import counted, flop_text, numbered, time_text
 from retune.core.results import KernelTime, TaskResult
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
+from retune.pipeline.report_details import run_trials, trial_notes
 from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
@@ -26,8 +27,6 @@ from retune.pipeline.summary import (
     task_results,
     validated,
 )
-from retune.records.schema import BESIDE_SEARCH
-from retune.records.store import RecordStore
 from retune.report.data import ReportCurve, ReportData
 from retune.report.vta import queue_chart
 from retune.targets.vta.step import TITLE, OffloadedStep
@@ -39,18 +38,14 @@ def report_data(
 ) -> ReportData:
     """The report of a finished run and of why it is `published`; curves are read from the store."""
     results = task_results(run)
-    times = measured_times(Path(request.records), run.searched.run_id)
+    curves = _curves(request, run, results)
     return ReportData(
         simulated=is_simulated(request.device),
         network=request.model if is_built_in(request.model) else request.name,
         target=model_of(run.searched.target),
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
-        tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
-        curves=tuple(
-            ReportCurve(task=result.entry.name, times_us=times[result.entry.key])
-            for result in results
-            if result.entry.key in times
-        ),
+        tasks=tuple(_task(result, curves.get(result.entry.key)) for result in results),
+        curves=tuple(curves.values()),
         failures=run.searched.statuses,
         latency=run.bench.rows,
         profile=_profile(run.bench.profile),
@@ -62,7 +57,28 @@ def report_data(
         precision=precision_text(run.precision) if run.precision else "",
         types=run.precision.layers if run.precision else (),
         layouts=report_layouts(request, run),
+        network_times=bool(run.constraints.iterations),
     )
+
+
+def _curves(
+    request: TuneRequest, run: FinishedRun, results: Sequence[TaskResult]
+) -> dict[str, ReportCurve]:
+    """Task key -> its trials in this run, in the order of the results."""
+    if not Path(request.records).is_dir():
+        return {}
+    trials: dict[str, list[tuple[float | None, str]]] = {}
+    for key, us, note in trial_notes(run_trials(Path(request.records), run.searched.run_id)):
+        trials.setdefault(key, []).append((us, note))
+    return {
+        entry.key: ReportCurve(
+            task=entry.name,
+            times_us=tuple(us for us, _ in trials[entry.key]),
+            notes=tuple(note for _, note in trials[entry.key]),
+        )
+        for entry in (result.entry for result in results)
+        if entry.key in trials
+    }
 
 
 def _profile(rows: Sequence[KernelTime]) -> tuple[KernelTime, ...]:
@@ -83,25 +99,9 @@ def _queues(run: FinishedRun) -> tuple[str, str] | None:
     return longest.label, queue_chart(simulate(step.module))
 
 
-def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...]]:
-    """Task key -> times of the run's measurements in their order; None for one that failed."""
-    if not root.is_dir():
-        return {}
-    columns = ["task_key", "timestamp", "status", "median_us", "phase"]
-    rows = RecordStore(root).scan({"run_id": run_id}, columns)
-    searched = ~rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
-    rows = rows.loc[searched].sort_values(by="timestamp", kind="stable")
-    keys, statuses = rows["task_key"].tolist(), rows["status"].tolist()
-    times: dict[str, list[float | None]] = {}
-    for key, status, median in zip(keys, statuses, rows["median_us"].tolist(), strict=True):
-        if status != "skipped":
-            times.setdefault(key, []).append(float(median) if status == "ok" else None)
-    return {key: tuple(values) for key, values in times.items()}
-
-
-def _task(result: TaskResult, times: Sequence[float | None]) -> TaskResult:
+def _task(result: TaskResult, curve: ReportCurve | None) -> TaskResult:
     """A run measures the default schedule of each task first."""
-    return replace(result, default_us=result.default_us or (times[0] if times else None))
+    return replace(result, default_us=result.default_us or (curve and curve.times_us[0]))
 
 
 def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:

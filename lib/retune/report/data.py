@@ -20,6 +20,58 @@ class ReportCurve:
     task: str
     times_us: tuple[float | None, ...]
     """None: the candidate failed."""
+    notes: tuple[str, ...] = ()
+    """What each candidate was, or why it failed; empty in reports of earlier versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedStrategy:
+    """What the search measured of one strategy for one task."""
+
+    strategy: str
+    measured: int
+    failed: int
+    best_us: float | None
+    """Alone, as the search measures; None: every candidate failed."""
+    reason: str = ""
+    """The most frequent reason of failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Nodes of the network that run together."""
+
+    name: str
+    nodes: tuple[str, ...]
+    """Operator and name of each, as in the ONNX file where the import kept it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKernel:
+    """A kernel of the bundle."""
+
+    name: str
+    launch: str
+    """Its range, and how often the network launches it."""
+    text: str
+    """OpenCL C."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerDetail:
+    """What became of one task: its nodes, schedule and kernels, and what was tried."""
+
+    task_key: str
+    groups: tuple[LayerGroup, ...]
+    chosen: tuple[tuple[str, str], ...]
+    """Name -> value: the record that it was compiled from, and its conditions."""
+    schedule: str
+    """Steps of the schedule's trace; empty for a default schedule that was not measured."""
+    kernels: tuple[LayerKernel, ...]
+    tried: tuple[TriedStrategy, ...]
+    """The fastest first."""
+    measured_us: float | None = None
+    """One run of it in the bundle, each launch timed by the device; None: not timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +142,7 @@ class ReportData:
     """Of its layers, in the network's order."""
     layouts: ReportLayouts | None = None
     """The plan of layouts; None where none was made."""
+    details: tuple[LayerDetail, ...] = ()
+    """Of the tasks; empty in tests and where nothing was compiled."""
+    network_times: bool = False
+    """Whether best times are of an in-network comparison, and not of kernels alone."""

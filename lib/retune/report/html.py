@@ -4,10 +4,12 @@ Read `render`. It is a pure function of ReportData; the page's text lies in `rep
 """
 
 from retune.core.results import KernelTime, Latency, TaskResult
-from retune.report.data import LayoutStep, ReportData
+from retune.report.comparison import compared
+from retune.report.data import LayerDetail, LayoutStep, ReportData
 from retune.report.layout_picture import layout_chart
 from retune.report.page import page, time_text
-from retune.report.svg import Bar, bar_chart, curve_chart
+from retune.report.stored import packed
+from retune.report.svg import Bar, Point, bar_chart, curve_chart, scatter_chart
 
 CURVES = 24
 """Curves shown: those of the costliest tasks."""
@@ -15,24 +17,23 @@ UNEXPECTED = 0.1
 """Of a kernel's expected time: what it may be off by."""
 KERNELS = 20
 """Kernels shown in the profile: the slowest."""
+NO_DETAIL = LayerDetail(task_key="", groups=(), chosen=(), schedule="", kernels=(), tried=())
 
 
-def render(data: ReportData) -> str:
-    """The whole report as HTML text."""
-    curves = [
-        {
-            "task": curve.task,
-            "svg": curve_chart(curve.times_us),
-        }
-        for curve in data.curves[:CURVES]
-    ]
+def render(data: ReportData, other: ReportData | None = None) -> str:
+    """The whole report as HTML text, beside another one if that is given."""
     return page(
         "report.html.j2",
         data=data,
+        packed=packed(data),
+        comparison=compared(data, other) if other else None,
         headline=_headline(data),
-        tasks=[_task_row(task, _total_us(data)) for task in data.tasks],
-        curves=curves,
+        tasks=[_task_row(task, number, data) for number, task in enumerate(data.tasks, 1)],
+        timed="in the network" if data.network_times else "alone",
+        curves=_curves(data),
         hidden_curves=max(0, len(data.curves) - CURVES),
+        roofline=_roofline(data),
+        predicted=_predicted(data),
         latency=bar_chart([_latency_bar(row, data) for row in data.latency], "latency"),
         failures=bar_chart(_failure_bars(data), "outcomes of measurements"),
         profile=bar_chart(_profile_bars(data), "time by kernel"),
@@ -41,6 +42,68 @@ def render(data: ReportData) -> str:
         hidden_kernels=max(0, len(data.profile) - KERNELS),
         on_host=any(kernel.host and not kernel.simulated for kernel in data.profile),
     )
+
+
+def _curves(data: ReportData) -> dict[str, str]:
+    """Task -> the curve of its search, of the costliest tasks."""
+    return {
+        curve.task: curve_chart(curve.times_us, notes=curve.notes) for curve in data.curves[:CURVES]
+    }
+
+
+def _links(data: ReportData) -> dict[str, str]:
+    """Name of a group of the network -> where the page shows its layer."""
+    numbers = {task.entry.key: n for n, task in enumerate(data.tasks, 1)}
+    return {
+        group.name: f"#layer-{numbers[detail.task_key]}"
+        for detail in data.details
+        for group in detail.groups
+        if detail.task_key in numbers
+    }
+
+
+def _roofline(data: ReportData) -> str:
+    """Each launch by its arithmetic for each byte, and what the device's ceilings allow it."""
+    links = _links(data)
+    points = [
+        Point(
+            x=kernel.flops / kernel.bytes,
+            y=kernel.flops / kernel.us / 1e3,
+            limit=kernel.flops / (kernel.us * kernel.roofline) / 1e3 if kernel.roofline else None,
+            title=f"{kernel.label}: {_profile_text(kernel, _spent(data))}",
+            link=next(
+                (links[name] for name in _unnumbered(kernel.label) if name in links), "#tasks"
+            ),
+        )
+        for kernel in data.profile
+        if kernel.flops and kernel.bytes and kernel.us and not kernel.host
+    ]
+    axes = "operations for each byte of least traffic", "GFLOP/s; dash: the ceiling"
+    return scatter_chart(points, "roofline of the bundle's launches", axes)
+
+
+def _unnumbered(label: str) -> tuple[str, str]:
+    """A launch's label, and without the number that tells it from others of its group."""
+    return label, label.partition(" (")[0]
+
+
+def _predicted(data: ReportData) -> str:
+    """Each task by the time of its record, and by the time that it takes in the bundle."""
+    numbers = {task.entry.key: (n, task) for n, task in enumerate(data.tasks, 1)}
+    points: list[Point] = []
+    for detail in data.details:
+        number, task = numbers.get(detail.task_key, (0, None))
+        if task is None or not task.best_us or not detail.measured_us:
+            continue
+        ratio = detail.measured_us / task.best_us
+        title = (
+            f"{task.entry.name}: {time_text(task.best_us)} by its record, "
+            f"{time_text(detail.measured_us)} in the bundle ({ratio:.2f} ×)"
+        )
+        link = f"#layer-{number}"
+        points.append(Point(x=task.best_us, y=detail.measured_us, title=title, link=link))
+    axes = "µs by the record", "µs in the bundle"
+    return scatter_chart(points, "predicted and measured time", axes, diagonal=True)
 
 
 def _unexpected(data: ReportData) -> list[LayoutStep]:
@@ -68,11 +131,13 @@ def _total_us(data: ReportData) -> float:
     return sum((task.best_us or 0.0) * task.entry.weight for task in data.tasks) or 1.0
 
 
-def _task_row(task: TaskResult, total_us: float) -> dict[str, object]:
+def _task_row(task: TaskResult, number: int, data: ReportData) -> dict[str, object]:
     best = task.best_us
     return {
+        "number": number,
         "task": task,
-        "share": 100.0 * best * task.entry.weight / total_us if best else None,
+        "detail": next((d for d in data.details if d.task_key == task.entry.key), NO_DETAIL),
+        "share": 100.0 * best * task.entry.weight / _total_us(data) if best else None,
         "gain": task.default_us / best if best and task.default_us else None,
     }
 
@@ -107,7 +172,7 @@ def _failure_bars(data: ReportData) -> list[Bar]:
 
 
 def _profile_bars(data: ReportData) -> list[Bar]:
-    total = sum(kernel.us for kernel in data.profile) or 1.0
+    total = _spent(data)
     slowest = sorted(data.profile, key=lambda kernel: kernel.us, reverse=True)[:KERNELS]
     return [
         Bar(
@@ -119,6 +184,10 @@ def _profile_bars(data: ReportData) -> list[Bar]:
         for kernel in slowest
         if kernel.us > 0
     ]
+
+
+def _spent(data: ReportData) -> float:
+    return sum(kernel.us for kernel in data.profile) or 1.0
 
 
 def _profile_text(kernel: KernelTime, total: float) -> str:

@@ -1,7 +1,9 @@
-"""Charts as inline SVG text: best-so-far curves, lines over nights, and horizontal bars.
+"""Charts as inline SVG text: best-so-far curves, lines over nights, horizontal bars, points.
 
-Read `curve_chart`, `line_chart`, `sparkline` and `bar_chart`. Colours come from the page's style
-sheet by class name, so the charts follow its light and dark appearance. Pure functions of numbers.
+Read `curve_chart`, `line_chart`, `sparkline`, `bar_chart` and `scatter_chart`. Colours come from
+the page's style sheet by class name, so the charts follow its light and dark appearance. Pure
+functions of numbers. They are SVG and not a chart library's, since a report is kept with each
+version: a library adds a megabyte to each, and shows nothing in print or without its script.
 """
 
 import math
@@ -17,6 +19,10 @@ SPARK_WIDTH, SPARK_HEIGHT = 140.0, 26.0
 _LEAST_FACTOR = 1.15
 """What the axis of a line spans at least: noise of a per cent is to look like noise."""
 _LINES = "times over the nights, as factors"
+
+SCATTER_HEIGHT = 260.0
+MOST_POINTS = 240
+"""Points of a curve that are drawn; of more, those that are not the best so far are thinned out."""
 
 BAR_WIDTH = 720.0
 BAR_HEIGHT = 26.0
@@ -60,10 +66,13 @@ def best_so_far(times: Sequence[float | None]) -> list[float | None]:
     return result
 
 
-def curve_chart(times: Sequence[float | None], unit: str = "measurement") -> str:
+def curve_chart(
+    times: Sequence[float | None], unit: str = "measurement", notes: Sequence[str] = ()
+) -> str:
     """Each measurement as a point, the best so far as a line to the right edge; time logarithmic.
 
-    Failed measurements are ticks on the lower edge. `unit` is what the axis counts.
+    Failed measurements are ticks on the lower edge. `unit` is what the axis counts; `notes` say
+    what each measurement is.
     """
     right = [time for time in times if time is not None]
     if not right:
@@ -79,11 +88,16 @@ def curve_chart(times: Sequence[float | None], unit: str = "measurement") -> str
 
     parts = [_grid(y(tick), _number(tick)) for tick in _ticks(low, high)]
     floor = HEIGHT - BOTTOM
-    for index, time in enumerate(times):
+    for index in _drawn(times):
+        time, title = times[index], ""
+        if notes:
+            taken = "failed" if time is None else _number(time)
+            title = f"<title>{index + 1}: {taken}, {escape(notes[index])}</title>"
         if time is None:
-            parts.append(f'<path class="failed" d="M{x(index):.1f} {floor + 2:.1f}v5"/>')
+            shape = f'path class="failed" d="M{x(index):.1f} {floor + 2:.1f}v5"'
         else:
-            parts.append(f'<circle class="point" cx="{x(index):.1f}" cy="{y(time):.1f}" r="2"/>')
+            shape = f'circle class="point" cx="{x(index):.1f}" cy="{y(time):.1f}" r="2"'
+        parts.append(f"<{shape}>{title}</{shape.split()[0]}>" if title else f"<{shape}/>")
     steps = _steps(best_so_far(times), x, y)
     parts.append(f'<path class="best" d="{steps}H{WIDTH - RIGHT}"/>')
     parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
@@ -92,6 +106,17 @@ def curve_chart(times: Sequence[float | None], unit: str = "measurement") -> str
         f"{len(times)} {unit if len(times) == 1 else f'{unit}s'}</text>"
     )
     return _frame("\n".join(parts))
+
+
+def _drawn(times: Sequence[float | None]) -> list[int]:
+    """Numbers of the measurements that are drawn: all that were the best so far, and some."""
+    best = best_so_far(times)
+    every = max(1, math.ceil(len(times) / MOST_POINTS))
+    return [
+        index
+        for index, time in enumerate(times)
+        if index % every == 0 or (time is not None and time == best[index] != best[index - 1])
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +211,74 @@ def _mark(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of a scatter chart; both coordinates are above 0."""
+
+    x: float
+    y: float
+    title: str
+    link: str
+    """Where a click leads, such as `#layer-3`."""
+    limit: float | None = None
+    """What `y` could be at most: a dash above the point, with a line to it."""
+    style: str = "ours"
+
+
+def scatter_chart(
+    points: Sequence[Point], label: str, axes: tuple[str, str], *, diagonal: bool = False
+) -> str:
+    """Points on logarithmic axes, whose names are `axes`; `diagonal` marks where both are equal."""
+    if not points:
+        return ""
+    tops = [point.limit or point.y for point in points]
+    x_low, x_high = _decade_range(min(p.x for p in points), max(p.x for p in points))
+    y_low, y_high = _decade_range(min(p.y for p in points), max([*tops, *(p.y for p in points)]))
+    if diagonal:
+        x_low = y_low = min(x_low, y_low)
+        x_high = y_high = max(x_high, y_high)
+    width, floor = BAR_WIDTH / 2, SCATTER_HEIGHT - 34
+
+    def x(value: float) -> float:
+        return LEFT + (width - LEFT - RIGHT) * math.log(value / x_low) / math.log(x_high / x_low)
+
+    def y(value: float) -> float:
+        return floor - (floor - 22) * math.log(value / y_low) / math.log(y_high / y_low)
+
+    parts = [_grid(y(tick), f"{tick:,.3g}", width) for tick in _ticks(y_low, y_high)]
+    parts += [
+        f'<text class="axis" text-anchor="middle" x="{x(tick):.1f}" y="{floor + 14:.1f}">'
+        f"{tick:,.3g}</text>"
+        for tick in _ticks(x_low, x_high)
+    ]
+    if diagonal:
+        ends = f"M{x(x_low):.1f} {y(y_low):.1f}L{x(x_high):.1f} {y(y_high):.1f}"
+        parts.append(f'<path class="grid" d="{ends}"/>')
+    parts += [_scattered(point, x(point.x), y, point.limit) for point in points]
+    parts.append(f'<text class="axis" x="4" y="11">{escape(axes[1])}</text>')
+    parts.append(
+        f'<text class="axis" text-anchor="end" x="{width - RIGHT}" y="{floor + 29:.1f}">'
+        f"{escape(axes[0])}</text>"
+    )
+    return (
+        f'<svg class="scatter" role="img" aria-label="{escape(label)}" '
+        f'viewBox="0 0 {width:.0f} {SCATTER_HEIGHT:.0f}">\n{"".join(parts)}\n</svg>'
+    )
+
+
+def _scattered(point: Point, x: float, y: Callable[[float], float], limit: float | None) -> str:
+    roof = ""
+    if limit is not None:
+        roof = (
+            f'<path class="limit" d="M{x:.1f} {y(point.y):.1f}V{y(limit):.1f}'
+            f'M{x - 4:.1f} {y(limit):.1f}h8"/>'
+        )
+    return (
+        f'<a href="{escape(point.link)}">{roof}<circle class="mark {point.style}" cx="{x:.1f}" '
+        f'cy="{y(point.y):.1f}" r="4.5"><title>{escape(point.title)}</title></circle></a>\n'
+    )
+
+
 def bar_chart(bars: Sequence[Bar], title: str) -> str:
     """Horizontal bars from zero, one below the other, each with its text behind it.
 
@@ -233,9 +326,9 @@ def _frame(body: str, label: str = "measured times and the best so far") -> str:
     )
 
 
-def _grid(y: float, text: str) -> str:
+def _grid(y: float, text: str, width: float = WIDTH) -> str:
     return (
-        f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
+        f'<path class="grid" d="M{LEFT} {y:.1f}H{width - RIGHT}"/>'
         f'<text class="axis" text-anchor="end" x="{LEFT - 5}" y="{y + 3.5:.1f}">{text}</text>'
     )
 

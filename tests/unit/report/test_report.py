@@ -12,7 +12,7 @@ import pytest
 from retune.core.results import KernelTime
 from retune.report.html import render
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
-from tests.support.sample import sample
+from tests.support.sample import detailed, sample
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "path", "rect", "circle"}
 
@@ -43,7 +43,7 @@ def test_page_is_well_formed():
 
 def test_page_needs_nothing_from_outside():
     page = render(sample())
-    assert not re.search(r"https?://|<script[^>]|<link|<img|@import|url\(|src=", page)
+    assert not re.search(r"https?://|<link|<img|@import|url\(|src=", page)
 
 
 def test_page_shows_every_task_and_number():
@@ -92,10 +92,10 @@ def test_host_steps_are_marked():
 
 def test_times_that_were_counted_are_not_called_measured():
     data = sample(tasks=1)
-    assert "all contestants were measured in turns" in render(data)
+    assert "all were measured interleaved" in render(data)
     page = render(replace(data, simulated=True))
     assert "those of the simulated device are counted" in page
-    assert "measured in turns" not in page
+    assert "measured interleaved" not in page
 
 
 def test_failed_verification_is_said():
@@ -147,9 +147,15 @@ def test_bars(golden: object):
     assert bar_chart(bars, "title") == golden
 
 
+ERRORS = """<script>
+const errors = [];
+window.addEventListener("error", (event) => errors.push(event.message));
+</script>"""
+"""Before the page's own script."""
+
 CLICKS = """<script>
 const told = [];
-const table = document.querySelectorAll(".scroll > table")[0];
+const table = document.querySelector("#tasks ~ .scroll > table");
 const heads = [...table.tHead.rows[0].cells];
 const gflops = heads.findIndex((head) => head.textContent.startsWith("GFLOP"));
 const column = () => [...table.tBodies[0].rows].map((row) => row.cells[gflops].textContent.trim());
@@ -157,11 +163,22 @@ heads[gflops].click();
 told.push(column().join(" "));
 heads[gflops].click();
 told.push(column().join(" "));
-const field = document.querySelector("input[type=search]");
+const field = document.querySelector("#tasks ~ input[type=search]");
 field.value = table.tBodies[0].rows[0].cells[0].textContent;
 field.dispatchEvent(new Event("input"));
 told.push([...table.tBodies[0].rows].filter((row) => !row.hidden).length);
+document.querySelectorAll("th, summary, button, a").forEach((each) =>
+  each.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true })));
+document.querySelectorAll("svg circle").forEach((each) =>
+  each.dispatchEvent(new PointerEvent("pointermove", { bubbles: true })));
+document.querySelectorAll("input[type=search]").forEach((each) => {
+  each.value = "no such text";
+  each.dispatchEvent(new Event("input"));
+});
+told.push([...document.querySelectorAll(".layers > details")].filter((row) => !row.hidden).length);
+told.push(document.querySelector(".tip").textContent.length > 0);
 told.push(document.documentElement.scrollWidth <= window.innerWidth);
+told.push(errors.join("; ") || "none");
 document.body.setAttribute("data-told", told.join("|"));
 </script>"""
 
@@ -170,9 +187,11 @@ document.body.setAttribute("data-told", told.join("|"));
 @pytest.mark.process
 @pytest.mark.skipif(which("chromium") is None, reason="chromium is not installed")
 @pytest.mark.parametrize("width", [390, 1400])
-def test_a_browser_sorts_and_filters_the_tasks(width: int, tmp_path: Path):
+def test_a_browser_sorts_filters_and_takes_every_click(width: int, tmp_path: Path):
     page = tmp_path / "report.html"
-    page.write_text(render(sample(tasks=12)).replace("</html>", f"{CLICKS}</html>"), "utf-8")
+    html = render(detailed(sample(tasks=12)), detailed(sample(tasks=12, seed=1)))
+    html = html.replace("<main>", f"{ERRORS}<main>").replace("</html>", f"{CLICKS}</html>")
+    page.write_text(html, "utf-8")
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     done = subprocess.run(
         [*browser, f"--window-size={width},900", page.as_uri()],
@@ -183,8 +202,8 @@ def test_a_browser_sorts_and_filters_the_tasks(width: int, tmp_path: Path):
     )
     told = re.search(r'data-told="([^"]*)"', done.stdout)
     assert told is not None
-    down, up, shown, fits = told[1].split("|")
+    down, up, shown, layers, tip, fits, errors = told[1].split("|")
     falling = [float(word.replace(",", "")) for word in down.split() if word != "–"]
     assert falling == sorted(falling, reverse=True) and len(set(falling)) > 1
     assert [float(w.replace(",", "")) for w in up.split() if w != "–"] == sorted(falling)
-    assert (shown, fits) == ("1", "true")
+    assert (shown, layers, tip, fits, errors) == ("1", "0", "true", "true", "none")
