@@ -451,8 +451,8 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pyte
 
 def test_an_older_program_does_not_read_a_plan_whose_states_lie_in_another_order():
     plan = make_plan()
-    names = plan.inputs[0], plan.outputs[0]
-    kept, grown = (State(*names, axis=axis) for axis in (None, 1))
+    kept = State(input=plan.inputs[0], output=plan.outputs[0])
+    grown = replace(kept, axis=1)
     assert (
         bundle_format._least_version(replace(plan, states=(kept,)))
         == bundle_format._least_version(plan)
