@@ -58,6 +58,8 @@ class Precision:
     stays."""
     kept: tuple[str, ...] = ()
     """Layers that read and make float32, by their outputs, see `layers`."""
+    attention: bool = False
+    """Whether the device computes attention of 16 bits as one kernel, see `passes.attention`."""
 
     @property
     def changes(self) -> bool:
