@@ -33,7 +33,7 @@ def join_attention(graph: Graph) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class _AttentionScores:
     """What is between the product of queries and keys, and the softmax."""
 
     product: Node
@@ -76,7 +76,7 @@ def _is_last(r: GraphRewriter, softmax: Node) -> bool:
     return integer(softmax.attrs, "axis") == len(r.shape(softmax.inputs[0])) - 1
 
 
-def _scores(r: GraphRewriter, value: str) -> _Scores | None:
+def _scores(r: GraphRewriter, value: str) -> _AttentionScores | None:
     """How the argument of a softmax is made; None where it is not the scores of attention."""
     shape, bias, scale = r.shape(value), "", 1.0
     if (added := _source(r, value, "add")) is not None:
@@ -92,7 +92,7 @@ def _scores(r: GraphRewriter, value: str) -> _Scores | None:
     if found is None:
         return None
     product, scale = found
-    return _Scores(product, scale, bias) if scale > 0 else None
+    return _AttentionScores(product, scale, bias) if scale > 0 else None
 
 
 def _product(r: GraphRewriter, value: str) -> tuple[Node, float] | None:
