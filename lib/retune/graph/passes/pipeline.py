@@ -16,6 +16,7 @@ from retune.graph.passes.groups import groups_of_channels
 from retune.graph.passes.precision import Precision, in_precision
 from retune.graph.passes.products import free_products
 from retune.graph.passes.rows import rows_as_images
+from retune.graph.passes.shared import share_equal
 from retune.graph.passes.simplify import (
     canonical_arithmetic,
     fold_constants,
@@ -47,8 +48,8 @@ class Pass:
     parts: bool = False
     """Whether it writes an op as several others, which is the last thing that is done to it."""
     once: bool = False
-    """Whether it converts what was imported, in the first round. Later passes may write what it made
-    in another way, which it would convert again."""
+    """Whether it converts what was imported, in the first round alone. Later passes may write what
+    it made in another way, which it would convert again."""
 
 
 PASSES: tuple[Pass, ...] = (
@@ -69,6 +70,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="dense-of-transposed", run=dense_of_transposed),
     Pass(name="join-slices", run=join_slices),
     Pass(name="free-products", run=free_products),
+    Pass(name="share-equal", run=share_equal),
     Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
     Pass(name="own-appended", run=own_appended),
