@@ -179,6 +179,7 @@ class Module:
         arrays = self._check.arrays(self._check.named(inputs))
         key = self._check.key(arrays)
         wanted = self._runs.prepared(key) or self._runs.keep(key, self._check.sizes(arrays))
+        self._check.indices(arrays, wanted.values)
         self._now, self._values = wanted, wanted.values
         return wanted, arrays
 
@@ -246,7 +247,7 @@ class Module:
         order, too.
 
         Raises: InputError if an input is missing, unknown, or of another shape or type, if a size
-        is out of its range, or if a host step cannot work with what it gets.
+        is out of its range, an index outside, or if a host step cannot work with what it gets.
         """
         if self.plan.hosts:
             return Outputs(self.observe(inputs)[0])

@@ -16,6 +16,7 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic, intrinsic
 from retune.ir.stmt import AHEAD, For
 from retune.schedule.access import AffineAccess
+from retune.targets.cost.attention import attention_cycles, attention_tile
 from retune.targets.cost.nests import (
     Array,
     BlockNest,
@@ -93,6 +94,8 @@ _H200 = ComputeUnit()
 
 def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: ComputeUnit = _H200) -> Array:
     """Cycles of a kernel from launch to end. float64 [n]"""
+    if (tile := attention_tile(kernel)) is not None:
+        return attention_cycles(kernel, tile, spec)
     groups, items = across(kernel, GROUP), across(kernel, ITEM)
     warps = np.ceil(items / unit.warp)
     one = np.ones_like(items)
