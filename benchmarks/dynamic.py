@@ -12,7 +12,6 @@ out, and the lines say how many were compared. With `--calls` the bundle is call
 random sizes as well: what its process has more of then.
 """
 
-import sys
 import time
 from argparse import Namespace
 from collections import Counter
@@ -28,8 +27,9 @@ from benchmarks.table import geometric_mean
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.peers import open_peer
-from retune.cli.options import parse_shapes
+from retune.cli.options import check_model, parse_shapes
 from retune.core.dims import Size, values_text
+from retune.core.errors import InputError
 from retune.device.measure.lease import lease
 from retune.device.opencl.runtime import Device, open_device
 from retune.device.opening import spec_of
@@ -126,9 +126,8 @@ class RangeBundle:
         own = times["ranges"]
         text = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in times.items())
         ratios = own / times["fixed"], own / times["onnxruntime"]
-        print(
-            f"{values_text(values)}: {text}: {ratios[0]:.3f}x fixed, {ratios[1]:.2f}x", flush=True
-        )
+        compared = f"{ratios[0]:.3f}x fixed, {ratios[1]:.2f}x"
+        print(f"{values_text(values)}: {text}: {compared}", flush=True)
         self.ratios.append(ratios)
         return made, fixed_s
 
@@ -166,7 +165,10 @@ def call_often(module: Module, every: Sequence[Size], calls: int, device: Device
 
 
 def networks(words: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Models, each with its shapes, which are behind it."""
+    """Models, each with its shapes, which are behind it.
+
+    Raises: InputError before minutes are spent, for files and texts that cannot be right.
+    """
     found: list[tuple[str, list[str]]] = []
     for word in words:
         if "=" not in word:
@@ -174,7 +176,10 @@ def networks(words: Sequence[str]) -> list[tuple[str, list[str]]]:
         elif found:
             found[-1][1].append(word)
         else:
-            sys.exit(f"{word}: expected a model before its shapes")
+            raise InputError(f"{word}: expected a model before its shapes")
+    for model, shapes in found:
+        check_model(model)
+        parse_shapes(shapes)
     return found
 
 
@@ -207,8 +212,11 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=0, help="of random sizes, for memory")
     parser.add_argument("--work", type=Path, default=Path("build/dynamic"))
     options = parser.parse_args()
-    device = open_device(options.device)
-    left, end = networks(options.models), time.monotonic() + 60 * options.minutes
+    try:
+        left = networks(options.models)
+    except InputError as error:
+        parser.error(str(error))
+    device, end = open_device(options.device), time.monotonic() + 60 * options.minutes
     for number, (model, shapes) in enumerate(left):
         now = time.monotonic()
         made = opened(model, shapes, options, device)
