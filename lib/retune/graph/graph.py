@@ -107,6 +107,17 @@ class Graph(Subgraph):
             *([("states", self.states)] if self.states else []),
         )
 
+    def same(self, other: "Graph") -> bool:
+        """Whether it has the nodes, types and arrays of the other one: those arrays, not equal
+        ones, which a pass that changes nothing keeps."""
+        return (
+            self.nodes == other.nodes
+            and self.outputs == other.outputs
+            and self.types == other.types
+            and self.constants.keys() == other.constants.keys()
+            and all(array is other.constants[name] for name, array in self.constants.items())
+        )
+
     def type_in_model(self, name: str) -> TensorType:
         """The type of an input or output as the model has it."""
         kind = self.types[name]
@@ -121,7 +132,10 @@ class Graph(Subgraph):
         none of them states.
         """
         found: dict[Size, tuple[str, int]] = {}
-        made = (v for n in self.nodes if lookup(n.op).kind == "host" for v in n.outputs if v)
+        hosts = (n for n in self.nodes if lookup(n.op).kind == "host")
+        made = [value for node in hosts for value in node.outputs if value]
+        used = {value for node in self.nodes for value in node.inputs} | {*self.outputs}
+        made.sort(key=lambda value: value not in used)  # others have no memory
         for name in (*self.inputs, *made):
             for axis, extent in enumerate(self.types[name].shape):
                 size = extent.size if isinstance(extent, Dim) else None
