@@ -34,7 +34,18 @@ from retune.ir.expr import (
 )
 from retune.ir.flat import flat_terms
 from retune.ir.simplify import simplify
-from retune.ir.stmt import ATTENTION, Block, For, Program, Stmt, loops, paths, rewrite, with_body
+from retune.ir.stmt import (
+    ATTENTION,
+    Block,
+    For,
+    Program,
+    Stmt,
+    blocks,
+    loops,
+    paths,
+    rewrite,
+    with_body,
+)
 
 CALL = "attention"
 """The function of the calls."""
@@ -89,6 +100,11 @@ def attention_to_calls(program: Program) -> Program:
     body = rewrite(program.body, lambda node: found.get(id(node)))
     kept = tuple(b for b in program.scratch if b.scope != "private")
     return replace(with_body(program, body), scratch=kept)
+
+
+def calls_attention(nest: Stmt) -> bool:
+    """Whether a function does the work of the nest."""
+    return any(AttentionCall.of(block) is not None for block in blocks(nest))
 
 
 class _AttentionRows:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from math import prod
 
-from retune.codegen.attention import attention_to_calls
+from retune.codegen.attention import attention_to_calls, calls_attention
 from retune.codegen.copies import peel_borders, settle_choices
 from retune.codegen.emit import KernelBody
 from retune.codegen.intrinsics import (
@@ -189,7 +189,7 @@ class _Nest:
     part: Program
     """As it was before copies of it were made."""
     counted: Stmt
-    """As the program states it: what it computes is counted there."""
+    """Where its work is counted: as it is, or as the program states it where a call does it."""
     root: Stmt
     """With iterations at borders set apart."""
     calls: Stmt
@@ -203,12 +203,12 @@ class _Nest:
     """Whether the device has copies that items wait for later."""
 
     @staticmethod
-    def of(part: Program, counted: Stmt, target: Target, *, panels: bool) -> "_Nest":
+    def of(part: Program, stated: Stmt, target: Target, *, panels: bool) -> "_Nest":
         root = _checked(peel_borders(part), "peel borders").body
         calls = intrinsics_to_calls(root)
         return _Nest(
             part=part,
-            counted=counted,
+            counted=stated if calls_attention(root) else root,
             root=root,
             calls=calls,
             touched=_touched(calls),
