@@ -41,6 +41,30 @@ def test_the_best_of_each_task_is_of_its_own_conditions(store: Path):
     assert table["gflops"].tolist() == [100.0, 200.0]
 
 
+def test_a_finalist_counts_by_the_middle_one_of_its_times(store: Path):
+    lucky = [trial(n, us, phase="final", config_hash="a") for n, us in enumerate((9.0, 12.0, 13.0))]
+    table = records.best(rows_of(store, *lucky, trial(3, 11.0, config_hash="b")))
+    assert table["median_us"].tolist() == [11.0]
+
+
+def test_records_are_asked_for_by_the_name_of_a_file(store: Path):
+    RecordStore(store).append([trial(1, 2.0, model="zoo:mlp")])
+    own = trial(0, 1.0, model="folder/own.onnx")
+    assert rows_of(store, own, model="own")["median_us"].tolist() == [1.0]
+    assert records.load(store, model="mlp")["median_us"].tolist() == [2.0]
+
+
+def test_neither_a_night_nor_a_run_lists_what_there_is(
+    store: Path, capsys: pytest.CaptureFixture[str]
+):
+    RecordStore(store).append([trial(0, 30.0, night="one")])
+    assert run_command(["records", "compare", "one", "two", "--records", str(store)]) == 2
+    said = (
+        "two: expected a night or a run with such records; the latest nights: one; runs: run-1234"
+    )
+    assert said in capsys.readouterr().err
+
+
 def test_a_curve_holds_every_trial_and_no_finalist(store: Path):
     items = [trial(n, us) for n, us in enumerate((None, 30.0, 40.0, 20.0))]
     table = records.curve(rows_of(store, *items, trial(4, 1.0, phase="final")))
@@ -56,7 +80,7 @@ def test_curves_of_two_devices_are_two_lines(store: Path, capsys: pytest.Capture
     assert [line[-1] for line in lines] == ["30.00", "10.00"]
 
 
-@pytest.mark.parametrize("command", ["curve", "failures", "importance", "tuners"])
+@pytest.mark.parametrize("command", ["best", "curve", "failures", "importance", "tuners"])
 def test_an_empty_store_has_empty_tables(
     store: Path, command: str, capsys: pytest.CaptureFixture[str]
 ):
