@@ -160,6 +160,23 @@ def test_no_unfinished_work():
     assert not found
 
 
+SHARED_NAMES: dict[str, str] = {
+    "Outputs": "the wire of the examiner has the name of the message, beside a module's outputs",
+    "Session": "calls in a row of a module, and a search over tasks",
+}
+"""Name of a class that two modules may define -> why."""
+
+
+def test_class_names_are_unique(trees: dict[Path, ast.Module]):
+    found: dict[str, list[str]] = {}
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{_name(path)}:{node.lineno}")
+    shared = {name: places for name, places in found.items() if len(places) > 1}
+    assert shared.keys() == SHARED_NAMES.keys(), shared
+
+
 UNPICKLING: dict[str, str] = {
     "lib/retune/device/remote/restricted_unpickler.py": "takes pickles apart, to refuse them",
 }

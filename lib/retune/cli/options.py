@@ -125,7 +125,7 @@ def parse_values(given: Sequence[str] | None) -> dict[str, tuple[Stated, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _OptionForm:
     """How one of the two options is written."""
 
     option: str
@@ -134,11 +134,11 @@ class _Form:
     negative: bool
 
 
-_SHAPE = _Form("--shape", "shape", "data=1,3,224,224", negative=False)
-_VALUE = _Form("--value", "range", "end=1..64", negative=True)
+_SHAPE = _OptionForm("--shape", "shape", "data=1,3,224,224", negative=False)
+_VALUE = _OptionForm("--value", "range", "end=1..64", negative=True)
 
 
-def _parse_stated(given: Sequence[str] | None, form: _Form) -> dict[str, tuple[Stated, ...]]:
+def _parse_stated(given: Sequence[str] | None, form: _OptionForm) -> dict[str, tuple[Stated, ...]]:
     found: dict[str, tuple[Stated, ...]] = {}
     for text in given or ():
         name, separator, numbers = text.rpartition("=")
@@ -199,7 +199,7 @@ def record_store(records: Path | None) -> "RecordStore":
     return RecordStore(root)
 
 
-def _parse_numbers(form: _Form, text: str, numbers: str) -> tuple[Stated, ...]:
+def _parse_numbers(form: _OptionForm, text: str, numbers: str) -> tuple[Stated, ...]:
     if form is _SHAPE and not numbers.strip():  # a scalar input
         return ()
     try:
@@ -208,7 +208,7 @@ def _parse_numbers(form: _Form, text: str, numbers: str) -> tuple[Stated, ...]:
         raise _bad(form, text, f"{error}, separated by commas after '='") from None
 
 
-def _bad(form: _Form, text: str, expected: str) -> InputError:
+def _bad(form: _OptionForm, text: str, expected: str) -> InputError:
     return InputError(
         f"{form.option} {text}: expected {expected}; write {form.option} {form.example}"
     )

@@ -354,14 +354,14 @@ def tile_registers(statements: Sequence[Statement], function: Function) -> tuple
 
     Raises: CodegenError where there are too few.
     """
-    allocation = _Allocation(function)
+    allocation = _TileRegisters(function)
     body = tuple(allocation.of(statements))
     configuration = TileConfiguration(function, tuple(allocation.shapes))
     return (configuration, *body, TileStep(function, "RELEASE"))
 
 
 @dataclass
-class _Allocation:
+class _TileRegisters:
     """The tile registers in use."""
 
     function: Function

@@ -73,7 +73,7 @@ def rounding_noise(graph: Graph, data: Mapping[str, Array], dtype: DType) -> tup
 
     Raises: InputError for data of no whole part.
     """
-    meters = {node.outputs[0]: _Meter(node, dtype) for node in layers(graph)}
+    meters = {node.outputs[0]: _LayerDeviation(node, dtype) for node in layers(graph)}
     read = {value for meter in meters.values() for value in meter.node.inputs}
     for inputs in parts_of(graph, data):
         held: dict[str, Array] = {**graph.constants, **inputs}
@@ -92,7 +92,7 @@ def rounding_noise(graph: Graph, data: Mapping[str, Array], dtype: DType) -> tup
     return tuple(meter.result() for meter in meters.values())
 
 
-class _Meter:
+class _LayerDeviation:
     """Sums over samples for one layer."""
 
     def __init__(self, node: Node, dtype: DType) -> None:

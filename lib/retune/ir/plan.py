@@ -183,7 +183,7 @@ def _grid(axes: Sequence[Axis]) -> Env:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Compiled:
     """A compiled expression: what computes it, and the shape of what comes out."""
 
     step: Step
@@ -192,7 +192,7 @@ class _Part:
     """Whether each call makes a new array, which may be overwritten."""
 
 
-def _compiled(expr: Expr, env: Env) -> _Part:
+def _compiled(expr: Expr, env: Env) -> _Compiled:
     """The expression over the grid of `env`: the value is that of `evaluate`."""
     if not loads(expr):
         return _constant(expr, env)
@@ -204,7 +204,7 @@ def _compiled(expr: Expr, env: Env) -> _Part:
         case Cast(value, dtype):
             part, kind = _compiled(value, env), dtype.numpy
             step = part.step
-            return _Part(lambda arrays: np.asarray(step(arrays)).astype(kind), part.shape, True)
+            return _Compiled(lambda arrays: np.asarray(step(arrays)).astype(kind), part.shape, True)
         case Call():
             return _call(expr, [_compiled(a, env) for a in expr.args])
         case Load():
@@ -213,18 +213,18 @@ def _compiled(expr: Expr, env: Env) -> _Part:
             raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
 
 
-def _constant(expr: Expr, env: Env) -> _Part:
+def _constant(expr: Expr, env: Env) -> _Compiled:
     value = evaluate(expr, env)
     if np.size(value) > _KEPT:
-        return _Part(lambda _: evaluate(expr, env), np.shape(value))
-    return _Part(lambda _: value, np.shape(value))
+        return _Compiled(lambda _: evaluate(expr, env), np.shape(value))
+    return _Compiled(lambda _: value, np.shape(value))
 
 
-def _binary(function: Callable[..., Any], expr: Binary, a: _Part, b: _Part) -> _Part:
+def _binary(function: Callable[..., Any], expr: Binary, a: _Compiled, b: _Compiled) -> _Compiled:
     left, right, shape = a.step, b.step, np.broadcast_shapes(a.shape, b.shape)
     reused = [part.fresh and part.shape == shape != () for part in (a, b)]
     if not expr.dtype.is_float or not any(reused) or not isinstance(function, np.ufunc):
-        return _Part(lambda arrays: function(left(arrays), right(arrays)), shape, True)
+        return _Compiled(lambda arrays: function(left(arrays), right(arrays)), shape, True)
     first = reused[0]
 
     def run(arrays: Arrays) -> Any:
@@ -234,15 +234,15 @@ def _binary(function: Callable[..., Any], expr: Binary, a: _Part, b: _Part) -> _
             return function(x, y, out=out)
         return function(x, y)
 
-    return _Part(run, shape, True)
+    return _Compiled(run, shape, True)
 
 
-def _call(expr: Call, parts: Sequence[_Part]) -> _Part:
+def _call(expr: Call, parts: Sequence[_Compiled]) -> _Compiled:
     shape = np.broadcast_shapes(*(part.shape for part in parts))
     steps = [part.step for part in parts]
     if expr.function == BITCAST:
         (step,), source, dtype = steps, expr.args[0].dtype, expr.dtype
-        return _Part(lambda arrays: np.array(step(arrays), source).view(dtype), shape, True)
+        return _Compiled(lambda arrays: np.array(step(arrays), source).view(dtype), shape, True)
     entry = FUNCTIONS[expr.function]
     plain = len(steps) == 1 and not (entry.predicate or entry.attributes)
     if plain and isinstance(entry.numpy, np.ufunc) and expr.dtype.is_float:
@@ -253,11 +253,11 @@ def _call(expr: Call, parts: Sequence[_Part]) -> _Part:
             x = step(arrays)
             return function(x, out=x) if reused and isinstance(x, np.ndarray) else function(x)
 
-        return _Part(run, shape, True)
-    return _Part(lambda arrays: apply(entry, *(np.asarray(s(arrays)) for s in steps)), shape)
+        return _Compiled(run, shape, True)
+    return _Compiled(lambda arrays: apply(entry, *(np.asarray(s(arrays)) for s in steps)), shape)
 
 
-def _select(expr: Select, env: Env) -> _Part:
+def _select(expr: Select, env: Env) -> _Compiled:
     if loads(expr.condition):
         return _choice(_compiled(expr.condition, env), expr, env)
     test = np.asarray(evaluate(expr.condition, env))
@@ -281,10 +281,10 @@ def _select(expr: Select, env: Env) -> _Part:
         out[box] = x
         return out
 
-    return _Part(run, shape, True)
+    return _Compiled(run, shape, True)
 
 
-def _choice(test: _Part, expr: Select, env: Env) -> _Part:
+def _choice(test: _Compiled, expr: Select, env: Env) -> _Compiled:
     """The selection by a condition that differs from call to call, or has no simple shape."""
     then, otherwise = _compiled(expr.then, env), _compiled(expr.otherwise, env)
     condition, chosen, other = test.step, then.step, otherwise.step
@@ -296,7 +296,7 @@ def _choice(test: _Part, expr: Select, env: Env) -> _Part:
             return chosen(arrays) if holds else other(arrays)
         return np.where(holds, np.asarray(chosen(arrays)), np.asarray(other(arrays)))
 
-    return _Part(run, shape, bool(test.shape))
+    return _Compiled(run, shape, bool(test.shape))
 
 
 def _box(test: np.ndarray) -> tuple[slice, ...] | None:
@@ -319,12 +319,12 @@ def _cut(side: Value, box: tuple[slice, ...]) -> Value:
     return side[tuple(s if n > 1 else slice(None) for s, n in zip(box, side.shape, strict=True))]
 
 
-def _load(load: Load, env: Env) -> _Part:
+def _load(load: Load, env: Env) -> _Compiled:
     name, stored = load.buffer.name, load.buffer.dtype is not load.dtype
     if any(loads(index) for index in load.indices):
         indices = [_compiled(index, env) for index in load.indices]
         steps, shape = [i.step for i in indices], np.broadcast_shapes(*(i.shape for i in indices))
-        part = _Part(
+        part = _Compiled(
             lambda arrays: ArrayMemory(arrays).fetch(load, tuple(s(arrays) for s in steps)), shape
         )
     else:
@@ -332,10 +332,10 @@ def _load(load: Load, env: Env) -> _Part:
     if not stored:
         return part
     step, kind = part.step, load.dtype.numpy
-    return _Part(lambda arrays: np.asarray(step(arrays)).astype(kind), part.shape, True)
+    return _Compiled(lambda arrays: np.asarray(step(arrays)).astype(kind), part.shape, True)
 
 
-def _read(name: str, load: Load, env: Env) -> _Part:
+def _read(name: str, load: Load, env: Env) -> _Compiled:
     """Reads at indices that no array decides: a view, where they step evenly."""
     extents = [int(e.value) for e in load.buffer.shape]  # pyright: ignore[reportAttributeAccessIssue]
     clipped = [
@@ -350,8 +350,8 @@ def _read(name: str, load: Load, env: Env) -> _Part:
         return view
     if sum(index.size for index in clipped) <= _KEPT:
         at = tuple(clipped)
-        return _Part(lambda arrays: arrays[name][at], shape)
-    return _Part(
+        return _Compiled(lambda arrays: arrays[name][at], shape)
+    return _Compiled(
         lambda arrays: ArrayMemory(arrays).fetch(
             load, tuple(evaluate(i, env) for i in load.indices)
         ),
@@ -361,7 +361,7 @@ def _read(name: str, load: Load, env: Env) -> _Part:
 
 def _view(
     name: str, indices: Sequence[np.ndarray], extents: Sequence[int], shape: tuple[int, ...]
-) -> _Part | None:
+) -> _Compiled | None:
     """`array[indices]` by slices and strides; an index that steps unevenly along one dimension of
     the grid is read in advance. None if one does along several."""
     takes: list[tuple[int, np.ndarray]] = []
@@ -400,7 +400,7 @@ def _view(
                 strides[d] += step * stride
         return as_strided(array[slices], shape, strides, writeable=False)
 
-    return _Part(run, shape)
+    return _Compiled(run, shape)
 
 
 def _taken(name: str, takes: Sequence[tuple[int, np.ndarray]]) -> Step:
@@ -419,7 +419,7 @@ def _sliced(
     moves: Sequence[dict[int, int]],
     extents: Sequence[int],
     shape: tuple[int, ...],
-) -> _Part | None:
+) -> _Compiled | None:
     """The read by slices: each index follows one dimension of the grid at most, and it alone."""
     at: list[int | slice] = []
     order: list[int] = []
@@ -445,7 +445,7 @@ def _sliced(
     )
     index = None if whole else tuple(at) if own else (*at, ...)
     if index is None and perm is None and expand is None:
-        return _Part(source, tuple(kept[first:]) if own else ())
+        return _Compiled(source, tuple(kept[first:]) if own else ())
 
     def run(arrays: Arrays) -> np.ndarray:
         array = source(arrays)
@@ -455,4 +455,4 @@ def _sliced(
             array = array.transpose(perm)
         return array if expand is None else array[expand]
 
-    return _Part(run, tuple(kept[first:]) if own else ())
+    return _Compiled(run, tuple(kept[first:]) if own else ())

@@ -76,7 +76,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class NetworkOutlook:
     """What more measuring of a network may bring."""
 
     left: float
@@ -140,25 +140,25 @@ def estimated_us(curve: Curve, pace: Pace) -> float:
     return float(_shares(curve, pace).sum())
 
 
-def outlook_of(curve: Curve, pace: Pace) -> Outlook:
+def outlook_of(curve: Curve, pace: Pace) -> NetworkOutlook:
     """What more measuring may bring, by the curve and the law. Nothing for no tunable task."""
     shares = _shares(curve, pace)
     if not shares.sum() > 0:
-        return Outlook(left=0.0, trials=1.0, trials_per_minute=0.0)
+        return NetworkOutlook(left=0.0, trials=1.0, trials_per_minute=0.0)
     shares /= shares.sum()
     expected = float(shares @ (REACH * np.maximum(curve.trials, 1) ** -DECAY))
     count = int(curve.trials.sum())
     trial_s = curve.seconds / count if count and curve.seconds > 0 else pace.trial_s
     halved = (curve.trials >= 2) & np.isfinite(curve.half_us) & np.isfinite(curve.best_us)
     own = _OWN * float(shares[halved].sum())
-    return Outlook(
+    return NetworkOutlook(
         left=(1 - own) * expected + own * _seen(curve, halved),
         trials=(expected / REACH) ** (-1 / DECAY),
         trials_per_minute=60 / (trial_s * len(shares)),
     )
 
 
-def gain(outlook: Outlook, minutes: float) -> float:
+def gain(outlook: NetworkOutlook, minutes: float) -> float:
     """The part of its time that a network is expected to lose in so many minutes of measuring.
 
     0 at none, ever slower growing, less than 1.

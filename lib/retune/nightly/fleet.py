@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from retune.nightly.curves import Outlook, gain
+from retune.nightly.curves import NetworkOutlook, gain
 
 Key = tuple[str, str]
 """Names of a network and of a device."""
@@ -34,7 +34,7 @@ class Member:
     latency_us: float
     """Of one run, as it is now."""
     runs_per_day: float
-    outlook: Outlook
+    outlook: NetworkOutlook
     least_minutes: float = 0.0
     most_minutes: float | None = None
 

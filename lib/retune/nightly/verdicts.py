@@ -94,7 +94,7 @@ def changed_method(before: NightRow, after: NightRow, names: Iterable[str]) -> l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LevelShift:
     """A series beside its level. Logarithms."""
 
     size: float
@@ -197,11 +197,11 @@ def compare(former: Sequence[NightRow], first: NightRow, second: NightRow) -> Ni
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    time: Change
-    control: Change
-    kernel: Change | None
-    ratio: Change
-    over_kernel: Change
+    time: LevelShift
+    control: LevelShift
+    kernel: LevelShift | None
+    ratio: LevelShift
+    over_kernel: LevelShift
     """Of the time over the calibration kernel's, or else the time itself."""
 
 
@@ -229,7 +229,7 @@ def _changes(rows: Sequence[NightRow], level: int | None) -> _Changes:
     )
 
 
-def change_of(values: np.ndarray, level: np.ndarray, own_error: float = 0.0) -> Change:
+def change_of(values: np.ndarray, level: np.ndarray, own_error: float = 0.0) -> LevelShift:
     """The last value beside the median of those at `level` (bool), all of them logarithms.
 
     `own_error` is the standard error of the last one. Nothing is beyond noise where nothing is
@@ -238,11 +238,11 @@ def change_of(values: np.ndarray, level: np.ndarray, own_error: float = 0.0) -> 
     known = np.isfinite(values)
     base = values[:-1][level[:-1] & known[:-1]][-LEVEL:]
     if not known[-1] or not len(base):
-        return Change(size=0.0, error=inf, freedom=PRIOR_NIGHTS, nights=0)
+        return LevelShift(size=0.0, error=inf, freedom=PRIOR_NIGHTS, nights=0)
     spread, freedom = spread_of(values[:-1][known[:-1]])
     error = sqrt(max(spread, own_error, FLOOR) ** 2 + spread**2 * pi / 2 / len(base))
     size = float(values[-1] - np.median(base))
-    return Change(size=size, error=error, freedom=freedom, nights=len(base))
+    return LevelShift(size=size, error=error, freedom=freedom, nights=len(base))
 
 
 def quantile_of(normal: float, freedom: float) -> float:
@@ -290,20 +290,20 @@ def _verdict(found: _Changes, before: NightRow, tonight: NightRow) -> NightRow:
     return _judged(tonight, "noise", shown, _and_promoted(f"within the noise of {count}", tonight))
 
 
-def _along(change: Change, other: Change) -> bool:
+def _along(change: LevelShift, other: LevelShift) -> bool:
     """Whether it moved the same way, by more than half as much."""
     return change.nights > 0 and change.size * np.sign(other.size) > _ALONG * abs(other.size)
 
 
-def _gain(row: NightRow) -> Change | None:
+def _gain(row: NightRow) -> LevelShift | None:
     """What the night's own bundle brought; its noise is that of the turns in which it was timed."""
     if not row.promoted or row.gain is None:
         return None
     error = max(_own_error(row.gain_low, row.gain_high), FLOOR)
-    return Change(size=log(row.gain), error=error, freedom=inf, nights=1)
+    return LevelShift(size=log(row.gain), error=error, freedom=inf, nights=1)
 
 
-def _judged(row: NightRow, verdict: NightVerdict, change: Change | None, why: str) -> NightRow:
+def _judged(row: NightRow, verdict: NightVerdict, change: LevelShift | None, why: str) -> NightRow:
     known = change is not None and change.nights > 0
     ratio, low, high = change.interval if change is not None and known else (None, None, None)
     return replace(
@@ -312,7 +312,7 @@ def _judged(row: NightRow, verdict: NightVerdict, change: Change | None, why: st
     )  # fmt: skip
 
 
-def _changed(row: NightRow, verdict: NightVerdict, change: Change, why: str) -> NightRow:
+def _changed(row: NightRow, verdict: NightVerdict, change: LevelShift, why: str) -> NightRow:
     """A change that is expected to last: the levels begin anew."""
     return replace(_judged(row, verdict, change, _and_promoted(why, row)), new_level=True)
 

@@ -110,7 +110,7 @@ def dense_blocks(c: OpCall) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RowBlocks:
     """Rows by blocks: elements, as a product takes them, and what they are to be multiplied by."""
 
     element: Callable[[Expr, Expr, Expr], Expr]
@@ -122,12 +122,12 @@ class _Rows:
     scales: tuple[Tensor, ...] = ()
 
 
-def _rows(c: OpCall) -> _Rows:
+def _rows(c: OpCall) -> _RowBlocks:
     data, length = c.inputs[0], _length(c)
-    return _Rows(lambda i, block, k: data[i, block * length + k], [data])
+    return _RowBlocks(lambda i, block, k: data[i, block * length + k], [data])
 
 
-def _quantized_rows(c: OpCall) -> _Rows:
+def _quantized_rows(c: OpCall) -> _RowBlocks:
     """The rows in int8, block by block: the largest element is 127."""
     data, length, dtype = c.inputs[0], _length(c), c.output.dtype
     near, extents = reduce_axis("k", length), (data.shape[0], c.inputs[1].shape[1])
@@ -142,7 +142,7 @@ def _quantized_rows(c: OpCall) -> _Rows:
         return cast(call("round", data[i, block * length + k] * factor), INT8)
 
     row = c.stage(quantized, [data, largest], stem="T_quantized", shape=(*extents, length))
-    return _Rows(
+    return _RowBlocks(
         lambda i, block, k: cast(row[i, block, k], INT32),
         [row],
         lambda scale, i, block: scale * (largest[i, block] * (1 / _MOST)),

@@ -13,7 +13,7 @@ from functools import cached_property
 from math import nextafter
 from pathlib import Path
 
-from retune.bundle.verify.bench import Benchmark, BenchOptions, Ratio
+from retune.bundle.verify.bench import Benchmark, BenchOptions, Speedup
 from retune.bundle.verify.compare import DIRECT_PART
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version
@@ -168,7 +168,7 @@ class _Made:
     def bundle(self, selection: Selection, variant: Variant = "tuned") -> CompileManifest:
         return stage_compile(self.request, self.network, self.tasks, selection, variant)
 
-    def gain(self, other: CompileManifest, selection: Selection) -> Ratio:
+    def gain(self, other: CompileManifest, selection: Selection) -> Speedup:
         """How many times as long the other bundle takes."""
         return compare_bundles(self.request, other, self.bundle(selection)).ratio("tuned")
 

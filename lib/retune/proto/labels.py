@@ -66,7 +66,7 @@ def with_numbers(model: onnx.ModelProto) -> Numbered:
         return Numbered(model, {}, ())
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    writer = _Writer(made)
+    writer = _LabelWriter(made)
     for node in made.graph.node:
         rule = _RULES.get((standard(node.domain), node.op_type))
         if rule is not None:
@@ -74,7 +74,7 @@ def with_numbers(model: onnx.ModelProto) -> Numbered:
     return writer.finished()
 
 
-class _Writer:
+class _LabelWriter:
     """The model while its nodes are rewritten, in their order."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -124,25 +124,25 @@ class _Writer:
         )
 
 
-def _classifier(to: _Writer, node: onnx.NodeProto) -> None:
+def _classifier(to: _LabelWriter, node: onnx.NodeProto) -> None:
     table = _strings(node, "classlabels_strings")
     if table:
         _replace(node, "classlabels_strings", _CLASSIFIERS[node.op_type], range(len(table)))
         to.tables[node.output[0]] = table
 
 
-def _move(to: _Writer, node: onnx.NodeProto) -> None:
+def _move(to: _LabelWriter, node: onnx.NodeProto) -> None:
     if node.input and node.input[0] in to.tables:
         to.tables[node.output[0]] = to.tables[node.input[0]]
 
 
-def _constant(to: _Writer, node: onnx.NodeProto) -> None:
+def _constant(to: _LabelWriter, node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
         if attribute.name == "value" and attribute.t.data_type == _STRING:
             to.stored(node.output[0], attribute.t)
 
 
-def _encoder(to: _Writer, node: onnx.NodeProto) -> None:
+def _encoder(to: _LabelWriter, node: onnx.NodeProto) -> None:
     """Keys that are strings become their numbers in the data's table, values those in a new one."""
     keys, values = _strings(node, "keys_strings"), _strings(node, "values_strings")
     known = to.tables.get(node.input[0])
@@ -158,7 +158,7 @@ def _encoder(to: _Writer, node: onnx.NodeProto) -> None:
         to.tables[node.output[0]] = table
 
 
-_RULES: dict[tuple[str, str], Callable[[_Writer, onnx.NodeProto], None]] = {
+_RULES: dict[tuple[str, str], Callable[[_LabelWriter, onnx.NodeProto], None]] = {
     **{(_ML, op): _classifier for op in _CLASSIFIERS},
     **{(domain, op): _move for domain in ("", _ML) for op in _MOVES},
     ("", "Constant"): _constant,

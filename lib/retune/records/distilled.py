@@ -30,7 +30,7 @@ _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
+class _FirstLine:
     """The first line."""
 
     retune_records: int
@@ -81,7 +81,7 @@ def travelling(record: TuningRecord) -> TuningRecord:
 
 def write_records(records: Iterable[TuningRecord], path: Path) -> int:
     """The file holds these records, whole or not at all; gives their number."""
-    lines = [json.dumps(plain(_Header(retune_records=FORMAT, retune=__version__)))]
+    lines = [json.dumps(plain(_FirstLine(retune_records=FORMAT, retune=__version__)))]
     lines += [json.dumps(plain(record), allow_nan=False) for record in records]
     with replacing(path) as stream:
         stream.write("".join(f"{line}\n" for line in lines).encode())
@@ -96,7 +96,7 @@ def read_records(path: Path) -> tuple[TuningRecord, ...]:
         raise _no_file(path) from error
     if not lines or '"retune_records"' not in lines[0]:
         raise _no_file(path)
-    header = from_json(_Header, lines[0], where=f"{path}: line 1")
+    header = from_json(_FirstLine, lines[0], where=f"{path}: line 1")
     if header.retune_records > FORMAT:
         raise RecordError(
             f"{path}: expected records of format {FORMAT} at most, got {header.retune_records}; "

@@ -50,7 +50,7 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _QuarantineFile:
     """What the file holds."""
 
     quarantined: tuple[Quarantined, ...] = ()
@@ -63,7 +63,7 @@ def quarantined(root: Path) -> tuple[Quarantined, ...]:
     """
     path = root / FILE
     try:
-        return from_json(_Stored, path.read_text(encoding="utf-8")).quarantined
+        return from_json(_QuarantineFile, path.read_text(encoding="utf-8")).quarantined
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError, RecordError) as error:
@@ -92,7 +92,7 @@ def quarantine(root: Path, records: Sequence[TuningRecord], reason: str) -> None
                 entries.append(entry)
                 known.add(entry.named)
         with replacing(root / FILE) as stream:
-            stream.write(to_json(_Stored(quarantined=tuple(entries))).encode())
+            stream.write(to_json(_QuarantineFile(quarantined=tuple(entries))).encode())
 
 
 def as_wrong(table: pa.Table, entries: Sequence[Quarantined]) -> pa.Table:

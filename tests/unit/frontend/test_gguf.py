@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from typer.main import get_command
@@ -137,6 +138,21 @@ def test_a_decoder_means_what_its_file_says(case: str, tmp_path: Path):
         caches = dict(zip(names, made[1:], strict=True))
     expected = llama.logits(open_gguf(path), ids)
     assert np.abs(np.concatenate(found) - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_products_have_the_accuracy_level_that_was_asked_for(tmp_path: Path):
+    path = written(tmp_path, tiny_decoder())
+    for level in (0, 4):
+        import_gguf(path, tmp_path / "out", accuracy_level=level)
+        nodes = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False).graph.node
+        stated = [
+            {each.name: each.i for each in node.attribute}.get("accuracy_level", 0)
+            for node in nodes
+            if node.op_type == "MatMulNBits"
+        ]
+        assert stated and {*stated} == {level}
+    with pytest.raises(InputError, match=r"expected 0 .* or 4 .*, got 3"):
+        import_gguf(path, tmp_path / "out", accuracy_level=3)
 
 
 def test_the_logits_of_the_last_token_alone(tmp_path: Path):

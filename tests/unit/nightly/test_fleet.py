@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.nightly.curves import Outlook, gain
+from retune.nightly.curves import NetworkOutlook, gain
 from retune.nightly.fleet import Key, Member, allocate, floors, saving
 from tests.support.properties import quick
 
-FRESH = Outlook(left=0.5, trials=1.0, trials_per_minute=10.0)
-PLATEAU = Outlook(left=0.001, trials=300.0, trials_per_minute=10.0)
+FRESH = NetworkOutlook(left=0.5, trials=1.0, trials_per_minute=10.0)
+PLATEAU = NetworkOutlook(left=0.001, trials=300.0, trials_per_minute=10.0)
 
 
-def member(name: str, outlook: Outlook = FRESH, device: str = "pocl", **changes: float) -> Member:
+def member(
+    name: str, outlook: NetworkOutlook = FRESH, device: str = "pocl", **changes: float
+) -> Member:
     values: dict[str, float] = {"latency_us": 1000.0, "runs_per_day": 1e6, **changes}
     return Member(key=(name, device), outlook=outlook, **values)  # type: ignore[arg-type]
 
@@ -73,7 +75,7 @@ def test_with_many_members_half_of_the_night_still_goes_where_it_pays():
 
 
 def test_a_network_without_anything_to_tune_gets_nothing_while_others_gain():
-    nothing = Outlook(left=0.0, trials=1.0, trials_per_minute=0.0)
+    nothing = NetworkOutlook(left=0.0, trials=1.0, trials_per_minute=0.0)
     assert allocate([member("a"), member("b", nothing)], 60)["b", "pocl"] == 0
 
 
@@ -82,7 +84,7 @@ def test_an_empty_fleet_gets_nothing():
 
 
 outlooks = st.builds(
-    Outlook,
+    NetworkOutlook,
     left=st.floats(0, 2),
     trials=st.floats(1, 500),
     trials_per_minute=st.floats(0.1, 50),
@@ -114,7 +116,7 @@ budgets = st.floats(1, 40)
 
 @quick(150)
 @given(outlooks, st.floats(0, 1000), st.floats(0.01, 1000))
-def test_gains_grow_ever_more_slowly(outlook: Outlook, minutes: float, more: float):
+def test_gains_grow_ever_more_slowly(outlook: NetworkOutlook, minutes: float, more: float):
     at = [gain(outlook, minutes + step * more) for step in range(3)]
     assert gain(outlook, 0) == 0
     assert 0 <= at[0] <= at[1] <= at[2] < 1

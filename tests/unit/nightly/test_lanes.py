@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import DeviceError, RunStopped
-from retune.nightly.curves import Outlook
+from retune.nightly.curves import NetworkOutlook
 from retune.nightly.fleet import Key, Member
 from retune.nightly.lanes import DeviceLane, MemberTurn, run_lanes
 from retune.nightly.night import MemberResult, Night, run_night
@@ -16,7 +16,7 @@ from retune.nightly.window import TimeWindow
 from retune.pipeline.watch import watching
 from tests.support.fakes import Clock, Machine, result
 
-FRESH = Outlook(left=0.5, trials=1.0, trials_per_minute=10.0)
+FRESH = NetworkOutlook(left=0.5, trials=1.0, trials_per_minute=10.0)
 A, B, C = ("a", "one"), ("b", "one"), ("c", "one")
 D = ("d", "two")
 NIGHT = TimeWindow(start=time(22), end=time(6), timezone="UTC")

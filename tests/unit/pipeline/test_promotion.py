@@ -10,7 +10,7 @@ import pytest
 
 from retune.bundle import versions
 from retune.bundle.format import read_bundle, write_bundle
-from retune.bundle.verify.bench import Benchmark, Ratio, known_times
+from retune.bundle.verify.bench import Benchmark, Speedup, known_times
 from retune.bundle.versions import current, rollback, version_folder
 from retune.core.errors import DeviceError, RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
@@ -21,9 +21,9 @@ from retune.pipeline.results import FinishedRun
 from tests.support.versions import NAMED, old_publication, plan_named
 
 
-def ratio(middle: float, low: float, high: float) -> Ratio:
+def ratio(middle: float, low: float, high: float) -> Speedup:
     """Time of the champion over that of the challenger."""
-    return Ratio(name="tuned", baseline="untuned", ratio=middle, low=low, high=high)
+    return Speedup(name="tuned", baseline="untuned", ratio=middle, low=low, high=high)
 
 
 FASTER, SLOWER = ratio(1.25, 1.1, 1.4), ratio(0.9, 0.8, 0.95)
@@ -39,7 +39,7 @@ class World:
 
     def __init__(self) -> None:
         self.spec: DeviceSpec = GENERIC_CPU
-        self.compare: Callable[[], Ratio] = lambda: FASTER
+        self.compare: Callable[[], Speedup] = lambda: FASTER
         self.verify: Callable[[], VerifyManifest] = lambda: RIGHT
         self.compared: list[tuple[Path, Path]] = []
         self.verified: list[Path] = []
@@ -138,7 +138,7 @@ def test_a_faster_one_takes_its_place_and_can_be_taken_back(request_: TuneReques
 
 @pytest.mark.parametrize("times", [SLOWER, UNCLEAR])
 def test_one_that_is_not_faster_beyond_doubt_is_kept_and_not_published(
-    request_: TuneRequest, world: World, times: Ratio
+    request_: TuneRequest, world: World, times: Speedup
 ):
     night(request_, "one")
     world.compare = lambda: times
@@ -228,7 +228,7 @@ def test_a_damaged_champion_loses(request_: TuneRequest, world: World):
 def test_a_champion_that_the_device_refuses_loses(request_: TuneRequest, world: World):
     night(request_, "one")
 
-    def refused() -> Ratio:
+    def refused() -> Speedup:
         if len(world.compared) == 1:
             raise DeviceError("out of resources")
         return FASTER
@@ -245,7 +245,7 @@ def test_a_champion_that_the_device_refuses_loses(request_: TuneRequest, world: 
 def test_where_the_device_fails_both_the_champion_stays(request_: TuneRequest, world: World):
     night(request_, "one")
 
-    def lost() -> Ratio:
+    def lost() -> Speedup:
         raise DeviceError("no answer")
 
     world.compare = lost
@@ -265,7 +265,7 @@ def test_another_model_in_the_same_folder_is_published(request_: TuneRequest, wo
 def test_what_was_published_meanwhile_is_not_replaced(request_: TuneRequest, world: World):
     night(request_, "one")
 
-    def meanwhile() -> Ratio:
+    def meanwhile() -> Speedup:
         publishing.stage_report(request_, run_of(request_, "ordered"))
         return FASTER
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.verify.bench import Benchmark, BenchOptions, Ratio
+from retune.bundle.verify.bench import Benchmark, BenchOptions, Speedup
 from retune.core.errors import DeviceError
 from retune.core.layouts import ALL_NHWC, KeptLayouts, LayoutAssignment, LayoutPlan
 from retune.core.target import GENERIC_CPU
@@ -84,7 +84,7 @@ class World:
         assert in_nhwc or not untuned.best
         self.compared.append(tuned)
         gain = 1 / (self.nhwc_ratio if in_nhwc else self.ratio(tuned))
-        ratio = Ratio(
+        ratio = Speedup(
             name="tuned", baseline=baseline, ratio=gain,
             low=gain - self.doubt, high=gain + self.doubt,
         )  # fmt: skip

@@ -80,7 +80,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
+class Speedup:
     """How many times as long as the contender the baseline takes: above 1, the contender wins."""
 
     name: str
@@ -98,14 +98,14 @@ class Benchmark:
 
     rounds: int
     timings: tuple[Timing, ...]
-    ratios: tuple[Ratio, ...]
+    ratios: tuple[Speedup, ...]
     """One for each contender but the baseline."""
 
     def timing(self, name: str) -> Timing:
         """That contender's samples. Raises: KeyError."""
         return {timing.name: timing for timing in self.timings}[name]
 
-    def ratio(self, name: str) -> Ratio:
+    def ratio(self, name: str) -> Speedup:
         """That contender's ratio to the baseline. Raises: KeyError."""
         return {ratio.name: ratio for ratio in self.ratios}[name]
 
@@ -273,10 +273,10 @@ def _timing(name: str, samples: np.ndarray, calls: int) -> Timing:
     )
 
 
-def _ratios(names: Sequence[str], samples: np.ndarray, base: int, seed: int) -> tuple[Ratio, ...]:
+def _ratios(names: Sequence[str], samples: np.ndarray, base: int, seed: int) -> tuple[Speedup, ...]:
     low, ratio, high = _intervals(samples, base, seed)
     return tuple(
-        Ratio(
+        Speedup(
             name=name,
             baseline=names[base],
             ratio=float(ratio[column]),

@@ -129,7 +129,7 @@ def tolerance_of(plan: "NetworkPlan") -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SampleSet:
     """On which inputs a bundle is compared."""
 
     feeds: Feeds
@@ -148,7 +148,7 @@ def sampling(
     samples: int | None,
     given: Mapping[str, np.ndarray],
     sizes: SizeValues | None = None,
-) -> Sampling:
+) -> SampleSet:
     """So many of the `given` samples, else of those that the plan has, else random ones.
 
     Without a number all of them, or a few random ones. Where `sizes` are stated, they are random
@@ -157,10 +157,10 @@ def sampling(
     own = given or ({} if sizes else plan.samples)
     if not own:
         feeds = partial(sample_inputs, replace(plan, samples={}), sizes=sizes)
-        return Sampling(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={})
+        return SampleSet(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={})
     there = len(next(iter(own.values())))
     feeds = partial(sample_of, own)
-    return Sampling(feeds=feeds, count=min(samples or there, there), arrays=own)
+    return SampleSet(feeds=feeds, count=min(samples or there, there), arrays=own)
 
 
 def verify(

@@ -15,7 +15,7 @@ from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
-from retune.bundle.verify.compare import Sampling, both, sampling, tolerance_of, verify
+from retune.bundle.verify.compare import SampleSet, both, sampling, tolerance_of, verify
 from retune.bundle.verify.examination import REQUESTS, Drop, Entrant, Original, Verdict, Verify
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
@@ -116,7 +116,7 @@ class Judged:
     """The comparison by parts, where the network has some."""
 
     def verdict(
-        self, reach: Reach | OutputReach, taken: Sampling, seed: int, tolerance: float | None
+        self, reach: Reach | OutputReach, taken: SampleSet, seed: int, tolerance: float | None
     ) -> Verdict:
         """How far what `reach` runs is from the oracle on these samples."""
         plan, oracle = self.plan, self.oracle

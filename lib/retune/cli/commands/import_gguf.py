@@ -22,6 +22,14 @@ Context = Annotated[
 AllLogits = Annotated[
     bool, typer.Option("--all-logits", help="Return logits of all tokens, not of the last alone.")
 ]
+Level = Annotated[
+    int,
+    typer.Option(
+        help="Accuracy of products with quantized weights: 0 computes in floats, 4 rounds rows to "
+        "int8, which is faster. Default: 0.",
+        show_default=False,
+    ),
+]
 Tokenizer = Annotated[bool, typer.Option(help="Write tokenizer.json.")]
 
 
@@ -30,6 +38,7 @@ def import_gguf(
     out: Out,
     context: Context = None,
     all_logits: AllLogits = False,
+    accuracy_level: Level = 0,
     tokenizer: Tokenizer = True,
     json: Json = False,
 ) -> None:
@@ -42,7 +51,14 @@ def import_gguf(
 
     from retune.frontend.gguf.folder import import_gguf as written
 
-    made = written(file, out, context=context, all_logits=all_logits, tokenizer=tokenizer)
+    made = written(
+        file,
+        out,
+        context=context,
+        all_logits=all_logits,
+        accuracy_level=accuracy_level,
+        tokenizer=tokenizer,
+    )
     if json:
         print_json(asdict(made))
         return

@@ -27,7 +27,7 @@ from retune.core.quantities import counted
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
-    from retune.bundle.verify.compare import Sampling
+    from retune.bundle.verify.compare import SampleSet
     from retune.bundle.verify.examiner import Verdict
 
 _RANDOM = 4
@@ -88,7 +88,7 @@ def verify(
 
 def _sampling(
     plan: "NetworkPlan", model: str, samples: str, sizes: Mapping[str, int]
-) -> "Sampling":
+) -> "SampleSet":
     """What the option asks for. Raises: InputError."""
     from retune.bundle.verify.compare import sampling
     from retune.frontend.models import resolve_model

@@ -75,7 +75,7 @@ class TakenDown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _JournalFile:
     kernels: tuple[TakenDown, ...] = ()
 
 
@@ -200,7 +200,7 @@ class Journal:
             )
             _LOG.warning("%s went down while %s", what, _sentence(item))
         with replacing(self._counts) as stream:
-            stream.write(to_json(_Stored(kernels=tuple(known.values()))).encode())
+            stream.write(to_json(_JournalFile(kernels=tuple(known.values()))).encode())
 
     def _stored(self) -> tuple[TakenDown, ...]:
         """What took the device down. Raises: RecordError if the file is damaged."""
@@ -208,7 +208,7 @@ class Journal:
             text = self._counts.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        return from_json(_Stored, text, where=str(self._counts)).kernels
+        return from_json(_JournalFile, text, where=str(self._counts)).kernels
 
     def _denied(self, item: TakenDown) -> Measurement:
         error = (

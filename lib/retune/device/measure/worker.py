@@ -45,7 +45,7 @@ from retune.device.measure.messages import (
 )
 from retune.device.measure.reference import Reference
 from retune.device.measure.timing import deviation, present_us, time_repeats
-from retune.device.opencl.guards import Guarded, guarded, overrun
+from retune.device.opencl.guards import GuardedBuffer, guarded, overrun
 from retune.device.opencl.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.opencl.launch_cost import launch_cost
 from retune.device.opencl.pool import ConstantPool
@@ -67,9 +67,9 @@ class Worker:
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
         self._workload = LoadArrays(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
-        self._uploaded: dict[str, Guarded] = {}
+        self._uploaded: dict[str, GuardedBuffer] = {}
         self._bound: BoundJob | None = None
-        self._guarded: dict[str, Guarded] = {}
+        self._guarded: dict[str, GuardedBuffer] = {}
         """The buffers of the bound job."""
         self._flush: np.ndarray | None = None
 
@@ -172,7 +172,7 @@ class Worker:
             if spec.role == "weight"
         }
 
-    def _fill(self, spec: ProgramBuffer) -> Guarded:
+    def _fill(self, spec: ProgramBuffer) -> GuardedBuffer:
         """The workload's array where there is one, random data elsewhere: what a candidate leaves
         out is wrong, whatever the one before it has computed."""
         if spec.role in {"output", "temp"}:

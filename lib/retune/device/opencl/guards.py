@@ -17,7 +17,7 @@ _PATTERN = 0xA5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Guarded:
+class GuardedBuffer:
     """A buffer with the allocation that it is the middle of."""
 
     memory: DeviceMemory
@@ -26,7 +26,7 @@ class Guarded:
     """With the guard bytes. It lives as long as the buffer is used."""
 
 
-def guarded(device: Device, array: np.ndarray) -> Guarded:
+def guarded(device: Device, array: np.ndarray) -> GuardedBuffer:
     """A buffer that holds a copy of the array, and nothing but guard bytes around it."""
     size = max(1, array.nbytes)
     content = np.full(size + 2 * GUARD_BYTES, _PATTERN, np.uint8)
@@ -34,17 +34,17 @@ def guarded(device: Device, array: np.ndarray) -> Guarded:
         np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     )
     whole = device.upload(content)
-    return Guarded(device.part(whole, GUARD_BYTES, size), whole)
+    return GuardedBuffer(device.part(whole, GUARD_BYTES, size), whole)
 
 
-def padded(device: Device, size_bytes: int) -> Guarded:
+def padded(device: Device, size_bytes: int) -> GuardedBuffer:
     """A buffer of zeros amid others, where a kernel that is only tried may write, too."""
     size = max(1, size_bytes)
     whole = device.allocate(size + 2 * GUARD_BYTES)
-    return Guarded(device.part(whole, GUARD_BYTES, size), whole)
+    return GuardedBuffer(device.part(whole, GUARD_BYTES, size), whole)
 
 
-def overrun(device: Device, buffers: Mapping[str, Guarded]) -> str:
+def overrun(device: Device, buffers: Mapping[str, GuardedBuffer]) -> str:
     """Which buffers a kernel wrote beyond, and where; '' if it wrote beyond none."""
     for name, buffer in buffers.items():
         before, behind = _guards(device, buffer)
@@ -60,7 +60,7 @@ def overrun(device: Device, buffers: Mapping[str, Guarded]) -> str:
     return ""
 
 
-def _guards(device: Device, buffer: Guarded) -> tuple[np.ndarray, np.ndarray]:
+def _guards(device: Device, buffer: GuardedBuffer) -> tuple[np.ndarray, np.ndarray]:
     """The bytes before and behind the buffer."""
     before = np.empty(GUARD_BYTES, np.uint8)
     device.read_into(buffer.whole, before)

@@ -29,7 +29,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class GgufType:
     """A type of GGUF tensors."""
 
     name: str
@@ -159,18 +159,18 @@ def _quantized(
     sizes: tuple[int, int],
     parts: Callable[[np.ndarray], _Parts],
     meaning: Callable[[_Parts], np.ndarray],
-) -> Kind:
-    return Kind(name, *sizes, decode=lambda raw: meaning(parts(raw)), parts=parts)
+) -> GgufType:
+    return GgufType(name, *sizes, decode=lambda raw: meaning(parts(raw)), parts=parts)
 
 
-KINDS: dict[int, Kind] = {
-    0: Kind("F32", 1, 4, _floats("<f4")),
-    1: Kind("F16", 1, 2, _floats(_HALF)),
+KINDS: dict[int, GgufType] = {
+    0: GgufType("F32", 1, 4, _floats("<f4")),
+    1: GgufType("F16", 1, 2, _floats(_HALF)),
     2: _quantized("Q4_0", (32, 18), _q4_0, _symmetric),
     3: _quantized("Q4_1", (32, 20), _q4_1, _with_minima),
     8: _quantized("Q8_0", (32, 34), _q8_0, _symmetric),
     12: _quantized("Q4_K", (256, 144), _q4_k, _with_minima),
     14: _quantized("Q6_K", (256, 210), _q6_k, _symmetric),
-    30: Kind("BF16", 1, 2, _bfloat16),
+    30: GgufType("BF16", 1, 2, _bfloat16),
 }
 """Number in the file -> type."""

@@ -3,7 +3,7 @@
 Such an architecture has RMS norms, rotary embeddings, attention with groups of heads and a gated
 product (SwiGLU). The model has the form that the builder of onnxruntime-genai writes:
 GroupQueryAttention with its rotation and growing caches, and MatMulNBits for quantized weights.
-`Decoder.model` returns it.
+`DecoderConfig.model` returns it.
 
 Inputs are input_ids int64 [batch, sequence], past_key_values.N.key and .value float32 [batch,
 heads, past, width]; outputs are logits of the last token [batch, 1, words] (of all tokens, if
@@ -40,7 +40,7 @@ _MOST_ANGLES = 1 << 27
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoder:
+class DecoderConfig:
     """What the file says of its network."""
 
     file: GgufFile
@@ -61,7 +61,7 @@ class Decoder:
     epsilon: float
 
     @classmethod
-    def of(cls, file: GgufFile, context: int | None = None) -> "Decoder":
+    def of(cls, file: GgufFile, context: int | None = None) -> "DecoderConfig":
         """The decoder of the file. Raises: ModelError for what is not llama-like."""
         architecture = file.text("general.architecture")
         if architecture not in INTERLEAVED:

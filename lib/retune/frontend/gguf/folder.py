@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retune.core.errors import InputError
 from retune.core.files import check_replaces
 from retune.core.replacing import whole_folder
-from retune.frontend.gguf.decoder import Decoder
+from retune.frontend.gguf.decoder import DecoderConfig
 from retune.frontend.gguf.reader import GgufFile, open_gguf
 from retune.frontend.gguf.tokenizer import tokenizer_of
 from retune.frontend.gguf.writer import Writer
@@ -19,6 +20,8 @@ from retune.frontend.gguf.writer import Writer
 MODEL, WEIGHTS, TOKENIZER, CONFIG = (
     "model.onnx", "model.onnx.data", "tokenizer.json", "genai_config.json",
 )  # fmt: skip
+ACCURACY_LEVELS = (0, 4)
+"""Of products with quantized weights: in floats, or of rows that are rounded to int8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +48,29 @@ def import_gguf(
     *,
     context: int | None = None,
     all_logits: bool = False,
+    accuracy_level: int = 0,
     tokenizer: bool = True,
 ) -> ImportedDecoder:
     """Writes the folder `out`, in place of one that it wrote before; what it holds.
 
     `context` are the tokens for which there are rotations, `all_logits` asks for the logits of all
-    tokens and not of the last one alone. Without `tokenizer` there is no tokenizer.json.
+    tokens and not of the last one alone. With `accuracy_level` 4 rows may be rounded to int8 before
+    they are multiplied with quantized weights. Without `tokenizer` there is no tokenizer.json.
     Raises: ModelError if the file is damaged, or of another architecture or type of tensors.
-    InputError if `out` holds other files.
+    InputError if `out` holds other files, or for another accuracy level than 0 and 4.
     """
+    if accuracy_level not in ACCURACY_LEVELS:
+        raise InputError(
+            f"accuracy level: expected 0 (floats) or 4 (rows in int8), got {accuracy_level}"
+        )
     check_replaces(out, "an imported decoder", _is_imported)
     file = open_gguf(path)
-    decoder = Decoder.of(file, context)
+    decoder = DecoderConfig.of(file, context)
     words = tokenizer_of(file) if tokenizer else None
     with whole_folder(out) as folder:
         with (folder / WEIGHTS).open("wb") as stream:
-            model = decoder.model(Writer(stream, WEIGHTS), all_logits=all_logits)
+            writer = Writer(stream, WEIGHTS, accuracy_level)
+            model = decoder.model(writer, all_logits=all_logits)
             size = stream.tell()
         (folder / MODEL).write_bytes(model.SerializeToString())
         if words is not None:
@@ -85,7 +95,7 @@ def _is_imported(folder: Path) -> bool:
     return {entry.name for entry in folder.iterdir()} <= {MODEL, WEIGHTS, TOKENIZER, CONFIG}
 
 
-def _config(decoder: Decoder) -> dict[str, Any]:
+def _config(decoder: DecoderConfig) -> dict[str, Any]:
     """genai_config.json, as onnxruntime-genai documents it."""
     file: GgufFile = decoder.file
     caches = {

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from retune.core.errors import ModelError
-from retune.frontend.gguf.blocks import KINDS, Kind
+from retune.frontend.gguf.blocks import KINDS, GgufType
 
 Scalar = int | float | bool | str
 Value = Scalar | tuple[Scalar, ...]
@@ -50,7 +50,7 @@ class GgufTensor:
     """A tensor of the file: rows of blocks."""
 
     name: str
-    kind: Kind
+    kind: GgufType
     shape: tuple[int, ...]
     """Outermost first, as numpy has it; the file states the reverse."""
     raw: np.ndarray

@@ -33,9 +33,12 @@ _CONTRIB = {
 class Writer:
     """The nodes and weights so far."""
 
-    def __init__(self, weights: BinaryIO, location: str) -> None:
-        """`weights` is the stream of the file of weights, and `location` its name."""
-        self._stream, self._location = weights, location
+    def __init__(self, weights: BinaryIO, location: str, accuracy_level: int = 0) -> None:
+        """`weights` is the stream of the file of weights, and `location` its name.
+
+        `accuracy_level` is that of products with quantized weights, as MatMulNBits numbers it.
+        """
+        self._stream, self._location, self._level = weights, location, accuracy_level
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._offsets: dict[str, tuple[int, int]] = {}
@@ -104,6 +107,8 @@ class Writer:
         rows, columns = weight.shape
         size = blocks.quantized.shape[2]
         attrs = {"N": rows, "K": columns, "bits": blocks.bits, "block_size": size}
+        if self._level:
+            attrs["accuracy_level"] = self._level
         return self.add("MatMulNBits", inputs, output, **attrs)
 
     def _biased(self, made: str, bias: np.ndarray, output: str) -> str:

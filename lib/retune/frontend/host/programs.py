@@ -82,7 +82,7 @@ class _Alone:
         raise NotConstant("it runs on the host already; expected inputs that decide what it does")
 
 
-class _Program:
+class _NumpyProgram:
     """A graph as calls of numpy functions."""
 
     def __init__(self, graph: Graph, outputs: Sequence[str]) -> None:
@@ -103,13 +103,13 @@ class _Program:
 
 
 @dataclass(slots=True)
-class _Programs:
+class _NumpyPrograms:
     """The programs for inputs of some types."""
 
     asked: tuple[str, ...] = ()
     """Inputs whose values they depend on, too."""
-    by_values: dict[tuple[bytes, ...], _Program] = field(
-        default_factory=dict[tuple[bytes, ...], _Program]
+    by_values: dict[tuple[bytes, ...], _NumpyProgram] = field(
+        default_factory=dict[tuple[bytes, ...], _NumpyProgram]
     )
 
 
@@ -137,7 +137,7 @@ class ImportedNode:
         self._functions = functions
         read = dict.fromkeys(name for name in node.inputs if name)
         self._constants = {name: constants[name] for name in read if name in constants}
-        self._kept: dict[tuple[Any, ...], _Programs] = {}
+        self._kept: dict[tuple[Any, ...], _NumpyPrograms] = {}
 
     def __call__(self, args: Sequence[Array | None]) -> list[Array | None]:
         """The node's outputs. Raises: ModelError if it cannot work with these inputs."""
@@ -154,11 +154,11 @@ class ImportedNode:
         if programs is None:
             while len(self._kept) >= _KEPT_TYPES:
                 del self._kept[next(iter(self._kept))]
-            programs = self._kept[kinds] = _Programs()
+            programs = self._kept[kinds] = _NumpyPrograms()
         program = programs.by_values.get(tuple([given[n].tobytes() for n in programs.asked]))
         return (program or self._made(given, programs))(given)
 
-    def _made(self, given: Mapping[str, Array], programs: _Programs) -> _Program:
+    def _made(self, given: Mapping[str, Array], programs: _NumpyPrograms) -> _NumpyProgram:
         """The program for these inputs, now kept."""
         program, asked = self._imported(given)
         if not asked <= set(programs.asked):
@@ -171,7 +171,7 @@ class ImportedNode:
             programs.by_values[key] = program
         return program
 
-    def _imported(self, given: Mapping[str, Array]) -> tuple[_Program, set[str]]:
+    def _imported(self, given: Mapping[str, Array]) -> tuple[_NumpyProgram, set[str]]:
         """A program for inputs of these types, and those whose values it depends on.
 
         Where the handler refuses values that it does not know, it gets all of them.
@@ -183,7 +183,7 @@ class ImportedNode:
 
     def _run_handler(
         self, given: Mapping[str, Array], known: Collection[str]
-    ) -> tuple[_Program, set[str]]:
+    ) -> tuple[_NumpyProgram, set[str]]:
         present = {*given, *self._constants}
         inputs = tuple([name if name in present else "" for name in self._node.inputs])
         node = self._node if inputs == self._node.inputs else replace(self._node, inputs=inputs)
@@ -205,4 +205,4 @@ class ImportedNode:
         if missing:
             raise ModelError(f"output '{missing[0]}' is not a tensor")
         graph = build.finish(name for name in outputs if name)
-        return _Program(graph, outputs), build.asked
+        return _NumpyProgram(graph, outputs), build.asked

@@ -15,7 +15,7 @@ from onnx import helper
 
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError
-from retune.frontend.host.ops import HostCall, HostFunction, Value, host_function
+from retune.frontend.host.ops import HostFunction, NodeCall, Value, host_function
 from retune.frontend.host.programs import ImportedNode
 from retune.frontend.onnx.functions import (
     Functions,
@@ -48,7 +48,7 @@ _DEEPEST = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class BodyScope:
     """What the nodes of a body refer to besides values."""
 
     opsets: Opsets
@@ -69,7 +69,7 @@ Run = Callable[[Sequence[Value], Mapping[str, Value]], Sequence[Value]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _BodyStep:
     """A node of a body, ready to run."""
 
     label: str
@@ -89,7 +89,7 @@ class Body:
         self,
         nodes: Sequence[onnx.NodeProto],
         outputs: Sequence[str],
-        scope: Scope,
+        scope: BodyScope,
         stored: Mapping[str, Array] | None = None,
     ) -> None:
         """`stored` are the constants of the body's own.
@@ -102,7 +102,7 @@ class Body:
             )
         self.outputs = tuple(outputs)
         constants = {**scope.constants, **(stored or {})}
-        steps: list[_Step] = []
+        steps: list[_BodyStep] = []
         for proto in nodes:
             step = _open(proto, replace(scope, constants=constants))
             found = _folded(step, constants)
@@ -135,10 +135,10 @@ class Body:
         return tuple([found[name] for name in self.outputs])
 
 
-def _with_last_reads(steps: Sequence[_Step], outputs: Sequence[str]) -> list[_Step]:
+def _with_last_reads(steps: Sequence[_BodyStep], outputs: Sequence[str]) -> list[_BodyStep]:
     """The steps, each with what it is the last to read of what other steps make."""
     made = {name for step in steps for name in step.outputs if name} - {*outputs}
-    done: list[_Step] = []
+    done: list[_BodyStep] = []
     for step in reversed(steps):
         last = tuple(name for name in dict.fromkeys((*step.reads, *step.outputs)) if name in made)
         made -= {*last}
@@ -146,7 +146,7 @@ def _with_last_reads(steps: Sequence[_Step], outputs: Sequence[str]) -> list[_St
     return done[::-1]
 
 
-def _folded(step: _Step, constants: Mapping[str, Array]) -> dict[str, Array] | None:
+def _folded(step: _BodyStep, constants: Mapping[str, Array]) -> dict[str, Array] | None:
     """The outputs of a node that reads constants only; None if they are not such tensors."""
     if not all(name in constants for name in step.reads):
         return None
@@ -159,7 +159,7 @@ def _folded(step: _Step, constants: Mapping[str, Array]) -> dict[str, Array] | N
     return found if arrays and len(found) == sum(map(bool, step.outputs)) else None
 
 
-def _open(proto: onnx.NodeProto, scope: Scope) -> _Step:
+def _open(proto: onnx.NodeProto, scope: BodyScope) -> _BodyStep:
     """The node, ready to run. Raises: ModelError if nothing runs it."""
     own = onnx.NodeProto()
     own.CopyFrom(proto)
@@ -168,10 +168,10 @@ def _open(proto: onnx.NodeProto, scope: Scope) -> _Step:
     own.name = label_of(proto)
     label = f"'{own.name}' ({proto.op_type})"
     run = _opened(own, scope, label)
-    return _Step(label, tuple(own.input), tuple(own.output), tuple(read_by(own)), run)
+    return _BodyStep(label, tuple(own.input), tuple(own.output), tuple(read_by(own)), run)
 
 
-def _opened(proto: onnx.NodeProto, scope: Scope, label: str) -> Run:
+def _opened(proto: onnx.NodeProto, scope: BodyScope, label: str) -> Run:
     """What runs the node. Raises: ModelError if nothing does."""
     name = full_name(standard(proto.domain), proto.op_type)
     version = scope.version(proto)
@@ -199,9 +199,9 @@ def _opened(proto: onnx.NodeProto, scope: Scope, label: str) -> Run:
 
 def _calling(node: OnnxNode, function: HostFunction, inner: Mapping[str, "_Inner"]) -> Run:
     if not inner:
-        return lambda args, _: function(HostCall(node, args))
+        return lambda args, _: function(NodeCall(node, args))
     return lambda args, around: function(
-        HostCall(node, args, {key: _Bound(body, around) for key, body in inner.items()})
+        NodeCall(node, args, {key: _Bound(body, around) for key, body in inner.items()})
     )
 
 
@@ -237,7 +237,7 @@ class _Bound:
         return self.inner.body({**values, **dict(zip(names, inputs, strict=True))})
 
 
-def _inner(proto: onnx.NodeProto, scope: Scope) -> dict[str, _Inner]:
+def _inner(proto: onnx.NodeProto, scope: BodyScope) -> dict[str, _Inner]:
     """The bodies inside the node, by attribute."""
     found: dict[str, _Inner] = {}
     for attribute in proto.attribute:
@@ -260,7 +260,7 @@ def _inner(proto: onnx.NodeProto, scope: Scope) -> dict[str, _Inner]:
 class _Expanded:
     """A node by the function that states its operator: one body for each kind of inputs."""
 
-    def __init__(self, proto: onnx.NodeProto, scope: Scope) -> None:
+    def __init__(self, proto: onnx.NodeProto, scope: BodyScope) -> None:
         self._proto = proto
         self._scope = scope
         self._local = local_function(proto, scope.functions)
@@ -288,7 +288,7 @@ class _Expanded:
         return body({**omitted, **dict(zip(names, args, strict=False))})
 
     def _opened(self, function: onnx.FunctionProto) -> tuple[Body, tuple[str, ...]]:
-        scope = Scope(
+        scope = BodyScope(
             opsets=opsets_of(function) or self._scope.opsets,
             functions=self._scope.functions,
             attributes=call_attributes(function, self._proto, self._scope.version(self._proto)),
@@ -325,4 +325,4 @@ def open_body(
     stored: Mapping[str, Array] | None = None,
 ) -> Body:
     """The nodes, ready to run. Raises: ModelError naming one that nothing runs."""
-    return Body(nodes, outputs, Scope(opsets=opsets, functions=functions), stored)
+    return Body(nodes, outputs, BodyScope(opsets=opsets, functions=functions), stored)

@@ -32,7 +32,7 @@ Shape: TypeAlias = "tuple[int | Count, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TypedNode:
     """A node with what is there of its inputs before the network runs."""
 
     node: onnx.NodeProto
@@ -61,7 +61,7 @@ class Call:
         return tuple(count if d in axes else extent for d, extent in enumerate(self.shape()))
 
 
-def counted_shapes(call: Call) -> Sequence[Shape] | None:
+def counted_shapes(call: TypedNode) -> Sequence[Shape] | None:
     """The shapes of the node's outputs, in order; None for an operator without a bound."""
     return _RULES[call.node.op_type](call) if has_bound(call.node) else None
 
@@ -71,11 +71,11 @@ def has_bound(node: onnx.NodeProto) -> bool:
     return not node.domain and node.op_type in _RULES
 
 
-def _non_zero(call: Call) -> Sequence[Shape]:
+def _non_zero(call: TypedNode) -> Sequence[Shape]:
     return [(len(call.shape()), Count(most(prod(call.shape()))))]
 
 
-def _unique(call: Call) -> Sequence[Shape]:
+def _unique(call: TypedNode) -> Sequence[Shape]:
     axis = call.axis()
     whole = prod(call.shape()) if axis is None else call.shape()[axis]
     count = Count(most(whole))
@@ -83,32 +83,32 @@ def _unique(call: Call) -> Sequence[Shape]:
     return [values, (count,), (whole,), (count,)]
 
 
-def _compress(call: Call) -> Sequence[Shape]:
+def _compress(call: TypedNode) -> Sequence[Shape]:
     axis, chosen = call.axis(), most(prod(call.shape(1)))
     if axis is None:
         return [(Count(min(chosen, most(prod(call.shape())))),)]
     return [call.along([axis], Count(min(chosen, most(call.shape()[axis]))))]
 
 
-def _suppression(call: Call) -> Sequence[Shape]:
+def _suppression(call: TypedNode) -> Sequence[Shape]:
     batch, boxes, _ = call.shape(0)
     asked = call.values(2) if len(call.types) > 2 and call.types[2] is not None else []
     kept = most(boxes) if asked is None else min(most(boxes), next(iter(asked), 0))
     return [(Count(most(batch * call.shape(1)[1]) * max(0, kept)), 3)]
 
 
-def _range(_: Call) -> Sequence[Shape]:
+def _range(_: TypedNode) -> Sequence[Shape]:
     return [(Count(MOST_NUMBERED),)]
 
 
-def _top(call: Call) -> Sequence[Shape]:
+def _top(call: TypedNode) -> Sequence[Shape]:
     axis = call.axis()
     axis = len(call.shape()) - 1 if axis is None else axis
     made = call.along([axis], Count(most(call.shape()[axis])))
     return [made, made]
 
 
-def _slice(call: Call) -> Sequence[Shape]:
+def _slice(call: TypedNode) -> Sequence[Shape]:
     rank = len(call.shape())
     listed = len(call.types) > 3 and call.types[3] is not None
     stated = call.values(3) if listed else range(most(prod(call.shape(1))))
@@ -118,7 +118,7 @@ def _slice(call: Call) -> Sequence[Shape]:
     return [tuple(Count(most(e), axis) if axis in axes else e for axis, e in extents)]
 
 
-_RULES: Mapping[str, Callable[[Call], Sequence[Shape]]] = {
+_RULES: Mapping[str, Callable[[TypedNode], Sequence[Shape]]] = {
     "NonZero": _non_zero,
     "Unique": _unique,
     "Compress": _compress,

@@ -19,7 +19,7 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.frontend.host.runner import open_body
 from retune.frontend.host.step import host_attrs
-from retune.frontend.onnx.counts import Call, Count, counted_shapes
+from retune.frontend.onnx.counts import Count, TypedNode, counted_shapes
 from retune.frontend.onnx.functions import Functions
 from retune.graph.graph import GraphBuilder
 from retune.ir.plan import quiet
@@ -92,7 +92,9 @@ class HostPart:
         without a bound."""
         types, constants = self._build.types, self._build.constants
         read = [types.get(name) for name in proto.input]
-        shapes = counted_shapes(Call(proto, read, [constants.get(name) for name in proto.input]))
+        shapes = counted_shapes(
+            TypedNode(proto, read, [constants.get(name) for name in proto.input])
+        )
         if shapes is None or None in inferred.values():
             return None
         sizes: dict[Count, int] = {}

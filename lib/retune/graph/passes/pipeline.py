@@ -16,6 +16,7 @@ from retune.graph.passes.groups import groups_of_channels
 from retune.graph.passes.precision import Precision, in_precision
 from retune.graph.passes.products import free_products
 from retune.graph.passes.rows import rows_as_images
+from retune.graph.passes.shared import share_equal
 from retune.graph.passes.simplify import (
     canonical_arithmetic,
     fold_constants,
@@ -69,6 +70,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="join-slices", run=join_slices),
     Pass(name="free-products", run=free_products),
     Pass(name="sink-reshapes-at-last", run=sink_reshapes),
+    Pass(name="share-equal", run=share_equal),
     Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
     Pass(name="own-appended", run=own_appended),

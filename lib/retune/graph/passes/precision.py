@@ -68,7 +68,7 @@ class Precision:
 def in_precision(graph: Graph, precision: Precision) -> Graph:
     """The graph with values of float32 stored as `precision` says; its interface stays."""
     if precision.stored is not FLOAT32:
-        graph = _Stored(graph, precision).finish()
+        graph = _StoredGraph(graph, precision).finish()
     if precision.operands is None:
         return graph
     shared = (n for n in layers(graph) if n.op in PRODUCTS and n.op != _OF_ONE_RESULT)
@@ -95,7 +95,7 @@ def _is_layer(node: Node, graph: Graph) -> bool:
     return node.op in PRODUCTS and all(graph.types[value].dtype is FLOAT32 for value in ends)
 
 
-class _Stored:
+class _StoredGraph:
     """The new graph as it grows; `_new` maps old values to those that hold them."""
 
     def __init__(self, graph: Graph, precision: Precision) -> None:

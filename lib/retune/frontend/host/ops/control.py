@@ -7,19 +7,19 @@ import numpy as np
 from onnx import helper
 
 from retune.core.errors import ModelError
-from retune.frontend.host.ops.registry import HostCall, Value, host_op
+from retune.frontend.host.ops.registry import NodeCall, Value, host_op
 from retune.ops import Array
 
 
 @host_op("If")
-def branch(call: HostCall) -> Sequence[Value]:
+def branch(call: NodeCall) -> Sequence[Value]:
     """The branch that the condition takes."""
     taken = bool(call.array(0).reshape(-1)[0])
     return call.bodies["then_branch" if taken else "else_branch"]()
 
 
 @host_op("Loop")
-def loop(call: HostCall) -> Sequence[Value]:
+def loop(call: NodeCall) -> Sequence[Value]:
     """Turn after turn; what each turn makes lies along a new first axis."""
     limit = None if call.given(0) is None else int(np.max(call.array(0)))
     going = np.asarray(True) if call.given(1) is None else call.array(1)
@@ -34,7 +34,7 @@ def loop(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("Scan", since=8)
-def scan_of_batches(call: HostCall) -> Sequence[Value]:
+def scan_of_batches(call: NodeCall) -> Sequence[Value]:
     """Until opset 8: each sample of the batch by itself, as many steps as its length says."""
     lengths, given = call.given(0), list(call.args[1:])
     count = call.node.integer("num_scan_inputs", 0)
@@ -58,7 +58,7 @@ def _padded(array: Array, extent: int) -> Array:
 
 
 @host_op("Scan", since=9)
-def scan(call: HostCall) -> Sequence[Value]:
+def scan(call: NodeCall) -> Sequence[Value]:
     """The body applied to slice after slice of the scanned inputs."""
     count = call.node.integer("num_scan_inputs", 0)
     first = len(call.args) - count
@@ -83,7 +83,7 @@ def _ordered(value: Array, axis: int, direction: int) -> Array:
 
 
 def _scan(
-    call: HostCall, state: Sequence[Value], scanned: Sequence[Array], count: int
+    call: NodeCall, state: Sequence[Value], scanned: Sequence[Array], count: int
 ) -> tuple[Sequence[Value], list[Array]]:
     """What is carried out of the last step, and what the steps made, along a first axis."""
     body, made = call.bodies["body"], list[Sequence[Value]]()
@@ -116,38 +116,38 @@ def _nothing(kind: Any) -> Array:
 
 
 @host_op("Identity")
-def identity(call: HostCall) -> Sequence[Value]:
+def identity(call: NodeCall) -> Sequence[Value]:
     """The input, whatever it is."""
     return (call.given(0),)
 
 
 @host_op("SequenceConstruct")
-def construct(call: HostCall) -> Sequence[Value]:
+def construct(call: NodeCall) -> Sequence[Value]:
     """The inputs as a sequence."""
     return (tuple(call.args),)
 
 
 @host_op("SequenceEmpty")
-def empty(_: HostCall) -> Sequence[Value]:
+def empty(_: NodeCall) -> Sequence[Value]:
     """A sequence of nothing."""
     return ((),)
 
 
 @host_op("SequenceLength")
-def length(call: HostCall) -> Sequence[Value]:
+def length(call: NodeCall) -> Sequence[Value]:
     """The number of tensors."""
     return (np.asarray(len(call.sequence(0)), np.int64),)
 
 
 @host_op("SequenceAt")
-def at(call: HostCall) -> Sequence[Value]:
+def at(call: NodeCall) -> Sequence[Value]:
     """The tensor at a position; negative ones count from the end."""
     parts = call.sequence(0)
     return (parts[_position(call, 1, len(parts))],)
 
 
 @host_op("SequenceInsert")
-def insert(call: HostCall) -> Sequence[Value]:
+def insert(call: NodeCall) -> Sequence[Value]:
     """The sequence with one more tensor, at its end or before a position."""
     parts = call.sequence(0)
     place = len(parts)
@@ -157,14 +157,14 @@ def insert(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("SequenceErase")
-def erase(call: HostCall) -> Sequence[Value]:
+def erase(call: NodeCall) -> Sequence[Value]:
     """The sequence without its last tensor, or the one at a position."""
     parts = call.sequence(0)
     place = len(parts) - 1 if call.given(1) is None else _position(call, 1, len(parts))
     return ((*parts[:place], *parts[place + 1 :]),)
 
 
-def _position(call: HostCall, index: int, count: int, end: int | None = None) -> int:
+def _position(call: NodeCall, index: int, count: int, end: int | None = None) -> int:
     """The position in a sequence of `count` that an input names. Raises: ModelError if outside."""
     (place,) = (int(item) for item in call.array(index).reshape(-1))
     if not -count <= place < (count if end is None else end):
@@ -173,7 +173,7 @@ def _position(call: HostCall, index: int, count: int, end: int | None = None) ->
 
 
 @host_op("SplitToSequence")
-def split_to_sequence(call: HostCall) -> Sequence[Value]:
+def split_to_sequence(call: NodeCall) -> Sequence[Value]:
     """Slices along an axis; of extent 1 each and without the axis by default."""
     data, axis = call.array(0), call.node.integer("axis", 0)
     extent = data.shape[axis]
@@ -193,7 +193,7 @@ def split_to_sequence(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("ConcatFromSequence")
-def concat_from_sequence(call: HostCall) -> Sequence[Value]:
+def concat_from_sequence(call: NodeCall) -> Sequence[Value]:
     """The tensors side by side along an axis, or along a new one. Raises: ModelError for none."""
     parts, axis = call.sequence(0), call.node.integer("axis", 0)
     if not parts:
@@ -203,19 +203,19 @@ def concat_from_sequence(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("Optional")
-def optional(call: HostCall) -> Sequence[Value]:
+def optional(call: NodeCall) -> Sequence[Value]:
     """The input, or nothing."""
     return (call.given(0),)
 
 
 @host_op("OptionalHasElement")
-def has_element(call: HostCall) -> Sequence[Value]:
+def has_element(call: NodeCall) -> Sequence[Value]:
     """Whether there is something."""
     return (np.asarray(call.given(0) is not None),)
 
 
 @host_op("OptionalGetElement")
-def get_element(call: HostCall) -> Sequence[Value]:
+def get_element(call: NodeCall) -> Sequence[Value]:
     """What the optional holds. Raises: ModelError if that is nothing."""
     if call.given(0) is None:
         raise ModelError("an optional that holds nothing; expected a tensor or a sequence")

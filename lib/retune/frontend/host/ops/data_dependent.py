@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from retune.frontend.host.ops.registry import HostCall, Value, host_op
+from retune.frontend.host.ops.registry import NodeCall, Value, host_op
 from retune.frontend.onnx.ops.pooling import unpooled_shape
 from retune.frontend.onnx.ops.registry import full_name
 from retune.ops import host_numpy
@@ -20,20 +20,20 @@ _AXIS_IS_INPUT = 20
 
 
 @host_op("NonZero", since=9)
-def non_zero(call: HostCall) -> Sequence[Value]:
+def non_zero(call: NodeCall) -> Sequence[Value]:
     """Where elements are not zero: [dimensions, elements]."""
     return (host_numpy.non_zero(call.array(0)),)
 
 
 @host_op("Unique", since=11)
-def unique(call: HostCall) -> Sequence[Value]:
+def unique(call: NodeCall) -> Sequence[Value]:
     """Distinct values, and where they come from."""
     axis = call.node.attrs.get("axis")
     return host_numpy.unique(call.array(0), axis, call.node.integer("sorted", 1))
 
 
 @host_op("Compress", since=9)
-def compress(call: HostCall) -> Sequence[Value]:
+def compress(call: NodeCall) -> Sequence[Value]:
     """The slices along an axis, or the elements, for which the condition holds."""
     chosen = np.flatnonzero(call.array(1))
     data, axis = call.array(0), call.node.attrs.get("axis")
@@ -43,7 +43,7 @@ def compress(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("NonMaxSuppression", since=10)
-def non_max_suppression(call: HostCall) -> Sequence[Value]:
+def non_max_suppression(call: NodeCall) -> Sequence[Value]:
     """The boxes that are kept."""
     center = call.node.integer("center_point_box", 0)
     return (host_numpy.non_max_suppression(*call.args, center_point_box=center),)
@@ -51,7 +51,7 @@ def non_max_suppression(call: HostCall) -> Sequence[Value]:
 
 @host_op("TopK")
 @host_op("TopK", since=10)
-def top_k(call: HostCall) -> Sequence[Value]:
+def top_k(call: NodeCall) -> Sequence[Value]:
     """The first elements in order, and where they are; how many is an input from opset 10 on."""
     node = call.node
     count = node.integer("k", 0) if call.given(1) is None else call.array(1)
@@ -60,14 +60,14 @@ def top_k(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("GatherElements", since=11)
-def gather_elements(call: HostCall) -> Sequence[Value]:
+def gather_elements(call: NodeCall) -> Sequence[Value]:
     """One element for each index."""
     axis = call.node.integer("axis", 0)
     return (host_numpy.gather_elements(call.array(0), call.array(1), axis),)
 
 
 @host_op("GatherND", since=11)
-def gather_nd(call: HostCall) -> Sequence[Value]:
+def gather_nd(call: NodeCall) -> Sequence[Value]:
     """Slices by index tuples."""
     batch = call.node.integer("batch_dims", 0)
     return (host_numpy.gather_nd(call.array(0), call.array(1), batch),)
@@ -75,7 +75,7 @@ def gather_nd(call: HostCall) -> Sequence[Value]:
 
 @host_op("Scatter", since=9)
 @host_op("ScatterElements", since=11)
-def scatter_elements(call: HostCall) -> Sequence[Value]:
+def scatter_elements(call: NodeCall) -> Sequence[Value]:
     """Elements written at an index along one axis."""
     arrays = [call.array(index) for index in range(3)]
     axis, reduction = call.node.integer("axis", 0), call.node.text("reduction", "none")
@@ -83,26 +83,26 @@ def scatter_elements(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("ScatterND", since=11)
-def scatter_nd(call: HostCall) -> Sequence[Value]:
+def scatter_nd(call: NodeCall) -> Sequence[Value]:
     """Slices written at index tuples."""
     arrays = [call.array(index) for index in range(3)]
     return (host_numpy.scatter_nd(*arrays, reduction=call.node.text("reduction", "none")),)
 
 
 @host_op("RoiAlign", since=10)
-def roi_align_of_pixels(call: HostCall) -> Sequence[Value]:
+def roi_align_of_pixels(call: NodeCall) -> Sequence[Value]:
     """Until opset 15: regions as they are."""
     return (_roi_align(call, half_pixel=False),)
 
 
 @host_op("RoiAlign", since=16)
-def roi_align(call: HostCall) -> Sequence[Value]:
+def roi_align(call: NodeCall) -> Sequence[Value]:
     """From opset 16 on: regions half a pixel further, unless stated otherwise."""
     form = call.node.text("coordinate_transformation_mode", "half_pixel")
     return (_roi_align(call, half_pixel=form == "half_pixel"),)
 
 
-def _roi_align(call: HostCall, *, half_pixel: bool) -> Value:
+def _roi_align(call: NodeCall, *, half_pixel: bool) -> Value:
     node = call.node
     return host_numpy.roi_align(
         *(call.array(index) for index in range(3)),
@@ -116,7 +116,7 @@ def _roi_align(call: HostCall, *, half_pixel: bool) -> Value:
 
 
 @host_op("MaxUnpool", since=9)
-def max_unpool(call: HostCall) -> Sequence[Value]:
+def max_unpool(call: NodeCall) -> Sequence[Value]:
     """Zeros, but for elements at their positions in the whole output."""
     data, places = call.array(0), call.array(1)
     shape = unpooled_shape(call.node, data.shape)
@@ -128,7 +128,7 @@ def max_unpool(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("Det", since=11)
-def determinant(call: HostCall) -> Sequence[Value]:
+def determinant(call: NodeCall) -> Sequence[Value]:
     """The determinant of each matrix, which lies in the last two dimensions."""
     data = call.array(0)
     wide = data.astype(np.float64) if data.dtype.itemsize < 4 else data
@@ -136,14 +136,14 @@ def determinant(call: HostCall) -> Sequence[Value]:
 
 
 @host_op(full_name(MICROSOFT, "Inverse"))
-def inverse(call: HostCall) -> Sequence[Value]:
+def inverse(call: NodeCall) -> Sequence[Value]:
     """The inverse of each matrix, which lies in the last two dimensions."""
     data = call.array(0)
     return (np.asarray(np.linalg.inv(data.astype(np.float64)), data.dtype),)
 
 
 @host_op("TfIdfVectorizer", since=9)
-def tf_idf(call: HostCall) -> Sequence[Value]:
+def tf_idf(call: NodeCall) -> Sequence[Value]:
     """How often each n-gram of the attributes is in each row."""
     node = call.node
     counted = host_numpy.n_gram_counts(
@@ -162,7 +162,7 @@ def tf_idf(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("DFT", since=17)
-def dft(call: HostCall) -> Sequence[Value]:
+def dft(call: NodeCall) -> Sequence[Value]:
     """Along an axis, which is an input from opset 20 on; by default the last but the components."""
     node = call.node
     axis = node.integer("axis", -2 if node.opset >= _AXIS_IS_INPUT else 1)
@@ -180,7 +180,7 @@ def dft(call: HostCall) -> Sequence[Value]:
 
 
 @host_op("STFT", since=17)
-def stft(call: HostCall) -> Sequence[Value]:
+def stft(call: NodeCall) -> Sequence[Value]:
     """Transforms of the windows that start every frame_step samples: [batch, frames, bins, 2]."""
     data, step = call.array(0), int(call.array(1).reshape(()))
     window = None if call.given(2) is None else call.array(2)

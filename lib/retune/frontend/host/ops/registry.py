@@ -34,7 +34,7 @@ class BodyCall(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HostCall:
+class NodeCall:
     """One call of a node on the host."""
 
     node: OnnxNode
@@ -64,7 +64,7 @@ class HostCall:
         return value
 
 
-HostFunction = Callable[[HostCall], Sequence[Value]]
+HostFunction = Callable[[NodeCall], Sequence[Value]]
 """The outputs of a call, all that the operator may have. Raises: ModelError."""
 
 _FUNCTIONS: dict[str, dict[int, HostFunction]] = {}
