@@ -80,7 +80,7 @@ def _show_best(found: "Table") -> None:
         for knobs in found["knobs"]
     ]
     found["device"] = [model_of(name) for name in found["device"]]
-    alike = [n for n in ("constants", "layout_in", "layout_out") if found[n].nunique() == 1]
+    alike = [n for n in ("constants", "layout_in", "layout_out") if len(set(found[n])) == 1]
     programs = ["task_key", "conditions", "cost", "record_id", "run_id", "night", *alike]
     spare = ("device", "tuner", "model", "knobs", "gflops", "failed", "trials", "constants")
     _show(found.drop(columns=programs), "best records", spare)
@@ -169,9 +169,9 @@ def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "T
     for kind in ("night", "run"):
         with suppress(LookupFailed):
             return _rows(records, **{kind: name}, **asked)
-    every = _rows(records, **asked)
-    nights = sorted({str(night) for night in every["night"].dropna().tolist() if night})[-_NAMED:]
-    runs = every.sort_values("timestamp")["run_id"].drop_duplicates().tolist()[-_NAMED:]
+    there = plain_rows(_rows(records, **asked).sort_values("timestamp"))
+    nights = list(dict.fromkeys(row["night"] for row in there if row["night"]))[-_NAMED:]
+    runs = list(dict.fromkeys(row["run_id"] for row in there))[-_NAMED:]
     raise LookupFailed(
         f"{name}: expected a night or a run with such records; the latest nights: "
         f"{', '.join(nights) or 'none'}; runs: {', '.join(run[:8] for run in runs) or 'none'}"
