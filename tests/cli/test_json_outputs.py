@@ -241,7 +241,8 @@ CASES: dict[str, Prepare] = {
     "prune": lambda folder, patch: ["prune", "--days", "0", "--cache", str(folder)],
     "quantize": lambda folder, patch: [
         *("quantize", str(DIGITS / "digits.onnx"), "--shape", "image=1,1,8,8"),
-        "--random-calibration",
+        "--calibration",
+        "random",
     ],
     "records best": lambda folder, patch: ["records", "best", *records(folder)],
     "records compare": lambda f, patch: ["records", "compare", "one", "two", *two_nights(f)],

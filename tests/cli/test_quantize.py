@@ -37,7 +37,7 @@ def test_quantize_says_what_each_layer_loses(place: Path, capfd: pytest.CaptureF
     capfd.readouterr()
     again = load_file(written)
     assert {again.types[n.outputs[0]].dtype for n in again.nodes if n.op == "conv2d"} == {"int32"}
-    assert run_command(["quantize", str(written), "--random-calibration"]) == 2
+    assert run_command(["quantize", str(written), "--calibration", "random"]) == 2
     assert "got one that is quantized already; leave quantization" in capfd.readouterr().err
     assert run_command(["quantize", *MODEL, *data, "--scheme", "power2", "--skip", "#0"]) == 0
     assert "layers of power2, 8 bits of weights, on samples held out" in capfd.readouterr().out
@@ -67,14 +67,13 @@ def test_a_bundle_of_integers_is_exact(
     [
         ([], "expected samples of the network's inputs, got none"),
         (["--calibration", "nowhere.npz"], "calibration nowhere.npz: expected an .npz file"),
-        (["--random-calibration", "--ranges", "guess"], "method 'guess' is not known"),
-        (["--random-calibration", "--skip", "#one"], "--skip #one: expected # and a number"),
-        (["--random-calibration", "--calibration", "x"], "expected one of them, got both"),
+        (["--calibration", "random", "--ranges", "guess"], "method 'guess' is not known"),
+        (["--calibration", "random", "--skip", "#one"], "--skip #one: expected # and a number"),
         (
-            ["--random-calibration", "--accuracy-drop", "200"],
+            ["--calibration", "random", "--accuracy-drop", "200"],
             "a number of at most 100, got 200",
         ),
-        (["--scheme", "int4", "--random-calibration"], "int4: expected none, int8, power2"),
+        (["--scheme", "int4", "--calibration", "random"], "int4: expected none, int8, power2"),
     ],
 )
 def test_what_cannot_be_used_is_answered_at_once(
@@ -86,7 +85,7 @@ def test_what_cannot_be_used_is_answered_at_once(
 
 def test_options_of_integers_need_integers(place: Path, capfd: pytest.CaptureFixture[str]):
     plain = ["tune", *MODEL, "--out", str(place / "build"), "--trials", "0", "--no-prefect"]
-    assert run_command([*plain, "--random-calibration"]) == 2
+    assert run_command([*plain, "--calibration", "random"]) == 2
     assert "calibration and accuracy_drop are for quantized networks" in capfd.readouterr().err
     assert run_command([*plain, "--ranges", "kl"]) == 2
     assert "--quantize none: expected no options of quantization, got method" in (

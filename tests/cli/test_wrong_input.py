@@ -16,7 +16,7 @@ from tests.support.refused import assert_refused
 from tests.support.store import DEVICE, record
 
 HUGE = "99999999999999999999"
-RANDOM = ("--random-calibration", "--trials", "0")
+RANDOM = ("--calibration", "random", "--trials", "0")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_model_is_not_trained_on_nothing(
 
 def test_a_recipe_is_written_into_a_new_folder(tmp_path: Path):
     recipe = tmp_path / "new" / "recipe.json"
-    arguments = ["quantize", "zoo:mlp", "--random-calibration", "--out", str(recipe)]
+    arguments = ["quantize", "zoo:mlp", "--calibration", "random", "--out", str(recipe)]
     assert run_command(arguments) == 0
     assert recipe.read_text().startswith("{")
     assert [path.name for path in recipe.parent.iterdir()] == ["recipe.json"]
@@ -161,7 +161,7 @@ def test_a_recipe_is_written_into_a_new_folder(tmp_path: Path):
 
 @pytest.mark.parametrize("skip", ["nowhere", "#7"])
 def test_what_shall_stay_in_floats_has_to_be_there(skip: str, capsys: pytest.CaptureFixture[str]):
-    arguments = ["quantize", "zoo:mlp", "--random-calibration", "--skip", skip]
+    arguments = ["quantize", "zoo:mlp", "--calibration", "random", "--skip", skip]
     assert run_command(arguments) == 2
     assert f"0 convolutions; got {skip}; close names:" in capsys.readouterr().err
 

@@ -66,6 +66,22 @@ def test_erf_of_vectors(device: Device):
     assert np.signbit(found[1]) and np.abs(found[np.isfinite(found)]).max() == 1.0
 
 
+def test_exp_of_vectors(device: Device):
+    """Within some roundings of float32 where results are normal, 0 below; infinity and NaN."""
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, -87.4, -1e30, 88.72283, 88.7229, 3e38, 1e-30]
+    values = np.concatenate([ends, np.linspace(-87.33, 88.7, 1008 - len(ends))]).astype(np.float32)
+    x = placeholder("x", values.shape)
+    s = Schedule(from_dag(Dag((compute("y", values.shape, lambda i: call("exp", x[i]), [x]),))))
+    s.vectorize(s.split("y.i", [16])[1])
+    source = lower(s.program, CPU)
+    assert "EXP_FLOAT16(" in source.text
+    found = run_source(device, source, {"x": values}, {"y": TensorType(values.shape, FLOAT32)})["y"]
+    with np.errstate(over="ignore"):
+        expected = np.exp(values.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(found, np.where(values < -87.34, 0, expected), rtol=2e-7)
+    assert found[0] == found[1] == 1.0
+
+
 def test_bfloat16_by_an_instruction_where_there_is_one(device: Device):
     name = converting(BFLOAT16)
     assert rounds(device) == (name in device.spec.instructions)

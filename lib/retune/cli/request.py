@@ -32,7 +32,6 @@ from retune.pipeline.request import (
 Given = Mapping[str, Any]
 """Values of a command's parameters, by their names in Python."""
 
-RANDOM = "random"
 _HIDDEN = Annotated[str | None, typer.Option(hidden=True)]
 """An option of earlier versions, which is refused."""
 _GROUPS = (None, *get_args(Group)[1:])
@@ -147,15 +146,6 @@ def _flag(name: str) -> str:
 def _device(given: Given, _flag: str) -> str:
     name = named(given["device"], parse_parameters(given["device_param"] or ()))
     return farm_device(name, given["scheduler"] or "", given["certs"])
-
-
-def calibration_of(given: Given, _flag: str) -> str:
-    """What the request has for samples. Raises: InputError where both are asked for."""
-    if given["random_calibration"] and given["calibration"]:
-        raise InputError(
-            "--calibration and --random-calibration: expected one of them, got both; leave one out"
-        )
-    return RANDOM if given["random_calibration"] else given["calibration"]
 
 
 _QUANTIZATION: Mapping[str, Any] = {
@@ -277,15 +267,4 @@ _SPELLINGS: Mapping[str, _Spelling] = {
         },
     ),
     "quantize": _Spelling(read=settings_of, others=_QUANTIZATION),
-    "calibration": _Spelling(
-        read=calibration_of,
-        others={
-            "random_calibration": Annotated[
-                bool,
-                typer.Option(
-                    "--random-calibration", help="Random samples: for timing, not for use."
-                ),
-            ]
-        },
-    ),
 }

@@ -55,6 +55,22 @@ class Rational:
     limit: float
 
 
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """e to the x as 2 to the n times a polynomial in x - n*log(2), where n is the nearest integer.
+
+    Results below the least normal number are 0, and those beyond the largest one infinity.
+    """
+
+    coefficients: tuple[float, ...]
+    """The constant one first."""
+    steps: tuple[float, float]
+    """log(2) in two parts, of which multiples of the first are exact."""
+    least: float
+    most: float
+    """Arguments of the least normal and of the largest result."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarFunction:
     """A function of scalars: an expression of others, or one that each renderer can write."""
@@ -73,7 +89,7 @@ class ScalarFunction:
     """Clang's function in place of it, which is one instruction on x86 and Arm."""
     near: float = 0.0
     """A lane beyond it spoils those below it, which are kept apart; 0: lanes are independent."""
-    rational: "Rational | None" = None
+    of_vectors: Rational | Exponential | None = None
     """The function on vectors of float32; None: that of OpenCL C."""
     arity: int = 1
     attributes: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -145,7 +161,16 @@ def _at_least_32_bits(x: Expr) -> Expr:
     return x if x.dtype.itemsize >= 4 else cast(x, INT32)
 
 
-function("exp", numpy=np.exp, opencl="exp", onnx="Exp")
+_EXP = Exponential(
+    (1.0, 1.0, 0.49999994, 0.16666521, 0.04166839, 0.0083687166, 0.00138145976),
+    (0.693145752, 1.42860677e-06),
+    -87.3365402,
+    88.7228317,
+)
+"""Within 3.1e-9 of exp(x), relative, and 8e-8 in float32: fitted as `_ERF`, starting with 1 + x.
+PoCL's function takes 2.7 ns for sixteen lanes, this one 2.0, and with x / (1 + exp(-x)) around
+it 3.4 and 2.3 (Zen 5)."""
+function("exp", numpy=np.exp, opencl="exp", of_vectors=_EXP, onnx="Exp")
 function("log", numpy=np.log, opencl="log", onnx="Log", positive=True)
 function("sqrt", numpy=np.sqrt, opencl="sqrt", onnx="Sqrt", positive=True)
 function("abs", _absolute, numpy=np.abs, opencl="fabs", onnx="Abs")
@@ -165,7 +190,7 @@ _ERF = Rational(
 """Within 2.5e-8 of erf(x), relative, and 4e-7 in float32: the least squares of 4,000 Chebyshev
 nodes, weighted until the error is even. PoCL's function takes 52 ns for sixteen lanes, this one 3
 (Zen 5)."""
-function("erf", numpy=lambda x: _erf(x).astype(x.dtype), opencl="erf", rational=_ERF, onnx="Erf")
+function("erf", numpy=lambda x: _erf(x).astype(x.dtype), opencl="erf", of_vectors=_ERF, onnx="Erf")
 _NEAR = 1e6
 """PoCL's vectors of sines are of 0.01 for every small argument where one lane holds 1e7 or more."""
 function("sin", numpy=np.sin, opencl="sin", onnx="Sin", near=_NEAR)

@@ -36,8 +36,9 @@ from retune.device.simulated.accelerator import config_file
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.nightly.window import TimeWindow, daily, firing_times, parse_window
-from retune.pipeline.quantization import RANDOM, check_settings
+from retune.pipeline.quantization import check_settings
 from retune.pipeline.request import (
+    RANDOM,
     SCHEMES,
     TuneRequest,
     check_samples,

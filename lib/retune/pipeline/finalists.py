@@ -29,7 +29,7 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import best_record, network_context
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.space import Candidate
-from retune.search.comparison import Comparison
+from retune.search.comparison import FinalistComparison
 from retune.search.extract import Network
 from retune.search.history import best_candidates
 from retune.search.layout.assignment import with_layouts
@@ -198,7 +198,7 @@ def compare_in_network(
     """
     if why := unraced(device):
         raise DeviceError(f"{why}: finalists are chosen by their records")
-    comparison = Comparison(
+    comparison = FinalistComparison(
         [len(found) for found in finalists.values()], np.random.default_rng(seed)
     )
     with (
@@ -253,7 +253,7 @@ class _Network:
         """Whether an iteration gives the time of each task."""
         return self._opened().resolved
 
-    def observe(self, comparison: Comparison, choices: np.ndarray) -> None:
+    def observe(self, comparison: FinalistComparison, choices: np.ndarray) -> None:
         """One part of a round. Where the child is lost, each finalist is tried again alone."""
         try:
             found = self._run(choices)
@@ -264,7 +264,7 @@ class _Network:
         self.references.append(found.reference_us)
         comparison.observe(choices, self._by_task(found.seconds), resolved=self.resolved)
 
-    def _eliminate(self, comparison: Comparison, choices: np.ndarray) -> None:
+    def _eliminate(self, comparison: FinalistComparison, choices: np.ndarray) -> None:
         """Finalists that lose the child among defaults as well cannot win.
 
         Raises: ChildLostError if the defaults alone do.

@@ -38,7 +38,7 @@ from retune.pipeline.quantization import (
 from retune.pipeline.request import FULL_PRECISION, MIXED, TuneRequest, model_file
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import given_content, stage_samples
-from retune.pipeline.sizes import fixed_inputs, opened
+from retune.pipeline.sizes import fixed_inputs, opened, usual_request
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import tell
 from retune.proto.file import element_types, external_files, read_onnx
@@ -232,9 +232,10 @@ def _open(request: TuneRequest, precision: Precision, recipe: str = "") -> Impor
 
 
 def precision_of(request: TuneRequest) -> Precision:
-    """What the request's network is computed with."""
+    """What the request's network is computed with; layers are judged at sizes that occur most."""
     if request.precision == MIXED:
-        made = stage_precision(request, stage_import(request))
+        own = usual_request(request)
+        made = stage_precision(own, stage_import(own))
         return precision_from(made, spec_of(request.device))
     return _stated_precision(request)
 

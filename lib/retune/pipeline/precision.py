@@ -9,7 +9,6 @@ from pathlib import Path
 
 from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, TF32, DType
 from retune.core.errors import InputError
-from retune.core.ranges import is_open
 from retune.core.results import LayerPrecision
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
@@ -22,12 +21,11 @@ from retune.ops import Array
 from retune.pipeline.manifest import ImportManifest, OutputQuality, PrecisionManifest
 from retune.pipeline.quantization import (
     MOST_DECIBELS,
-    RANDOM,
     calibration_content,
     calibration_samples,
-    float_network,
+    sampled_network,
 )
-from retune.pipeline.request import DEFAULT_MAX_DEVIATION, MIXED, TuneRequest
+from retune.pipeline.request import DEFAULT_MAX_DEVIATION, MIXED, RANDOM, TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.targets.instructions import multiplied
 
@@ -59,15 +57,6 @@ def check_precision(request: TuneRequest) -> None:
             f"{asked}: expected no quantization beside it, got {request.quantize.scheme}; leave "
             "one of them out"
         )
-    if request.precision == MIXED and _has_ranges(request):
-        raise InputError(
-            f"{asked}: expected fixed shapes, as layers are judged on samples of one shape, got "
-            "ranges; state a size, or ask for one type"
-        )
-
-
-def _has_ranges(request: TuneRequest) -> bool:
-    return any(is_open(stated) for _, stated in (*request.shapes, *request.values))
 
 
 def small_float_of(spec: DeviceSpec) -> DType:
@@ -97,7 +86,7 @@ def stage_precision(_: Path, request: TuneRequest, network: ImportManifest) -> P
     spec = spec_of(request.device)
     precision = Precision(own=spec.stored, stored=small_float_of(spec))
     layout: Layout = "NCHW" if network.layout == "NCHW" else "NHWC"
-    written = float_network(request, network)
+    written = sampled_network(request, network)
     graph = optimise(written, layout, precision=Precision(own=spec.stored))
     random = request.calibration in (RANDOM, "")
     data = calibration_samples(request, graph, _PARTS)

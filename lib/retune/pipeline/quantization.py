@@ -18,21 +18,22 @@ from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.device.simulated.names import is_accelerator
 from retune.frontend.onnx.importer import load_file
+from retune.frontend.onnx.inputs import shapes_of_samples
 from retune.graph.graph import Graph
 from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise
 from retune.graph.quantize.recipe import Recipe, calibrated, qdq, quantized
-from retune.graph.quantize.samples import held_out, load_samples, random_samples
+from retune.graph.quantize.samples import held_out, load_samples, random_samples, shapes_of
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
 from retune.pipeline.manifest import ImportManifest, OutputQuality, QuantizeManifest
-from retune.pipeline.request import MIXED, TuneRequest, model_file
+from retune.pipeline.request import MIXED, RANDOM, TuneRequest, model_file
 from retune.pipeline.sizes import fixed_inputs
 from retune.pipeline.stage import Inputs, stage
+from retune.proto.file import read_onnx
 
-RANDOM = "random"
 """In place of a path to samples: random ones."""
 _RANDOM_PARTS = 8
 _LEFT_TO_CPU = (0,)
@@ -79,7 +80,7 @@ def check_settings(
         raise InputError(
             f"quantize {quantize.scheme}: expected samples of the network's inputs, got "
             "none; name an .npz file or a folder of them with an array for each input "
-            "(np.savez('data.npz', NAME=samples)), or ask for random samples"
+            "(np.savez('data.npz', NAME=samples)), or random, which is for timing only"
         )
     _check_samples(calibration, accuracy_drop)
 
@@ -143,7 +144,7 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
     A quarter of the samples is held out: no ranges follow from it. It judges, of layers to leave in
     floats too. Raises: InputError for samples that the network does not take.
     """
-    graph = float_network(request, network)
+    graph = sampled_network(request, network)
     settings = replace(_settings(request), skip_conv_layers=_left_to_cpu(request, graph))
     if any(node.op in RESCALING for node in graph.nodes):
         raise InputError(
@@ -178,6 +179,16 @@ def float_network(request: TuneRequest, network: ImportManifest) -> Graph:
     """The imported network as its file has it."""
     shapes = {value.name: value.shape for value in network.inputs}
     return load_file(model_file(request), shapes, fixed_inputs(request).values)
+
+
+def sampled_network(request: TuneRequest, network: ImportManifest) -> Graph:
+    """The same for the sizes of the calibration samples, where the file leaves its own open."""
+    if request.calibration in (RANDOM, ""):
+        return float_network(request, network)
+    path, samples = model_file(request), shapes_of(Path(request.calibration))
+    own = {value.name: value.shape for value in network.inputs}
+    shapes = shapes_of_samples(read_onnx(path).graph, own, samples)
+    return load_file(path, shapes, fixed_inputs(request).values)
 
 
 def quantized_network(network: ImportManifest, made: QuantizeManifest) -> ImportManifest:

@@ -56,6 +56,8 @@ PrecisionName = Literal["float32", "tf32", "bfloat16", "float16", "mixed"]
 DEFAULT_MAX_DEVIATION = 0.01
 FULL_PRECISION: PrecisionName = "float32"
 MIXED: PrecisionName = "mixed"
+RANDOM = "random"
+"""Calibration samples that no file has."""
 """Each layer has the fastest type that leaves outputs as near as `max_deviation` asks."""
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
@@ -380,7 +382,7 @@ class TuneRequest:
         group="Quantization",
     )
     calibration: str = option(
-        "Calibration samples: an .npz file, a folder of them, or random",
+        "Calibration samples: an .npz file, a folder of them, or random, which is for timing only",
         converter=_text,
         default="",
         group="Quantization",

@@ -14,10 +14,23 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from retune.core.dims import Assumptions, Condition, Dim, Size, SizeValues, condition_of, dim_of
+from retune.core.dims import (
+    Assumptions,
+    Condition,
+    Dim,
+    Size,
+    SizeValues,
+    assuming,
+    condition_of,
+    dim_of,
+)
 from retune.core.errors import InputError
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
+from retune.frontend.onnx.importer import load_file
 from retune.frontend.onnx.inputs import OpenInputs, lengths_of_states, open_inputs
+from retune.graph.passes.pipeline import optimise
+from retune.graph.quantize.annotate import means_over_sizes
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
 
@@ -73,13 +86,37 @@ def sizes(request: TuneRequest) -> tuple[Size, ...]:
 
 
 def fixed_request(request: TuneRequest, values: SizeValues, share: float = 1.0) -> TuneRequest:
-    """The request for these sizes alone, with that share of the budget."""
+    """The request for these sizes alone, with that share of the budget.
+
+    The network is quantized there as it is for all sizes: one recipe is for every one of them.
+    """
     stated = opened(request).at(values)
     trials = None if request.trials is None else round(request.trials * share)
     minutes = None if request.minutes is None else request.minutes * share
     return replace(
-        request, shapes=stated.shapes, values=stated.values, trials=trials, minutes=minutes
+        request,
+        shapes=stated.shapes,
+        values=stated.values,
+        trials=trials,
+        minutes=minutes,
+        quantize=request.quantize and _for_all_sizes(request, request.quantize, values),
     )
+
+
+def _for_all_sizes(
+    request: TuneRequest, settings: QuantizeSettings, values: SizeValues
+) -> QuantizeSettings:
+    """The settings, with means left in floats that are of more elements for some sizes."""
+    stated, path = opened(request), model_file(request)
+    with assuming(values):
+        graph = optimise(load_file(path, stated.shapes, stated.values), "NCHW", whole=True)
+        means = means_over_sizes(graph)
+    if not means:
+        return settings
+    own = stated.at(values)
+    fixed = optimise(load_file(path, own.shapes, own.values), "NCHW", whole=True)
+    there = {node.outputs[0] for node in fixed.nodes}
+    return replace(settings, skip=(*settings.skip, *(name for name in means if name in there)))
 
 
 def fixed_inputs(request: TuneRequest) -> OpenInputs:

@@ -47,7 +47,7 @@ class ComparedLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ReportComparison:
     """A report beside another one, of an earlier version or of another run."""
 
     title: str
@@ -62,7 +62,7 @@ class Comparison:
     """Settings and sizes that differ: name, value, and that of the other."""
 
 
-def compared(data: ReportData, other: ReportData) -> Comparison:
+def compared(data: ReportData, other: ReportData) -> ReportComparison:
     """The report beside the other one. Tasks are matched by what they compute."""
     tasks = [{t.entry.key: t for t in d.tasks} for d in (data, other)]
     details = [{d.task_key: d for d in each.details} for each in (data, other)]
@@ -72,7 +72,7 @@ def compared(data: ReportData, other: ReportData) -> Comparison:
     ]
     times = [{row.name: row.median_us for row in each.latency} for each in (data, other)]
     facts, other_facts = dict(data.facts), dict(other.facts)
-    return Comparison(
+    return ReportComparison(
         title=f"{other.network} on {other.target}, {other.created}",
         alike=facts.get("device") == other_facts.get("device"),
         latency=tuple(

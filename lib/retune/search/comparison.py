@@ -3,7 +3,7 @@
 An iteration runs the whole network with one finalist for each task. Where it gives the time of
 every task (`resolved`), all tasks change their finalists at once. Where only the time of the whole
 network is seen, one task after the other does, and the others run their leaders. Nothing here knows
-a device; read `Comparison`.
+a device; read `FinalistComparison`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _TIE = 0.002
 """Finalists that differ by less are equal."""
 
 
-class Comparison:
+class FinalistComparison:
     """The finalists of some tasks, by number, with what was measured of them."""
 
     def __init__(self, finalists: Sequence[int], rng: np.random.Generator) -> None:

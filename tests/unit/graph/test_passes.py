@@ -158,6 +158,23 @@ def test_channels_shuffle_on_channels_last_data_moves_only_channels():
     assert_same(graph, folded)
 
 
+def test_images_made_of_rows_of_channels_are_not_transposed():
+    """As between a norm over channels and a convolution, with another reader beside it."""
+    build = image((1, 4, 5, 5))
+    x = build.add("transpose", [conv(build, "data", 6)], {"perm": (0, 2, 3, 1)})
+    x = build.add("transpose", [build.add("softmax", [x], {"axis": 3})], {"perm": (0, 3, 1, 2)})
+    x = build.add("add", [conv(build, x, 6), x])
+    x = build.add("reshape", [x], {"shape": (1, 6, 25)})
+    x = build.add("relu", [build.add("transpose", [x], {"perm": (0, 2, 1)})])
+    x = build.add("transpose", [x], {"perm": (0, 2, 1)})
+    x = build.add("reshape", [x], {"shape": (1, 6, 5, 5)}, name="back")
+    graph = build.finish([conv(build, x, 4)])
+    folded = optimise(graph, "NHWC")
+    perms = [node.attrs["perm"] for node in folded.nodes if node.op == "transpose"]
+    assert perms == [(0, 2, 3, 1), (0, 3, 1, 2)], "the network's input and output"
+    assert_same(graph, folded)
+
+
 def test_a_pad_of_zeros_joins_the_convolution():
     build = image()
     pads = (0, 0, 1, 2, 0, 0, 3, 0)

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.core.dims import Size, dim_of
 from retune.core.errors import InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.frontend.onnx.importer import import_model, load_file
-from retune.graph.evaluate import run_graph
+from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
-from retune.graph.quantize.annotate import annotate
+from retune.graph.quantize.annotate import annotate, means_over_sizes
 from retune.graph.quantize.arithmetic import (
     Codes,
     common_point,
@@ -142,6 +143,31 @@ def test_windows_products_and_sums_by_channel_stay_in_integers(counted, pads):
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[y] for g in (graph, made))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+def test_one_recipe_quantizes_a_network_of_every_size(counted):
+    """Means whose numbers of elements depend on sizes stay in floats, all others in integers."""
+    n = Net("sizes")
+    x = n.conv(n.input("n", 3, "h", "w"), 3, 16)
+    x = n("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=counted)
+    gate = n("Sigmoid", n.conv(n("GlobalAveragePool", x), 16, 16, (1, 1)))
+    x = n("GlobalAveragePool", n.conv(n("Mul", x, gate), 16, 16))
+    y = n("Gemm", n("Flatten", x), n.weight(10, 16), n.weight(10), transB=1)
+    model = n.model(y)
+    open_axes = {name: (dim_of(Size(name, 2, 16)),) for name in "nhw"}
+    graph = import_model(model, open_axes)
+    fixed = graph.at({"n": 4, "h": 12, "w": 10})
+    means = means_over_sizes(optimise(graph, "NCHW", whole=True))
+    settings = QuantizeSettings(skip=means)
+    made = quantized(graph, calibrated(fixed, samples(fixed), settings))
+    assert counted == ("avg_pool2d" not in {node.op for node in made.nodes})
+    assert [node.op for node in made.nodes].count("global_avg_pool") == 2
+    for sizes in ({"n": 4, "h": 12, "w": 10}, {"n": 2, "h": 5, "w": 16}):
+        data = random_inputs(graph.at(sizes), 3)
+        expected, found = (run_graph(g.at(sizes), data)[y] for g in (graph, made))
+        spread = float(np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * spread)
 
 
 @pytest.mark.parametrize("settings", [QuantizeSettings(), QuantizeSettings(activations="int8")])

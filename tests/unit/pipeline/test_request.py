@@ -99,10 +99,6 @@ def test_no_effort_and_trials_contradict_each_other(request_: TuneRequest):
             {"precision": "tf32", "quantize": QuantizeSettings(), "calibration": "random"},
             "precision tf32: expected no quantization beside it, got int8",
         ),
-        (
-            {"precision": "mixed", "shapes": (("x", ("1..4", 8)),)},
-            "precision mixed: expected fixed shapes, .*got ranges",
-        ),
         ({"precision": "float16", "device": "vta-sim"}, "expected float32 for device 'vta-sim'"),
     ],
 )

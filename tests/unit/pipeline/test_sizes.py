@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -11,13 +12,17 @@ from retune.core.dims import Condition, Dim, Size, SizeValues, assuming, dim_of,
 from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, tuned_sizes
 from retune.frontend.onnx.inputs import OpenInputs
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.ir.expr import as_expr
 from retune.pipeline.manifest import Selection, SizeSelection
+from retune.pipeline.network import stage_import
 from retune.pipeline.programs import choices_apart
+from retune.pipeline.quantization import sampled_network
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.sizes import (
     covering,
     fixed_inputs,
+    fixed_request,
     opened,
     parts,
     regions,
@@ -51,6 +56,34 @@ def test_a_range_is_tuned_at_some_sizes(tmp_path: Path) -> None:
     assert [str(each) for each, _ in found] == ["batch=1", "batch=5", "batch=32"]
     assert [dict(fixed.shapes)["data"] for _, fixed in found] == [(1, 784), (5, 784), (32, 784)]
     assert [fixed.minutes for _, fixed in found] == [3.0, 3.0, 3.0]
+
+
+def test_one_recipe_quantizes_a_network_for_all_sizes_of_a_range(tmp_path: Path) -> None:
+    """Means over extents that differ stay in floats at each; samples have sizes of their own."""
+    text = (
+        "(float[n, 3, h, w] x) => (float[n, 3, 1, 1] y, float[n, 3, h, 1] z)"
+        " { r = Relu(x) y = GlobalAveragePool(r) a = Constant <value_ints = [3]> ()"
+        " z = ReduceMean(r, a) }"
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(model_of(text), path)
+    request = TuneRequest(
+        model=path,
+        out="",
+        work=tmp_path,
+        shapes={"n": "1..8", "h": "8..64", "w": 16},
+        quantize=QuantizeSettings(),
+        calibration="random",
+    )
+    for _, fixed in tuned_requests(request):
+        assert fixed.quantize == QuantizeSettings(skip=("y",))
+    for _, fixed in tuned_requests(replace(request, shapes={"n": "1..8", "h": 8, "w": 16})):
+        assert fixed.quantize == QuantizeSettings()
+    np.savez(tmp_path / "data.npz", x=np.zeros((6, 3, 40, 24), np.float32))
+    own = fixed_request(request, {"n": 4, "h": 8})
+    own = replace(own, calibration=str(tmp_path / "data.npz"))
+    graph = sampled_network(own, stage_import(own))
+    assert graph.types["x"].shape == (2, 3, 40, 24)
 
 
 def test_ranges_of_values_are_tuned_too(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_command_has_them():
         assert known[name].required is (name in REQUIRED)
         assert name in REQUIRED or known[name].default == each.default, name
         assert known[name].help.startswith(each.help), name
-    beside = {"device_param", "scheduler", "certs", "random_calibration", "no_prefect", "json"}
+    beside = {"device_param", "scheduler", "certs", "no_prefect", "json"}
     beside |= {"quiet", "verbose"}
     scheme = {"ranges", "weights", "weight_bits", "activations", "global_scale", "skip"}
     others = known.keys() - OPTIONS.keys() - {"help", "bias_correction", *EARLIER}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retune.search.comparison import ROUNDS, Comparison
+from retune.search.comparison import ROUNDS, FinalistComparison
 
 TRUTH = ([1.0, 0.9, 1.1], [5.0], [2.0, 2.5], [3.0, 3.3, 2.8, 2.9])
 """Seconds of each finalist of each task."""
@@ -17,10 +17,10 @@ def iterations(choices: np.ndarray, noise: float, rng: np.random.Generator) -> n
 
 def finished(
     *, resolved: bool, noise: float = 0.0, seed: int = 0, most: int = 1000
-) -> tuple[Comparison, int]:
+) -> tuple[FinalistComparison, int]:
     """The comparison, run until it is decided, and the iterations that it took."""
     rng = np.random.default_rng(seed)
-    comparison = Comparison([len(t) for t in TRUTH], rng)
+    comparison = FinalistComparison([len(t) for t in TRUTH], rng)
     count = 0
     while not comparison.decided and count < most:
         for choices in comparison.round(resolved=resolved):
@@ -52,7 +52,7 @@ def test_who_is_surely_slower_leaves_and_the_comparison_is_short():
 
 
 def test_equals_are_not_comparisond_for_ever():
-    comparison = Comparison([2], np.random.default_rng(0))
+    comparison = FinalistComparison([2], np.random.default_rng(0))
     count = 0
     while not comparison.decided:
         (choices,) = comparison.round(resolved=True)
@@ -62,7 +62,7 @@ def test_equals_are_not_comparisond_for_ever():
 
 
 def test_each_round_gives_every_finalist_a_turn():
-    comparison = Comparison([3, 1, 2], np.random.default_rng(0))
+    comparison = FinalistComparison([3, 1, 2], np.random.default_rng(0))
     (choices,) = comparison.round(resolved=True)
     assert choices.shape == (3, 3)
     assert sorted(choices[:, 0].tolist()) == [0, 1, 2]
@@ -70,7 +70,7 @@ def test_each_round_gives_every_finalist_a_turn():
 
 
 def test_while_one_task_varies_the_others_have_their_leaders():
-    comparison = Comparison([2, 2], np.random.default_rng(0))
+    comparison = FinalistComparison([2, 2], np.random.default_rng(0))
     seen: list[list[int]] = []
     for choices in comparison.round(resolved=False):
         seen += choices.tolist()
@@ -81,7 +81,7 @@ def test_while_one_task_varies_the_others_have_their_leaders():
 
 
 def test_a_finalist_that_failed_is_out_and_the_default_never_is():
-    comparison = Comparison([3], np.random.default_rng(0))
+    comparison = FinalistComparison([3], np.random.default_rng(0))
     comparison.eliminate(0, 1)
     comparison.eliminate(0, 0)
     (choices,) = comparison.round(resolved=True)
@@ -89,6 +89,6 @@ def test_a_finalist_that_failed_is_out_and_the_default_never_is():
 
 
 def test_before_any_iteration_the_default_leads():
-    comparison = Comparison([3, 2], np.random.default_rng(0))
+    comparison = FinalistComparison([3, 2], np.random.default_rng(0))
     assert comparison.leaders.tolist() == [0, 0]
     assert not comparison.decided

@@ -7,12 +7,12 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, rounded, say
 from retune.cli.options import Json, check_model
-from retune.cli.request import RANDOM, takes_request
+from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_file
 from retune.core.quantities import counted
 from retune.core.replacing import replacing
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import RANDOM, TuneRequest
 
 if TYPE_CHECKING:
     from retune.pipeline.manifest import OutputQuality, QuantizeManifest

@@ -9,7 +9,7 @@ from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json
 
 if TYPE_CHECKING:
-    from retune.report.comparison import Comparison
+    from retune.report.comparison import ReportComparison
 
 _WHICH = "OUT of a run, OUT/versions/N, or the file of a report"
 
@@ -53,7 +53,7 @@ def _file(path: Path) -> Path:
     return path / REPORT if path.is_dir() else path
 
 
-def _print(found: "Comparison") -> None:
+def _print(found: "ReportComparison") -> None:
     rows: list[dict[str, object]] = [
         {
             "task": layer.name,

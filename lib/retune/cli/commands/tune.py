@@ -10,11 +10,11 @@ from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.interrupt import ctrl_c_ends_measuring
 from retune.cli.options import Json, Quiet, Verbose, check_model
 from retune.cli.progress import progress_on_stderr
-from retune.cli.request import RANDOM, takes_request
+from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.quantities import counted
 from retune.core.target import model_of
-from retune.pipeline.request import TuneRequest, check_request
+from retune.pipeline.request import RANDOM, TuneRequest, check_request
 from retune.pipeline.results import SlowerThanPeer, TuneResult
 from retune.pipeline.rows import latency_lines, match_rows, result_data, task_rows
 

@@ -6,11 +6,12 @@ lacks. Read `once`.
 """
 
 from collections.abc import Iterable, Sequence
+from math import log
 
 from retune.codegen.kernel import TABLE_LANES
 from retune.codegen.opencl.types import type_name
 from retune.core.dtypes import FLOAT32, INT32, INT64, DType
-from retune.ir.functions import FUNCTIONS, Rational, ScalarFunction
+from retune.ir.functions import FUNCTIONS, Exponential, Rational, ScalarFunction
 
 
 def once(name: str, *lines: str) -> list[str]:
@@ -61,6 +62,9 @@ COPY_LINES = once(
 # had one since SSE4.1, Arm since version 8, and clang a function for each since version 14. Other
 # compilers, and those for GPUs, whose functions are instructions already, get OpenCL's own.
 
+_ROUNDS = "defined(__clang__) && (defined(__SSE4_1__) || defined(__aarch64__))"
+"""Where rounding is an instruction."""
+
 
 def macro_of(function: ScalarFunction) -> str:
     """The macro that stands for one of these functions."""
@@ -79,7 +83,7 @@ def _rounding(entry: ScalarFunction) -> list[str]:
     macro = macro_of(entry)
     return once(
         macro,
-        "#if defined(__clang__) && (defined(__SSE4_1__) || defined(__aarch64__))",
+        f"#if {_ROUNDS}",
         f"#if __has_builtin({entry.builtin})",
         f"#define {macro}(x) {entry.builtin}(x)",
         "#endif",
@@ -121,15 +125,20 @@ def extreme_lines(op: str, dtype: DType, lanes: int, *, limit: bool) -> list[str
 
 def of_vectors(function: ScalarFunction, dtype: DType, lanes: int) -> str:
     """The name of the function of vectors that stands for one of OpenCL C; empty for none."""
-    own = function.near > 0 or (function.rational is not None and dtype == FLOAT32)
+    own = function.near > 0 or (function.of_vectors is not None and dtype == FLOAT32)
     return f"{function.name}_{type_name(dtype, lanes)}".upper() if own and lanes > 1 else ""
 
 
 def of_vectors_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list[str]:
     """Its definition."""
     name, kind = of_vectors(function, dtype, lanes), type_name(dtype, lanes)
-    if function.rational is not None:
-        return _rational_lines(function.rational, name, kind)
+    match function.of_vectors:
+        case Rational() as entry:
+            return _rational_lines(entry, name, kind)
+        case Exponential() as entry:
+            return _exponential_lines(entry, name, kind, lanes)
+        case None:
+            pass
     truth = type_name(INT32 if dtype == FLOAT32 else INT64, lanes)
     limit = f"({kind})({function.near!r}f)"
     return _function(  # beyond is rare, and computed for itself
@@ -146,13 +155,8 @@ def of_vectors_lines(function: ScalarFunction, dtype: DType, lanes: int) -> list
 
 def _rational_lines(entry: Rational, name: str, kind: str) -> list[str]:
     """Comparisons are false for a NaN, which so stays one."""
-
-    def polynomial(coefficients: Sequence[float]) -> list[str]:
-        *others, value = (f"({kind})({c!r}f)" for c in coefficients)
-        return [f"{kind} sum = {value};", *(f"sum = fma(sum, t, {c});" for c in others[::-1])]
-
     low, high = (f"({kind})({sign}{entry.limit!r}f)" for sign in ("-", ""))
-    p, q = polynomial(entry.p), [line.replace("sum", "below") for line in polynomial(entry.q)]
+    p, q = _polynomial("sum", entry.p, kind), _polynomial("below", entry.q, kind)
     return _function(
         name,
         kind,
@@ -164,6 +168,33 @@ def _rational_lines(entry: Rational, name: str, kind: str) -> list[str]:
         f"const {kind} found = x * sum / below, one = ({kind})(1.0f);",
         "return found > one ? one : found < -one ? -one : found;",
     )
+
+
+def _exponential_lines(entry: Exponential, name: str, kind: str, lanes: int) -> list[str]:
+    """Where rounding is an instruction, see above; elsewhere, as on GPUs, exp is one or a few."""
+    whole = type_name(INT32, lanes)
+    rounded = macro_of(FUNCTIONS["round"])
+    first, second = (f"({kind})(-{step!r}f)" for step in entry.steps)
+    least, most = (f"({kind})({limit!r}f)" for limit in (entry.least, entry.most))
+    own = _function(
+        name,
+        kind,
+        f"const {kind} value",
+        f"const {kind} n = {rounded}(value * {1 / log(2)!r}f);",
+        f"const {kind} t = fma(n, {second}, fma(n, {first}, value));",
+        *_polynomial("sum", entry.coefficients, kind),
+        f"const {kind} found = as_{kind}(as_{whole}(sum) + (convert_{whole}(n) << 23));",
+        f"const {kind} large = value > {most} ? ({kind})(INFINITY) : found;",
+        f"return value < {least} ? ({kind})(0.0f) : large;",
+    )
+    other = once(name, f"#define {name} exp")
+    return [*_rounding(FUNCTIONS["round"]), f"#if {_ROUNDS}", *own, "#endif", *other]
+
+
+def _polynomial(name: str, coefficients: Sequence[float], kind: str) -> list[str]:
+    """Statements that make it, in t, by Horner's rule."""
+    *others, value = (f"({kind})({c!r}f)" for c in coefficients)
+    return [f"{kind} {name} = {value};", *(f"{name} = fma({name}, t, {c});" for c in others[::-1])]
 
 
 # -- tables of 256 bytes, read at sixteen places at once -----------------------------------------

@@ -8,7 +8,7 @@ others. Whatever is left open is asked for once, for all inputs.
 import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 import onnx
 
@@ -117,6 +117,24 @@ def open_inputs(
             for number, each in enumerate(own)
         )
     return OpenInputs(found, stated, sizes.ordered)
+
+
+def shapes_of_samples(
+    graph: onnx.GraphProto, shapes: Shapes, samples: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The shapes at which arrays of samples fit the network: their extents where the file leaves
+    them open, and along the first axis, on which samples lie, what divides their number."""
+    found = {name: tuple(shape) for name, shape in shapes.items()}
+    for entry in graph.input:
+        own, given, dims = found.get(entry.name, ()), samples.get(entry.name, ()), _dims(entry)
+        if not len(own) == len(given) == len(dims):
+            continue  # reading the samples says what is wrong
+        made = [
+            g if isinstance(dim, str) else e for e, g, dim in zip(own, given, dims, strict=True)
+        ]
+        made[:1] = [gcd(n, count) for n, count in zip(own[:1], made[:1], strict=True)]
+        found[entry.name] = tuple(made)
+    return found
 
 
 def lengths_of_states(graph: onnx.GraphProto, stated: Sequence[str]) -> set[str]:

@@ -35,6 +35,7 @@ class _Converter:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.uses = graph.uses()
         self.r = GraphRewriter(graph)
         self.have: dict[str, dict[int, str]] = {}
         for value in (*graph.inputs, *graph.constants):
@@ -59,6 +60,13 @@ class _Converter:
 
     def is_constant(self, value: str) -> bool:
         return value in self.graph.constants
+
+    def makes_images(self, node: Node) -> bool:
+        """Whether these are images or volumes, or rows that only become such: products read others,
+        in the old order."""
+        readers = self.uses.get(node.outputs[0], ())
+        rows = len(self.old_shape(node.outputs[0])) < 4
+        return not rows or (bool(readers) and all(each.op == "reshape" for each in readers))
 
     def want(self, value: str, moved: int) -> str:
         """The value with so many dimensions moved; a transpose is made once."""
@@ -217,13 +225,17 @@ def _reduce(c: _Converter, node: Node) -> None:
 
 
 def _transpose(c: _Converter, node: Node) -> None:
-    """A shuffle within the channels stays one; any other order is made from what there is."""
+    """Nothing where it makes images of what has its channels last; a shuffle within the channels
+    stays one. Any other order is made from what there is."""
     (value,) = node.inputs
-    moved, perm = c.moved(value), ints(node.attrs, "perm")
-    now = order(len(perm), moved)
-    keeps = perm[0] == 0 and set(perm[1 : moved + 1]) == set(range(1, moved + 1))
-    made = moved if keeps else 0
-    total = tuple(now.index(perm[d]) for d in order(len(perm), made))
+    moved, rank = c.moved(value), len(c.old_shape(value))
+    perm = tuple(order(rank, moved).index(d) for d in ints(node.attrs, "perm"))
+    if c.makes_images(node) and tuple(perm[d] for d in order(rank, 1)) == order(rank, 0):
+        c.have[node.outputs[0]] = {1: c.want(value, moved)}
+        return
+    channels = ints(node.attrs, "perm")[1 : moved + 1]
+    made = moved if perm[0] == 0 and set(channels) == set(range(1, moved + 1)) else 0
+    total = tuple(perm[d] for d in order(rank, made))
     c.put(node, "transpose", (c.want(value, moved),), {"perm": total}, made)
 
 

@@ -9,12 +9,13 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from retune.core.dims import is_fixed
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.quantize.arithmetic import whole_weights
 from retune.graph.quantize.functions import Finder
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.ops.registry import number
+from retune.ops.registry import ints, number
 
 LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "conv_transpose", "dense")
 MOVES = (
@@ -208,8 +209,26 @@ def _kind(graph: Graph, node: Node, integers: set[str]) -> Kind | None:
         same = {graph.types[value].shape for value in (*node.inputs, *node.outputs)}
         return "sum" if len(same) == 1 else None
     if node.op in MEANS:
-        return "mean"
+        return "mean" if _has_counts(graph, node) else None
     return "move" if node.op in MOVES else None
+
+
+def means_over_sizes(graph: Graph) -> tuple[str, ...]:
+    """What averages numbers of elements that depend on sizes: none of it stays in integers."""
+    means = (node for node in graph.nodes if node.op in MEANS)
+    return tuple(node.outputs[0] for node in means if not _has_counts(graph, node))
+
+
+def _has_counts(graph: Graph, node: Node) -> bool:
+    """Whether the numbers of elements that the node averages are the same for all sizes."""
+    shape = graph.types[node.inputs[0]].shape
+    if node.op == "avg_pool2d":
+        over = shape[2:] if ints(node.attrs, "pads") != ints(node.attrs, "counted") else ()
+    elif node.op == "reduce_mean":
+        over = tuple(shape[axis] for axis in ints(node.attrs, "axes"))
+    else:
+        over = shape[2:] if node.op == "global_avg_pool" else ()
+    return all(is_fixed(extent) for extent in over)
 
 
 def _by_channel(graph: Graph, data: str, constant: str) -> bool:

@@ -349,6 +349,8 @@ class _Realizer:
         if codes.zero:
             less = np.asarray(-codes.zero * prod(kernel), np.int32)
             total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
+        if ints(node.attrs, "pads") == ints(node.attrs, "counted"):
+            return total, np.asarray(codes.scale / prod(kernel))
         flat = np.ones((1, 1, *shape[2:]), np.float32)
         (mean,) = lookup(node.op).reference([flat], node.attrs)
         (whole,) = lookup("depthwise_conv2d").reference([flat, ones[:1].astype(flat.dtype)], attrs)

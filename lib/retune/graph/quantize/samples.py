@@ -16,6 +16,21 @@ from retune.graph.graph import Graph
 from retune.ops import Array
 
 
+def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes that samples have, all of a folder together; none of what cannot be read."""
+    found: dict[str, tuple[int, ...]] = {}
+    for file in _files(path):
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                shapes = {name: stored[name].shape for name in getattr(stored, "files", ())}
+        except (OSError, ValueError, EOFError, BadZipFile):
+            continue
+        for name, (count, *rest) in ((n, s) for n, s in shapes.items() if s):
+            before, *_ = found.get(name, (0,))
+            found[name] = (before + count, *rest)
+    return found
+
+
 def load_samples(path: Path, graph: Graph, *, finite: bool = True) -> dict[str, Array]:
     """The samples of each input, by name: of one .npz file, or of all in a folder, by file name.
 
@@ -23,7 +38,7 @@ def load_samples(path: Path, graph: Graph, *, finite: bool = True) -> dict[str, 
     scalar are a vector, and inputs without elements have any number. Numbers have to be `finite`.
     Raises: InputError, which says how such a file is made, for what the network does not take.
     """
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    files = _files(path)
     if not files:
         raise _bad(path, graph, "a folder with .npz files", "none in it")
     read = [_read(file, graph, finite) for file in files]
@@ -79,6 +94,10 @@ def held_out(
     ends = {name: kept * _extent(graph, name) for name in graph.inputs}
     known = {name: data[name][:end] for name, end in ends.items()}
     return known, {name: data[name][end:] for name, end in ends.items()}
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.npz")) if path.is_dir() else [path]
 
 
 def _read(file: Path, graph: Graph, finite: bool) -> dict[str, Array]:
