@@ -61,11 +61,12 @@ def plot(table: "Table") -> Plot:
 
 
 def _curves(table: "Table") -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
-    for (name, run), rows in list(table.groupby(["task_name", "run_id"], sort=False))[:MOST]:
-        times = [None if us != us else float(us) for us in rows["median_us"]]
-        found.append((f"{name}, run {str(run)[:8]}", curve_chart(times, "trial")))
-    return tuple(found)
+    times: dict[str, list[float | None]] = {}
+    for row in table.to_dict("records"):
+        name = f"{row['task_name']}, run {str(row['run_id'])[:8]}"
+        us = row["median_us"]
+        times.setdefault(name, []).append(float(us) if us == us else None)
+    return tuple((name, curve_chart(own, "trial")) for name, own in list(times.items())[:MOST])
 
 
 def _bars(
