@@ -4,8 +4,8 @@
 
 Each step is a schedule function that adds one idea to the step before it. All of them compute the
 same tensor expression; each result is compared with numpy's before it is timed. The times in the
-comments are of one core of an AMD EPYC (AVX-512) through PoCL, 512 x 512, float32, in a run beside
-other work; the program prints those of your machine.
+comments are of two cores of an AMD EPYC (AVX-512) through PoCL, 512 x 512, float32, beside other
+work on them; the program prints those of your machine.
 """
 
 import sys
@@ -44,73 +44,76 @@ def v2_vectors(s: retune.Schedule) -> None:
     """16 columns at once: one instruction multiplies and adds all lanes of a vector."""
     i, j, k = s.loops("C")
     j0, j1 = s.split(j, [LANES])
-    s.reorder(i, j0, k, j1)
+    s.reorder(i, k, j0, j1)
     s.vectorize(j1)
     s.decompose_reduction("C", k)
 
 
-def v3_registers(s: retune.Schedule) -> None:
-    """Tiles of 8 x 32 results in registers: a vector of B is used eight times once it is read."""
-    i0, j0 = _tiles(s)
-    _finish(s, i0, j0)
+def v3_rows(s: retune.Schedule) -> None:
+    """Results of 8 rows in registers: a vector of B is used eight times once it is read."""
+    _tiles(s, vectors=1)
 
 
-def v4_order_of_tiles(s: retune.Schedule) -> None:
-    """Columns of tiles one after the other: the 32 columns of B that they read stay in a cache."""
-    i0, j0 = _tiles(s)
-    _finish(s, j0, i0)
+def v4_registers(s: retune.Schedule) -> None:
+    """Two vectors of each row, 16 in all: a value of A is used twice, and additions overlap."""
+    _tiles(s, vectors=2)
 
 
-def v5_panels(s: retune.Schedule) -> None:
-    """These columns are copied once, so that they lie one row after the other."""
-    i0, j0 = _tiles(s)
-    _finish(s, j0, i0)
-    s.cache_read("B", j0, "private")
+def v5_cores(s: retune.Schedule) -> None:
+    """Rows of tiles on all cores."""
+    _tiles(s, vectors=2)
+    s.parallel("C.i.0")
 
 
-def v6_cores(s: retune.Schedule) -> None:
-    """Columns of tiles on all cores."""
-    i0, j0 = _tiles(s)
-    _finish(s, j0, i0)
-    s.parallel(j0)
+def _tiles(s: retune.Schedule, vectors: int) -> None:
+    """Tiles of results, whose loops inside a step of k are written out."""
+    i, j, k = s.loops("C")
+    i0, i1 = s.split(i, [ROWS])
+    j0, j1, j2 = s.split(j, [vectors, LANES])
+    s.reorder(i0, j0, k, i1, j1, j2)
+    s.unroll(i1)
+    s.unroll(j1)
+    s.vectorize(j2)
+    s.decompose_reduction("C", k)
 
 
-def _tiles(s: retune.Schedule) -> tuple[str, str]:
-    """Tiles of rows and columns, the loops over them outermost."""
-    i, j, _ = s.loops("C")
-    i0, _ = s.split(i, [ROWS])
-    j0, _, _ = s.split(j, [2, LANES])
-    return i0, j0
+def v6_search(s: retune.Schedule) -> None:
+    """The sizes of the tiles are left open: this is a space, and the search finds them."""
+    i, j, k = s.loops("C")
+    i0, i1 = s.split(i, s.sample_perfect_tile(i, parts=2, max_innermost=16))
+    j0, j1, j2 = s.split(j, s.sample_perfect_tile(j, parts=3, max_innermost=LANES))
+    s.reorder(i0, j0, k, i1, j1, j2)
+    s.unroll(i1)
+    s.unroll(j1)
+    s.vectorize(j2)
+    s.decompose_reduction("C", k)
+    s.parallel(i0)
 
 
-def _finish(s: retune.Schedule, *outer: str) -> None:
-    """The loops over tiles in that order; inside, a step of k for all results of a tile."""
-    s.reorder(*outer, "C.k", "C.i.1", "C.j.1", "C.j.2")
-    s.unroll("C.i.1")
-    s.unroll("C.j.1")
-    s.vectorize("C.j.2")
-    s.decompose_reduction("C", "C.k")
-
-
-LADDER = (v0_loops, v1_order, v2_vectors, v3_registers, v4_order_of_tiles, v5_panels, v6_cores)
+LADDER = (v0_loops, v1_order, v2_vectors, v3_rows, v4_registers, v5_cores)
 
 
 def main() -> None:
     """Prints the time of each step, and what it gains over the one before."""
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 512
-    program = matmul(size)
-    before = None
+    trials = int(sys.argv[2]) if len(sys.argv) > 2 else 32
+    program, before = matmul(size), 0.0
     for step in LADDER:
         space = retune.space_for(program, step)
         candidate = space.candidate(space.sample(1, np.random.default_rng(0)), 0)
         (measured,) = retune.measure(program, [candidate], space=space)
         if measured.median_us is None:
-            print(f"{step.__name__:14} {measured.status}: {measured.error.splitlines()[0]}")
-            continue
-        ms, gflops = measured.median_us / 1e3, 2 * size**3 / measured.median_us / 1e3
-        gain = f"{before / ms:6.2f}x" if before else ""
-        print(f"{step.__name__:14} {ms:9.3f} ms {gflops:8.1f} GFLOP/s {gain}")
-        before = ms
+            raise SystemExit(f"{step.__name__}: {measured.status}: {measured.error}")
+        show(step.__name__, measured.median_us, size, before)
+        before = measured.median_us
+    tuned = retune.tune(program, space=v6_search, trials=trials)
+    show(v6_search.__name__, tuned.record.measurement.median_us or 0.0, size, before)
+
+
+def show(name: str, us: float, size: int, before: float) -> None:
+    """A line of the ladder."""
+    gain = f"{before / us:6.2f}x" if before else ""
+    print(f"{name:14} {us / 1e3:9.3f} ms {2 * size**3 / us / 1e3:8.1f} GFLOP/s {gain}")
 
 
 if __name__ == "__main__":

@@ -169,9 +169,11 @@ def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "T
     for kind in ("night", "run"):
         with suppress(LookupFailed):
             return _rows(records, **{kind: name}, **asked)
-    there = plain_rows(_rows(records, **asked).sort_values("timestamp"))
-    nights = list(dict.fromkeys(row["night"] for row in there if row["night"]))[-_NAMED:]
-    runs = list(dict.fromkeys(row["run_id"] for row in there))[-_NAMED:]
+    every = _rows(records, **asked).sort_values("timestamp")
+    named = [night for night in every["night"].tolist() if isinstance(night, str) and night]
+    nights, runs = (
+        list(dict.fromkeys(names))[-_NAMED:] for names in (named, every["run_id"].tolist())
+    )
     raise LookupFailed(
         f"{name}: expected a night or a run with such records; the latest nights: "
         f"{', '.join(nights) or 'none'}; runs: {', '.join(run[:8] for run in runs) or 'none'}"
