@@ -111,6 +111,11 @@ def test_two_sessions_in_turns_have_states_of_their_own(
     _step(session, _Oracle(network), rng)
     session.reset(oracle.states)
     _step(session, oracle, rng)
+    with session as opened:
+        opened.close()
+    with pytest.raises(InputError, match="expected an open session, got one that was closed"):
+        session.states()
+    _step(*pairs[1], rng)
 
 
 def test_a_manifest_states_the_states(plan: NetworkPlan) -> None:

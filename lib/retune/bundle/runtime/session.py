@@ -8,6 +8,7 @@ that stay as they are, lie in one. Nothing of a state is copied by a run.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from retune.core.dims import Dim, Size, SizeValues, always_equal, at, most, size
 from retune.core.errors import InputError
 from retune.core.states import State
 
+_OPEN = ("_memories", "_runs")
+"""What a session has until it is closed."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
@@ -31,7 +35,10 @@ class _Growth:
 
 
 class Session:
-    """A sequence of calls. Not for two threads at once, nor are two sessions of one module."""
+    """A sequence of calls. Not for two threads at once, nor are two sessions of one module.
+
+    With a `with` statement, the memory of its states is free when its block ends.
+    """
 
     def __init__(
         self, loaded: Loaded, bind: Bind, held: Allocations, sizes: SizeValues | None = None
@@ -63,6 +70,25 @@ class Session:
         ]
         self._turn, self._lengths = 0, dict.fromkeys(self._growths, 0)
         self._first: SizeValues = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The memory of its states is free, and it cannot run any more; twice is as once."""
+        for name in _OPEN:
+            vars(self).pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OPEN and "_plan" in vars(self):
+            raise InputError(
+                f"bundle {self._plan.name}: expected an open session, got one that was closed; "
+                "open another one"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def length(self) -> int:
