@@ -29,7 +29,7 @@ def on_files(files: Any, config: Any) -> Any:
     made["reference/python.md"] = python_interface()
     made["reference/records.md"] = record_columns()
     for path in sorted((ROOT / "examples").rglob("*")):
-        if path.is_file() and path.suffix in (".py", ".toml", ".yaml", ".md"):
+        if path.is_file() and path.suffix in (".py", ".ipynb", ".toml", ".yaml", ".md"):
             made[path.relative_to(ROOT).as_posix()] = path.read_text("utf-8")
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))

@@ -1,5 +1,6 @@
 """Questions about records, answered as tables."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,10 +10,13 @@ import pytest
 
 import retune.records as records
 from retune.cli.main import run_command
-from retune.core.errors import LookupFailed
+from retune.core.errors import InputError, LookupFailed
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
+from retune.report.plots import plot
 from tests.support.store import DAY, DEVICE, record
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def trial(number: int, us: float | None, **changes: object) -> TuningRecord:
@@ -162,3 +166,27 @@ def test_records_are_found_by_what_people_call_them(store: Path):
     assert len(records.load(store, run="run-12")) == 1
     assert records.load(store, ["run_id"], shape=(3, 4)).to_dict("list") == {"run_id": ["other"]}
     assert len(records.load(store, shape=(10, 100))) == 2
+
+
+def test_a_table_of_each_kind_is_plotted(store: Path, tmp_path: Path):
+    knobs = [(("tile", (n % 2,)),) for n in range(6)]
+    items = [trial(n, 10.0 + n % 2, knobs=each) for n, each in enumerate(knobs)]
+    rows = rows_of(store, *items, trial(6, None))
+    for question in (records.best, records.curve, records.failures, records.importance):
+        assert plot(question(rows)).charts
+    assert plot(records.tuners(rows)).charts[0][0] == "best of each tuner over the best of all"
+    page = plot(records.compare(rows, rows)).save(tmp_path / "plot.html").read_text("utf-8")
+    assert "data:image/svg+xml" in page
+    with pytest.raises(InputError, match=r"expected an answer of retune\.records"):
+        plot(rows[["status"]])
+
+
+def test_the_notebook_runs(store: Path, monkeypatch: pytest.MonkeyPatch):
+    rows_of(store, *(trial(n, 10.0 + n) for n in range(4)))
+    monkeypatch.setenv("RETUNE_RECORDS", str(store))
+    notebook = json.loads((EXAMPLES / "12_plots.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    found: dict[str, object] = {}
+    for cell in cells:
+        exec(cell, found)  # noqa: S102  of the repository
+    assert len(cells) == 7 and found["rows"] is not None
