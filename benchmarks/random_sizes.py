@@ -1,6 +1,7 @@
 """Random networks with open dimensions at several sizes: which are wrong, and what fixes sizes.
 
 `python -m benchmarks.random_sizes --count 500 [--first SEED] [--steps 5] [--sizes 5] [--seconds S]`
+With `--counted` they keep as many rows as their data say, and have dense layers behind that.
 Each network is compiled once by default schedules for one of the devices that PoCL stands for, in
 turns, and compared with onnxruntime. Failures name their seed; `tests/device/test_random_sizes.py`
 runs the same ones. Ends with 1 if some network failed.
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from traceback import extract_stack, extract_tb
 
 from retune.core import dims
-from tests.support.random_sizes import random_sized
+from tests.support.random_sizes import random_counted, random_sized
 from tests.support.sized_ways import WAYS, Compiled, fixes_a_size
 
 
@@ -52,6 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("first", 0), ("count", 500), ("steps", 5), ("sizes", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--counted", action="store_true")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     args = parser.parse_args()
     start, right, wrong, variants = time.monotonic(), 0, 0, Counter[int]()
@@ -59,8 +61,9 @@ def main() -> int:
         for seed in range(args.first, args.first + args.count):
             if time.monotonic() - start > args.seconds:
                 break
-            sized, way = random_sized(seed, args.steps), WAYS[seed % len(WAYS)]
-            made = Compiled(sized, *way)
+            make, way = random_counted if args.counted else random_sized, WAYS[seed % len(WAYS)]
+            sized = make(seed, args.steps)
+            made = Compiled(sized, *way, counts=args.counted)
             try:
                 made.assert_right(sized.some(seed, args.sizes), seed)
             except Exception as error:  # noqa: BLE001 - one does not end the others

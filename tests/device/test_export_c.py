@@ -34,13 +34,15 @@ def pocl() -> Device:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
-    """A layer and what it feeds, with two inputs and an output of integers."""
+    """A layer and what it feeds, an output of integers, and a table read by indices."""
     net = Net("small")
     x, y = net.input(1, 24), net.input(1, 16)
     ones = net.stored(np.ones(16, "f4"))
     hidden = net("Relu", net("Gemm", x, net.weight(16, 24), ones, transB=1))
     path = tmp_path_factory.mktemp("net") / "small.onnx"
-    onnx.save(net.model(net("Add", hidden, y), net("ArgMax", hidden, axis=1)), path)
+    index = net.input(3, element=TensorProto.INT64)
+    rows = net("Gather", net.weight(8, 4), index)
+    onnx.save(net.model(net("Add", hidden, y), net("ArgMax", hidden, axis=1), rows), path)
     return import_network(str(path), cache=path.parent).network
 
 
@@ -106,6 +108,7 @@ def test_the_ways_of_a_gpu_compute_the_same(
 def test_a_problem_is_one_sentence(program: Path) -> None:
     np.save(program / "wide.npy", np.zeros((1, 25), np.float32))
     np.save(program / "double.npy", np.zeros((1, 24)))
+    np.save(program / "far.npy", np.array([-8, 7, 8]))
     (program / "short.raw").write_bytes(b"1234")
     (program / "cut.npy").write_bytes((program / "wide.npy").read_bytes()[:40])
     for words, code, expected in (
@@ -114,6 +117,7 @@ def test_a_problem_is_one_sentence(program: Path) -> None:
         (["--input", "x0=double.npy"], 1, "expected <f4 of shape (1, 24) in C order for x0"),
         (["--input", "x0=short.raw"], 1, "expected 96 bytes of numbers for x0"),
         (["--input", "x0=cut.npy"], 1, "expected a whole .npy file"),
+        (["--input", "x2=far.npy"], 1, "x2: expected indices from -8 to 7; got 8; give an index"),
         (["--input", "z=short.raw"], 2, "expected NAME=FILE, with a name of network.h"),
         (["--output", "x0=y.npy"], 2, "expected NAME=FILE, with a name of network.h"),
         (["--runs", "0"], 2, "expected a number from 1 on"),

@@ -5,10 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retune.bundle.build import build_plan
+from retune.bundle.runtime.module import Module
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import INT8, UINT8, TensorType
+from retune.core.dtypes import INT8, INT64, UINT8, TensorType
+from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, open_device
+from retune.graph.graph import GraphBuilder
+from retune.search.extract import extract
 from tests.support.lookups import by_lanes, looked_up
 from tests.support.oracle import run_source
 
@@ -36,3 +41,28 @@ def test_tables_of_bytes(device: Device, codes: str, table: str, feature: str):
     made = {"y": TensorType((256,), UINT8 if table == UINT8 else INT8)}
     found = run_source(device, source, {"x": x, "t": elements}, made)["y"]
     np.testing.assert_array_equal(found, elements[x.astype(int) - least])
+
+
+def test_nothing_outside_is_read(device: Device):
+    """Indices that are inputs are refused; those that are computed read the nearest element."""
+    build, table = GraphBuilder("net"), np.arange(35, dtype=np.float32).reshape(5, 7)
+    build.input("ids", TensorType((2, 7), INT64))
+    build.input("n", TensorType((2, 7), INT64))
+    build.constant("table", table)
+    build.add("gather", ["table", "ids"], {"axis": 0}, outputs=["rows"])
+    build.add("multiply", ["n", "n"], outputs=["far"])
+    build.add("negative", ["far"], outputs=["below"])
+    build.add("gather", ["table", "far"], {"axis": 1}, outputs=["columns"])
+    build.add("gather_elements", ["table", "below"], {"axis": 0}, outputs=["elements"])
+    network = extract(build.finish(["rows", "columns", "elements"]))
+    module = Module(build_plan(network, {}, device.spec, model_key="", notes={}), device)
+    ids, n = np.arange(-7, 7).reshape(2, 7) % 5 - 5, np.array([[0, 1, 2, 9, 99, 1 << 15, 3]] * 2)
+    found = module.run({"ids": ids, "n": n})
+    below = np.maximum(-n * n, -5)
+    np.testing.assert_array_equal(found["rows"], table[ids])
+    np.testing.assert_array_equal(found["columns"], table[:, np.minimum(n * n, 6)])
+    np.testing.assert_array_equal(found["elements"], np.take_along_axis(table, below, 0))
+    for wrong in (5, -6, 1 << 40):
+        ids[1, 3] = wrong
+        with pytest.raises(InputError, match=rf"ids: expected indices from -5 to 4; got {wrong};"):
+            module.run({"ids": ids, "n": n})

@@ -13,7 +13,7 @@ from retune.bundle.export.program import export_c
 from retune.bundle.format import read_bundle, write_bundle
 from retune.core.dims import Size, dim_of
 from tests.device import c_programs
-from tests.support.random_sizes import Sized, random_sized
+from tests.support.random_sizes import Sized, random_counted, random_sized
 from tests.support.random_ways import BARE_GPU, CPU, GPU, SHORT
 from tests.support.sized_networks import model_of
 from tests.support.sized_ways import WAYS, Compiled, way_of
@@ -29,6 +29,21 @@ SIZES = (Size("n", 2, 4), Size("m", 1, 3))
 def test_a_random_network_at_several_sizes(seed: int):
     sized = random_sized(seed, 2)
     Compiled(sized, *WAYS[seed % len(WAYS)]).assert_right(sized.some(seed, AT), seed)
+
+
+def test_a_random_network_that_counts_at_several_sizes():
+    sized = random_counted(11, 0)
+    made = Compiled(sized, *WAYS[0], counts=True)
+    made.assert_right(sized.some(11, 3), 11)
+    assert any(each.counted for each in made.plan.sizes) and len(made.plan.variants) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100))
+def test_many_random_networks_that_count_at_several_sizes(seed: int):
+    sized = random_counted(seed)
+    made = Compiled(sized, *WAYS[seed % len(WAYS)], counts=True)
+    made.assert_right(sized.some(seed, AT), seed)
 
 
 @pytest.mark.slow

@@ -33,6 +33,10 @@ NETWORKS: dict[str, tuple[tuple[Size, ...], str]] = {
         " a = Unsqueeze(r, first) b = Unsqueeze(r, last) seen = LessOrEqual(a, b)"
         " low = Constant <value_float = -1.0> () y = Where(seen, x, low) }",
     ),
+    "rows by index": (
+        (N, T),
+        "(float[n, 8] x, int64[t] i) => (float[t, 8] y) { y = Gather <axis = 0> (x, i) }",
+    ),
     "rows shorter than a vector": (
         (N, T),
         "(float[n, t, 8] q, float[n, 8, t] k, float[n, t, 8] v) => (float[n, t, 8] y) {"

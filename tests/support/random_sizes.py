@@ -190,3 +190,55 @@ def random_sized(seed: int, steps: int = 6, among: Sequence[Step] | None = None)
             net.x = net.pick(*stated)(net, net.x)
         model = grown(net, steps, among or (TOKENS if text else (*STEPS, *BLOCKS)))
     return Sized(model, net.sizes, net.values)
+
+
+LEAST = 0.137
+"""Rows whose greatest element is above it are kept."""
+
+
+def random_counted(seed: int, steps: int = 3) -> Sized:
+    """A network with sizes that keeps as many rows as its data say; the same seed gives the same.
+
+    Dense layers and sums are behind that.
+    """
+    text = seed % 3 == 2
+    net = SizedTokenNet(seed) if text else SizedNet(seed)
+    with assuming({size.name: size.least for size in net.sizes}):
+        for _ in range(steps):
+            net.step(TOKENS if text else STEPS)
+        shape = net.shapes[net.x]
+        last = -1 if len(shape) == 3 else 1
+        depth = shape[last] if is_fixed(shape[last]) else 1
+        turned = net("Transpose", net.x, perm=[0, 2, 3, 1]) if len(shape) == 4 else net.x
+        kept = net.pick(_chosen, _compressed, _distinct, _chosen_twice)(
+            net, net("Reshape", turned, net.ints(-1, depth)), depth
+        )
+    dense = net("MatMul", kept, net.weight(depth, made := net.pick(4, 8, 20)))
+    rows = net(net.pick("Relu", "Tanh", "Sigmoid"), net("Add", dense, net.weight(made)))
+    shares = net("Softmax", rows, axis=1)
+    return Sized(net.model(rows, net("ReduceSum", shares, net.ints(0), keepdims=0)), net.sizes)
+
+
+def _kept(n: SizedNet, rows: str) -> str:
+    """Which rows are kept: a condition for each."""
+    return n("Greater", n("ReduceMax", rows, n.ints(1), keepdims=0), n.number(LEAST))
+
+
+def _chosen(n: SizedNet, rows: str, _: int) -> str:
+    return n("Gather", rows, n("Squeeze", n("NonZero", _kept(n, rows)), n.ints(0)), axis=0)
+
+
+def _compressed(n: SizedNet, rows: str, _: int) -> str:
+    return n("Compress", rows, _kept(n, rows), axis=0)
+
+
+def _chosen_twice(n: SizedNet, rows: str, depth: int) -> str:
+    kept = n("Tanh", _chosen(n, rows, depth))
+    return _compressed(n, n("Mul", kept, n.weight(depth)), depth)
+
+
+def _distinct(n: SizedNet, rows: str, depth: int) -> str:
+    """Rows of a table, one for each number that there is."""
+    numbers = n("Cast", n("ReduceMax", rows, n.ints(1), keepdims=0), to=TensorProto.INT64)
+    (found,) = n.parts("Unique", 1, n("Mod", numbers, n.ints(9)))
+    return n("Gather", n.weight(9, depth), found, axis=0)

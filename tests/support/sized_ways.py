@@ -48,6 +48,8 @@ class Compiled:
     sized: Sized
     device: str
     layout: Layout
+    counts: bool = False
+    """Kernels run behind what its data count."""
 
     def _trace(
         self, values: SizeValues, _: int, region: Sequence[Condition]
@@ -55,7 +57,9 @@ class Compiled:
         stated = sizes_of(e for row in self.sized.values.values() for e in row)
         shapes = {s.name: (dim_of(s),) for s in self.sized.sizes if s not in stated}
         with assuming(values, region) as assumed:
-            graph = import_model(self.sized.model, shapes, values=self.sized.values).verify()
+            given = self.sized.values
+            graph = import_model(self.sized.model, shapes, values=given, counts=self.counts)
+            graph = graph.verify()
             network = extract(optimise(graph, self.layout), max_error=0.0)
             spec = opened(self.device).spec
             plan = build_plan(network, {}, spec, model_key="0", notes={})

@@ -41,7 +41,7 @@ from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
 from retune.graph.fuse import APPEND, Group
 from retune.graph.graph import Graph
-from retune.graph.passes.indices import index_counts, least_values
+from retune.graph.passes.indices import index_counts, index_extents, least_values
 from retune.graph.passes.joins import inclusions_of
 from retune.graph.scan import SCAN, Scan
 from retune.ir.stmt import Program
@@ -161,6 +161,7 @@ def build_finalists(
         form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
         counts=index_counts(graph),
+        indices=index_extents(graph),
         least=least_values(graph),
         sizes=sizes,
         values=dict(graph.values),

@@ -143,12 +143,14 @@ def _extents(plan: NetworkPlan) -> Iterator[tuple[str, Iterable[int]]]:
         yield f"alias {alias.value} of {alias.of}", numbers
     for name, elements in plan.values.items():
         yield f"values of {name}", elements
+    for name, extent in plan.indices.items():
+        yield f"indices {name}", [extent]
     for variant in plan.variants:
         yield f"variant {variant}", [condition.dim for condition in variant.conditions]
 
 
 def check_values(plan: NetworkPlan) -> None:
-    """Inputs whose elements are stated are integers, as many as are stated."""
+    """Inputs whose elements are stated, or are indices, are integers, as many as are stated."""
     for name, elements in plan.values.items():
         where = f"values of {name}"
         if name not in plan.inputs:
@@ -157,6 +159,9 @@ def check_values(plan: NetworkPlan) -> None:
         if DType(entry.dtype).is_float or not always_equal(entry.elements, len(elements)):
             got = f"{entry.elements} of {entry.dtype}"
             raise broken_plan(plan, where, f"{len(elements)} integers", got)
+    for name in plan.indices:
+        if name not in plan.inputs or DType(plan.buffer(name).dtype).is_float:
+            raise broken_plan(plan, f"indices {name}", "an input of integers", "another value")
 
 
 def check_variants(plan: NetworkPlan) -> None:
@@ -512,34 +517,40 @@ def _is_made(kind: TensorType, entry: ProgramBuffer) -> bool:
 def check_counts_found(plan: NetworkPlan) -> None:
     """A step that depends on a count comes after the host step that finds it."""
     found = {each.size: each for each in plan.sizes if each.counted}
-    unmade = {each.input: each.size for each in plan.sizes if each.counted}
-    for part in plan.parts if found else ():
-        for launch in plan.launches[part.first : part.end]:
-            early = {each for each in unmade.values() if found[each].buffer in launch.args}
-            early |= counts_of(launch.global_size) & {*unmade.values()}
-            if early:
-                expected = f"{', '.join(s.name for s in early)} found by an earlier host step"
-                raise broken_plan(plan, _where(launch), expected, "a launch that depends on it")
-        for host in part.hosts:
-            for name in host.outputs:
-                unmade.pop(name, None)
+    for variant in plan.alternatives if found else ():
+        unmade = {each.input: each.size for each in plan.sizes if each.counted}
+        for part in plan.parts_of(variant):
+            for launch in plan.launches[part.first : part.end]:
+                early = {each for each in unmade.values() if found[each].buffer in launch.args}
+                early |= counts_of(launch.global_size) & {*unmade.values()}
+                if early:
+                    expected = f"{', '.join(s.name for s in early)} found by an earlier host step"
+                    raise broken_plan(plan, _where(launch), expected, "a launch that depends on it")
+            for host in part.hosts:
+                for name in host.outputs:
+                    unmade.pop(name, None)
+        if unmade:
+            expected = f"a host step that finds {', '.join(s.name for s in unmade.values())}"
+            raise broken_plan(plan, f"variant {variant}", expected, "none")
 
 
 def check_host_writes(plan: NetworkPlan) -> None:
-    """What a host step makes is memory of its own that nothing else writes."""
+    """What a host step makes is memory of its own that nothing else of its variant writes."""
     roots = storage_roots(plan)
-    written = [roots[name] for launch in plan.launches for name in launch.writes]
-    for host in plan.hosts:
-        for name in host.writes:
-            role = plan.buffer(name).role
-            if role in GIVEN or roots[name] != name:
-                expected = "writes to temps or outputs of their own memory"
-                raise broken_plan(plan, _where(host), expected, f"{role} {name} in {roots[name]}")
-            if name in written:
-                raise broken_plan(
-                    plan, _where(host), f"nothing else that writes {name}", "two writers"
-                )
-            written.append(name)
+    for variant in plan.alternatives:
+        launches = plan.launches[variant.first : variant.end]
+        written = {roots[name] for launch in launches for name in launch.writes}
+        for host in plan.hosts[variant.first_host : variant.end_host]:
+            for name in host.writes:
+                role = plan.buffer(name).role
+                if role in GIVEN or roots[name] != name:
+                    expected = "writes to temps or outputs of their own memory"
+                    got = f"{role} {name} in {roots[name]}"
+                    raise broken_plan(plan, _where(host), expected, got)
+                if name in written:
+                    expected = f"nothing else that writes {name}"
+                    raise broken_plan(plan, _where(host), expected, "two writers")
+                written.add(name)
 
 
 def check_samples(plan: NetworkPlan) -> None:

@@ -178,6 +178,7 @@ class BundleManifest:
     """Bundles from before there were others have none; a form to come is as good as none."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of bundles from before they were known: none."""
+    indices: Mapping[str, Extent] = field(default_factory=dict[str, Extent])
     least: Mapping[str, int] = field(default_factory=dict[str, int])
     properties: Mapping[str, _Properties] = field(default_factory=dict[str, _Properties])
     """By kernel; bundles from before they were stated have none."""
@@ -210,6 +211,7 @@ def _stated(plan: NetworkPlan) -> dict[str, object]:
         "notes": dict(plan.notes),
         "form": plan.form,
         "counts": dict(plan.counts),
+        **({"indices": {n: _written(e) for n, e in plan.indices.items()}} if plan.indices else {}),
         **({"least": dict(plan.least)} if plan.least else {}),
         "properties": {
             kernel.name: {name: getattr(kernel, name) for name in _PROPERTIES}
@@ -284,6 +286,7 @@ def _plan(
         ),
         loops=manifest.loops,
         counts=manifest.counts,
+        indices={n: _extent(e, sizes) for n, e in manifest.indices.items()},
         least=manifest.least,
         sizes=tuple(
             PlanSize(size=sizes[each.name], buffer=each.buffer, input=each.input, axis=each.axis)

@@ -190,7 +190,10 @@ class NetworkPlan:
     """In the order of their first launches, outer ones before those in them."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Input -> how many values it may have, from 0 on: it holds indices. Of random data, that is
-    valid; a run does not look."""
+    valid; a run looks at `indices` alone."""
+    indices: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Input -> the extent of an axis that all of its elements index, from its negative to before
+    it; a run refuses others."""
     least: Mapping[str, int] = field(default_factory=dict[str, int])
     """Input of integers -> the least value that it may have, where that is not 0."""
     samples: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
@@ -441,6 +444,7 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
         ),
         samples=_samples_at(plan, values),
         values={n: tuple(at(e, values) for e in row) for n, row in plan.values.items()},
+        indices={n: at(extent, values) for n, extent in plan.indices.items()},
         sizes=tuple(each.at(values) for each in plan.sizes),
         variants=(),
     )

@@ -67,7 +67,13 @@ def with_sizes_of(plan: NetworkPlan, other: NetworkPlan, values: SizeValues) -> 
         if b.role != "size"
     )
     sizes = (b for b in other.buffers if b.role == "size")
-    return replace(plan, buffers=(*own, *sizes), sizes=other.sizes, values=other.values)
+    return replace(
+        plan,
+        buffers=(*own, *sizes),
+        sizes=other.sizes,
+        values=other.values,
+        indices=other.indices,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +123,7 @@ class _Joined:
     def _names(self, plan: NetworkPlan) -> dict[str, str]:
         """Buffer -> its name in the joined plan, where that is another one."""
         shared = self._shared_outputs(plan)
+        counted = {each.input for each in plan.sizes if each.counted}
         taken = {*self.buffers}
         own = {entry.name for entry in plan.buffers}
         names: dict[str, str] = {}
@@ -127,7 +134,7 @@ class _Joined:
             if entry.role == "weight":
                 content = content_key(entry.shape, entry.image, plan.weights[entry.name])
                 name = self.contents.setdefault(content, fresh)
-            elif entry.role in ("input", "size") or entry.name in shared:
+            elif entry.role in ("input", "size") or entry.name in shared | counted:
                 name = entry.name
             else:
                 name = fresh

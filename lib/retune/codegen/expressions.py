@@ -8,6 +8,7 @@ as vector lanes. Scalars are widened only where a function or an assignment need
 from collections.abc import Iterator, Sequence
 
 from retune.codegen.addresses import Address, Addresses, Instance
+from retune.codegen.attention import AttentionCall
 from retune.codegen.frame import Frame
 from retune.codegen.intrinsics import called, signature_of
 from retune.codegen.kernel import (
@@ -17,7 +18,9 @@ from retune.codegen.kernel import (
     CopyAhead,
     Declare,
     Function,
+    GroupCall,
     Literal,
+    Memory,
     MemoryLoad,
     Name,
     Operation,
@@ -83,6 +86,8 @@ class Expressions:
         Raises: CodegenError where the lanes of a vector are not stored side by side.
         """
         block = instance.block
+        if (call := AttentionCall.of(block)) is not None:
+            return [self._group_call(call, instance)]
         place = self._addresses.of(block.buffer, block.indices, instance)
         lanes = instance.lane[1] if instance.lane else 1
         across = place is not None and place.lanes == 1 and block.reducer is not None
@@ -110,6 +115,23 @@ class Expressions:
             raise CodegenError(f"{instance.block.name}: its sums are not in registers")
         packs = tuple(values[:count])
         return Together(Function(entry.name, signature_of(packs)), sums, packs)
+
+    def _group_call(self, call: AttentionCall, instance: Instance) -> Statement:
+        """A call by all items of a group, with the places at which its operands start."""
+        block = instance.block
+
+        def place(buffer: Buffer, indices: tuple[Expr, ...]) -> At:
+            found = self._addresses.of(buffer, indices, instance)
+            assert found is not None, "no lanes are around it"
+            return self._at(found)
+
+        return GroupCall(
+            call.function,
+            place(block.buffer, block.indices),
+            tuple(place(load.buffer, load.indices) for load in call.starts),
+            tuple(self.value(number, instance) for number in call.numbers),
+            Memory(self._frame.names.fresh("held"), INT32, "local"),
+        )
 
     def guard(self, instance: Instance, established: Sequence[Expr]) -> tuple[Value, ...] | None:
         """The tests under which an instance runs: none if it always does, None if it never does.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, cast
 
 from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT8, DType
 from retune.intrinsics import Signature
+from retune.intrinsics.attention import Attention
 from retune.ir.nodes import IRNode, node
 
 VECTOR_LANES = (2, 4, 8, 16)
@@ -345,9 +346,25 @@ class Together(IRNode):
     values: "tuple[Value, ...]"
 
 
+@node
+class GroupCall(IRNode):
+    """What all items of a group do at once: a function reads and writes at places in memory."""
+
+    function: Attention
+    to: At
+    starts: tuple[At, ...]
+    """Where its operands start."""
+    values: "tuple[Value, ...]"
+    """Its numbers."""
+    memory: Memory
+    """What it has of the group's memory."""
+    beside: bool = False
+    """Whether other groups may run beside it in one larger group, see `tile_functions`."""
+
+
 Statement = (
     Declare | Registers | Array | SubArray | Assign | Store | CopyAhead | Commit | Wait | Prefetch
-    | Number | ForLoop | If | TileConfiguration | TileStep | Together
+    | Number | ForLoop | If | TileConfiguration | TileStep | Together | GroupCall
 )  # fmt: skip
 
 
@@ -386,6 +403,8 @@ class Kernel:
     fetches: bool = False
     """Whether it asks for lines ahead of their use."""
     functions: tuple[Function, ...] = ()
+    attention: str = ""
+    """The name of the text by which it computes attention; '' where it does not."""
     copies_ahead: bool = False
     """Whether it starts copies that it waits for later."""
     converts: frozenset[DType] = frozenset()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from math import prod
 
+from retune.codegen.attention import attention_to_calls
 from retune.codegen.copies import peel_borders, settle_choices
 from retune.codegen.emit import KernelBody
 from retune.codegen.intrinsics import (
@@ -13,7 +14,15 @@ from retune.codegen.intrinsics import (
     used_functions,
     with_exchange,
 )
-from retune.codegen.kernel import ROUNDED_LANES, Kernel, Parameter
+from retune.codegen.kernel import (
+    ROUNDED_LANES,
+    Array,
+    GroupCall,
+    Kernel,
+    Parameter,
+    Statement,
+    parts,
+)
 from retune.codegen.names import identifier
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
@@ -51,6 +60,7 @@ from retune.core.dtypes import INT32, DType
 from retune.core.errors import CodegenError
 from retune.core.target import COPY_AHEAD, converting
 from retune.intrinsics import intrinsic
+from retune.intrinsics.attention import MMA, PLAIN
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
@@ -74,6 +84,7 @@ from retune.ir.verify import verify
 Pass = Callable[[Program], Program]
 
 PASSES: Sequence[tuple[str, Pass]] = (
+    ("attention to calls", attention_to_calls),
     ("drop unit loops", drop_unit_loops),
     ("decompose reductions", decompose_all),
     ("one item", one_item),
@@ -112,7 +123,9 @@ def lower(program: Program, target: Target, *, panels: bool = False) -> ProgramS
     parts, packs = pack_constants([_passed(_part(program, root)) for root in run], panels=panels)
     inputs |= {b.name: b for part in parts for b in part.inputs if b.name in part.packed}
     program = replace(program, inputs=tuple(inputs.values()))
-    nests = [_Nest.of(part, target, panels=panels) for part in parts]
+    nests = [
+        _Nest.of(part, root, target, panels=panels) for part, root in zip(parts, run, strict=True)
+    ]
     images = _images(program, nests, target)
     made = [_kernel(nest, n, target, images) for n, nest in enumerate(nests)]
     used = {name for _, launch in made for name in launch.args}
@@ -175,6 +188,8 @@ class _Nest:
 
     part: Program
     """As it was before copies of it were made."""
+    counted: Stmt
+    """As the program states it: what it computes is counted there."""
     root: Stmt
     """With iterations at borders set apart."""
     calls: Stmt
@@ -188,11 +203,12 @@ class _Nest:
     """Whether the device has copies that items wait for later."""
 
     @staticmethod
-    def of(part: Program, target: Target, *, panels: bool) -> "_Nest":
+    def of(part: Program, counted: Stmt, target: Target, *, panels: bool) -> "_Nest":
         root = _checked(peel_borders(part), "peel borders").body
         calls = intrinsics_to_calls(root)
         return _Nest(
             part=part,
+            counted=counted,
             root=root,
             calls=calls,
             touched=_touched(calls),
@@ -265,6 +281,9 @@ def _kernel(
             case "vector lane":
                 pass
     converts = _converts(written, target)
+    calls = [s for s in parts(statements) if isinstance(s, GroupCall)]
+    attends = "" if not calls else MMA if MMA in target.offers else PLAIN
+    statements = (*(_held(call, attends) for call in calls), *statements)
     kernel = Kernel(
         name=name,
         parameters=(
@@ -278,11 +297,18 @@ def _kernel(
         fetches=body.streams,
         copies_ahead=body.copies_ahead,
         functions=tuple(functions),
+        attention=attends,
         converts=converts,
         sizes=frozenset(body.frame.sizes.values()),
         comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
     return _text(kernel, target), _launch(name, nest, body)
+
+
+def _held(call: GroupCall, text: str) -> Statement:
+    """The memory of a group that a call has."""
+    size = call.function.local_bytes if text == MMA else INT32.itemsize
+    return Array(call.memory, size // INT32.itemsize)
 
 
 def _text(kernel: Kernel, target: Target) -> KernelText:
@@ -297,6 +323,7 @@ def _text(kernel: Kernel, target: Target) -> KernelText:
         arena_bytes=arena,
         intrinsics=(
             *required_implementations(kernel.functions),
+            *([MMA] if kernel.attention == MMA else []),
             *sorted(map(converting, kernel.converts)),
             *([COPY_AHEAD] if kernel.copies_ahead else []),
         ),
@@ -326,8 +353,8 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
         writes=tuple(b.name for b in nest.touched if b in written),
         global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
         local_size=three(local),
-        flops=_flops(for_most_sizes(nest.root)),
-        bytes=_least_traffic(for_most_sizes(nest.root)),
+        flops=_flops(for_most_sizes(nest.counted)),
+        bytes=_least_traffic(for_most_sizes(nest.counted)),
     )
 
 
@@ -336,7 +363,9 @@ def _called(kernel: Kernel, target: Target) -> tuple[int | None, str]:
     for devices on which groups may be persistent."""
     if kernel.single_item or not any(way in target.offers for way in WAYS):
         return None, ""
-    function, arena = tile_function(replace(kernel, fetches=False, functions=(), comment=()))
+    function, arena = tile_function(
+        replace(kernel, fetches=False, functions=(), attention="", comment=())
+    )
     return arena, f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"
 
 

@@ -705,6 +705,9 @@ def _quotient(a: int | Dim, b: int | Dim) -> int | Dim:
     if is_fixed(b):  # the least rest: (N + 6) // 4 is (N + 2) // 4 + 1
         whole[()] = whole.get((), 0) + rest.get((), 0) // b
         rest[()] = rest.get((), 0) % b
+        if common := gcd(*(c for monomial, c in rest.items() if monomial)):
+            common = gcd(common, b)  # the least divisor: (2*N + 3) // 4 is (N + 1) // 2
+            rest, b = {monomial: c // common for monomial, c in rest.items()}, b // common
     left = _normal(rest)
     if least(left) >= 0 and most(left - b) < 0:
         return _normal(whole)

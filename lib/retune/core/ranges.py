@@ -1,9 +1,10 @@
 """What users state of numbers that a bundle leaves open: ranges, and the sizes to tune for.
 
 The numbers are extents, or values of an input. `1..32` is every one from 1 to 32, `8..512:8` every
-eighth one. `1:8` states one number and how often it occurs, and several of these, `1:8,32:1`, or
-plain ones, `1,8,32`, state the range from the least to the greatest, in steps of their largest
-common divisor. Values may be negative, `-6..-1`, but not on both sides of 0. Read `Extents.of`.
+eighth one. `1:8` states one number and how often it occurs, and several of these, `1:8,32:1`, plain
+ones, `1,8,32`, or ranges among them, `1,16..512`, state the range from the least to the greatest,
+in steps of their largest common divisor. Values may be negative, `-6..-1`, but not on both sides of
+0. Read `Extents.of`.
 """
 
 import re
@@ -75,27 +76,33 @@ class Extents:
 
     @staticmethod
     def of(name: str, stated: Sequence[Stated]) -> "Extents":
-        """What is stated for the size of that name: a range, or numbers with or without weights.
+        """What is stated for the size of that name: ranges, and numbers with or without weights.
 
         Of negative numbers its name begins with `minus_`. Raises: ValueError saying what was
         expected.
         """
-        if len(stated) == 1 and (match := _RANGE.fullmatch(str(stated[0]))):
-            least, most, step = int(match[1]), int(match[2]), int(match[3] or 1)
-            size, sign = _size(name, least, range(least, most + 1, step)[-1], step)
-            chosen = _spread(size)
-            return Extents(size, tuple((value, 1 / len(chosen)) for value in chosen), sign)
         weights: dict[int, float] = {}
-        for each in stated:
-            match = _WEIGHTED.fullmatch(str(each))
-            value, weight = (int(match[1]), float(match[2])) if match else (each, 1.0)
-            if not isinstance(value, int):
-                raise ValueError("one range, or numbers with weights such as 1:8,32:1")
-            weights[value] = weights.get(value, 0.0) + weight
+        parts = [_part(each) for each in stated]
+        for values, weight in parts:
+            chosen = _spread(values)
+            for value in chosen:
+                weights[value] = weights.get(value, 0.0) + weight / len(chosen)
         total = sum(weights.values())
-        size, sign = _size(name, min(weights), max(weights), gcd(*weights) or 1)
+        every = [end for values, _ in parts for end in (values[0], values[-1])]
+        steps = [values.step for values, _ in parts if len(values) > 1]
+        step = gcd(*every, *steps) or 1 if len(parts) > 1 else parts[0][0].step
+        size, sign = _size(name, min(every), max(every), step)
         tuned = sorted((sign * value, weight / total) for value, weight in weights.items())
         return Extents(size, tuple(tuned), sign)
+
+
+def _part(stated: Stated) -> tuple[range, float]:
+    """The numbers that a text states, and how often they occur."""
+    if match := _RANGE.fullmatch(str(stated)):
+        return range(int(match[1]), int(match[2]) + 1, int(match[3] or 1)), 1.0
+    match = _WEIGHTED.fullmatch(str(stated))
+    value, weight = (int(match[1]), float(match[2])) if match else (int(stated), 1.0)
+    return range(value, value + 1), weight
 
 
 def _size(name: str, least: int, most: int, step: int) -> tuple[Size, int]:
@@ -107,13 +114,14 @@ def _size(name: str, least: int, most: int, step: int) -> tuple[Size, int]:
     return Size(f"minus_{name}", -most, -least, step), -1
 
 
-def _spread(size: Size) -> list[int]:
+def _spread(values: range) -> set[int]:
     """The ends, and what lies between them by its factor where they are far apart."""
-    chosen = {size.least, size.most}
-    if size.most > _WIDE * max(1, size.least):
-        middle = isqrt(max(1, size.least) * size.most)
-        chosen.add(size.values[(middle - size.least) // size.step])
-    return sorted(chosen)
+    least, most = sorted((abs(values[0]), abs(values[-1])))
+    chosen = {values[0], values[-1]}
+    if most > _WIDE * max(1, least):
+        middle = (isqrt(max(1, least) * most) - least) // values.step
+        chosen.add(values[middle] if values[0] >= 0 else values[-1 - middle])
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,10 @@ FEW = "few"
 """Note of a loop of one iteration around a copy of a nest for few sizes: those of which some extent
 is shorter than a vector."""
 
+ATTENTION = "attention"
+"""Note of a loop over rows of attention, all of whose stages are inside: lowering has a function
+do it. It changes no more than roundings."""
+
 AHEAD = "ahead"
 """Note of the loops of a copy into local memory that nothing reads before a barrier which waits for
 it: devices that copy asynchronously do so. It changes no result."""

@@ -1,6 +1,7 @@
 """Every op of the graph IR: importing this package registers them all."""
 
 from retune.ops import (
+    attention,
     blocked,
     convolution,
     elementwise,
@@ -26,6 +27,7 @@ __all__ = [
     "Attrs",
     "OpDef",
     "OpKind",
+    "attention",
     "blocked",
     "convolution",
     "elementwise",

@@ -1,9 +1,10 @@
 """Ops that read or write where an index says.
 
-Scattering has one form: `data` [batch, places, row] gets `updates` [batch, updates, row], each at
-the place that `positions` [batch, updates] names. Positions count from the front; one that is no
-place is left out. `last_writers` turns positions into the update that each place gets, which is a
-constant where the positions are.
+Gathering reads nothing outside of its data, whatever the indices are. Scattering has one form:
+`data` [batch, places, row] gets `updates` [batch, updates, row], each at the place that `positions`
+[batch, updates] names. Positions count from the front; one that is no place is left out.
+`last_writers` turns positions into the update that each place gets, which is a constant where the
+positions are.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +12,26 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from retune.core.dtypes import INT32, INT64, Array, TensorType
-from retune.ir.expr import Expr, cast, const, equal, maximum, minimum, select
+from retune.ir.expr import Expr, as_expr, cast, const, equal, maximum, minimum, select
 from retune.ir.te import Reducer, Tensor, reduce_axis
 from retune.ops import host_numpy
 from retune.ops.registry import Attrs, OpCall, integer, op, present
 from retune.ops.shapes import require, same_type
 
 INDEX_TYPES = (INT32, INT64)
+
+
+def place_of(index: Expr, indices: Tensor, extent: Expr | int) -> Expr:
+    """Which element of so many an index says; negative ones count from the end.
+
+    An index that is outside says the nearest element: nothing else in memory is read. Constant
+    indices were looked at while importing.
+    """
+    number = cast(index, INT32)
+    place = select(number < 0, number + extent, number)
+    if indices.buffer.scope == "constant":
+        return place
+    return maximum(minimum(place, as_expr(extent) - 1), 0)
 
 
 def _infer_elements(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -48,8 +62,7 @@ def gather_elements(c: OpCall) -> Tensor:
     axis = integer(c.attrs, "axis")
 
     def body(*i: Expr) -> Expr:
-        which = cast(indices[i], INT32)
-        place = select(which < 0, which + x.shape[axis], which)
+        place = place_of(indices[i], indices, x.shape[axis])
         return x[(*i[:axis], place, *i[axis + 1 :])]
 
     return c.stage(body)

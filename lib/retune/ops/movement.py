@@ -6,11 +6,12 @@ from math import prod
 import numpy as np
 
 from retune.core.dims import always_empty, always_equal, always_same
-from retune.core.dtypes import INT32, INT64, Array, TensorType
+from retune.core.dtypes import Array, TensorType
 from retune.ir import te
-from retune.ir.expr import Expr, cast, const, select
+from retune.ir.expr import Expr, const
 from retune.ir.te import Tensor
 from retune.ops.convolution import padded
+from retune.ops.indexing import INDEX_TYPES, place_of
 from retune.ops.registry import Attrs, OpCall, integer, ints, literal, op, present
 from retune.ops.shapes import require, same_but_ones
 
@@ -207,7 +208,7 @@ def strided_slice(c: OpCall) -> Tensor:
 def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, indices, axis = present(types), present(types, 1), integer(attrs, "axis")
     require(
-        indices.dtype in (INT32, INT64) and axis < len(data.shape),
+        indices.dtype in INDEX_TYPES and axis < len(data.shape),
         lambda: f"gather from {data} along {axis}: expected integer indices, got {indices}",
     )
     shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
@@ -223,11 +224,9 @@ def gather(c: OpCall) -> Tensor:
     """T_gather(a..., i..., b...) = x[a..., indices[i...], b...]; negative ones from the end."""
     x, indices = c.inputs
     axis, rank = integer(c.attrs, "axis"), len(indices.shape)
-    extent = x.shape[axis]
 
     def body(*i: Expr) -> Expr:
-        which = cast(indices[i[axis : axis + rank]], INT32)
-        place = select(which < 0, which + extent, which)
+        place = place_of(indices[i[axis : axis + rank]], indices, x.shape[axis])
         return x[(*i[:axis], place, *i[axis + rank :])]
 
     return c.stage(body)

@@ -1,11 +1,13 @@
 """The end of a run in sentences for people who have not read a page of the documentation.
 
-Read `conclusion`: what the bundle's time is, what the search gained, whether searching on is worth
-its time, and which other options are expected to gain more.
+Read `conclusion`: what the bundle's time is and what the device's ceilings allow, what the search
+gained, whether searching on is worth its time, and which other options are expected to gain more.
 """
 
+from collections.abc import Sequence
+
 from retune.core.quantities import counted, time_text
-from retune.core.results import Latency
+from retune.core.results import KernelTime, Latency
 from retune.pipeline.request import DEFAULT_MINUTES, TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import gain_text, task_results
@@ -14,11 +16,21 @@ from retune.search.defaults import LEAST_GAIN
 
 _EQUAL = 0.01
 """Ratios of times that are as near to 1 are called equal."""
+_NEAR = 0.95
+"""Part of the time from which on what the ceilings allow is not far."""
+_CAUSES = 3
+"""Kinds of steps that are named as the reason why the ceilings are far."""
 
 
 def conclusion(request: TuneRequest, run: FinishedRun) -> tuple[str, ...]:
     """The sentences, each by itself."""
-    found = (_speed(run), _layers(run), _outlook(request, run), _more(request, run))
+    found = (
+        _speed(run),
+        ceilings(run.bench.profile),
+        _layers(run),
+        _outlook(request, run),
+        _more(request, run),
+    )
     return tuple(sentence for sentence in found if sentence)
 
 
@@ -40,6 +52,26 @@ def _beside(row: Latency, tuned: Latency) -> str:
         return f"{name} take{'s' if row.name != 'untuned' else ''} as long"
     verb = "take" if row.name == "untuned" else "takes"
     return f"{name} {verb} {time_text(row.median_us)} ({ratio:.2f}x as long)"
+
+
+def ceilings(profile: Sequence[KernelTime]) -> str:
+    """What the device allows, and where the rest of the time is spent; '' where nobody knows."""
+    total = sum(step.us for step in profile)
+    if not total or any(s.simulated or (s.roofline is None and not s.host) for s in profile):
+        return ""
+    above: dict[str, float] = {}
+    for step in profile:
+        kind = "host steps" if step.host else step.label.rstrip("0123456789").rstrip("_")
+        own = step.us * (1.0 - min(step.roofline or 0.0, 1.0))
+        above[kind] = above.get(kind, 0.0) + own
+    rest = sum(above.values())
+    allowed = f"{1 - rest / total:.2f}x"
+    text = f"The device's ceilings, of arithmetic and of copies, allow {allowed} of that time"
+    if rest <= (1.0 - _NEAR) * total:
+        return f"{text}."
+    causes = sorted(above, key=lambda kind: above[kind], reverse=True)[:_CAUSES]
+    most = [f"{kind} ({above[kind] / total:.0%})" for kind in causes]
+    return f"{text}; most of the rest is spent in {', '.join(most)}."
 
 
 def _layers(run: FinishedRun) -> str:

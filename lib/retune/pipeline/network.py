@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
-from retune.core.dims import is_fixed
+from retune.core.dims import apart, is_fixed, note
 from retune.core.dtypes import UNKNOWN, DType
 from retune.core.errors import InputError
 from retune.core.keys import file_key
@@ -144,7 +144,8 @@ def _import(
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     shapes, values = map(dict, stated)
-    return importing.network(path, OpenInputs(shapes, values))
+    inputs = OpenInputs(shapes, values)
+    return importing.network(path, inputs, inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +158,23 @@ class _Importing:
     precision: Precision
     quantizing: Quantizing | None
 
-    def network(self, path: Path, stated: OpenInputs) -> ImportedNetwork:
-        """The model of a file, imported, optimised and cut into tasks."""
+    def network(
+        self, path: Path, stated: OpenInputs, counting: OpenInputs | None
+    ) -> ImportedNetwork:
+        """The model of a file, imported, optimised and cut into tasks.
+
+        `counting` is what is stated of it where it has counts; None: it has none.
+        """
         labels = _labels(with_numbers(read_onnx(path)))
-        rows = (*stated.shapes.values(), *stated.values.values())
-        fixed = all(is_fixed(extent) for row in rows for extent in row)
 
         def made(counts: bool) -> Network:
-            return self._extracted(path, stated, counts=counts and fixed)
+            with apart() as assumed:
+                network = self._extracted(path, stated, counts=counts and counting is not None)
+            has_counts = any(size.counted for size in network.graph.sizes)
+            if has_counts and counting is not None and counting is not stated:
+                return self._extracted(path, counting, counts=True)
+            note(assumed.conditions)
+            return network
 
         network = counted_network(made)
         flops = sum(task.flops * task.weight for task in network.tasks.values())
@@ -255,12 +265,13 @@ def _quantizing(request: TuneRequest, recipe: str) -> Quantizing | None:
     return Quantizing(Path(recipe), config_of(spec_of(request.device)), part)
 
 
-def traced_network(request: TuneRequest, recipe: str) -> Network:
+def traced_network(request: TuneRequest, recipe: str, *, counts: bool) -> Network:
     """The network of a request with ranges: extents are in terms of its sizes.
 
     To be called where sizes are assumed (`core.dims.assuming`), which it is traced for; those that
-    have a single value there are numbers, as in a network of fixed shapes. `recipe` is
-    the path of what makes integers of it; empty: it is as its file has it.
+    have a single value there are numbers, as in a network of fixed shapes, unless it has counts,
+    which are the same in all programs. Without `counts` what stands behind one is on the host.
+    `recipe` is the path of what makes integers of it; empty: it is as its file has it.
     """
     importing = _Importing(
         request.layout,
@@ -270,7 +281,9 @@ def traced_network(request: TuneRequest, recipe: str) -> Network:
         _quantizing(request, recipe),
     )
     with HOST.working():
-        return importing.network(model_file(request), opened(request).at_hand).network
+        stated = opened(request)
+        counting = stated if counts else None
+        return importing.network(model_file(request), stated.at_hand, counting).network
 
 
 def _import_inputs(request: TuneRequest) -> Inputs:

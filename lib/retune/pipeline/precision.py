@@ -17,6 +17,7 @@ from retune.graph.graph import Graph
 from retune.graph.mixed import mixed
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.graph.passes.precision import Precision
+from retune.intrinsics.attention import MMA
 from retune.ops import Array
 from retune.pipeline.manifest import ImportManifest, OutputQuality, PrecisionManifest
 from retune.pipeline.quantization import (
@@ -136,13 +137,19 @@ def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
     TF32 is what some instructions read of float32: without them products are of float32.
     """
     own = spec.stored if spec else frozenset[DType]()
+    whole = spec is not None and MMA in spec.instructions
     dtype = DType(name)
     if dtype is not TF32:
-        return Precision(own=own, stored=dtype)
+        return Precision(own=own, stored=dtype, attention=whole)
     rounds = spec is not None and FLOAT32 in multiplied(spec)
-    return Precision(own=own, operands=TF32 if rounds else None)
+    return Precision(own=own, operands=TF32 if rounds else None, attention=whole)
 
 
 def precision_from(made: PrecisionManifest, spec: DeviceSpec) -> Precision:
     """What the network is computed with."""
-    return Precision(own=spec.stored, stored=DType(made.stored), kept=made.kept)
+    return Precision(
+        own=spec.stored,
+        stored=DType(made.stored),
+        kept=made.kept,
+        attention=MMA in spec.instructions,
+    )

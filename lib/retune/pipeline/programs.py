@@ -13,7 +13,7 @@ from pathlib import Path
 from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.variants import join_plans, with_sizes_of
-from retune.core.dims import Condition, SizeValues, assuming
+from retune.core.dims import Condition, Size, SizeValues, assuming
 from retune.core.ranges import TunedSizes
 from retune.core.target import DeviceSpec
 from retune.device.measure.gate import HOST
@@ -88,9 +88,19 @@ def planned_programs(
 def _planned(programs: "_Programs") -> tuple[Sequence[Traced[NetworkPlan]], NetworkPlan]:
     """The programs, and their plan."""
     tuned = [TunedSizes(each.values, each.weight) for each in programs.chosen]
+    every = sizes(programs.request)
     with HOST.working():
-        traced = covering(sizes(programs.request), tuned, programs.trace)
+        traced = covering(every, tuned, programs.trace)
+        if len({_counts(each.program) for each in traced}) > 1:  # not all can serve them
+            programs.behind_counts = False
+            programs.counts.clear()
+            traced = covering(every, tuned, programs.trace)
         return traced, _joined(programs.network, traced)
+
+
+def _counts(plan: NetworkPlan) -> frozenset[Size]:
+    """The sizes that its host steps find."""
+    return frozenset(each.size for each in plan.sizes if each.counted)
 
 
 def choices_apart(chosen: Chosen) -> Chosen:
@@ -136,13 +146,15 @@ class _Programs:
     chosen: Chosen
     spec: DeviceSpec
     variant: Variant
+    behind_counts: bool = True
+    """Kernels run there, where they can."""
 
     def trace(
         self, at: SizeValues, number: int, region: Sequence[Condition]
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
         """The plan that is made at sizes of a region, and on what conditions it holds."""
         with assuming(at, region) as assumed:
-            network = traced_network(self.request, self.network.recipe)
+            network = traced_network(self.request, self.network.recipe, counts=self.behind_counts)
             fixed = self._fixed_keys(network, number)
             plan = build_plan(
                 self._limited(network, number, fixed),

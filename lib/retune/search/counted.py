@@ -71,11 +71,14 @@ def _can_serve(tasks: Sequence[Task]) -> bool:
 def gain_s(network: Network) -> float:
     """Seconds of a run that kernels behind counts save, by estimate."""
     tasks = [placed.counted for placed in network.groups if placed.counted is not None]
-    usual = [task.at({size.name: _usual(size) for size in task.counts}) for task in tasks]
+    usual = [task.at({size.name: _usual(size) for size in task.sizes}) for task in tasks]
     host_s = sum(t.least_bytes / _HOST_BYTES + t.flops / _HOST_FLOPS for t in usual)
     steps = sum(node.op == HOST for node in network.graph.nodes)
     return host_s * (1 - _KERNEL_SHARE) - _WAKE_S - _STEP_S * (steps - 1)
 
 
 def _usual(size: Size) -> int:
+    """Of sizes of inputs the middle of the range: all programs of a network decide alike."""
+    if not size.counted:
+        return isqrt(max(1, size.least) * size.most)
     return size.most if size.most <= _FEW else isqrt(_FEW * size.most)

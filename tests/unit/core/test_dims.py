@@ -92,6 +92,8 @@ def test_equal_polynomials_are_equal_values() -> None:
     assert prod((n, 3, h)) // (n * h) == 3
     assert always_equal((16 * h * n + 16 * h) // (n * h + h), 16)
     assert always_equal((n * h + 2 * n + h + 2) // (h + 2), n + 1)
+    even = dim_of(Size("t", 2, 12, 2))
+    assert always_equal((even + 3) // 4, (even // 2 + 1) // 2)
     assert str((3 * n + 5) // (n + 1)) == "((3*n + 5) // (n + 1))"
     assert pickle.loads(pickle.dumps(n * h)) == n * h  # noqa: S301
     assert type(dim_of(Size("one", 4, 4))) is int

@@ -32,6 +32,9 @@ def test_other_texts_are_refused(text: str) -> None:
         ([4, 8, 16], Size("n", 4, 16, 4), {4: 1 / 3, 8: 1 / 3, 16: 1 / 3}),
         ([1, 4, 16], Size("n", 1, 16), {1: 1 / 3, 4: 1 / 3, 16: 1 / 3}),
         (["0..8"], Size("n", 0, 8), {0: 0.5, 8: 0.5}),
+        ([1, "16..64"], Size("n", 1, 64), {1: 0.5, 16: 0.25, 64: 0.25}),
+        (["1:3", "4..8:2"], Size("n", 1, 8), {1: 0.75, 4: 0.125, 8: 0.125}),
+        (["16..64:16", 96], Size("n", 16, 96, 16), {16: 0.25, 64: 0.25, 96: 0.5}),
     ],
 )
 def test_ranges_say_what_to_tune_for(
@@ -41,13 +44,6 @@ def test_ranges_say_what_to_tune_for(
     found = Extents.of("n", stated)
     assert found.size == size
     assert dict(found.tuned) == pytest.approx(tuned)
-
-
-@pytest.mark.parametrize("stated", [["1..4", "8"], ["1..4", "8..9"]])
-def test_mixtures_are_refused(stated: list[int | str]) -> None:
-    """One range, or numbers."""
-    with pytest.raises(ValueError, match="one range, or numbers with weights"):
-        Extents.of("n", stated)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from retune.core.dtypes import INT32, DType, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes.indices import index_counts
+from retune.graph.passes.indices import index_counts, index_extents
 
 
 def lookup(rows: int, dtype: DType = "int64", *moves: tuple[str, dict[str, object]]) -> Graph:
@@ -58,6 +58,15 @@ def test_the_smallest_table_counts():
         build.constant(name, np.zeros((rows, 2), np.float32))
     found = [build.add("gather", [name, "ids"], {"axis": 0}) for name in "ab"]
     assert index_counts(build.finish([build.add("add", found)])) == {"ids": 4}
+
+
+def test_extents_are_known_of_inputs_that_are_indices_as_they_are():
+    moves = (("cast", {"to": "int32"}), ("reshape", {"shape": (6,)}), ("abs", {}))
+    assert index_extents(lookup(77, "int64", *moves[:2])) == {"ids": 77}
+    assert index_extents(lookup(77, "int64", *moves)) == {}
+    part = ("slice", {"begins": (0, 1), "steps": (1, 1), "extents": (2, 2)})
+    assert index_extents(lookup(77, "int64", part)) == {}
+    assert index_extents(lookup(77, "float32", moves[0])) == {}
 
 
 def test_what_is_no_index_is_free():

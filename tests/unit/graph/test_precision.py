@@ -141,6 +141,23 @@ def test_positions_and_numbers_out_of_range_stay_in_float32():
     assert {found[name] for name in ("taken", "away", "corners")} == {FLOAT32}
 
 
+def test_sums_that_are_divided_by_stay_in_float32():
+    """Linear attention: its sums are beyond float16, and their quotients are not."""
+    build = GraphBuilder("linear")
+    q, k, v = (build.input(n, TensorType((12, 8))) for n in "qkv")
+    turned = build.add("transpose", [k], {"perm": (1, 0)})
+    total = build.add("matmul", [q, build.add("matmul", [turned, v], name="inner")], name="sums")
+    one = {"begins": (0, 7), "extents": (12, 1), "steps": (1, 1)}
+    some = build.add("slice", [total], one)
+    some = build.add("add", [some, build.constant("e", np.asarray(1e-5, np.float32))])
+    graph = build.finish([build.add("divide", [total, some], outputs=["y"])])
+    made = in_precision(graph, Precision(stored=FLOAT16)).verify()
+    assert (made.types["inner"].dtype, made.types["sums"].dtype) == (FLOAT32, FLOAT32)
+    inputs = {n: 100 + np.arange(96, dtype=np.float32).reshape(12, 8) for n in "qkv"}
+    expected, found = (run_graph(each, inputs)["y"] for each in (graph, made))
+    assert np.abs(found - expected).max() <= 4 * FLOAT16.tolerance
+
+
 def test_float32_stays_as_it_is():
     graph = perceptron()
     assert in_precision(graph, Precision()) is graph

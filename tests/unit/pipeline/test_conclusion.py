@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from retune.core.results import Latency, TaskEntry, TaskResult
+from retune.core.results import KernelTime, Latency, TaskEntry, TaskResult
 from retune.pipeline import conclusion as module
 from retune.pipeline.manifest import BenchManifest, TunedTasks
 from retune.pipeline.request import TuneRequest
@@ -59,6 +59,37 @@ def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
         "What may gain more: 0.50x the time; --layout auto measures other activation layouts, "
         "whose gain is not estimated.",
     ]
+
+
+def step(label: str, us: float, roofline: float | None, **facts: Any) -> KernelTime:
+    return KernelTime(label=label, us=us, flops=1, roofline=roofline, **facts)
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (
+            [step("conv2d_add_1", 60.0, 1.1), step("dense_2", 40.0, 0.96)],
+            "allow 0.98x of that time.",
+        ),
+        (
+            [
+                step("conv2d_add_1", 60.0, 0.9),
+                step("conv2d_add_12", 10.0, 0.5),
+                step("dense_2", 20.0, 0.75),
+                step("", 10.0, None, host=True),
+            ],
+            "allow 0.74x of that time; most of the rest is spent in conv2d_add (11%), "
+            "host steps (10%), dense (5%).",
+        ),
+        ([step("conv2d_add_1", 60.0, None)], ""),
+        ([step("conv2d_1", 60.0, 0.5), step("vta", 1.0, 1.0, simulated=True)], ""),
+        ([], ""),
+    ],
+)
+def test_they_say_how_far_the_ceilings_are_and_why(steps: list[KernelTime], text: str):
+    found = module.ceilings(steps)
+    assert found.endswith(text) and bool(found) == bool(text)
 
 
 @pytest.mark.parametrize(

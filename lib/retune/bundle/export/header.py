@@ -8,6 +8,7 @@ from math import prod
 
 from retune import __version__
 from retune.bundle.export.sizes import (
+    index_lines,
     segments_by_variant,
     size_lines,
     size_parameters,
@@ -70,6 +71,7 @@ def header_text(
         *_segments("resident_segments", resident),
         *size_lines(plan, placement, rows),
         *stated_lines(plan),
+        *index_lines(plan),
         *state_lines(plan),
         "#endif",
         "#endif",

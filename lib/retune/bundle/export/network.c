@@ -931,10 +931,46 @@ static int move_value(struct network *n, const int *values, int number, const vo
   return failed;
 }
 
+/* Inputs of indices, which name elements that there are. */
+
+#ifndef INDEXED
+#define INDEXED 0
+struct indexed {
+  int input;
+  size_t bytes;
+};
+static const struct indexed indexed[] = {{0, 0}};
+
+static void index_extents(const int *values, long long *extents) { (void)values, (void)extents; }
+#endif
+
+static int check_indices(const struct network *n, const int *values, const void *const *inputs,
+                         int kept) {
+  long long extents[INDEXED + 1];
+  index_extents(values, extents);
+  for (int i = 0; i < INDEXED; ++i) {
+    const struct indexed *own = &indexed[i];
+    if (kept && state_of(own->input, -1) >= 0) continue;
+    for (size_t at = 0; at < n->bytes[own->input]; at += own->bytes) {
+      const char *element = (const char *)inputs[own->input] + at;
+      int32_t narrow = 0;
+      int64_t index = 0;
+      memcpy(own->bytes == sizeof narrow ? (void *)&narrow : &index, element, own->bytes);
+      index += narrow;
+      if (index < -extents[i] || index >= extents[i])
+        return fail("input %s: expected indices from %lld to %lld; got %lld; give an index that "
+                    "the model has",
+                    network_inputs[own->input].name, -extents[i], extents[i] - 1, (long long)index);
+    }
+  }
+  return 0;
+}
+
 /* With `kept` states, these stay where they are: only the others are copied. */
 static int run_at(struct network *n, const int *values, const void *const *inputs,
                   void *const *outputs, int kept) {
   if (set_sizes(n, values) || check_elements(values, inputs)) return -1;
+  if (check_indices(n, values, inputs, kept)) return -1;
   for (int i = 0; i < INPUTS; ++i)
     if (!(kept && state_of(i, -1) >= 0) && move_value(n, values, i, inputs[i], NULL)) return -1;
   if (run_launches(n)) return -1;

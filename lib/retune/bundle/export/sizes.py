@@ -14,6 +14,7 @@ from retune.codegen.network.extents import extent_text, variable
 from retune.codegen.source import three
 from retune.core.dims import Condition, is_fixed
 from retune.core.dtypes import DType
+from retune.ops.indexing import INDEX_TYPES
 
 
 def size_parameters(plan: NetworkPlan) -> str:
@@ -71,6 +72,29 @@ def stated_lines(plan: NetworkPlan) -> Iterator[str]:
     yield from declared_sizes(plan)
     yield "  (void)values;"
     yield from (f"  elements[{n}] = {extent_text(row[-1])};" for n, row in enumerate(rows))
+    yield from ["}", ""]
+
+
+def index_lines(plan: NetworkPlan) -> Iterator[str]:
+    """A table and a function for inputs that are indices; nothing where none are."""
+    kinds = {name: DType(plan.buffer(name).dtype) for name in plan.indices}
+    rows = [name for name, kind in kinds.items() if kind in INDEX_TYPES]
+    if not rows:
+        return
+    yield f"#define INDEXED {len(rows)}"
+    yield "/* An input of indices: bytes of an element. */"
+    yield "struct indexed {\n  int input;\n  size_t bytes;\n};"
+    yield ""
+    yield "static const struct indexed indexed[INDEXED] = {"
+    yield from (f"    {{{plan.inputs.index(name)}, {kinds[name].itemsize}}}," for name in rows)
+    yield "};"
+    yield ""
+    yield "/* The extents of which they are indices. */"
+    yield "static void index_extents(const int *values, long long *extents) {"
+    yield from declared_sizes(plan)
+    yield "  (void)values;"
+    extents = enumerate(plan.indices[name] for name in rows)
+    yield from (f"  extents[{n}] = {extent_text(extent)};" for n, extent in extents)
     yield from ["}", ""]
 
 

@@ -19,6 +19,10 @@ Key = tuple[object, ...]
 """What the sizes of inputs follow from."""
 
 
+_LEAST, _MOST = np.minimum.reduce, np.maximum.reduce
+"""Of an array, in less time than its methods."""
+
+
 class InputCheck:
     """What a module takes, prepared for a look at each run."""
 
@@ -32,6 +36,12 @@ class InputCheck:
         self._values = {n: row for n, row in plan.values.items() if n in self._types}
         self._stating = [n for n, name in enumerate(self._types) if name in self._values]
         """Numbers of the inputs whose elements are stated."""
+        names_there = list(self._types)
+        self._indices = [
+            (names_there.index(name), extent)
+            for name, extent in plan.indices.items()
+            if name in self._types
+        ]
 
     def named(
         self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
@@ -116,6 +126,20 @@ class InputCheck:
             if found != expected:
                 self._raise_contradiction(name, expected, found)
         return values
+
+    def indices(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> None:
+        """Inputs of indices name elements that there are, for these sizes.
+
+        Raises: InputError for one that does not.
+        """
+        for number, extent in self._indices:
+            array, end = arrays[number], at(extent, sizes)
+            if array.size and not (-end <= _LEAST(array, None) and _MOST(array, None) < end):
+                wrong = array[(array < -end) | (array >= end)].flat[0]
+                raise InputError(
+                    f"bundle {self._plan.name}: input {self.names[number]}: expected indices from "
+                    f"{-end} to {end - 1}; got {wrong}; give an index that the model has"
+                )
 
     def _unsaid(self, each: PlanSize) -> InputError:
         return InputError(

@@ -195,6 +195,7 @@ class Module:
         arrays = self._check.arrays(self._check.named(inputs))
         key = self._check.key(arrays)
         wanted = self._runs.prepared(key) or self._runs.keep(key, self._check.sizes(arrays))
+        self._check.indices(arrays, wanted.values)
         self._now, self._values = wanted, wanted.values
         return wanted, arrays
 
@@ -262,7 +263,7 @@ class Module:
         order, too. Calls of several threads run one after the other.
 
         Raises: InputError if an input is missing, unknown, or of another shape or type, if a size
-        is out of its range, or if a host step cannot work with what it gets.
+        is out of its range, an index outside, or if a host step cannot work with what it gets.
         """
         with self._lock:
             if self.plan.hosts:

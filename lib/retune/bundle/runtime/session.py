@@ -118,6 +118,7 @@ class Session:
         if self._kept:
             self._check_kept(wanted.values)
         values = wanted.values
+        self._check.indices(arrays, values)
         if self._plan.hosts:
             outputs, _, values = runs.observe(wanted, arrays)
         else:

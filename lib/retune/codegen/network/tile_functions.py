@@ -14,6 +14,7 @@ from retune.codegen.kernel import (
     Assign,
     Declare,
     ForLoop,
+    GroupCall,
     If,
     Kernel,
     Literal,
@@ -122,6 +123,8 @@ class _Guarding:
                 return replace(statement, passed=True)
             case Number(name, _, axis):
                 return Declare(name, self._number(axis))
+            case GroupCall():
+                return replace(statement, beside=True)
             case Array() if statement in self._arrays:
                 return SubArray(statement.memory, self._arrays[statement])
             case _:

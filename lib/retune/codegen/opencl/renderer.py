@@ -22,6 +22,7 @@ from retune.codegen.kernel import (
     CopyAhead,
     Declare,
     ForLoop,
+    GroupCall,
     If,
     Kernel,
     Lanes,
@@ -43,6 +44,7 @@ from retune.codegen.kernel import (
     Wait,
     parts,
 )
+from retune.codegen.opencl.attention import attention_functions
 from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl.kernels import kernel_lines
 from retune.codegen.opencl.prelude import (
@@ -560,6 +562,16 @@ def _together(s: Together, to: Printer) -> list[str]:
     return [f"{name}({', '.join(arguments)});"]
 
 
+def _group_call(s: GroupCall, to: Printer) -> list[str]:
+    """The bias of a call without one is any pointer."""
+    query, key, value, *bias = (_pointer(at, to) for at in s.starts)
+    places = [query, key, value, _pointer(s.to, to), *(bias or [query])]
+    numbers = [_bare(v, to) for v in s.values]
+    items = s.function.tile.items
+    own = ["item", f"1 + get_local_id(0) / {items}"] if s.beside else ["get_local_id(0)", "1"]
+    return [f"{s.function.name}({', '.join([*places, *numbers, s.memory.name, *own])});"]
+
+
 def _if(s: If, to: Printer) -> list[str]:
     tests = _conjunction(s.tests, map(to.text, s.tests))
     otherwise = ["else {", *to.inside(s.otherwise), "}"] if s.otherwise else []
@@ -716,6 +728,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
         *_vector_function_lines(kernel),
         *lookup_lines(body),
         *function_lines(kernel.functions),
+        *attention_functions(kernel),
     ]
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
     return [*ahead, *functions, *comment, *kernel_lines(kernel, body)]
@@ -754,6 +767,7 @@ OPENCL = Renderer(
         TileConfiguration: _tile_configuration,
         TileStep: _tile_step,
         Together: _together,
+        GroupCall: _group_call,
     },
     kernel=_kernel,
     reserved=RESERVED,

@@ -19,6 +19,8 @@ from retune.device.opencl.probing import (
     BASED_PROGRAM,
     COPY_PROGRAM,
     ROUNDED,
+    Probe,
+    attention_probes,
     implementations,
     probe_of,
     rounding_program,
@@ -26,6 +28,7 @@ from retune.device.opencl.probing import (
 from retune.device.opencl.runtime import Device
 from retune.device.opencl.staying import groups_stay
 from retune.intrinsics import Implementation, Intrinsic, Signature
+from retune.intrinsics.attention import MMA
 from retune.ir.interp import run_dag
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ def main(device: str, names: Sequence[str]) -> None:
     trials |= {converting(BFLOAT16): partial(rounds, opened)}
     trials |= {name: partial(groups_stay, opened, name) for name in WAYS}
     trials |= {COPY_AHEAD: partial(copies_ahead, opened)}
+    trials |= {MMA: partial(attends, opened)}
     for name, trial in trials.items():
         if name in names:
             sys.stdout.write(f"{'works' if _works(name, trial) else 'fails'} {name}\n")
@@ -116,25 +120,38 @@ def is_right(
     device: Device, entry: Intrinsic, implementation: Implementation, signature: Signature
 ) -> bool:
     """Whether the implementation can be built, and makes what the pattern means."""
-    rng = np.random.default_rng(0)
     probe = probe_of(entry, implementation, signature)
     name = entry.full_name(implementation)
     assert implementation is entry.implementations[-1] or name in implementations_in(
         probe.run[0].text
     ), f"{name} is not what the kernel calls"
+    return _agrees(device, probe, implementation.tolerance, implementation.options)
+
+
+def attends(device: Device) -> bool:
+    """Whether the device computes attention by one kernel, within the roundings of its results."""
+    return all(
+        _agrees(device, probe, 2 * probe.dag.outputs[0].dtype.roundoff)
+        for probe in attention_probes()
+    )
+
+
+def _agrees(device: Device, probe: Probe, tolerance: float, options: Sequence[str] = ()) -> bool:
+    """Whether a kernel makes what its tensor expression means, up to so much of the largest."""
+    rng = np.random.default_rng(0)
     (made,) = probe.dag.outputs
     inputs = {t.name: _random(t.dtype, t.shape, rng) for t in probe.dag.placeholders}
     result = TensorType(made.shape, made.dtype)
     arrays = {**inputs, made.name: np.zeros(made.shape, made.dtype.numpy)}
     buffers = {name: device.upload(array) for name, array in arrays.items()}
     kernel, launch = probe.run
-    program = device.build(kernel.text, options=implementation.options)
+    program = device.build(kernel.text, options=(*options,))
     (launch,) = device.prepare_all(program, [launch], buffers)
     device.enqueue([launch])
     device.finish()
-    expected = run_dag(probe.dag, inputs)[made.name]
-    error = np.abs(device.read(buffers[made.name], result) - expected.astype(np.float64))
-    return bool(error.max() <= implementation.tolerance * np.abs(expected).max())
+    expected = run_dag(probe.dag, inputs)[made.name].astype(np.float64)
+    error = np.abs(device.read(buffers[made.name], result).astype(np.float64) - expected)
+    return bool(error.max() <= tolerance * np.abs(expected).max())
 
 
 def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

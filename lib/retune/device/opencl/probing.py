@@ -28,15 +28,17 @@ from retune.codegen.opencl.prelude import (
     storer,
 )
 from retune.codegen.source import Run
-from retune.codegen.target import CPU, ONE_BASE
-from retune.core.dtypes import BFLOAT16
+from retune.codegen.target import CPU, GPU, ONE_BASE
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from retune.core.keys import content_key
 from retune.core.target import COPY_AHEAD, DeviceSpec, converting
 from retune.device.opencl.remembered import kept
 from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
+from retune.intrinsics.attention import MMA
 from retune.ir.expr import Expr, Load, Var, const, redirect
 from retune.ir.stmt import from_dag
-from retune.ir.te import Axis, Compute, Dag, Tensor, placeholder, reduce_axis
+from retune.ir.te import Axis, Compute, Dag, Tensor, placeholder, reduce_axis, stored
+from retune.ops.registry import Names, OpCall, expression_of
 from retune.schedule.schedule import Schedule
 
 BASED_PROGRAM = """
@@ -110,13 +112,14 @@ _BOOT = (
 def offered(spec: DeviceSpec) -> tuple[str, ...]:
     """The implementations that the device has, by their full names, the best of each intrinsic
     first; then `ONE_BASE`, where kernels reach all memory from one address, and of `resident.WAYS`
-    those by which groups may stay for a whole run; and `COPY_AHEAD`.
+    those by which groups may stay for a whole run; `COPY_AHEAD`, and attention as one kernel.
 
     Probes it if this machine has not done so yet, which takes a second or two.
     """
     names = [*(name for name, _, _ in implementations()), ONE_BASE]
     # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
-    names += [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD]
+    own = [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD, MMA]
+    names += own
     identity = spec.fingerprint, spec.host, _texts()
     known = kept("instructions", lambda: _probe(spec.name, names), *identity)
     return tuple(name for name in names if name in known)
@@ -137,7 +140,10 @@ def _texts() -> str:
         for _, e, x in implementations()
     ]
     ways = (way.text for way in WAYS.values())
-    return content_key(_VERSION, *tried, BASED_PROGRAM, rounding_program(), COPY_PROGRAM, *ways)
+    whole = (run.run[0].text for run in attention_probes())
+    return content_key(
+        _VERSION, *tried, BASED_PROGRAM, rounding_program(), COPY_PROGRAM, *ways, *whole
+    )
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:
@@ -192,6 +198,37 @@ def probe_of(entry: Intrinsic, implementation: Implementation, signature: Signat
         s.tensorize(loops[entry.axes[0].var], entry.name)
     target = replace(CPU, offers=(entry.full_name(implementation),))
     return Probe(dag, lower(s.program, target).runs[0])
+
+
+def attention_probes() -> Iterator[Probe]:
+    """Kernels of attention: with a part of a tile, of a step and of a pair of steps, with keys that
+    are hidden, and with warps that share rows."""
+    for dtype, tile in ((FLOAT16, _ATTENDING[0]), (BFLOAT16, _ATTENDING[1])):
+        dag = _attention(dtype)
+        (made,) = dag.outputs
+        s = Schedule(from_dag(dag, f"probe_attention_{dtype}"))
+        s.restate(made.name, "attention", tile)
+        for number, loop in enumerate(s.loops(made.name)[:2]):
+            s.bind(loop, f"group.{number}")
+        target = replace(GPU, offers=(MMA,))
+        yield Probe(dag, lower(s.program, target).runs[0])
+
+
+_ROWS_OF = {"q": 70, "k": 150, "v": 150}
+_ATTENDING = ((2, 1, 2, 32, 2), (2, 2, 1, 64, 2))
+
+
+def _attention(dtype: DType) -> Dag:
+    """Attention of two heads: 70 queries and 150 keys of 64 elements, of which queries see some."""
+    q, k, v = (placeholder(n, (2, rows, 64), dtype) for n, rows in _ROWS_OF.items())
+    call = OpCall(
+        op="attention",
+        inputs=(q, k, v),
+        attrs={"scale": 0.25, "causal": 60},
+        output=TensorType((2, 70, 64), FLOAT32),
+        name=Names(),
+    )
+    return Dag((stored(expression_of("attention")(call), dtype),))
 
 
 def _sums(entry: Intrinsic, signature: Signature) -> Dag:

@@ -6,7 +6,7 @@ of a user do. Other inputs may have any value.
 
 from collections.abc import Mapping
 
-from retune.core.dims import least
+from retune.core.dims import counts_of, least, never_above
 from retune.core.dtypes import DType
 from retune.graph.graph import Graph, Node
 from retune.ops.registry import integer, lookup
@@ -25,6 +25,8 @@ _MOVES: Mapping[str, tuple[int, ...]] = {
 }
 """Op -> the operands whose elements it passes on as they are."""
 
+_WHOLE = ("identity", "cast", "reshape", "transpose", "broadcast_to", "concat")
+"""Ops that pass on each element of what they read."""
 _DIVISIONS = ("divide", "mod", "fmod")
 """Ops whose second operand divides."""
 _CAREFUL = 2
@@ -47,6 +49,32 @@ def index_counts(graph: Graph) -> dict[str, int]:
         name: min(counts[name], _values(dtype))
         for name, dtype in dtypes.items()
         if not dtype.is_float
+    }
+
+
+def index_extents(graph: Graph) -> dict[str, int]:
+    """Input of integers -> the extent of an axis of which each of its elements is an index.
+
+    The least extent where there are several, as far as sizes tell which one that is. Elements that
+    are computed with, or read in part, are not looked at, nor extents that a run finds.
+    """
+    found: dict[str, int] = {}
+
+    def demand(value: str, extent: int) -> None:
+        if counts_of([extent]):
+            return
+        if value not in found or not never_above(found[value], extent):
+            found[value] = extent
+
+    for node in reversed(graph.nodes):
+        if node.op in ("gather", "gather_elements"):
+            shape = graph.types[node.inputs[0]].shape
+            demand(node.inputs[1], shape[integer(node.attrs, "axis")])
+        elif node.op in _WHOLE and node.outputs[0] in found:
+            for value in node.inputs:
+                demand(value, found[node.outputs[0]])
+    return {
+        n: e for n, e in found.items() if n in graph.inputs and not graph.types[n].dtype.is_float
     }
 
 

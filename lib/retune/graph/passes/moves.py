@@ -13,7 +13,7 @@ from retune.graph.graph import Graph, Node
 from retune.ops.registry import ints
 from retune.ops.shapes import same_but_ones
 
-_PRODUCTS = ("matmul", "dense")
+_PRODUCTS = ("matmul", "dense", "attention")
 _MOVES = ("slice", "transpose")
 
 

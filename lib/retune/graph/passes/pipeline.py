@@ -8,6 +8,7 @@ from typing import Literal
 from retune.core.config import knob
 from retune.core.dtypes import FLOAT16
 from retune.graph.graph import Graph
+from retune.graph.passes.attention import join_attention
 from retune.graph.passes.branches import merge_branches
 from retune.graph.passes.channels_last import channels_last
 from retune.graph.passes.empty import fold_empty
@@ -115,4 +116,6 @@ def passes_for(
         steps.insert(0, Pass(name="widen-half", run=partial(in_compute_types, own=precision.own)))
     if precision.changes:
         steps.append(Pass(name="precision", run=partial(in_precision, precision=precision)))
+    if precision.attention:
+        steps.append(Pass(name="attention", run=join_attention))
     return tuple(steps)

@@ -9,6 +9,8 @@ products are rounded once, to the nearest, ties to even. What 16 bits would ruin
 - small vectors: constants that no product multiplies by, such as biases and scales;
 - sums, means and products over axes, running ones included, and all that is made of them alone;
 - functions that amplify what they are given, or jump (`_AMPLIFYING`);
+- products that are divided by: a quotient of two such sums is in a type's range, as that of linear
+  attention is, where the sums themselves need not be;
 - positions: what is made of integers, and what integers of several values are added to;
 - what has an operand beyond the type's range, such as the -1e9 of a mask in float16.
 """
@@ -58,6 +60,8 @@ class Precision:
     stays."""
     kept: tuple[str, ...] = ()
     """Layers that read and make float32, by their outputs, see `layers`."""
+    attention: bool = False
+    """Whether the device computes attention of 16 bits as one kernel, see `passes.attention`."""
 
     @property
     def changes(self) -> bool:
@@ -107,7 +111,7 @@ class _StoredGraph:
         self._narrow: dict[str, str] = {}
         self._positions: set[str] = set()
         self._layers = {node.outputs[0] for node in layers(graph)} - {*precision.kept}
-        self._layers -= _of_states(graph)
+        self._layers -= _of_states(graph) | _divisors(graph)
         kept = (node for node in graph.nodes if node.outputs[0] in precision.kept)
         self._whole = {value for node in kept for value in (*node.inputs, *node.outputs)}
         """Values of kept layers, which stay in float32."""
@@ -253,6 +257,25 @@ def _of_states(graph: Graph) -> set[str]:
         elif not grown.isdisjoint(node.inputs):
             found.update(node.outputs)
             grown.update(node.outputs if lookup(node.op).kind == "injective" else ())
+    return found
+
+
+def _divisors(graph: Graph) -> set[str]:
+    """The products whose results others are divided by, moved or with a number added, and those
+    that these are made of."""
+    makers = {value: node for node in graph.nodes for value in node.outputs}
+    wanted = [node.inputs[1] for node in graph.nodes if node.op == "divide"]
+    found: set[str] = set()
+    while wanted:
+        node = makers.get(wanted.pop())
+        if node is None or node.outputs[0] in found:
+            continue
+        moved = lookup(node.op).kind == "injective"
+        added = node.op in ("add", "maximum") and any(v in graph.constants for v in node.inputs)
+        if node.op == "matmul":
+            found.update(node.outputs)
+        if moved or added or node.op == "matmul":
+            wanted += node.inputs
     return found
 
 

@@ -17,6 +17,7 @@ from retune.intrinsics import Intrinsic, intrinsic
 from retune.ir.expr import Expr, Load
 from retune.ir.stmt import AHEAD, For
 from retune.schedule.access import AffineAccess
+from retune.targets.cost.attention import attention_cycles, attention_tile
 from retune.targets.cost.nests import Array, BlockNest, Kernel, across, moving, off, on
 from retune.targets.tiling import BLOCK, GROUP, ITEM, LANE, PACK
 
@@ -85,6 +86,8 @@ _H200 = ComputeUnit()
 
 def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: ComputeUnit = _H200) -> Array:
     """Cycles of a kernel from launch to end. float64 [n]"""
+    if (tile := attention_tile(kernel)) is not None:
+        return attention_cycles(kernel, tile, spec)
     groups, items = across(kernel, GROUP), across(kernel, ITEM)
     warps = np.ceil(items / unit.warp)
     one = np.ones_like(items)

@@ -31,6 +31,7 @@ from retune.targets.fusion import (
     padding_of,
     schedule_rest,
 )
+from retune.targets.gpu.attention import attention_sketches
 from retune.targets.gpu.images import may_be_images
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.panels import (
@@ -80,6 +81,8 @@ _SLICED_DEPTH = 32
 
 def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     """All sketches of the rules that are legal for this program. At least one."""
+    if whole := attention_sketches(program, spec):
+        return Space(whole)
 
     def named(structure: Structure) -> tuple[str, Rule]:
         name = structure.name if structure else _PLAIN

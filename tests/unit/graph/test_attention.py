@@ -1,0 +1,69 @@
+"""Products of attention are joined where the device computes them by one kernel."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from retune.core.dtypes import FLOAT16, FLOAT32, DType, TensorType
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.passes.attention import join_attention
+from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.precision import Precision
+
+_FUSING = Precision(own=frozenset([FLOAT16]), attention=True)
+
+
+def attention(
+    rows: int = 12, *, dtype: DType = FLOAT16, bias: np.ndarray | None = None, width: int = 16
+) -> Graph:
+    """Queries, keys and values by heads, the scores scaled by a quarter."""
+    build = GraphBuilder("attention")
+    q, k, v = (build.input(n, TensorType((2, rows, width), dtype)) for n in "qkv")
+    turned = build.add("transpose", [k], {"perm": (0, 2, 1)})
+    scores = build.add("matmul", [q, turned])
+    scores = build.add("multiply", [scores, build.constant("c", np.asarray(0.25, dtype.numpy))])
+    if bias is not None:
+        scores = build.add("add", [scores, build.constant("b", bias.astype(dtype.numpy))])
+    weights = build.add("softmax", [scores], {"axis": 2})
+    return build.finish([build.add("matmul", [weights, v])])
+
+
+def ops(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+@pytest.mark.parametrize("bias", [None, np.linspace(-1, 1, 12 * 12).reshape(1, 12, 12)])
+def test_it_is_one_op_that_means_the_same(bias: np.ndarray | None):
+    graph = attention(bias=bias)
+    joined = optimise(graph, precision=_FUSING)
+    assert ops(joined) == ["attention"]
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(graph.types[n].shape).astype(np.float16) for n in "qkv"}
+    (name,) = graph.outputs
+    found, expected = (run_graph(g, feeds)[name].astype(float) for g in (joined, graph))
+    assert np.abs(found - expected).max() < 2e-3
+
+
+def test_a_constant_that_hides_what_follows_is_causal():
+    hidden = np.triu(np.full((12, 12), -6e4), 1)
+    (node,) = join_attention(attention(bias=hidden)).nodes
+    assert node.attrs["causal"] == 0 and len(node.inputs) == 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(attention, dtype=FLOAT32),
+        partial(attention, rows=4),
+        partial(attention, width=12),
+    ],
+    ids=["float32", "few queries", "odd width"],
+)
+def test_what_no_kernel_computes_stays(make: partial[Graph]):
+    assert "attention" not in ops(optimise(make(), precision=_FUSING))
+
+
+def test_other_devices_have_products():
+    assert "attention" not in ops(optimise(attention(), precision=Precision(own=_FUSING.own)))
