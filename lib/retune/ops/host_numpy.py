@@ -246,7 +246,7 @@ def _samples(
 
 def non_zero(x: Array) -> Array:
     """Where elements are not zero: int64 [dimensions, elements]; a scalar is a list of one."""
-    return np.stack(np.nonzero(np.atleast_1d(x))).astype(np.int64, copy=False)
+    return np.asarray(np.nonzero(np.atleast_1d(x)), np.int64)
 
 
 def spectrum(
