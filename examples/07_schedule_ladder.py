@@ -3,9 +3,9 @@
     .venv/bin/python examples/07_schedule_ladder.py [SIZE]
 
 Each step is a schedule function that adds one idea to the step before it. All of them compute the
-same tensor expression; each result is compared with numpy's before it is timed. The times in the
-comments are of two cores of an AMD EPYC (AVX-512) through PoCL, 512 x 512, float32, beside other
-work on them; the program prints those of your machine.
+same tensor expression; each result is compared with numpy's before it is timed. The comments have
+the least times of a run of 256 x 256, float32, on one core of an AMD EPYC (AVX-512) through PoCL,
+beside other work; the program prints those of your machine.
 """
 
 import sys
@@ -30,19 +30,19 @@ def matmul(size: int) -> Tensor:
     return compute("C", (size, size), lambda i, j: a[i, k] * b[k, j], [a, b], reduce=[k])
 
 
-def v0_loops(s: retune.Schedule) -> None:
+def v0_loops(s: retune.Schedule) -> None:  # 109 ms, 0.3 GFLOP/s
     """Three loops as they are written: i, j, k. Each step of k reads another row of B."""
     s.loops("C")
 
 
-def v1_order(s: retune.Schedule) -> None:
+def v1_order(s: retune.Schedule) -> None:  # 4.4 ms, 25x
     """k outside of j: rows of B and C are read and written in order."""
     i, j, k = s.loops("C")
     s.reorder(i, k, j)
     s.decompose_reduction("C", k)
 
 
-def v2_vectors(s: retune.Schedule) -> None:
+def v2_vectors(s: retune.Schedule) -> None:  # 1.7 ms, 2.6x
     """16 columns at once: one instruction multiplies and adds all lanes of a vector."""
     i, j, k = s.loops("C")
     j0, j1 = s.split(j, [LANES])
@@ -51,12 +51,12 @@ def v2_vectors(s: retune.Schedule) -> None:
     s.decompose_reduction("C", k)
 
 
-def v3_rows(s: retune.Schedule) -> None:
+def v3_rows(s: retune.Schedule) -> None:  # 0.56 ms, 3.0x
     """Results of 8 rows in registers: a vector of B is used eight times once it is read."""
     _tiles(s, vectors=1)
 
 
-def v4_registers(s: retune.Schedule) -> None:
+def v4_registers(s: retune.Schedule) -> None:  # 0.14 ms, 4.0x: 238 GFLOP/s
     """Two vectors of each row, 16 in all: a value of A is used twice, and additions overlap."""
     _tiles(s, vectors=2)
 
