@@ -1,15 +1,16 @@
 """Tunes networks one after the other, each into a bundle of its own.
 
-    python -m benchmarks.bundles --out build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
+    python -m benchmarks.bundles --out build/tuned --effort full zoo:resnet18_v1 light:inception_v1
 
 What `retune tune` publishes, less its comparison with peers and the report: the search, the
 comparison of the finalists, and the validation. `benchmarks.networks --bundles tuned=build/tuned`
 then measures all of them in one run. Start with an empty store (`--records`) to know what the
-minutes are worth.
+search is worth.
 """
 
 import time
 from pathlib import Path
+from typing import get_args
 
 from benchmarks.command import parser_of
 from benchmarks.networks import NETWORKS, folder_of
@@ -25,7 +26,7 @@ from retune.pipeline.results import TuneEvent
 from retune.pipeline.summary import validated
 from retune.pipeline.tuning import join_tuned, stage_finalists, stage_tune
 from retune.pipeline.watch import watching
-from retune.search.defaults import DEFAULT_MAX_ERROR
+from retune.search.defaults import DEFAULT_MAX_ERROR, Effort
 
 
 def publish(request: TuneRequest) -> tuple[Constraints, CompileManifest]:
@@ -59,7 +60,9 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the bundles")
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--minutes", type=float, default=2.0)
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--minutes", type=float, help="exhaustive, of so many minutes")
+    budget.add_argument("--effort", choices=get_args(Effort), help="default: full")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-error", type=float, default=DEFAULT_MAX_ERROR)
     parser.add_argument("--records", type=Path, default=records_root())
@@ -73,6 +76,7 @@ def main() -> None:
             work=str(cache_root()),
             device=options.device,
             minutes=options.minutes,
+            effort=options.effort,
             seed=options.seed,
             max_error=options.max_error,
         )

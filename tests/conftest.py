@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,11 @@ import pytest
 from tests.support.tests_fixtures import Golden
 
 GOLDEN_ROOT = Path(__file__).parent / "golden"
+
+# Where bytecode is not kept, each process that a test starts compiles all that it imports again,
+# which takes it longer than what it is for.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

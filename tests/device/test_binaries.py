@@ -37,7 +37,7 @@ def twice(device: Device, binaries: Binaries) -> tuple[int, int, int]:
 
 
 def test_a_program_is_compiled_once(device: Device, tmp_path: Path):
-    first = Binaries(folder=tmp_path / "programs")
+    first = Binaries(folder=tmp_path / "programs", collects=True)
     assert twice(device, first) == (0, 0, 1)
     again = Binaries(folder=tmp_path / "programs")
     assert twice(device, again) == (0, 1, 0) and again.report().reasons == ()
@@ -48,10 +48,29 @@ def test_a_program_is_compiled_once(device: Device, tmp_path: Path):
 
 
 def test_a_program_of_a_bundle_is_not_kept_for_other_bundles(device: Device, tmp_path: Path):
-    own = Binaries()
+    own = Binaries(collects=True)
     twice(device, own)
     assert twice(device, Binaries(given=own.kept, folder=tmp_path)) == (1, 0, 0)
     assert twice(device, Binaries(folder=tmp_path)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("collects", "cache", "origin", "wanted"),
+    [
+        (False, False, "source", False),
+        (False, True, "source", True),
+        (False, True, "cache", False),
+        (True, False, "bundle", True),
+    ],
+)
+def test_only_programs_that_are_kept_are_asked_of_the_driver(
+    tmp_path: Path, collects: bool, cache: bool, origin: str, wanted: bool
+):
+    binaries = Binaries(folder=tmp_path if cache else None, collects=collects)
+    binaries.use("key", origin)
+    assert binaries.wants("key") == wanted
+    binaries.keep("key", b"program")
+    assert binaries.kept == ({"key": b"program"} if collects else {})
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit"])
@@ -69,7 +88,7 @@ def test_a_damaged_program_is_compiled_again(device: Device, tmp_path: Path, dam
 
 
 def test_a_program_that_the_driver_refuses_is_compiled(device: Device):
-    own = Binaries()
+    own = Binaries(collects=True)
     twice(device, own)
     for bad in (b"", b"no program", bytes(1000)):
         binaries = Binaries(given=dict.fromkeys(own.kept, bad))

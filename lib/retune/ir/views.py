@@ -4,9 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from retune.core.dtypes import INT32
+from retune.core.keys import content_key, short_key
 from retune.ir.expr import Buffer, Load, const
 from retune.ir.stmt import Element, Indices, Program, map_accesses, with_body
 from retune.ir.storage import Storage
+
+_MOST_LETTERS = 100
+"""Of a name, for how its program's buffers lie: PoCL names files after kernels, and file systems
+take 255 letters."""
 
 
 def view(program: Program, storages: Mapping[str, Storage]) -> Program:
@@ -34,10 +39,15 @@ def view(program: Program, storages: Mapping[str, Storage]) -> Program:
     ]
     return replace(
         with_body(program, map_accesses(program.body, moved)),
-        name="_".join([program.name, *marks]),
+        name=f"{program.name}_{_short('_'.join(marks))}",
         inputs=tuple(placed.get(b, b) for b in program.inputs),
         outputs=tuple(placed.get(b, b) for b in program.outputs),
     )
+
+
+def _short(marks: str) -> str:
+    """The marks, or a key of theirs where they are many."""
+    return marks if len(marks) <= _MOST_LETTERS else f"views_{short_key(content_key(marks))}"
 
 
 def stacked(program: Program, name: str, count: int, number: str) -> Program:

@@ -1,5 +1,8 @@
 """Parts of the printer: words, names, shared values, registers, slices."""
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 import pytest
 
@@ -13,7 +16,7 @@ from retune.ir.flat import FlatIndices, elements, flat_index
 from retune.ir.functions import call
 from retune.ir.stmt import For, blocks, from_dag
 from retune.ir.storage import row_major
-from retune.ir.te import placeholder
+from retune.ir.te import Dag, compute, placeholder
 from retune.ir.views import view
 from retune.schedule.schedule import Schedule
 from tests.support.dags import dense
@@ -93,6 +96,19 @@ def test_registers_need_settled_indices(unrolled: bool, lanes: int):
     nest = s.program.body.stmts[0]
     vectors = frozenset(n.var for n in walk(nest) if isinstance(n, For) and n.kind == "vectorize")
     assert register_lanes(nest, s.block("y").buffer, vectors, FlatIndices()) == lanes
+
+
+def test_a_program_of_many_views_has_a_name_that_files_may_have():
+    """PoCL names files after kernels."""
+    wide = row_major((3, 2)).columns(100, 600)
+    many = [placeholder(f"x{number}", (3, 2)) for number in range(32)]
+    total = compute("y", (3, 2), lambda i, j: reduce(add, (x[i, j] for x in many)), many)
+    program = from_dag(Dag((total,)))
+    names = {
+        view(program, {x.name: wide for x in many[:count]}).name.removeprefix(program.name)
+        for count in (2, 31, 32)
+    }
+    assert len(names) == 3 and all(len(name) <= 101 for name in names)
 
 
 def test_inputs_and_outputs_may_lie_in_columns_of_wider_rows():

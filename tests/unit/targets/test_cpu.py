@@ -12,6 +12,7 @@ from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.ir.expr import size_variables
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
@@ -154,11 +155,14 @@ def test_products_of_a_block_are_summed_in_registers(name: str, spec: DeviceSpec
 
 
 def test_rows_of_any_number_are_quantized_in_private_memory():
-    rows = Size("rows", 1, 64)
+    rows = Size("rows", 1, 512)
     with assuming({"rows": 64}):
-        dag = packed_product(dim_of(rows), 2, 4, 32, 4, integers=True)
+        dag = packed_product(dim_of(rows), 18, 4, 32, 4, integers=True)
         sketches = cpu_space(from_dag(dag), VNNI).sketches
     assert [s.name.rpartition(".")[2] for s in sketches] == ["partial"] * 2
+    for sketch in sketches:  # of a group's own rows, however many there are
+        made = [b for b in sketch.program.scratch if b.scope == "private"]
+        assert made and not any(size_variables(extent) for b in made for extent in b.shape)
 
 
 TILES = {

@@ -80,7 +80,7 @@ def _with_binaries(folder: Path, copy: Path, device: str | None) -> Path:
     from retune.bundle.runtime.module import Module
     from retune.device.opencl.binaries import Binaries
 
-    binaries = Binaries()
+    binaries = Binaries(collects=True)
     module = Module.load(folder, device, binaries)
     if not binaries.kept:
         raise InputError(

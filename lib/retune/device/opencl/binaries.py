@@ -53,6 +53,8 @@ class Binaries:
     """With the bundle."""
     folder: Path | None = None
     """The cache; None: there is none."""
+    collects: bool = False
+    """Whether `kept` is filled."""
     kept: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """All that were used, with the kernels that were launched."""
     _used: dict[str, str] = field(default_factory=dict[str, str])
@@ -74,11 +76,19 @@ class Binaries:
         """The driver did not take a program from there."""
         self._note(f"the driver refused the compiled program of the {origin}: {reason}")
 
+    def wants(self, key: str) -> bool:
+        """Whether `keep` has a use for the program: some drivers compile it again to hand it out.
+
+        The cache takes what was compiled here; another bundle would run what comes from there.
+        """
+        return self.collects or (self.folder is not None and self._is_new(key))
+
     def keep(self, key: str, binary: bytes) -> None:
-        """The program is kept, and in the cache if it was compiled here: another bundle would run
-        what comes from there. One that cannot be written is left as it is."""
-        self.kept[key] = binary
-        if self.folder is None or self._used.get(key) in ("bundle", "cache"):
+        """The program is kept, and in the cache if that wants it. One that cannot be written is
+        left as it is."""
+        if self.collects:
+            self.kept[key] = binary
+        if self.folder is None or not self._is_new(key):
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,6 +105,9 @@ class Binaries:
         count = list(self._used.values()).count
         reasons = tuple(dict.fromkeys(self._reasons))
         return BinaryReport(count("bundle"), count("cache"), count("source"), reasons)
+
+    def _is_new(self, key: str) -> bool:
+        return self._used.get(key, "source") == "source"
 
     def _is_own(self, folder: Path) -> bool:
         """Whether the cache is the user's alone: what lies in it is run."""

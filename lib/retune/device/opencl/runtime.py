@@ -165,7 +165,8 @@ class Device:
         self._binaries, self._fresh = binaries, {}
         try:
             yield
-            for key, program in self._fresh.items():
+            for key in filter(binaries.wants, self._fresh):
+                program = self._fresh[key]
                 with contextlib.suppress(self._cl.Error):  # a driver may have no binaries
                     (binary,) = program.get_info(self._cl.program_info.BINARIES)
                     binaries.keep(key, bytes(binary))

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import mul
 
 from retune.core.target import DeviceSpec
-from retune.ir.expr import Expr, const
+from retune.ir.expr import Expr, const, loads
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
 from retune.targets.cpu.tile import RegisterTile, bind_tile, tile_results
@@ -43,7 +43,9 @@ def schedule_partial_sums(s: Schedule, name: str, plan: PartialSums, spec: Devic
     """The reduction `name` and the sum of its results, under the tiles of that one's epilogue."""
     total = total_of(s.program, s.block(name))
     assert total is not None, "the rule was asked whether there is one"
-    leading, tile = tile_results(s, total.name, plan.tile)
+    # Rows that are made lie in arrays, which a clamped tile would make as long as all rows.
+    tail = "shift" if _reads_made(s, name) else "clamp"
+    leading, tile = tile_results(s, total.name, plan.tile, tail=tail)
     s.compute_at(total.name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.tile.channels_slow)
     packed = plan.tile.packed
@@ -53,6 +55,12 @@ def schedule_partial_sums(s: Schedule, name: str, plan: PartialSums, spec: Devic
     _make_rows(s, name, total.name, tile[GROUP][-1], spec)
     for stage in (name, total.name):
         pack_operands(s, stage)
+
+
+def _reads_made(s: Schedule, name: str) -> bool:
+    """Whether a stage multiplies what another one makes, such as bytes of rows."""
+    read = {load.buffer for load in loads(s.block(name).value)}
+    return any(s.block(other).buffer in read for other in s.blocks() if other != name)
 
 
 def _limit(s: Schedule, tile: list[str], spec: DeviceSpec, plan: RegisterTile) -> None:

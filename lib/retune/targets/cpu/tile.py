@@ -88,9 +88,18 @@ def schedule_register_tile(
 
 
 def tile_results(
-    s: Schedule, name: str, plan: RegisterTile, group: int | None = None, *, sampled: bool = True
+    s: Schedule,
+    name: str,
+    plan: RegisterTile,
+    group: int | None = None,
+    *,
+    sampled: bool = True,
+    tail: str = "clamp",
 ) -> tuple[list[str], TiledLoops]:
-    """The loops around the tiles of what the reduction `name` ends in, and the tiles' own loops."""
+    """The loops around the tiles of what the reduction `name` ends in, and the tiles' own loops.
+
+    `tail` is that of extents that depend on sizes, see `Tiling.apply`.
+    """
     *others, last = s.loops(results_of(s, name))
     single = [n for n in others if not s.several(n)]
     real = [n for n in others if n not in single]
@@ -99,7 +108,7 @@ def tile_results(
         outer, last = s.split(last, [group])
         leading.append(outer)
     channels = TiledAxis(last, _MOST_TILE, plan.lanes)
-    return leading, _tiling(pixels, channels).apply(s, leading, sampled=sampled, tail="clamp")
+    return leading, _tiling(pixels, channels).apply(s, leading, sampled=sampled, tail=tail)
 
 
 def _tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:

@@ -77,7 +77,7 @@ def schedule_window(
         s, real[:-2], sampled=sampled, tail="clamp"
     )
     s.compute_at(name, tile[BLOCK][-1])
-    taps = _write_out(s, name, plan.lanes)
+    taps = write_out(s, name, plan.lanes)
     tile.run(REGISTER, LANE)
     for loop in tile[BLOCK][: len(columns)]:
         s.annotate(loop, PEEL, "ends")
@@ -93,7 +93,7 @@ def schedule_window(
     pack_operands(s, name)
 
 
-def _write_out(s: Schedule, name: str, lanes: int) -> int:
+def write_out(s: Schedule, name: str, lanes: int) -> int:
     """Rows of taps in time; in each, the results one after the other, each with its taps.
 
     Gives the number of taps of a row that are written out.
