@@ -20,10 +20,10 @@ in proportion to the nodes, and so does a kernel to be compiled. What follows is
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from retune.core.dims import always_same
+from retune.core.dims import Dim, always_same, counts_of
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.moves import Moves, find_moves
@@ -156,7 +156,7 @@ def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
         if kind == ALIAS and node.inputs[0] in fixed:
             fixed.add(node.outputs[0])
         groups.append(_group(around, nodes, kind, len(groups), anywhere))
-    return _in_parts(groups)
+    return _in_parts(groups, graph)
 
 
 def _computed_anywhere(graph: Graph, uses: Mapping[str, Sequence[Node]]) -> dict[str, Node]:
@@ -225,13 +225,20 @@ def runs_aside(node: Node) -> bool:
     return lookup(node.op).kind in (HOST, OFFLOADED)
 
 
-def _in_parts(groups: Iterable[Group]) -> tuple[Group, ...]:
+def _in_parts(groups: Iterable[Group], graph: Graph) -> tuple[Group, ...]:
     """In turns all that the device can do and all that others can then do, and in each of them in
-    turns what needs no more loops and the loops, which so lie side by side; else their order."""
+    turns what needs no more loops and the loops, which so lie side by side; else their order.
+
+    What depends on a count comes behind the step that finds it.
+    """
+    counted = any(size.counted for size in graph.sizes_read)
+    found_with = {s: value for s, (value, _) in graph.sizes.items() if s.counted} if counted else {}
     turns: dict[str, tuple[int, int]] = {}  # of each value: odd ones are others', or loops'
     found: list[tuple[tuple[int, int], Group]] = []
     for group in groups:
-        turn, loops = max((turns.get(value, (0, 0)) for value in group.inputs), default=(0, 0))
+        counts = counts_of(_extents(group, graph)) if counted else ()
+        read = [*group.inputs, *(found_with[size] for size in counts)]
+        turn, loops = max((turns.get(value, (0, 0)) for value in read), default=(0, 0))
         if group.kind != ALIAS and turn % 2 != group.aside:
             turn, loops = turn + 1, 0
         if group.kind != ALIAS and loops % 2 != (group.kind == SCAN):
@@ -240,6 +247,15 @@ def _in_parts(groups: Iterable[Group]) -> tuple[Group, ...]:
         turns.update(dict.fromkeys(made, (turn, loops)))
         found.append(((turn, loops), group))
     return tuple(group for _, group in sorted(found, key=lambda entry: entry[0]))
+
+
+def _extents(group: Group, graph: Graph) -> Iterator[int]:
+    """The extents that a group's steps depend on; of a host step none: it finds them."""
+    for node in group.nodes if group.kind != HOST else ():
+        for value in node.attrs.values():
+            row = value if isinstance(value, tuple) else (value,)
+            yield from (each for each in row if isinstance(each, Dim))
+        yield from (extent for value in node.outputs for extent in graph.types[value].shape)
 
 
 def _reshapes_early(graph: Graph) -> list[Node]:

@@ -121,7 +121,10 @@ class Graph(Subgraph):
         none of them states.
         """
         found: dict[Size, tuple[str, int]] = {}
-        made = (v for n in self.nodes if lookup(n.op).kind == "host" for v in n.outputs if v)
+        hosts = (n for n in self.nodes if lookup(n.op).kind == "host")
+        made = [value for node in hosts for value in node.outputs if value]
+        used = {value for node in self.nodes for value in node.inputs} | {*self.outputs}
+        made.sort(key=lambda value: value not in used)  # others have no memory
         for name in (*self.inputs, *made):
             for axis, extent in enumerate(self.types[name].shape):
                 size = extent.size if isinstance(extent, Dim) else None

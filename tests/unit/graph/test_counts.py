@@ -7,6 +7,7 @@ from retune.core.dims import Size, apart
 from retune.frontend.host.step import step_of
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
+from retune.graph.fuse import partition
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.ops.registry import HOST
@@ -34,6 +35,24 @@ def test_kernels_compute_behind_a_count(name: str) -> None:
             found = run_graph(each, inputs)
             for value, array in expected.items():
                 np.testing.assert_allclose(found[value], array, rtol=1e-5)
+
+
+def test_what_reads_a_count_alone_comes_behind_the_step_that_finds_it() -> None:
+    """The smaller one of a count and a number: how many the largest are, of which one is read."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    net (float[64] x) => (int64[n] y) <int64[1] few = {5}, int64[1] none = {0}> {
+      at = NonZero (x) row = Squeeze (at, none) g = Gather (x, row) r = Exp (g)
+      count = Shape (r) k = Min (count, few) v, i = TopK (r, k) y = Neg (i) }"""
+    graph = optimise(import_model(model(text), counts=True))
+    assert {size.name: value for size, (value, _) in graph.sizes.items()} == {
+        "count_at": "at",
+        "count_v": "i",
+    }
+    ops = [group.anchor.op for group in partition(graph)]
+    assert ops.index("host") < ops.index("minimum")
+    found = run_graph(graph, {"x": (np.arange(64) % 8 == 7).astype(np.float32)})
+    assert found["y"].shape == (5,)
 
 
 @pytest.mark.parametrize(
