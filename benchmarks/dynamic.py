@@ -28,13 +28,13 @@ from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.peers import open_peer
 from retune.cli.options import check_model, parse_shapes
-from retune.core.dims import Size
+from retune.core.dims import Size, values_text
 from retune.core.errors import InputError
 from retune.device.measure.lease import lease
 from retune.device.opencl.runtime import Device, open_device
 from retune.device.opening import spec_of
 from retune.pipeline.delivery import stage_compile
-from retune.pipeline.manifest import Selection, SizeSelection, sizes_text
+from retune.pipeline.manifest import Selection, SizeSelection
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.request import TuneRequest, model_file
@@ -126,7 +126,8 @@ class RangeBundle:
         own = times["ranges"]
         text = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in times.items())
         ratios = own / times["fixed"], own / times["onnxruntime"]
-        print(f"{sizes_text(values)}: {text}: {ratios[0]:.3f}x fixed, {ratios[1]:.2f}x", flush=True)
+        compared = f"{ratios[0]:.3f}x fixed, {ratios[1]:.2f}x"
+        print(f"{values_text(values)}: {text}: {compared}", flush=True)
         self.ratios.append(ratios)
         return made, fixed_s
 

@@ -17,11 +17,11 @@ from retune.codegen.source import (
     MOST_LINKS,
     KernelLaunch,
     KernelText,
+    Launched,
     ProgramBuffer,
     Role,
-    Run,
 )
-from retune.core.dims import SizeValues, at, is_fixed, least
+from retune.core.dims import SizeValues, at, is_fixed, least, values_text
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.states import State, shape_in_model
@@ -159,7 +159,7 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkPlan:
+class NetworkPlan(Launched):
     """A compiled network: kernels, buffers, launches in order, and packed weights."""
 
     name: str
@@ -221,7 +221,7 @@ class NetworkPlan:
         """The variant that runs for these sizes. Raises: InputError if there is none."""
         number = choose(self.alternatives, values)
         if number is None:
-            given = ", ".join(f"{name}={value}" for name, value in values.items())
+            given = values_text(values)
             raise InputError(
                 f"bundle {self.name}: expected sizes for which it was compiled: "
                 f"{'; or '.join(map(str, self.alternatives))}; got {given}; compile the model for "
@@ -377,12 +377,6 @@ class NetworkPlan:
         return TensorType(shape_in_model(self.states, name, entry.shape), DType(entry.dtype))
 
     @property
-    def runs(self) -> tuple[Run, ...]:
-        """The launches in order, each with its kernel."""
-        kernels = {kernel.name: kernel for kernel in self.kernels}
-        return tuple((kernels[launch.kernel], launch) for launch in self.launches)
-
-    @property
     def text(self) -> str:
         """The kernels as one text."""
         return "\n".join(dict.fromkeys(kernel.text for kernel in self.kernels))
@@ -391,18 +385,6 @@ class NetworkPlan:
     def intrinsics(self) -> frozenset[str]:
         """Full names of the implementations of intrinsics that a device must offer."""
         return frozenset(way for kernel in self.kernels for way in kernel.intrinsics)
-
-    @property
-    def single_item(self) -> bool:
-        """Whether persistent workers can run every kernel of the plan."""
-        return all(kernel.single_item for kernel in self.kernels)
-
-    def buffer(self, name: str) -> ProgramBuffer:
-        """The buffer of that name. Raises: KeyError."""
-        for entry in self.buffers:
-            if entry.name == name:
-                return entry
-        raise KeyError(name)
 
 
 def _segments(first: int, end: int, loops: Sequence[PlanLoop]) -> Iterator[Segment]:

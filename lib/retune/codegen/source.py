@@ -165,8 +165,35 @@ class Packing:
     """Names of the task's arrays."""
 
 
+class Launched:
+    """What a program and the plan of a network have in common: kernels, launches and buffers."""
+
+    kernels: tuple[KernelText, ...]
+    launches: tuple[KernelLaunch, ...]
+    buffers: tuple[ProgramBuffer, ...]
+    __slots__ = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The launches in order, each with its kernel."""
+        kernels = {kernel.name: kernel for kernel in self.kernels}
+        return tuple((kernels[launch.kernel], launch) for launch in self.launches)
+
+    @property
+    def single_item(self) -> bool:
+        """Whether persistent workers can run every kernel."""
+        return all(kernel.single_item for kernel in self.kernels)
+
+    def buffer(self, name: str) -> ProgramBuffer:
+        """The buffer of that name. Raises: KeyError."""
+        for buffer in self.buffers:
+            if buffer.name == name:
+                return buffer
+        raise KeyError(name)
+
+
 @dataclass(frozen=True, kw_only=True)
-class ProgramSource:
+class ProgramSource(Launched):
     """Kernels, their launches in order, the buffers between them, and build options."""
 
     kernels: tuple[KernelText, ...]
@@ -203,32 +230,14 @@ class ProgramSource:
         return tuple(buffer.name for buffer in self.buffers if buffer.role == "size")
 
     @property
-    def runs(self) -> "tuple[Run, ...]":
-        """The launches in order, each with its kernel."""
-        kernels = {kernel.name: kernel for kernel in self.kernels}
-        return tuple((kernels[launch.kernel], launch) for launch in self.launches)
-
-    @property
     def unpacked(self) -> "ProgramSource":
         """The program without the recipes of its packed weights: plain data."""
         return replace(self, packings={})
 
     @property
-    def single_item(self) -> bool:
-        """Whether persistent workers can run it, and so one program several such ones."""
-        return all(kernel.single_item for kernel in self.kernels)
-
-    @property
     def flops(self) -> int:
         """Arithmetic operations of one run."""
         return sum(launch.flops for launch in self.launches)
-
-    def buffer(self, name: str) -> ProgramBuffer:
-        """The buffer of that name. Raises: KeyError."""
-        for buffer in self.buffers:
-            if buffer.name == name:
-                return buffer
-        raise KeyError(name)
 
     def packing(self, name: str) -> Packing:
         """Where the contents of that buffer come from."""

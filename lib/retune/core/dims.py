@@ -258,6 +258,11 @@ def at(extent: int, values: SizeValues) -> int:
     return extent.at(values) if isinstance(extent, Dim) else extent
 
 
+def values_text(values: SizeValues) -> str:
+    """Such as `batch=8, length=128`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
 def most(extent: int) -> int:
     """The largest value of an extent, or a bound above it."""
     return extent.most if isinstance(extent, Dim) else extent

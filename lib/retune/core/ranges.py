@@ -15,7 +15,7 @@ from itertools import product
 from math import gcd, isqrt, prod
 from typing import TypeAlias
 
-from retune.core.dims import Size, dim_of
+from retune.core.dims import Size, dim_of, values_text
 from retune.core.errors import ModelError
 
 Stated: TypeAlias = int | str
@@ -133,7 +133,7 @@ class TunedSizes:
     """A share of all."""
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.values)
+        return values_text(dict(self.values))
 
 
 FIXED = TunedSizes((), 1.0)

@@ -107,6 +107,17 @@ class Graph(Subgraph):
             *([("states", self.states)] if self.states else []),
         )
 
+    def same(self, other: "Graph") -> bool:
+        """Whether it has the nodes, types and arrays of the other one: those arrays, not equal
+        ones, which a pass that changes nothing keeps."""
+        return (
+            self.nodes == other.nodes
+            and self.outputs == other.outputs
+            and self.types == other.types
+            and self.constants.keys() == other.constants.keys()
+            and all(array is other.constants[name] for name, array in self.constants.items())
+        )
+
     def type_in_model(self, name: str) -> TensorType:
         """The type of an input or output as the model has it."""
         kind = self.types[name]

@@ -22,7 +22,9 @@ from retune.ir.expr import (
     SizeVar,
     Substitution,
     Var,
+    all_of,
     as_expr,
+    conjuncts,
     const,
     converted,
     fixed_sizes,
@@ -138,6 +140,11 @@ class For(_Outer):
     """Annotations: they change nothing, and are printed with the loop."""
     intrinsic: str = ""
     """Of a loop of that kind: the name of what does it."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether one item runs all iterations, one after the other."""
+        return self.kind == "serial" or self.kind in STRAIGHT
 
     def around(self, body: "Stmt") -> "For":
         """The same loop with another body."""
@@ -370,6 +377,17 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
             pass
     new = rule(stmt)
     return stmt if new is None else new
+
+
+def guarded(stmt: Stmt, condition: Expr) -> Stmt:
+    """The statement, whose blocks keep to the condition as well."""
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block):
+            return None
+        return replace(node, guard=all_of(condition, *conjuncts(node.guard)))
+
+    return rewrite(stmt, rule)
 
 
 _HOLDS = const(True, BOOL)

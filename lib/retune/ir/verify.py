@@ -13,7 +13,6 @@ from retune.ir.expr import Binary, Buffer, Const, Expr, SizeVar, Var, loads, var
 from retune.ir.selections import certain_loads
 from retune.ir.simplify import Range, bounds, simplify
 from retune.ir.stmt import (
-    STRAIGHT,
     Block,
     For,
     Program,
@@ -119,7 +118,7 @@ def check_reduce_loops(program: Program) -> Iterator[str]:
     for loop in loops(program.body):
         if not loop.reduce:
             continue
-        if not _is_serial(loop):
+        if not loop.in_order:
             yield f"reduce loop {loop.var} runs as {loop.kind}"
         if all(b.reducer is None for b in blocks(loop.body)):
             yield f"reduce loop {loop.var} holds no reduction"
@@ -133,12 +132,12 @@ def check_parallel_axes(program: Program) -> Iterator[str]:
     for root in program.body.stmts:
         extents: dict[str, Expr] = {}
         for loop in loops(root):
-            if _is_serial(loop) or loop.kind == "vthread":
+            if loop.in_order or loop.kind == "vthread":
                 continue
             if extents.setdefault(loop.kind, loop.extent) != loop.extent:
                 yield f"{loop.kind} has extents {extents[loop.kind]} and {loop.extent}"
         for block, path in paths(root):
-            kinds = [p.kind for p in path if not _is_serial(p) and p.kind != "vthread"]
+            kinds = [p.kind for p in path if not p.in_order and p.kind != "vthread"]
             if block.buffer.scope == "local":
                 kinds = [k for k in kinds if not k.startswith("local")]
             for kind in sorted({k for k in kinds if kinds.count(k) > 1}):
@@ -201,10 +200,6 @@ def _touched(block: Block) -> list[Buffer]:
 
 def _is_symbol(var: Var) -> bool:
     return "@" in var.name or isinstance(var, SizeVar)
-
-
-def _is_serial(loop: For) -> bool:
-    return loop.kind == "serial" or loop.kind in STRAIGHT
 
 
 def _shape(buffer: Buffer) -> str:

@@ -337,14 +337,15 @@ def _why_real(found: _Changes, before: NightRow, tonight: NightRow) -> str:
         own = "the bundle that was published then"
     else:
         own = "another bundle, published without a comparison,"
-    beside = f"the control network took {found.control.interval[0]:.3f}x"
-    if found.kernel is not None:
-        beside += f", the calibration kernel {found.kernel.interval[0]:.3f}x"
-    return f"{own} took {found.time.interval[0]:.3f}x the time; {beside}"
+    return f"{own} took {found.time.interval[0]:.3f}x the time; {_controls(found)}"
 
 
 def _why_hardware(found: _Changes) -> str:
-    beside = f"the control network took {found.control.interval[0]:.3f}x"
+    return f"the controls moved along: {_controls(found)}"
+
+
+def _controls(found: _Changes) -> str:
+    text = f"the control network took {found.control.interval[0]:.3f}x"
     if found.kernel is not None:
-        beside += f", the calibration kernel {found.kernel.interval[0]:.3f}x"
-    return f"the controls moved along: {beside}"
+        text += f", the calibration kernel {found.kernel.interval[0]:.3f}x"
+    return text

@@ -23,7 +23,7 @@ from retune.bundle.verify.bench import BenchOptions, Timing
 from retune.bundle.verify.examination import Entrant, Original, Rival, Verdict
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
-from retune.core.dims import SizeValues
+from retune.core.dims import SizeValues, values_text
 from retune.core.ranges import FIXED, tuned_sizes, usual_sizes
 from retune.core.results import KernelTime, Latency, SizeLatency
 from retune.core.schema import to_json
@@ -40,7 +40,6 @@ from retune.pipeline.manifest import (
     TaskManifest,
     Variant,
     VerifyManifest,
-    sizes_text,
 )
 from retune.pipeline.quantization import read_recipe
 from retune.pipeline.request import TuneRequest, model_file
@@ -227,7 +226,7 @@ def stage_verify(
         decision=outcome.decision,
         notes=(*verdict.notes, *samples.notes),
         top1=outcome.top1,
-        sizes=tuple(sizes_text(values) for values in checked if values),
+        sizes=tuple(values_text(values) for values in checked if values),
     )
 
 

@@ -11,11 +11,11 @@ The way: TuneRequest -> ImportManifest (-> QuantizeManifest, PrecisionManifest) 
 -> BenchManifest -> PublishedManifest.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+from retune.core.dims import values_text
 from retune.core.layouts import ALL_NHWC, LayoutAssignment
 from retune.core.results import (
     KernelTime,
@@ -349,12 +349,7 @@ class SizeSelection:
     @property
     def text(self) -> str:
         """The sizes as people read them."""
-        return sizes_text(dict(self.values))
-
-
-def sizes_text(values: Mapping[str, int]) -> str:
-    """Such as `batch=8, length=128`."""
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+        return values_text(dict(self.values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from retune.bundle.format import read_outline
+from retune.core.dims import values_text
 from retune.core.names import is_built_in
 from retune.core.quantities import counted, flop_text, numbered, time_text
 from retune.core.results import KernelTime, TaskResult
@@ -154,7 +155,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
 
 def _sizes(request: TuneRequest, run: FinishedRun) -> dict[str, str]:
     """Of a bundle for ranges: these, its programs, where it was checked, and times at all sizes."""
-    usual = ", ".join(f"{name}={value}" for name, value in usual_values(request).items())
+    usual = values_text(usual_values(request))
     ranges = ", ".join(map(str, sizes(request)))
     times = {
         f"latency at {each.sizes}": ", ".join(

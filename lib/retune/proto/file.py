@@ -356,6 +356,11 @@ def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, element, shape)
 
 
+def integer_attribute(node: onnx.NodeProto, name: str, usual: int) -> int:
+    """The integer that a node states under that name."""
+    return next((a.i for a in node.attribute if a.name == name), usual)
+
+
 def attribute_value(attribute: onnx.AttributeProto, folder: Path, where: str) -> Any:
     """An attribute as a plain value: text decoded, tensors as arrays, subgraphs as protos."""
     value = helper.get_attribute_value(attribute)

@@ -82,10 +82,7 @@ def curve_chart(
     def x(index: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, len(times) - 1)
 
-    def y(time: float) -> float:
-        share = math.log(time / low) / math.log(high / low)
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
-
+    y = _heights(low, high)
     parts = [_grid(y(tick), _number(tick)) for tick in _ticks(low, high)]
     floor = HEIGHT - BOTTOM
     for index in _drawn(times):
@@ -106,6 +103,16 @@ def curve_chart(
         f"{len(times)} {unit if len(times) == 1 else f'{unit}s'}</text>"
     )
     return _frame("\n".join(parts))
+
+
+def _heights(low: float, high: float) -> Callable[[float], float]:
+    """Where values lie on a logarithmic axis from `low` to `high`."""
+
+    def y(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+
+    return y
 
 
 def _drawn(times: Sequence[float | None]) -> list[int]:
@@ -150,10 +157,7 @@ def line_chart(lines: Sequence[Line], marks: Sequence[Mark] = (), unit: str = "n
     def x(index: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, count - 1)
 
-    def y(value: float) -> float:
-        share = math.log(value / low) / math.log(high / low)
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
-
+    y = _heights(low, high)
     parts = [_grid(y(tick), f"{tick:.3g} ×") for tick in _ticks(low, high)]
     parts += [_polyline(line, x, y) for line in reversed(lines)]
     parts += [_mark(mark, lines[0].values, x, y) for mark in marks]

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Buffer, Expr, all_of, conjuncts, const, loads
+from retune.ir.expr import Buffer, Expr, const, loads
 from retune.ir.stmt import (
     AHEAD,
     Barrier,
-    Block,
     Element,
     For,
     Indices,
@@ -20,6 +19,7 @@ from retune.ir.stmt import (
     Seq,
     Stmt,
     blocks,
+    guarded,
     map_accesses,
     marked,
     rewrite,
@@ -91,22 +91,13 @@ def _pipelined(
 
     def copied(step: Expr) -> list[Stmt]:
         """The copies for an iteration, if there is one, in its slot."""
-        found = (_when(substitute_stmt(c, {loop.var: step}), step < loop.extent) for c in copies)
+        found = (guarded(substitute_stmt(c, {loop.var: step}), step < loop.extent) for c in copies)
         return [rewrite(at(stmt, step), _ahead) for stmt in found]
 
     start = marked(For(loop.var, const(stages - 1), Seq(tuple(copied(loop.var)))), "first")
     wait = Barrier(pending=(stages - 2) * len(copies))
     body = (wait, *copied(ahead), *(at(stmt, loop.var) for stmt in rest))
     return Seq((start, loop.around(Seq(body))))
-
-
-def _when(stmt: Stmt, condition: Expr) -> Stmt:
-    def rule(node: Stmt) -> Stmt | None:
-        if not isinstance(node, Block):
-            return None
-        return replace(node, guard=all_of(condition, *conjuncts(node.guard)))
-
-    return rewrite(stmt, rule)
 
 
 def _ahead(node: Stmt) -> Stmt | None:

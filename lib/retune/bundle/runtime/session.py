@@ -18,7 +18,7 @@ from retune.bundle.runtime.executor import Bind
 from retune.bundle.runtime.inputs import InputCheck
 from retune.bundle.runtime.runs import Loaded, Runs, shown, stored
 from retune.bundle.states import outputs_of, state_memories
-from retune.core.dims import Dim, Size, SizeValues, always_equal, at, most, sizes_of
+from retune.core.dims import Dim, Size, SizeValues, always_equal, at, most, sizes_of, values_text
 from retune.core.errors import InputError
 from retune.core.states import State
 
@@ -194,7 +194,7 @@ class Session:
                 agreed = values.setdefault(size.name, others.get(size.name, number))
                 fits = fits and number == agreed
         if not fits:
-            same = f" with {_listed(others)}" if others else ""
+            same = f" with {values_text(others)}" if others else ""
             raise InputError(
                 f"bundle {self._plan.name}: state {name}: expected what Session.states returns of "
                 f"it{same}; got {array.dtype}{list(array.shape)}; run a call and look at its states"
@@ -228,8 +228,8 @@ class Session:
         if any(own[name] != value for name, value in self._first.items()):
             raise InputError(
                 f"bundle {self._plan.name}: session: expected "
-                f"{_listed(self._first)} as its states have; got {_listed(own)}; call reset() "
-                "before"
+                f"{values_text(self._first)} as its states have; got {values_text(own)}; "
+                "call reset() before"
             )
         self._first = own
 
@@ -265,7 +265,3 @@ def _is_made_by_host(state: State, loaded: Loaded) -> bool:
     """Whether a host step makes the output, in some variant."""
     outputs = outputs_of(loaded.plan, state.output)
     return any(loaded.roots[name] in loaded.elsewhere for name in outputs)
-
-
-def _listed(values: SizeValues) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())

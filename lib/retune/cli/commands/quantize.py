@@ -8,6 +8,7 @@ import typer
 from retune.cli.console import print_json, print_line, print_table, rounded, say
 from retune.cli.options import Json, check_model
 from retune.cli.request import takes_request
+from retune.core.dims import values_text
 from retune.core.errors import InputError
 from retune.core.files import check_file
 from retune.core.quantities import counted
@@ -54,7 +55,7 @@ def quantize(
     if request.calibration == RANDOM:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")
     if values := usual_values(request):
-        sizes = ", ".join(f"{name}={value}" for name, value in values.items())
+        sizes = values_text(values)
         say(f"retune: quantized at {sizes}, which occurs most")
         request = usual_request(request)
     network = stage_import(request)

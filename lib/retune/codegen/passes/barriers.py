@@ -8,7 +8,6 @@ every barrier: they stand in loops of constant extents, never behind a guard.
 from retune.ir.expr import Binary, Buffer, Const, Expr, loads
 from retune.ir.simplify import simplify
 from retune.ir.stmt import (
-    STRAIGHT,
     Barrier,
     Block,
     For,
@@ -40,7 +39,7 @@ def place_barriers(program: Program) -> Program:
         match node:
             case Seq(stmts):
                 return Seq(tuple(_apart(stmts)))
-            case For(body=body) if _in_time(node) and _repeats_after_barrier(body):
+            case For(body=body) if node.in_order and _repeats_after_barrier(body):
                 inside = sequence(body, Barrier())
                 waits = isinstance(inside.stmts[-2], Barrier)
                 return None if waits else node.around(inside)
@@ -105,10 +104,6 @@ def _apart(stmts: tuple[Stmt, ...]) -> list[Stmt]:
     return placed
 
 
-def _in_time(loop: For) -> bool:
-    return loop.kind == "serial" or loop.kind in STRAIGHT
-
-
 def _repeats_after_barrier(body: Stmt) -> bool:
     """True when the next iteration of a loop over `body` has to wait for this one.
 
@@ -127,7 +122,7 @@ def _starts_with_barrier(stmt: Stmt) -> bool:
         case Barrier():
             return True
         case For(body=body):
-            return _in_time(stmt) and _starts_with_barrier(body)
+            return stmt.in_order and _starts_with_barrier(body)
         case Seq(stmts):
             return bool(stmts) and _starts_with_barrier(stmts[0])
         case Block():

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from retune.codegen.passes.pipeline import (
     copy_of,
-    guarded,
     marked,
     simplify_indices,
     works_together,
@@ -40,6 +39,7 @@ from retune.ir.stmt import (
     Seq,
     Stmt,
     expressions,
+    guarded,
     loops,
     map_accesses,
     map_exprs,

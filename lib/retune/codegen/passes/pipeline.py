@@ -47,6 +47,7 @@ from retune.ir.stmt import (
     Seq,
     Stmt,
     blocks,
+    guarded,
     identity,
     inside,
     loops,
@@ -173,17 +174,6 @@ def copy_of(stmt: Stmt, mark: str, notes: tuple[tuple[str, str | int], ...] = ()
     """The statement as a copy of a nest: inside a loop of one iteration, of a name that no size
     has."""
     return For(Var(f"copy.{mark}"), const(1), stmt, notes=notes)
-
-
-def guarded(stmt: Stmt, condition: Expr) -> Stmt:
-    """The statement, whose blocks keep to the condition as well."""
-
-    def rule(node: Stmt) -> Stmt | None:
-        if not isinstance(node, Block):
-            return None
-        return replace(node, guard=all_of(condition, *conjuncts(node.guard)))
-
-    return rewrite(stmt, rule)
 
 
 def _counted(value: Expr) -> Iterator[Expr]:

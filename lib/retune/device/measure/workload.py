@@ -192,11 +192,15 @@ class DirectRunner(ABC):
         ...
 
     def _workload(self, key: str) -> Workload:
-        """The workload of that key. Raises: InputError naming those that were prepared."""
-        if key not in self._workloads:
-            known = ", ".join(sorted(self._workloads)) or "none"
-            raise InputError(f"workload {key!r} was not prepared; prepared are: {known}")
-        return self._workloads[key]
+        return prepared(self._workloads, key)
+
+
+def prepared(workloads: Mapping[str, Workload], key: str) -> Workload:
+    """The workload of that key. Raises: InputError naming those that were prepared."""
+    if key not in workloads:
+        known = ", ".join(sorted(workloads)) or "none"
+        raise InputError(f"workload {key!r} was not prepared; prepared are: {known}")
+    return workloads[key]
 
 
 def check_fits(workload: Workload, source: ProgramSource) -> None:

@@ -21,7 +21,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.gate import HOST
-from retune.device.measure.workload import MeasureOptions, Workload, check_fits
+from retune.device.measure.workload import MeasureOptions, Workload, check_fits, prepared
 from retune.device.remote.batches import MEASURE, pack_batch, pack_workload, unpack_rows
 from retune.device.remote.link import (
     AwayError,
@@ -125,11 +125,9 @@ class FarmRunner:
         Raises: InputError for an unknown workload, or a candidate that does not fit its arrays. The
         future raises DeviceError if no board could do it.
         """
-        if workload_key not in self._workloads:
-            known = ", ".join(sorted(self._workloads)) or "none"
-            raise InputError(f"workload {workload_key!r} was not prepared; prepared are: {known}")
+        workload = prepared(self._workloads, workload_key)
         for source in candidates:
-            check_fits(self._workloads[workload_key], source)
+            check_fits(workload, source)
         self._enter()
         try:
             here = copy_context()  # whose stopwatch stands still while boards are busy

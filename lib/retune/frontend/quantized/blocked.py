@@ -18,7 +18,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from retune.ops.packed import packed
-from retune.proto.file import NARROW, initializers
+from retune.proto.file import NARROW, initializers, integer_attribute
 from retune.proto.scope import MICROSOFT
 
 _BITS = {onnx.TensorProto.INT8: 8, onnx.TensorProto.UINT8: 8} | {
@@ -76,10 +76,6 @@ def _weight_of(node: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> _Weig
     return _Weight(maker, turned, between) if maker and maker.op_type == _DEQUANTIZE else None
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((a.i for a in node.attribute if a.name == name), default)
-
-
 def _is_blocked(weight: _Weight, stored: dict[str, onnx.TensorProto]) -> bool:
     """Whether a stored matrix has blocks of whole words along the inputs of the product."""
     node = weight.node
@@ -89,7 +85,7 @@ def _is_blocked(weight: _Weight, stored: dict[str, onnx.TensorProto]) -> bool:
     if len(matrix.dims) != len(scale.dims) or len(matrix.dims) != len("kn"):
         return False
     along = int(weight.turned)
-    fits = _attribute(node, "axis", 1) % 2 == along and block > 0
+    fits = integer_attribute(node, "axis", 1) % 2 == along and block > 0
     bits = _BITS.get(matrix.data_type, 0)
     whole = fits and scale.dims[along] == -(-matrix.dims[along] // block)
     return whole and bits > 0 and block * bits % _WORD == 0 and not _typed(node)
@@ -103,12 +99,12 @@ def _has_row(node: onnx.NodeProto, weight: _Weight, stored: dict[str, onnx.Tenso
 
 
 def _block(node: onnx.NodeProto) -> int:
-    return _attribute(node, "block_size", 0)
+    return integer_attribute(node, "block_size", 0)
 
 
 def _typed(node: onnx.NodeProto) -> bool:
     """Whether what is made is of a stated type."""
-    return _attribute(node, "output_dtype", 0) != 0
+    return integer_attribute(node, "output_dtype", 0) != 0
 
 
 def _with_products(

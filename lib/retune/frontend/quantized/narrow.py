@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from retune.proto.file import NARROW
+from retune.proto.file import NARROW, integer_attribute
 
 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -42,7 +42,7 @@ def _made(node: onnx.NodeProto, types: dict[str, int]) -> int:
     """The element type of what a quantizer makes, as far as it is stated; 0 for other nodes."""
     if node.op_type != "QuantizeLinear" or not node.output:
         return 0
-    stated = next((a.i for a in node.attribute if a.name == "output_dtype"), 0)
+    stated = integer_attribute(node, "output_dtype", 0)
     return stated or types.get(node.input[2] if len(node.input) > 2 else "", 0)
 
 

@@ -21,7 +21,7 @@ from retune.core.dtypes import INT8, INT32, UINT8, DType, dtype_of
 from retune.graph.quantize.arithmetic import Codes, signed_bytes
 from retune.graph.quantize.given import GivenCodes, GivenWeights
 from retune.ops import Array
-from retune.proto.file import initializer_names, initializers
+from retune.proto.file import initializer_names, initializers, integer_attribute
 from retune.proto.scope import bodies_of
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -109,7 +109,7 @@ class _Taking:
         self.decoded = {v for n in nodes if n.op_type == _DEQUANTIZE for v in n.output}
         self.outputs = {entry.name for entry in self.graph.output}
         self.transposed = {
-            node.input[1]: next((a.i for a in node.attribute if a.name == "group"), 1)
+            node.input[1]: integer_attribute(node, "group", 1)
             for node in nodes
             if node.op_type == "ConvTranspose"
         }
@@ -281,7 +281,7 @@ class _Taking:
 
 def _axis(node: onnx.NodeProto, array: Array) -> int:
     """The axis of the node's scales, counted from the front."""
-    return next((a.i for a in node.attribute if a.name == "axis"), 1) % max(1, array.ndim)
+    return integer_attribute(node, "axis", 1) % max(1, array.ndim)
 
 
 def _along(node: onnx.NodeProto, array: Array, scale: Array) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.functions import functions_of, local_function
 from retune.frontend.onnx.order import sorted_nodes
 from retune.ops import Array
-from retune.proto.file import initializers
+from retune.proto.file import initializers, integer_attribute
 from retune.proto.scope import MICROSOFT, bodies_of, label_of, opsets_of, standard
 
 MOVES = (
@@ -270,17 +270,13 @@ def _attributes(node: onnx.NodeProto, *without: str) -> list[onnx.AttributeProto
     return [a for a in node.attribute if a.name not in without]
 
 
-def _integer(node: onnx.NodeProto, name: str, usual: int) -> int:
-    return next((a.i for a in node.attribute if a.name == name), usual)
-
-
 @_rule("QLinearConv", "", MICROSOFT)
 def _conv(node: onnx.NodeProto, to: _Writer) -> bool:
     """The scale of the kernel is one, or one for each output channel."""
     data, kernel = _coded(node, 0), _coded(node, 3)
     scale = _product(to, data[1], kernel[1], label_of(node))
     rank = len(to.shapes.get(kernel[0], ()))
-    if scale is None or (_integer(node, "channels_last", 0) and not rank):
+    if scale is None or (integer_attribute(node, "channels_last", 0) and not rank):
         return False
     more = [to.read(kernel, 0)]
     if len(node.input) > 8 and node.input[8]:
@@ -295,7 +291,7 @@ def _over_channels(
     """The operator with inputs after its data; with channels_last both are transposed."""
     (op, more), data = call, _coded(node, 0)
     attributes = _attributes(node, "channels_last")
-    if not _integer(node, "channels_last", 0):
+    if not integer_attribute(node, "channels_last", 0):
         to.write(op, [to.read(data), *more], attributes, made, node.name)
         return
     first = to.transposed(data, (0, rank - 1, *range(1, rank - 1)))
@@ -321,7 +317,7 @@ def _gemm(node: onnx.NodeProto, to: _Writer) -> bool:
     left, right = _coded(node, 0), _coded(node, 3)
     alpha = next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
     scale = _product(to, left[1], right[1], label_of(node), alpha)
-    axis = _axis(to, right, 0 if _integer(node, "transB", 0) else -1)
+    axis = _axis(to, right, 0 if integer_attribute(node, "transB", 0) else -1)
     bias, made = _coded(node, 6)[0], _made(node, 7)
     columns = to.shapes.get(bias, ())
     spread = scale is not None and columns[-1:] == (1,) and to.known[scale].size > 1
@@ -360,7 +356,7 @@ def _plain(op: str) -> Rule:
     def rule(node: onnx.NodeProto, to: _Writer) -> bool:
         sides = next((len(a.ints) for a in node.attribute if a.name == "kernel_shape"), 0)
         rank = sides + 2 if sides else len(to.shapes.get(node.input[0], ()))
-        if _integer(node, "channels_last", 0) and not rank:
+        if integer_attribute(node, "channels_last", 0) and not rank:
             return False
         _over_channels(node, to, (op, []), _made(node, 3), rank)
         return True
@@ -400,7 +396,7 @@ def _mean(node: onnx.NodeProto, to: _Writer) -> bool:
 @_rule("QLinearSoftmax", MICROSOFT)
 def _softmax(node: onnx.NodeProto, to: _Writer) -> bool:
     """As Softmax of the opset that the node states, which has to mean the same in the model's."""
-    stated = _integer(node, "opset", to.opset)
+    stated = integer_attribute(node, "opset", to.opset)
     if (stated < _NEW_SOFTMAX) != (to.opset < _NEW_SOFTMAX):
         return False
     inputs = [to.read(_coded(node, 0))]

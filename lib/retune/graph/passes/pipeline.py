@@ -1,6 +1,6 @@
-"""The graph passes, as one flat list. Each takes a valid graph to one with the same outputs."""
+"""The graph passes, as one list, and their driver. Each keeps what a valid graph computes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -48,6 +48,9 @@ class Pass:
     """Only run for this layout."""
     parts: bool = False
     """Whether it writes an op as several others, which is the last thing that is done to it."""
+    once: bool = False
+    """Whether it converts what was imported, in the first round alone. Later passes may write what
+    it made in another way, which it would convert again."""
 
 
 PASSES: tuple[Pass, ...] = (
@@ -56,7 +59,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="lower-batch-norm", run=lower_batch_norm),
     Pass(name="remove-identities", run=remove_identities),
     Pass(name="canonical-arithmetic", run=canonical_arithmetic),
-    Pass(name="rows-as-images", run=rows_as_images),
+    Pass(name="rows-as-images", run=rows_as_images, once=True),
     Pass(name="groups-of-channels", run=groups_of_channels),
     Pass(name="sink-reshapes", run=sink_reshapes),
     Pass(name="name-global-pools", run=name_global_pools),
@@ -64,19 +67,18 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="fold-scales", run=fold_scales),
     Pass(name="merge-branches", run=merge_branches),
     Pass(name="lower-transposed", run=lower_transposed, parts=True),
-    Pass(name="channels-last", run=channels_last, layout="NHWC"),
-    Pass(name="remove-identities-again", run=remove_identities),
+    Pass(name="channels-last", run=channels_last, layout="NHWC", once=True),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
-    Pass(name="remove-identities-at-last", run=remove_identities),
     Pass(name="join-slices", run=join_slices),
     Pass(name="free-products", run=free_products),
-    Pass(name="sink-reshapes-at-last", run=sink_reshapes),
     Pass(name="share-equal", run=share_equal),
     Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
     Pass(name="own-appended", run=own_appended),
 )
-"""The passes of all networks, in order."""
+"""The passes of all networks, in the order of a round. Rounds end when one changes nothing."""
+MOST_ROUNDS = 10
+"""Passes that undo each other would go on for ever. What a round makes is valid all the same."""
 FLOAT32_PRECISION = Precision()
 
 
@@ -94,8 +96,24 @@ def optimise(
     """
     inside = Precision(own=precision.own)
     graph = with_bodies(graph, lambda body: optimise(body, layout, precision=inside, whole=whole))
+    before, rounds, after = _phases(layout, precision, whole)
+    graph = to_fixed_point(_in_order(graph, before), rounds)
+    return _in_order(graph, after)
+
+
+def to_fixed_point(graph: Graph, passes: Sequence[Pass]) -> Graph:
+    """The graph after rounds of the passes, until a round changes nothing, or MOST_ROUNDS."""
+    repeated = [step for step in passes if not step.once]
+    for number in range(MOST_ROUNDS):
+        last, graph = graph, _in_order(graph, repeated if number else passes)
+        if graph.same(last):
+            break
+    return graph
+
+
+def _in_order(graph: Graph, passes: Iterable[Pass]) -> Graph:
     check = knob("RETUNE_VERIFY") == "1"
-    for step in passes_for(layout, precision=precision, whole=whole):
+    for step in passes:
         graph = step.run(graph)
         if check:
             graph.verify()
@@ -109,13 +127,22 @@ def passes_for(
     whole: bool = False,
 ) -> tuple[Pass, ...]:
     """The passes that `optimise` runs, in order."""
-    steps = [
+    return tuple(step for phase in _phases(layout, precision, whole) for step in phase)
+
+
+def _phases(
+    layout: Layout, precision: Precision, whole: bool
+) -> tuple[list[Pass], list[Pass], list[Pass]]:
+    """What runs before the rounds, in each of them, and after them."""
+    rounds = [
         step for step in PASSES if step.layout in (None, layout) and not (whole and step.parts)
     ]
+    before: list[Pass] = []
+    after: list[Pass] = []
     if FLOAT16 not in precision.own:
-        steps.insert(0, Pass(name="widen-half", run=partial(in_compute_types, own=precision.own)))
+        before = [Pass(name="widen-half", run=partial(in_compute_types, own=precision.own))]
     if precision.changes:
-        steps.append(Pass(name="precision", run=partial(in_precision, precision=precision)))
+        after = [Pass(name="precision", run=partial(in_precision, precision=precision))]
     if precision.attention:
-        steps.append(Pass(name="attention", run=join_attention))
-    return tuple(steps)
+        after.append(Pass(name="attention", run=join_attention))
+    return before, rounds, after

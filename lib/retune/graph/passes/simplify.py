@@ -316,10 +316,10 @@ def _merge_pad(r: GraphRewriter, node: Node) -> str | None:
     if pad is None or pad.op != "pad" or number(pad.attrs, "value") != border(node.attrs):
         return None
     stated, own = ints(pad.attrs, "pads"), ints(node.attrs, "pads")
-    rank = len(stated) // 2
-    if any(stated[:2]) or any(stated[rank : rank + 2]) or min(stated) < 0:
+    rank, layout = len(stated) // 2, str(node.attrs["layout"])
+    around = (*spatial(stated[:rank], layout), *spatial(stated[rank:], layout))
+    if sum(around) != sum(stated) or min(stated) < 0:
         return None
-    around = (*stated[2:rank], *stated[rank + 2 :])
     pads = tuple(a + b for a, b in zip(own, around, strict=True))
     sources = (pad.inputs[0], *node.inputs[1:])
     return r.emit(node.op, sources, {**node.attrs, "pads": pads}, _out(node))

@@ -14,11 +14,19 @@ import numpy as np
 
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic, intrinsic
-from retune.ir.expr import Expr, Load
 from retune.ir.stmt import AHEAD, For
 from retune.schedule.access import AffineAccess
 from retune.targets.cost.attention import attention_cycles, attention_tile
-from retune.targets.cost.nests import Array, BlockNest, Kernel, across, moving, off, on
+from retune.targets.cost.nests import (
+    Array,
+    BlockNest,
+    Kernel,
+    across,
+    moving,
+    off,
+    on,
+    operators,
+)
 from retune.targets.tiling import BLOCK, GROUP, ITEM, LANE, PACK
 
 
@@ -133,14 +141,7 @@ def _slots(nest: BlockNest, spec: DeviceSpec) -> float:
     if (chosen := nest.implementation(spec)) is not None:
         return chosen.slots
     block = nest.accesses.block
-    return max(1.0, _operators(block.value)) if block.reducer is None else 1.0
-
-
-def _operators(value: Expr) -> int:
-    """Operators and functions outside of indices."""
-    if isinstance(value, Load) or not value.children:
-        return 0
-    return 1 + sum(map(_operators, value.children))
+    return max(1.0, operators(block.value)) if block.reducer is None else 1.0
 
 
 def _near(nest: BlockNest) -> list[For]:

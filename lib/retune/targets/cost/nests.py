@@ -15,7 +15,7 @@ import numpy as np
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Match, intrinsic, match
 from retune.ir.evaluate import Formulas
-from retune.ir.expr import Binary, Buffer, Expr, Var, conjuncts, const, size_variables, walk
+from retune.ir.expr import Binary, Buffer, Expr, Load, Var, conjuncts, const, size_variables, walk
 from retune.ir.simplify import affine, simplify
 from retune.ir.stmt import For, blocks, expressions, is_compile_time
 from retune.schedule.access import Accesses, AffineAccess
@@ -275,3 +275,10 @@ def _tails(stage: Accesses, formulas: Formulas) -> Iterable[Tail]:
 
 def _is_least(expr: Expr) -> TypeGuard[Binary]:
     return isinstance(expr, Binary) and expr.op == "min"
+
+
+def operators(value: Expr) -> int:
+    """Operators and functions on elements; not those of their indices."""
+    if isinstance(value, Load) or not value.children:
+        return 0
+    return 1 + sum(map(operators, value.children))

@@ -5,11 +5,11 @@ from functools import lru_cache
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.ir.expr import Binary, Expr, Load, loads
+from retune.ir.expr import Binary, loads
 from retune.schedule.access import Accesses, AffineAccess
 from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
-from retune.targets.cost.nests import Array, BlockNest, moving, off, on
+from retune.targets.cost.nests import Array, BlockNest, moving, off, on, operators
 from retune.targets.tiling import BLOCK, GROUP, LANE, PACK, REGISTER
 
 
@@ -72,14 +72,7 @@ def _unpacking(stage: Accesses) -> int:
         return 0
     constants = {operand.load for operand in stage.operands if operand.constant}
     factors = [factor for factor in (value.a, value.b) if set(loads(factor)) <= constants]
-    return sum(map(_operators, factors))
-
-
-def _operators(value: Expr) -> int:
-    """Those on elements; not those of their indices."""
-    if isinstance(value, Load) or not value.children:
-        return 0
-    return 1 + sum(map(_operators, value.children))
+    return sum(map(operators, factors))
 
 
 def _conflict_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:

@@ -27,12 +27,6 @@ _PAIR = ("QuantizeLinear", "DequantizeLinear")
 _IR_VERSION = 10
 
 
-@onnx_op(*_PAIR, domain=MICROSOFT)
-def pair(node: OnnxNode, emit: Emitter) -> None:
-    """As ONNX's operator of that name."""
-    emit.onnx_out(node.op_type, *node.inputs, **node.attrs)
-
-
 @onnx_op("QLinearConv", domain=MICROSOFT)
 def quantized_conv(node: OnnxNode, emit: Emitter) -> None:
     """As QLinearConv of ONNX, of NHWC data with channels_last."""

@@ -11,7 +11,7 @@ from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 from retune.proto.scope import MICROSOFT
 
 
-@onnx_op("Trilu", "GatherND", "Pad", domain=MICROSOFT)
+@onnx_op("Trilu", "GatherND", "Pad", "QuantizeLinear", "DequantizeLinear", domain=MICROSOFT)
 def as_onnx(node: OnnxNode, emit: Emitter) -> None:
     """As ONNX's operator of that name."""
     emit.onnx_out(node.op_type, *node.inputs, **node.attrs)
