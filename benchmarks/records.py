@@ -40,14 +40,13 @@ PROBE = (
     "from benchmarks.records import QUERIES\n"
     "from retune.records.store import RecordStore\n"
     "root, name, seconds = sys.argv[1:]\n"
-    "until, took, rows = time.monotonic() + float(seconds), [], set()\n"
-    "busy = time.process_time()\n"
+    "until, took, busy, rows = time.monotonic() + float(seconds), [], [], set()\n"
     "while not took or time.monotonic() < until:\n"
-    "    began = time.perf_counter()\n"
+    "    began, worked = time.perf_counter(), time.process_time()\n"
     "    rows.add(QUERIES[name](RecordStore(root)))\n"
     "    took.append(time.perf_counter() - began)\n"
-    "busy = (time.process_time() - busy) / len(took)\n"
-    "print(json.dumps([max(took), busy, len(took), sorted(rows)]))\n"
+    "    busy.append(time.process_time() - worked)\n"
+    "print(json.dumps([max(took), max(busy), sum(busy) / len(busy), len(took), sorted(rows)]))\n"
 )
 
 
@@ -185,7 +184,7 @@ QUERIES = {"best of one task": best_of_a_task, "four columns of a network": colu
 
 def asked(root: Path, name: str) -> str:
     """The query's time in a process of its own."""
-    slowest, busy, _, (rows,) = answer(reader(root, name, 0.0))
+    slowest, busy, _, _, (rows,) = answer(reader(root, name, 0.0))
     return f"{slowest:.2f} s, {busy:.2f} s of processor time ({rows} rows)"
 
 
@@ -195,14 +194,14 @@ def reader(root: Path, name: str, seconds: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE)
 
 
-def answer(process: subprocess.Popen[bytes]) -> tuple[float, float, int, list[int]]:
-    """Of its queries: the slowest in seconds, the mean of processor time, their number, and the
-    different results."""
+def answer(process: subprocess.Popen[bytes]) -> tuple[float, float, float, int, list[int]]:
+    """Of its queries: the slowest in seconds, the most and the mean of processor time, their
+    number, and the different results."""
     out, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"a reader ended with exit code {process.returncode}")
-    slowest, busy, count, rows = json.loads(out)
-    return slowest, busy, count, rows
+    slowest, most, mean, count, rows = json.loads(out)
+    return slowest, most, mean, count, rows
 
 
 def appended(root: Path) -> str:
@@ -226,13 +225,15 @@ def beside_readers(root: Path, count: int, seconds: float) -> str:
     took, busy = time.perf_counter() - began, time.process_time() - busy
     answers = [answer(process) for process in processes]
     slowest = max(item[0] for item in answers)
-    each = float(np.mean([item[1] for item in answers]))
-    total = sum(item[2] for item in answers)
-    results = sorted({row for item in answers for row in item[3]})
+    most = max(item[1] for item in answers)
+    mean = float(np.mean([item[2] for item in answers]))
+    total = sum(item[3] for item in answers)
+    results = sorted({row for item in answers for row in item[4]})
     return (
         f"compaction: {less} files less in {took:.1f} s, {busy:.1f} s of processor time\n"
         f"{count} readers meanwhile: {total} queries in {seconds:.0f} s, the slowest took "
-        f"{slowest:.2f} s, the mean {each:.2f} s of processor time, rows {results}"
+        f"{slowest:.2f} s; of processor time at most {most:.2f} s, {mean:.2f} s on the mean; "
+        f"rows {results}"
     )
 
 

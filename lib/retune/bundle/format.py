@@ -251,8 +251,8 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
-    if plan.sizes:
-        return FORMAT_VERSION
+    if plan.sizes or any(state.axis is not None for state in plan.states):
+        return FORMAT_VERSION  # what grows lies in another order than the model has it
     if plan.loops:
         return 6
     if any(host.engine != "onnx" for host in plan.hosts):

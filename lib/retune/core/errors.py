@@ -14,6 +14,14 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|\
 """What would end a line, or cannot be printed; but for lines of a list below the sentence, which
 are indented."""
 
+_QUOTED = re.compile(r"""'[^'\n]{400,}'|"[^"\n]{400,}\"""")
+"""A text of a file, quoted whole: longer than a path is."""
+
+
+def _shortened(found: re.Match[str]) -> str:
+    """Its beginning and its end."""
+    return f"{found[0][:120]}...{found[0][-60:]}"
+
 
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
@@ -30,13 +38,14 @@ class RetuneError(Exception):
 class InputError(RetuneError):
     """The user's input cannot be used: a file, an option, a name.
 
-    Its message is one sentence, whatever is quoted in it: names in files may have line ends.
+    Its message is one short sentence, whatever is quoted in it: names in files may have line ends,
+    or thousands of characters.
     """
 
     exit_code = 2
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(_CONTROL.sub(_escaped, message))
+        super().__init__(_QUOTED.sub(_shortened, _CONTROL.sub(_escaped, message)))
 
 
 class ModelError(InputError):

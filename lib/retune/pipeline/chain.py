@@ -6,7 +6,7 @@ run of each call. A new stage is one line here, beside its own file.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from retune.bundle.verify.farm_examiner import sharing_processes
@@ -147,9 +147,11 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
     """The bundle of all parts, verified, timed and published."""
     usual = _usual(parts)
     network = usual.network
-    chosen = _chosen(parts, "tuned")
-    plain = _compiled(request, parts, _chosen(parts, "untuned"), by, "untuned")
+    chosen, default = _chosen(parts, "tuned"), _chosen(parts, "untuned")
+    alike = chosen == default  # as without trials: one bundle is both
+    plain = None if alike else _compiled(request, parts, default, by, "untuned")
     tuned = _compiled(request, parts, chosen, by, "tuned")
+    plain = plain or replace(tuned, variant="untuned")
     tell(event_of(request, tuned))
     verified = by.call(stage_verify, request, network, tuned)
     tell(TuneEvent(stage="validate", text=validated(usual.constraints, verified)))

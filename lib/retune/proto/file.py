@@ -87,19 +87,24 @@ def read_onnx(path: Path) -> onnx.ModelProto:
             f"{path}: no network in the file; expected a graph with nodes and an opset; got "
             f"{len(model.graph.node)} nodes: the file is empty or truncated, export it again"
         )
+    check_names(model, str(path))
+    return model
+
+
+def check_names(model: onnx.ModelProto, where: str) -> None:
+    """All names are text, and operator sets have versions. Raises: ModelError."""
     for entry in (*model.opset_import, *(e for f in model.functions for e in f.opset_import)):
         if not 0 <= entry.version < _NO_OPSET:
             raise ModelError(
-                f"{path}: operator set {entry.version} of '{entry.domain}'; expected a version "
+                f"{where}: operator set {entry.version} of '{entry.domain}'; expected a version "
                 "that there is; the file is damaged, copy or export it again"
             )
     for name in _names(model):
         if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
             raise ModelError(
-                f"{path}: the name {name[:40]!r} is not text; expected UTF-8; the file is damaged, "
-                "copy or export it again"
+                f"{where}: the name {name[:40]!r} is not text; expected UTF-8; the file is "
+                "damaged, copy or export it again"
             )
-    return model
 
 
 def parse_onnx(source: str | bytes) -> onnx.ModelProto:

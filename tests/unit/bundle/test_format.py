@@ -29,6 +29,8 @@ from retune.codegen.source import ProgramBuffer
 from retune.core.dtypes import NUMPY_DTYPES, DType
 from retune.core.errors import InputError, RecordError, VerifyError, may_pass
 from retune.core.keys import content_key
+from retune.core.states import State
+from tests.support.bundle_fixtures import make_plan
 from tests.support.programs import kernels_of, texts_of
 
 
@@ -445,3 +447,17 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match=r"No space left on device.*file") as found:
         save_weights(weights, tmp_path / "file")
     assert may_pass(found.value)
+
+
+def test_an_older_program_does_not_read_a_plan_whose_states_lie_in_another_order():
+    plan = make_plan()
+    kept = State(input=plan.inputs[0], output=plan.outputs[0])
+    grown = replace(kept, axis=1)
+    assert (
+        bundle_format._least_version(replace(plan, states=(kept,)))
+        == bundle_format._least_version(plan)
+        < bundle_format.FORMAT_VERSION
+    )
+    assert (
+        bundle_format._least_version(replace(plan, states=(grown,))) == bundle_format.FORMAT_VERSION
+    )

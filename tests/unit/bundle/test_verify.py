@@ -11,7 +11,8 @@ import pytest
 
 from retune.bundle.runtime.module import Module, random_inputs
 from retune.bundle.verify.by_parts import PartValue
-from retune.bundle.verify.compare import compare, verify
+from retune.bundle.verify.compare import Verification, compare, verify
+from retune.bundle.verify.examination import Verdict
 from retune.bundle.verify.reach import Reach
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
@@ -219,3 +220,15 @@ def test_each_variant_has_host_steps_of_its_own() -> None:
     assert reach.unseen() == [], "the others did not run"
     reach({"x": _f32(1, 2, 3, 4)})
     assert reach.unseen() == ["gather (gather)", "select (select)"]
+
+
+def test_a_verdict_says_which_calls_were_not_compared():
+    found = Verification(
+        samples=1, max_abs=0.0, max_rel_range=0.0, outputs=(), tolerance=1e-4, used=0.0
+    )
+    verdict = Verdict(oracle="numpy", version="1", found=found, note="of one size")
+    (note,) = verdict.without_calls("boards of a farm answer single calls").notes
+    assert note == (
+        "of one size; calls of a session, one after the other, were not compared: boards of a farm "
+        "answer single calls"
+    )

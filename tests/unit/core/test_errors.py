@@ -108,3 +108,12 @@ def test_a_sentence_is_one_line_that_is_whole():
         "ValueError: Flow run received invalid parameters: minutes: more than 0, seed: an integer"
     )
     assert sentence(KeyError()) == "KeyError: "
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_what_is_quoted_is_short(quote: str):
+    long, path = quote + "x y" * 1000 + quote, quote + "/folder" * 50 + quote
+    text = str(InputError(f"{path}: cron: expected five fields, got {long}; write five"))
+    assert text.startswith(f"{path}: cron: expected five fields, got {quote}x yx y")
+    assert text.endswith(f"x yx y{quote}; write five") and "..." in text
+    assert len(text) < 700

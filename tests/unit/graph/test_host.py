@@ -114,6 +114,12 @@ def _attrs(text: str, *types: TensorType):
         (lambda: open_host(b"\xff\xff"), "bytes that are no ONNX model"),
         (lambda: open_host(b""), "a model without nodes or outputs"),
         (
+            lambda: open_host(
+                model(NONZERO).SerializeToString().replace(b"NonZero", b"Non\xffero")
+            ),
+            r"host step: the name b'Non\\xffero' is not text",
+        ),
+        (
             lambda: _attrs(NONZERO.replace("NonZero", "Mystery"), FOUND),
             "Mystery of opset 17 is no",
         ),

@@ -4,7 +4,7 @@ Plain data: boards, which have no oracle, know it as well.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -103,6 +103,11 @@ class Verdict:
     def notes(self) -> tuple[str, ...]:
         """All that the comparison leaves open, as sentences."""
         return (*([self.note] if self.note else []), *self.found.notes)
+
+    def without_calls(self, reason: str) -> "Verdict":
+        """The same, and the note that calls of a session were not compared, for that reason."""
+        open_left = f"calls of a session, one after the other, were not compared: {reason}"
+        return replace(self, note="; ".join(filter(None, (self.note, open_left))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

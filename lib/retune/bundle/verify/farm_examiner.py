@@ -171,7 +171,8 @@ class FarmExaminer:
     ) -> Verdict:
         """What the bundle computes on a board, beside what the oracle computes here.
 
-        A network with host steps is compared by its outputs alone.
+        A network with host steps is compared by its outputs alone, and one with states by single
+        calls, which the verdict says.
         """
         from retune.bundle.verify.examiner_child import Judged, oracle_of
 
@@ -180,7 +181,10 @@ class FarmExaminer:
         taken = sampling(plan, samples, given or {}, sizes)
         reach = OutputReach(plan, lambda inputs: self.run(bundle, inputs))
         judged = Judged(plan=plan, network=network, spec=self._spec, oracle=oracle)
-        return judged.verdict(reach, taken, seed, tolerance)
+        verdict = judged.verdict(reach, taken, seed, tolerance)
+        if not plan.has_sessions:
+            return verdict
+        return verdict.without_calls("boards of a farm answer single calls")
 
     def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """What the bundle makes of its inputs on a board."""

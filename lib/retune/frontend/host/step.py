@@ -123,13 +123,14 @@ def open_host(model: bytes) -> HostModel:
 
     from retune.frontend.host.runner import open_body
     from retune.frontend.onnx.functions import functions_of
-    from retune.proto.file import initializer_names, initializers, tensors_of
+    from retune.proto.file import check_names, initializer_names, initializers, tensors_of
     from retune.proto.scope import opsets_of
 
     try:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError as error:
         raise _unusable("", f"bytes that are no ONNX model ({error})") from error
+    check_names(proto, "host step")
     graph = proto.graph
     if not graph.node or not graph.output:
         raise _unusable(graph.name, "a model without nodes or outputs")
