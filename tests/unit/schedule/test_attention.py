@@ -9,7 +9,7 @@ from retune.codegen.target import GPU
 from retune.core.errors import CodegenError, ScheduleError
 from retune.intrinsics.attention import MMA
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag
+from retune.ir.te import Dag, compute
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate
@@ -73,6 +73,14 @@ def test_work_is_counted_as_it_is_stated():
 def test_tiles_grow_with_the_rows(rows: int, chosen: str):
     space = gpu_space(from_dag(attention_dag(rows, rows, 64, 64)), ATTENDING)
     assert default_candidate(space, ATTENDING).sketch == f"gpu.attention.{chosen}"
+
+
+def test_what_follows_is_spread_over_items():
+    (made,) = attention_dag(64, 64).outputs
+    y = compute("y", made.shape, lambda *i: made[i] * 2.0, [made])
+    space = gpu_space(from_dag(Dag((y,))), ATTENDING)
+    program = space.instantiate(default_candidate(space, ATTENDING))
+    assert all(launch.local_size[0] >= 128 for launch in lower(program, GPU).launches)
 
 
 def test_a_device_without_it_has_other_rules():

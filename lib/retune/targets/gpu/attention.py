@@ -18,7 +18,8 @@ from retune.schedule.attention import AttentionStages
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch
 from retune.schedule.stages import readers
-from retune.targets.fusion import legal_sketches
+from retune.targets.fusion import inline_elementwise, legal_sketches, schedule_rest
+from retune.targets.gpu.plain import schedule_plain
 from retune.targets.tiling import fuse_all
 
 _TILES = (
@@ -75,13 +76,17 @@ def _schedule(s: Schedule, tile: AttentionTile, spec: DeviceSpec, *, moved: bool
     """All stages as one kernel; raises ScheduleError where operands do not lie for it."""
     found = _attention_of(s)
     assert found is not None, "the rule was asked whether it fits"
+    name = found.out.name
+    inside = {name, *(stage.name for stage in found.before)}
     if moved:
         _inline_movements(s, found)
-    name = found.out.name
+        inline_elementwise(s, kept=inside)
     sizes = (tile.warps, tile.tiles, tile.parts, tile.keys, tile.stages)
     s.restate(name, "attention", sizes)
     groups = s.loops(name)[:-2]
     s.bind(fuse_all(s, groups), "group.0")
+    plain = partial(schedule_plain, s, spec=spec)
+    schedule_rest(s, plain, plain)
     if _call(s.program).function.local_bytes > spec.local_memory_bytes:
         raise ScheduleError(f"{name}: local memory is too small")
     if tile.items > spec.max_work_group:
