@@ -4,8 +4,10 @@ MkDocs calls `on_files` (mkdocs.yml names this file as a hook) and `on_page_mark
 follows from the code, so it cannot be out of date.
 """
 
+import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,10 @@ def on_files(files: Any, config: Any) -> Any:
 
     made = {there: _moved((ROOT / here).read_text("utf-8")) for here, there in OUTSIDE.items()}
     made["reference/command-line.md"] = command_line()
+    made["reference/python.md"] = python_interface()
     made["reference/records.md"] = record_columns()
     for path in sorted((ROOT / "examples").rglob("*")):
-        if path.is_file() and path.suffix in (".py", ".toml", ".yaml", ".md"):
+        if path.is_file() and path.suffix in (".py", ".ipynb", ".toml", ".yaml", ".md"):
             made[path.relative_to(ROOT).as_posix()] = path.read_text("utf-8")
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
@@ -64,6 +67,75 @@ def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str,
     yield words, command
     for name, each in getattr(command, "commands", {}).items():
         yield from _commands(each, (*words, name))
+
+
+PUBLIC = {
+    "retune.api": ("tune_network", "import_network", "extract_tasks", "compile_network"),
+    "retune": ("tune", "measure", "template", "space_for", "Schedule"),
+    "retune.bundle.runtime.module": ("Module",),
+    "retune.bundle.runtime.session": ("Session",),
+    "retune.language.loading": ("decoder_of",),
+    "retune.records": (
+        *("load", "best", "curve", "failures", "compare", "importance", "tuners"),
+        *("load_nights", "summary"),
+    ),
+    "retune.report.plots": ("plot", "Plot"),
+}
+"""Module -> what users import from it."""
+
+
+def python_interface() -> str:
+    """Signature and docstring of what users import; of classes also their public methods."""
+    from importlib import import_module
+
+    parts = ["# Python", "", "Made from the code."]
+    for module, names in PUBLIC.items():
+        parts += ["", f"## {module}"]
+        for name in names:
+            parts += _described(f"{module}.{name}", getattr(import_module(module), name))
+    return "\n".join(parts) + "\n"
+
+
+def _described(name: str, found: Any) -> list[str]:
+    """A section about a function or class."""
+    parts = ["", f"### {name}", "", *_signature(name.rpartition(".")[2], found)]
+    for method, own in sorted(vars(found).items()) if inspect.isclass(found) else ():
+        if method.startswith("_") or not inspect.getdoc(own):
+            continue
+        if isinstance(own, property):
+            parts += ["", f"#### {method}", "", inspect.getdoc(own) or ""]
+        elif callable(getattr(own, "__func__", own)):
+            parts += ["", f"#### {method}", ""]
+            parts += _signature(f"{found.__name__}.{method}", getattr(found, method))
+    return parts
+
+
+def _signature(name: str, found: Any) -> list[str]:
+    """The call, and what the docstring says of it, as it stands in the code."""
+    with suppress(TypeError, ValueError):
+        text = _call(name, inspect.signature(found))
+        return ["```python", text, "```", "", "```text", inspect.getdoc(found) or "", "```"]
+    return ["```text", inspect.getdoc(found) or "", "```"]
+
+
+def _call(name: str, signature: inspect.Signature) -> str:
+    """A line, or a line for each parameter; types without their modules and limits."""
+    text = f"{name}{signature}"
+    if len(text) > _WIDE:
+        parts, named = list[str](), False
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.KEYWORD_ONLY and not named:
+                parts, named = [*parts, "*"], True
+            parts.append(str(parameter))
+        end = "" if signature.return_annotation is signature.empty else str(signature)
+        end = end.rpartition(" -> ")[2] if end else "None"
+        text = f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f") -> {end}"
+    text = re.sub(r"Annotated\[(\w+), [\w.]*Meta\([^)]*\)\]", r"\1", re.sub(_MODULE, "", text))
+    return text.replace("'", "") if "'_" in text else text
+
+
+_WIDE = 96
+_MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
 
 
 def record_columns() -> str:

@@ -22,7 +22,7 @@ def test_a_folder_and_a_zip_give_the_same_program(
     programs = tmp_path / "folder", tmp_path / "zip"
     for source, program in zip((folder, zipped), programs, strict=True):
         assert run_command(["export", str(source), "--c", str(program)]) == 0
-        assert capsys.readouterr().out.startswith(f"{program}: 0.1 MB; `make` there builds")
+        assert capsys.readouterr().out.startswith(f"{program}: 0.1 MB of C99, kernels and weights")
     parts = [{p.name: p.read_bytes() for p in program.iterdir()} for program in programs]
     assert parts[0] == parts[1]
 

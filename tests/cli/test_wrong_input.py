@@ -175,4 +175,4 @@ def test_the_best_records_of_a_device_by_model_and_fingerprint(
         assert run_command(["records", "best", "--records", str(tmp_path), "--device", name]) == 0
     capsys.readouterr()
     assert run_command(["records", "best", "--records", str(tmp_path), "--device", "toaster"]) == 2
-    assert f"no record is of that device; there are: {fingerprint}" in capsys.readouterr().err
+    assert f"no record is of this device; there are: {fingerprint}" in capsys.readouterr().err

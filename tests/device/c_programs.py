@@ -3,12 +3,12 @@
 import os
 import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from retune.bundle.export.loader import brought_loader
 from retune.bundle.runtime.module import Module
 
 FLAGS = "-O1 -Wall -Wextra -Wconversion -pedantic -Werror"
@@ -16,12 +16,10 @@ FLAGS = "-O1 -Wall -Wextra -Wconversion -pedantic -Werror"
 
 def loader() -> tuple[str, dict[str, str]]:
     """What to link with, and the environment in which the loader finds PoCL."""
-    found = find_spec("pyopencl")
-    home = Path(found.origin or "").parent if found else Path()
-    for library in sorted((home / ".libs").glob("libOpenCL*")):
-        paths = {"LD_LIBRARY_PATH": str(library.parent), "PYOPENCL_HOME": str(home)}
-        return str(library), {**os.environ, **paths}
-    return "-lOpenCL", dict(os.environ)
+    found = brought_loader()
+    if found is None:
+        return "-lOpenCL", dict(os.environ)
+    return found.link, {**os.environ, "PYOPENCL_HOME": str(found.home)}
 
 
 def build(folder: Path, *defines: str, more: str = "") -> None:

@@ -9,7 +9,7 @@ from retune.bundle.format import pack_zip, write_bundle
 from retune.bundle.runtime.module import BundleWarning, Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.compare import verify
-from retune.core.errors import DeviceError
+from retune.core.errors import DeviceError, InputError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.ceilings import Ceilings
 from retune.device.opencl.runtime import Device, open_device
@@ -58,6 +58,29 @@ def test_two_modules_share_a_device(pocl: Device, module: Module) -> None:
     feeds = module.random_inputs(seed=3)
     other.run(module.random_inputs(seed=4))
     np.testing.assert_allclose(module.run(feeds)["low"], _meaning(feeds)["low"], rtol=1e-5)
+
+
+def test_runs_that_are_submitted_come_in_their_order_and_with_their_errors(pocl: Device) -> None:
+    with Module(plan_of(pocl.spec), pocl) as module:
+        feeds = {seed: module.random_inputs(seed) for seed in range(4)}
+        later = [module.submit(each) for each in feeds.values()]
+        wrong = module.submit({"no": np.zeros(1)})
+    for each, made in zip(feeds.values(), later, strict=True):
+        np.testing.assert_allclose(made.result()["low"], _meaning(each)["low"], rtol=1e-5)
+    assert "unknown no" in str(wrong.exception())
+    with pytest.raises(InputError, match="one that was closed"):
+        module.submit(feeds[0])
+
+
+def test_shared_memory_takes_inputs_and_gives_outputs(module: Module) -> None:
+    for seed in (5, 6):
+        feeds = module.random_inputs(seed)
+        for name, array in feeds.items():
+            module.shared(name)[:] = array
+        module.run_launches()
+        np.testing.assert_allclose(module.shared("low"), _meaning(feeds)["low"], rtol=1e-5)
+    with pytest.raises(InputError, match=r"expected one of .*low"):
+        module.shared("nothing")
 
 
 def test_a_part_of_the_launches_runs_alone(module: Module) -> None:

@@ -59,3 +59,30 @@ def test_mlp_replace_one(store: Path):
     assert before == after
     change = re.search(r"largest change of a probability: (\S+)", text)
     assert change is not None and float(change[1]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("08_serve.py", "without_copies"),
+        ("09_ranges_of_sizes.py", "batch 33: "),
+        ("10_run_from_c.py", "equal bit by bit"),
+        ("11_lock_and_compare.py", "the same bytes"),
+    ],
+)
+def test_examples_of_bundles_say_what_they_show(name: str, said: str, store: Path):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), "2", str(store / "out")],
+        env={**os.environ, "RETUNE_RECORDS": str(store)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout
+    assert "OTHER" not in done.stdout and "DIFFERENT" not in done.stdout
+
+
+def test_the_ladder_prints_every_step(store: Path):
+    text = run("07_schedule_ladder.py", 64, store)
+    assert [line.split("_")[0] for line in text.splitlines()] == [f"v{n}" for n in range(7)]

@@ -94,9 +94,10 @@ def test_every_figure_is_in_the_table_with_its_day():
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.device
-def test_the_tour_does_what_it_says(tmp_path: Path):
-    script = "\n".join(RUN.findall((ROOT / "docs/tour.md").read_text(encoding="utf-8")))
-    assert script.count("retune") > 10
+@pytest.mark.parametrize(("page", "commands"), [("tour", 10), ("shipping", 3)])
+def test_the_commands_of_a_page_do_what_it_says(page: str, commands: int, tmp_path: Path):
+    script = "\n".join(RUN.findall((ROOT / f"docs/{page}.md").read_text(encoding="utf-8")))
+    assert script.count("retune") > commands
     (tmp_path / "retune").write_text(f'#!/bin/sh\nexec {sys.executable} -m retune "$@"\n')
     (tmp_path / "retune").chmod(0o755)
     (tmp_path / "python").symlink_to(sys.executable)
@@ -114,6 +115,16 @@ def test_the_tour_does_what_it_says(tmp_path: Path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.device
+def test_the_program_of_the_page_on_schedules_runs(monkeypatch: pytest.MonkeyPatch, store: Path):
+    monkeypatch.setenv("RETUNE_RECORDS", str(store))
+    page = (ROOT / "docs/schedules.md").read_text(encoding="utf-8")
+    found: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], found)  # noqa: S102  of the page
+    assert "__kernel" in found["tuned"].opencl
 
 
 @pytest.mark.slow

@@ -94,28 +94,26 @@ class _Boards(TypedDict):
 
 
 class _Best(TypedDict):
-    task: str
+    task_name: str
+    place: str
     median_us: float
     gflops: float | None
+    trials: int
+    failed: int
     strategy: str
-    knobs: dict[str, list[int]]
     tuner: str
-    model: str | None
-    constants: str | None
-    place: str | None
-    layout_in: str | None
-    layout_out: str | None
-    host: str | None
-    compute_units: int | None
-    affinity: str | None
-    flush: bool | None
-    device: str
-    conditions: str | None
-    sketch: str
-    decisions: list[int]
-    task_key: str
+    knobs: dict[str, list[int]]
+    constants: str
+    layout_in: str
+    layout_out: str
+    model: str
+    night: str
+    run_id: str
     record_id: str
-    measured: str
+    task_key: str
+    device: str
+    conditions: str
+    cost: float
 
 
 class _OfTask(TypedDict):

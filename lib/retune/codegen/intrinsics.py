@@ -275,7 +275,9 @@ class _TileCalls:
         self._extents = {axis: inside[var] for axis, var in own.items()}
         block, place = found.block, found.result
         if place is None:
-            raise CodegenError(f"{block.name}: its results do not lie in tiles")
+            raise CodegenError(
+                f"{block.name}: expected results in tiles of the instruction, got others"
+            )
         rows, columns = (axis.var for axis in found.entry.op.axes)
         kind = self._tile(block.buffer.dtype, (rows, columns), place)
         sizes = {own[rows]: kind.rows, own[columns]: kind.columns}

@@ -56,7 +56,8 @@ def load(
 ) -> pd.DataFrame:
     """The records below `root` (default: the RETUNE_RECORDS folder) that match everything given.
 
-    `run` is the id of a run, or its beginning; `device` a model, such as `pthread-AMD EPYC`, or a
+    `run` is the id of a run, or its beginning; `model` what was given to `retune tune`, or its name
+    without folder and ending; `device` a model, such as `pthread-AMD EPYC`, or a
     whole fingerprint; `shape` that of an input or of the output. Filters are columns:
     `load(status="ok", phase=["search", "layout"])` keeps rows with these values.
     Raises: LookupFailed for a night, run, model, device or shape that no record is of; InputError

@@ -10,12 +10,13 @@ taken out (`records.cost`); what is shown is the time as it was.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportReturnType=false, reportAttributeAccessIssue=false
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
 
 from retune.records.cost import COST_COLUMNS, recorded_costs
+from retune.records.ranking import standing
 from retune.records.schema import BESIDE_SEARCH
 
 ALIKE = ["task_key", "device", "conditions"]
@@ -31,23 +32,33 @@ _MOST_ERROR = 100
 def best(rows: pd.DataFrame) -> pd.DataFrame:
     """The fastest correct candidate of each task under each of its conditions, slowest task first.
 
-    `trials` and `failed` count what was searched there, over all runs among the rows.
+    A finalist counts by the middle one of its measurements. `trials` and `failed` count what was
+    searched there, over all runs among the rows.
     """
     found = _costed(rows)
-    first = found.dropna(subset="cost").sort_values("cost").drop_duplicates(ALIKE)
+    right = found[found["cost"] > 0]
+    first = standing(right, [*ALIKE, "config_hash"]).sort_values("cost", kind="stable")
+    first = first.drop_duplicates(ALIKE)
     searched = found[~found["phase"].isin(BESIDE_SEARCH)]
     counts = searched.groupby(ALIKE).agg(
         trials=("status", "size"), failed=("status", lambda column: int((column != "ok").sum()))
     )
-    first = first.merge(counts, "left", left_on=ALIKE, right_index=True)
+    first = first.merge(counts.reset_index(), "left", on=ALIKE)
     counted = {"trials": first["trials"].fillna(0), "failed": first["failed"].fillna(0)}
     first = first.assign(**{name: column.astype(int) for name, column in counted.items()})
     first["gflops"] = first["flops"].astype(float) / first["median_us"] / 1e3
+    first["knobs"] = [_by_name(knobs) for knobs in first["knobs"]]
     columns = [
         *(*SHOWN, "median_us", "gflops", "trials", "failed", "strategy", "tuner", "knobs"),
-        *("model", "night", "run_id", *ALIKE, "cost"),
+        *("constants", "layout_in", "layout_out", "model", "night", "run_id", "record_id"),
+        *(*ALIKE, "cost"),
     ]
     return first[columns].sort_values("median_us", ascending=False, ignore_index=True)
+
+
+def _by_name(knobs: object) -> dict[str, list[int]]:
+    pairs = knobs.items() if isinstance(knobs, dict) else knobs
+    return {name: list(values) for name, values in pairs} if isinstance(pairs, Iterable) else {}
 
 
 def curve(rows: pd.DataFrame) -> pd.DataFrame:
@@ -152,7 +163,10 @@ def tuners(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _costed(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `cost`, NaN where one failed; text that early versions lack is empty."""
-    texts = ["conditions", "place", "tuner", "strategy", "error", "run_id", "night"]
+    texts = [
+        *("conditions", "place", "constants", "layout_in", "layout_out", "config_hash"),
+        *("tuner", "strategy", "error", "run_id", "night"),
+    ]
     found = rows.copy()
     for name in texts:
         found[name] = found[name].astype(object).where(found[name].notna().to_numpy(bool), "")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from retune.core.errors import LookupFailed
+from retune.core.names import model_name
 from retune.core.schema import did_you_mean
 from retune.records.store import Filter, RecordStore
 
@@ -42,6 +43,8 @@ def _is_meant(name: str, asked: str, known: str) -> bool:
         return True
     if name == "run_id":
         return bool(asked) and known.startswith(asked)
+    if name == "model":
+        return asked == model_name(known)
     return name == "device" and known.partition("|")[0] == asked
 
 

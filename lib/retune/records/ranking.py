@@ -1,9 +1,12 @@
 """Which records of a task are the fastest: questions that are asked of a store."""
 
 # pyarrow publishes no types: its values are unknown to the checker.
+# By pandas' own types, a column may be a frame, and a selection a column.
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false, reportOperatorIssue=false
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -11,6 +14,9 @@ from retune.records.arrow import to_records
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.schema import TuningRecord
 from retune.records.store import Filter, RecordStore
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Where = Mapping[str, Filter]
 """Columns by which records are comparable: a filter of the store."""
@@ -41,19 +47,28 @@ def top(
     table = store.table(wanted)
     if not table.num_rows:
         return []
-    import pandas as pd
-
     rows = table.select(["config_hash", "phase", *COST_COLUMNS]).to_pandas()
     rows["cost"] = recorded_costs(rows)[1]
-    rows = rows[rows["cost"] > 0]
-    final = rows[rows["phase"] == "final"].sort_values("cost", kind="stable")
-    place = final.groupby("config_hash").cumcount()
-    size = final.groupby("config_hash")["cost"].transform("size")
-    middle = final[place == (size - 1) // 2]
-    others = rows[~rows["config_hash"].isin(final["config_hash"])]
-    ranked = pd.concat([middle, others]).sort_values("cost", kind="stable")
-    ranked = ranked.drop_duplicates("config_hash")
+    ranked = standing(rows[rows["cost"] > 0], ["config_hash"]).sort_values("cost", kind="stable")
     return to_records(table.take(pa.array(ranked.index[:count].to_numpy(), pa.int64())))
+
+
+def standing(rows: "pd.DataFrame", configuration: list[str]) -> "pd.DataFrame":
+    """One row for each configuration, by which its `cost` is known.
+
+    Of one that was measured as a finalist the middle one of these costs, not its luckiest; of any
+    other the least one. `configuration` are the columns that tell configurations apart.
+    """
+    import pandas as pd
+
+    final = rows[rows["phase"] == "final"].sort_values("cost", kind="stable")
+    number = final.groupby(configuration).cumcount()
+    size = final.groupby(configuration)["cost"].transform("size")
+    middle = final[number == (size - 1) // 2]
+    finalists = pd.MultiIndex.from_frame(final[configuration])
+    others = rows[~pd.MultiIndex.from_frame(rows[configuration]).isin(finalists)]
+    least = others.sort_values("cost", kind="stable").drop_duplicates(configuration)
+    return pd.concat([middle, least])
 
 
 def known(store: RecordStore, task_key: str, where: Where) -> set[str]:

@@ -249,10 +249,10 @@ def scatter_chart(
     def y(value: float) -> float:
         return floor - (floor - 22) * math.log(value / y_low) / math.log(y_high / y_low)
 
-    parts = [_grid(y(tick), f"{tick:,.3g}", width) for tick in _ticks(y_low, y_high)]
+    parts = [_grid(y(tick), _plain(tick), width) for tick in _ticks(y_low, y_high)]
     parts += [
         f'<text class="axis" text-anchor="middle" x="{x(tick):.1f}" y="{floor + 14:.1f}">'
-        f"{tick:,.3g}</text>"
+        f"{_plain(tick)}</text>"
         for tick in _ticks(x_low, x_high)
     ]
     if diagonal:
@@ -268,6 +268,11 @@ def scatter_chart(
         f'<svg class="scatter" role="img" aria-label="{escape(label)}" '
         f'viewBox="0 0 {width:.0f} {SCATTER_HEIGHT:.0f}">\n{"".join(parts)}\n</svg>'
     )
+
+
+def _plain(value: float) -> str:
+    """Three digits, without an exponent for thousands."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _scattered(point: Point, x: float, y: Callable[[float], float], limit: float | None) -> str:

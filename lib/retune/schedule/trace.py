@@ -194,4 +194,4 @@ def _operand(value: object) -> Expr:
         return decoded
     if isinstance(decoded, int):
         return const(decoded)
-    raise RecordError(f"trace: {value!r} is not an expression")
+    raise RecordError(f"trace: expected an expression, got {value!r}")

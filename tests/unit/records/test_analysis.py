@@ -1,5 +1,6 @@
 """Questions about records, answered as tables."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,10 +10,13 @@ import pytest
 
 import retune.records as records
 from retune.cli.main import run_command
-from retune.core.errors import LookupFailed
+from retune.core.errors import InputError, LookupFailed
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
+from retune.report.plots import plot
 from tests.support.store import DAY, DEVICE, record
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def trial(number: int, us: float | None, **changes: object) -> TuningRecord:
@@ -41,6 +45,30 @@ def test_the_best_of_each_task_is_of_its_own_conditions(store: Path):
     assert table["gflops"].tolist() == [100.0, 200.0]
 
 
+def test_a_finalist_counts_by_the_middle_one_of_its_times(store: Path):
+    lucky = [trial(n, us, phase="final", config_hash="a") for n, us in enumerate((9.0, 12.0, 13.0))]
+    table = records.best(rows_of(store, *lucky, trial(3, 11.0, config_hash="b")))
+    assert table["median_us"].tolist() == [11.0]
+
+
+def test_records_are_asked_for_by_the_name_of_a_file(store: Path):
+    RecordStore(store).append([trial(1, 2.0, model="zoo:mlp")])
+    own = trial(0, 1.0, model="folder/own.onnx")
+    assert rows_of(store, own, model="own")["median_us"].tolist() == [1.0]
+    assert records.load(store, model="mlp")["median_us"].tolist() == [2.0]
+
+
+def test_neither_a_night_nor_a_run_lists_what_there_is(
+    store: Path, capsys: pytest.CaptureFixture[str]
+):
+    RecordStore(store).append([trial(0, 30.0, night="one")])
+    assert run_command(["records", "compare", "one", "two", "--records", str(store)]) == 2
+    said = (
+        "two: expected a night or a run with such records; the latest nights: one; runs: run-1234"
+    )
+    assert said in capsys.readouterr().err
+
+
 def test_a_curve_holds_every_trial_and_no_finalist(store: Path):
     items = [trial(n, us) for n, us in enumerate((None, 30.0, 40.0, 20.0))]
     table = records.curve(rows_of(store, *items, trial(4, 1.0, phase="final")))
@@ -56,7 +84,7 @@ def test_curves_of_two_devices_are_two_lines(store: Path, capsys: pytest.Capture
     assert [line[-1] for line in lines] == ["30.00", "10.00"]
 
 
-@pytest.mark.parametrize("command", ["curve", "failures", "importance", "tuners"])
+@pytest.mark.parametrize("command", ["best", "curve", "failures", "importance", "tuners"])
 def test_an_empty_store_has_empty_tables(
     store: Path, command: str, capsys: pytest.CaptureFixture[str]
 ):
@@ -138,3 +166,27 @@ def test_records_are_found_by_what_people_call_them(store: Path):
     assert len(records.load(store, run="run-12")) == 1
     assert records.load(store, ["run_id"], shape=(3, 4)).to_dict("list") == {"run_id": ["other"]}
     assert len(records.load(store, shape=(10, 100))) == 2
+
+
+def test_a_table_of_each_kind_is_plotted(store: Path, tmp_path: Path):
+    knobs = [(("tile", (n % 2,)),) for n in range(6)]
+    items = [trial(n, 10.0 + n % 2, knobs=each) for n, each in enumerate(knobs)]
+    rows = rows_of(store, *items, trial(6, None))
+    for question in (records.best, records.curve, records.failures, records.importance):
+        assert plot(question(rows)).charts
+    assert plot(records.tuners(rows)).charts[0][0] == "best of each tuner over the best of all"
+    page = plot(records.compare(rows, rows)).save(tmp_path / "plot.html").read_text("utf-8")
+    assert "data:image/svg+xml" in page
+    with pytest.raises(InputError, match=r"expected an answer of retune\.records"):
+        plot(rows[["status"]])
+
+
+def test_the_notebook_runs(store: Path, monkeypatch: pytest.MonkeyPatch):
+    rows_of(store, *(trial(n, 10.0 + n) for n in range(4)))
+    monkeypatch.setenv("RETUNE_RECORDS", str(store))
+    notebook = json.loads((EXAMPLES / "12_plots.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    found: dict[str, object] = {}
+    for cell in cells:
+        exec(cell, found)  # noqa: S102  of the repository
+    assert len(cells) == 7 and found["rows"] is not None

@@ -12,6 +12,7 @@ compiled or allocated for it. Where a host step finds a size, what runs behind i
 A network with states has sessions as well, see `session`.
 """
 
+import logging
 import operator
 import time
 import warnings
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from statistics import median
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -47,7 +49,12 @@ from retune.device.opening import open_device
 from retune.device.profiles import plays
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from retune.device.measure.ceilings import Lower, Roofline
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class BundleWarning(UserWarning):
@@ -105,7 +112,7 @@ _OPEN = ("_runs", "_executor", "_bind", "_loaded", "_held", "_now")
 
 
 class Module:
-    """A network on a device. Not for use by two threads at once.
+    """A network on a device. Calls of `run` by several threads take turns.
 
     With a `with` statement, the device's memory is free when its block ends.
     """
@@ -128,6 +135,8 @@ class Module:
             verify_plan(plan)
         _check_device(plan, device.spec)
         self._device = device
+        self._lock = RLock()
+        self._thread: ThreadPoolExecutor | None = None
         self._form: Form
         self._form, self._host = settle(plan, device)
         binaries = binaries or Binaries(given=plan.binaries, folder=programs_root())
@@ -135,6 +144,10 @@ class Module:
             self._place(plan)
         self.programs = binaries.report()
         """Where its programs came from, and why compiled ones were not used."""
+        _LOG.debug(
+            "%s: loaded on %s, %s form, %d bytes on the device, %s",
+            *(plan.name, device.spec.name, self._form, self.peak_bytes, self.programs),
+        )
 
     def _place(self, plan: NetworkPlan) -> None:
         """Memory and launches are there, and every kernel has run once."""
@@ -163,6 +176,9 @@ class Module:
 
     def close(self) -> None:
         """The device's memory is free, and the module cannot run any more; twice is as once."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
         for name in _OPEN:
             vars(self).pop(name, None)
 
@@ -244,17 +260,55 @@ class Module:
         """Every output by name, in arrays of their own of the types that `outputs` states.
 
         A network with one input takes its array alone, any other one a sequence in the model's
-        order, too.
+        order, too. Calls of several threads run one after the other.
 
         Raises: InputError if an input is missing, unknown, or of another shape or type, if a size
         is out of its range, an index outside, or if a host step cannot work with what it gets.
         """
-        if self.plan.hosts:
-            return Outputs(self.observe(inputs)[0])
-        wanted, arrays = self._wanted(inputs)
-        return Outputs(self._runs.run(wanted, arrays))
+        with self._lock:
+            if self.plan.hosts:
+                return Outputs(self.observe(inputs)[0])
+            wanted, arrays = self._wanted(inputs)
+            return Outputs(self._runs.run(wanted, arrays))
 
     __call__ = run
+
+    def submit(self, inputs: Inputs) -> "Future[Outputs]":
+        """A run in a thread of the module, after those submitted before it: `result()` waits.
+
+        The arrays must not change until then. `close` waits for what was submitted.
+        Raises: in `result()`, as `run`.
+        """
+        with self._lock:
+            if self._thread is None:
+                from concurrent.futures import ThreadPoolExecutor
+
+                self._runs  # noqa: B018  raises for a module that was closed
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"retune {self.plan.name}")
+            return self._thread.submit(self.run, inputs)
+
+    def shared(self, name: str) -> np.ndarray:
+        """The memory of an input or output itself, where host and device share it, as on PoCL.
+
+        Write inputs there, call `run_launches`, and read outputs there: nothing is copied.
+        Raises: InputError for an unknown name; for a bundle of ranges or with host steps; and for
+        a device with memory of its own.
+        """
+        where = f"bundle {self.plan.name}: shared {name!r}"
+        known = [*self.plan.inputs, *self.plan.outputs]
+        if name not in known:
+            raise InputError(f"{where}: expected one of {', '.join(known)}, got another name")
+        if self.plan.hosts or self.plan.sizes:
+            raise InputError(
+                f"{where}: expected fixed shapes and no host steps, got a bundle with them; use run"
+            )
+        array = self._runs.shared_array(name)
+        if array is None:
+            raise InputError(
+                f"{where}: expected memory that host and device share, got a device with its own; "
+                "use run"
+            )
+        return array
 
     def observe(self, inputs: Inputs) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
         """What `run` returns, and what each host step read and made, in order."""

@@ -107,6 +107,11 @@ class Runs:
         self._crossing = {name: loaded.types[name] for name in [*given, *made, *steps]}
         self._prepared: dict[Key, AtSizes] = {}
 
+    def shared_array(self, name: str) -> np.ndarray | None:
+        """The memory of an input or output of a fixed shape; None where the host has none."""
+        loaded = self._loaded
+        return loaded.host.shared_array(self._places[name], loaded.types[name])
+
     def prepared(self, key: Key) -> AtSizes | None:
         """What was prepared and kept under that key."""
         return self._prepared.get(key)

@@ -1,7 +1,8 @@
-"""`retune records curve`, `failures`, `compare`, `importance`, `tuners`: answers from the store."""
+"""`retune records best`, `curve`, `compare`, ...: answers from the store."""
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from retune.cli.commands.records import (
 )
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json, Records
-from retune.core.errors import InputError
+from retune.core.errors import LookupFailed
 from retune.core.target import model_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ Run = Annotated[
     str | None, typer.Option(help="Run whose records count: its id or the beginning. Default: all.")
 ]
 
+_NAMED = 6
+"""Nights and runs that an error lists."""
 _POINTS = [2**n for n in range(16)]
 """Trials that the table of curves shows."""
 
@@ -65,11 +68,29 @@ def _answers(name: str) -> Callable[[Show], Show]:
     return register
 
 
+@_answers("best")
+def _show_best(found: "Table") -> None:
+    """Print the fastest correct candidate of each task and condition.
+
+    With its schedule's decisions. Times compare within a task and condition only: a kernel takes
+    another time alone than in its network.
+    """
+    found["knobs"] = [
+        " ".join(f"{name}={','.join(map(str, values))}" for name, values in knobs.items())
+        for knobs in found["knobs"]
+    ]
+    found["device"] = [model_of(name) for name in found["device"]]
+    alike = [n for n in ("constants", "layout_in", "layout_out") if len(set(found[n])) == 1]
+    programs = ["task_key", "conditions", "cost", "record_id", "run_id", "night", *alike]
+    spare = ("device", "tuner", "model", "knobs", "gflops", "failed", "trials", "constants")
+    _show(found.drop(columns=programs), "best records", spare)
+
+
 @_answers("curve")
 def _show_curve(found: "Table") -> None:
-    """Print the best time of each task after 1, 2, 4, ... trials.
+    """Print the best time of each task so far, by its number of trials.
 
-    With --json every trial.
+    After 1, 2, 4, 8 and so on. With --json every trial.
     """
     from retune.records import analysis
 
@@ -145,13 +166,18 @@ def _rows(records: Path | None, **asked: str | None) -> "Table":
 
 def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "Table":
     """Raises: LookupFailed if it is neither."""
-    try:
-        return _rows(records, night=name, **asked)
-    except InputError as error:
-        try:
-            return _rows(records, run=name, **asked)
-        except InputError:
-            raise error from None
+    for kind in ("night", "run"):
+        with suppress(LookupFailed):
+            return _rows(records, **{kind: name}, **asked)
+    every = _rows(records, **asked).sort_values("timestamp")
+    named = [night for night in every["night"].tolist() if isinstance(night, str) and night]
+    nights, runs = (
+        list(dict.fromkeys(names))[-_NAMED:] for names in (named, every["run_id"].tolist())
+    )
+    raise LookupFailed(
+        f"{name}: expected a night or a run with such records; the latest nights: "
+        f"{', '.join(nights) or 'none'}; runs: {', '.join(run[:8] for run in runs) or 'none'}"
+    )
 
 
 def _show(frame: "Table", title: str, spare: tuple[str, ...]) -> None:

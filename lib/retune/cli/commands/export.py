@@ -19,9 +19,16 @@ def export(module: Module, c: Folder) -> None:
     """
     check_module(module)
     check_folder("--c", c)
+    from retune.bundle.export.loader import needed_loader
     from retune.bundle.export.program import export_c
     from retune.bundle.format import read_bundle
 
     export_c(read_bundle(module), c)
     size = sum(part.stat().st_size for part in c.iterdir())
-    print_line(f"{c}: {size / 1e6:,.1f} MB; `make` there builds `network`, `./network` runs it")
+    print_line(f"{c}: {size / 1e6:,.1f} MB of C99, kernels and weights; build it and run it:")
+    if (loader := needed_loader()) is None:
+        print_line(f"  cd {c} && make && ./network --list && ./network")
+        return
+    print_line(f"  cd {c} && make OPENCL='{loader.link}'")
+    print_line(f"  export PYOPENCL_HOME={loader.home} && ./network --list && ./network")
+    print_line("this machine has no OpenCL library of its own: these use the one of pyopencl")

@@ -72,7 +72,9 @@ def serve(
         str, typer.Option(help="Key by which clients ask for the board, such as rk3399.")
     ],
     scheduler: Scheduler = "",
-    device: Annotated[str, typer.Option(help="Device of this machine.")] = "pocl",
+    device: Annotated[
+        str, typer.Option(help="Device of this machine that measures: one of `retune devices`.")
+    ] = "pocl",
     name: Annotated[str, typer.Option(help="Name of the board. Default: the host's.")] = "",
     certs: Certs = None,
     listen: Annotated[

@@ -96,7 +96,7 @@ def plan(config: Config, json: Json = False) -> None:
 
 @app.command("serve")
 def serve(config: Config) -> None:
-    """Run nights when the cron expression says so.
+    """Run a night each time that the file schedules one.
 
     Until interrupted.
     """
@@ -167,7 +167,9 @@ def prune(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Remove what old nights left: folders, pages, caches, and their runs on the Prefect server.
+    """Remove the leftovers of old nights.
+
+    Folders, pages, caches, and their runs on the Prefect server.
 
     Records, cost models and published versions stay.
     """

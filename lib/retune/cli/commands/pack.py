@@ -45,7 +45,7 @@ def pack(
 ) -> None:
     """Write a bundle as one zip file.
 
-    All commands and `Module.load` take it in its place.
+    All commands and `Module.load` take the file in place of the folder.
     """
     check_module(folder)
     if not folder.is_dir():

@@ -65,37 +65,6 @@ def summary(records: Records = None, json: Json = False) -> None:
     print_table(_for_people(tasks), "tasks", spare=("device", "best_gflops", "ok"))
 
 
-@app.command("best")
-def best(
-    records: Records = None,
-    device: Device = None,
-    json: Json = False,
-) -> None:
-    """Print the fastest correct candidate of each task and condition.
-
-    With its schedule's decisions. Times compare within a task and condition only: a kernel takes
-    another time alone than in its network. The table leaves out conditions that all rows share.
-    """
-    from retune.records import ranking
-
-    store = record_store(records)
-    rows: list[dict[str, Any]] = []
-    tasks = _tasks(store)
-    wanted = None if device is None else _fingerprint(device, {task["device"] for task in tasks})
-    for task in tasks:
-        if wanted in (None, task["device"]):
-            found = ranking.best(store, task["task_key"], _conditions(task))
-            rows += [_best_row(found)] if found else []
-    if json:
-        print_json(rows)
-    else:
-        print_table(
-            _for_people(rows),
-            f"best records of {store.root}",
-            spare=("device", "tuner", "model", "knobs", "gflops"),
-        )
-
-
 @app.command("export")
 def export(
     output: Annotated[Path, typer.Argument(help="Output file: .csv, .json or .parquet.")],
@@ -106,17 +75,14 @@ def export(
 
     For tools that do not read the store.
     """
+    from retune.records.asking import asked_filters
     from retune.records.export import check_format
     from retune.records.export import export as write
 
     check_format(output)
     check_file("output", output)
     store = record_store(records)
-    known = sorted(store.summary().models) if model else []
-    if model and model not in known:
-        there = ", ".join(known) or "none"
-        raise LookupFailed(f"--model {model}: no record is of that network; there are: {there}")
-    count = write(store, output, {"model": model} if model else None)
+    count = write(store, output, asked_filters(store, {"model": model} if model else {}))
     say(f"{output}: {counted(count, 'record')}")
 
 
@@ -240,50 +206,6 @@ def fingerprint_of(device: str) -> str:
     with suppress(InputError):
         return spec_of(device).fingerprint
     return device
-
-
-def _fingerprint(device: str, known: Collection[str]) -> str:
-    """The one of a device that is known by it, by the model with which it begins, or by its name.
-
-    Raises: LookupFailed.
-    """
-    found = [item for item in known if device in (item, item.partition("|")[0])]
-    if not found:
-        found = [item for item in known if item == fingerprint_of(device)]
-    if len(found) == 1:
-        return found[0]
-    there = "; ".join(sorted(found or known)) or "none"
-    what = "several are of that model" if found else "no record is of that device"
-    raise LookupFailed(f"--device {device}: {what}; there are: {there}")
-
-
-def _conditions(task: dict[str, Any]) -> dict[str, Any]:
-    """The filter of the records of one of the store's tasks."""
-    return {"device": task["device"], "conditions": [task["conditions"]]}
-
-
-def _best_row(record: "TuningRecord") -> dict[str, Any]:
-    from retune.records.store import CONDITIONS
-    from retune.targets.spaces import strategy
-
-    time_us, where = record.measurement.median_us, record.conditions
-    return {
-        "task": record.task_name,
-        "median_us": time_us,
-        "gflops": record.flops / time_us / 1e3 if record.flops and time_us else None,
-        "strategy": strategy(record.sketch),
-        "knobs": {name: list(values) for name, values in record.knobs},
-        "tuner": record.tuner,
-        "model": record.model,
-        **{name: where and getattr(where, name) for name in CONDITIONS},
-        "device": record.device,
-        "conditions": where and where.key,
-        "sketch": record.sketch,
-        "decisions": list(record.decisions),
-        "task_key": record.task_key,
-        "record_id": record.record_id,
-        "measured": record.measurement.timestamp.isoformat(),
-    }
 
 
 def _for_people(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

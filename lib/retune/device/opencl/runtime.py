@@ -398,6 +398,10 @@ class Device:
 
         return read
 
+    def shared_array(self, buffer: DeviceMemory, type: TensorType) -> np.ndarray | None:
+        """The memory itself, for a host that shares it; None for a device with its own."""
+        return None if buffer.host is None else _view(buffer.host, type)
+
     def prepare(
         self,
         program: BuiltProgram,

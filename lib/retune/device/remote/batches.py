@@ -324,7 +324,9 @@ def _kernels_of(
         _check_text(kernel, limits)
     for launch in program.launches:
         if launch.kernel not in kernels:
-            raise RefusedError(f"kernel {launch.kernel[:80]!r}: expected one of the program")
+            raise RefusedError(
+                f"kernel {launch.kernel[:80]!r}: expected a kernel of the program, got another name"
+            )
         _check_launch(launch, frozenset(names))
         _check_images(kernels[launch.kernel], launch, program.buffers)
     for buffer in program.buffers:

@@ -125,7 +125,7 @@ class _Meter:
         self._noise += float(np.sum(error**2))
 
     def result(self) -> LayerNoise:
-        """What came of all samples."""
+        """The quality over all samples so far."""
         ratio = self._signal / self._noise if self._noise else inf
         return LayerNoise(
             layer=self._layer.node.outputs[0],

@@ -16,6 +16,6 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0."""
+    """Rank of each value, from 0 for the least; equal values share their mean rank."""
     _, number, count = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count + 1) / 2)[number]

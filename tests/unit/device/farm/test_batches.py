@@ -305,7 +305,7 @@ def option(**fields: object) -> Callable[[dict[str, Any]], object]:
         (launch(flops=1 << 60), "seconds for a program's arithmetic: expected at most 600"),
         (launch(args=["z"]), "no buffer 'z'"),
         (launch(writes=["z"]), "no buffer 'z'"),
-        (launch(kernel="z"), "kernel 'z': expected one of the program"),
+        (launch(kernel="z"), "kernel 'z': expected a kernel of the program"),
         (kernel(text=3), "expected a text, got 3"),
         (kernel(images=[0]), "expected its images as arguments"),
         (buffer(0, elements=-1), "expected elements"),
