@@ -48,12 +48,21 @@ def operator_of(entry: ScalarFunction) -> OpDef:
         numbers = {key: number(c.attrs, key) for key in entry.attributes}
         return c.stage(element)
 
-    infer = same_type if entry.arity == 1 else broadcast_type
+    known = same_type if entry.arity == 1 else broadcast_type
+    known = _infer_logic if entry.logical else compare_type if entry.predicate else known
+
+    def infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+        count = len(types)
+        require(
+            count == entry.arity, lambda: f"{entry.op}: expected {entry.arity} inputs, got {count}"
+        )
+        return known(types, attrs)
+
     doc = "One element in, one out." if entry.arity == 1 else "Inputs with numpy's broadcasting."
     return OpDef(
         name=entry.op,
         kind="elementwise" if entry.arity == 1 else "broadcast",
-        infer=_infer_logic if entry.logical else compare_type if entry.predicate else infer,
+        infer=infer,
         expression=expression,
         by_element=True,
         onnx=OnnxForm(entry.onnx, entry.onnx_since, entry.attributes) if entry.onnx else None,

@@ -135,6 +135,7 @@ def _names_of_graph(graph: onnx.GraphProto) -> Iterator[str | bytes]:
         yield sparse.values.name
     for entry in (*graph.input, *graph.output):
         yield entry.name
+        yield from (dim.dim_param for dim in entry.type.tensor_type.shape.dim)
     yield from _names_of_nodes(graph.node)
 
 

@@ -105,12 +105,13 @@ def test_an_old_opset_is_refused():
     [
         ([node("Reshape", ["x", "x"], ["y"])], [4], r"the shape \(input 'x'\) depends on"),
         ([node("Add", ["x", "c"], ["y"])], [3], "do not broadcast"),
+        ([node("Add", ["x"], ["y"])], [3], "add: expected 2 inputs, got 1"),
         ([node("Conv", ["x", "k"], ["y"])], [1, 5, 8, 8], "expected a kernel over 5 channels"),
         ([node("Conv", ["x", "k"], ["y"], pads=[1])], [1, 3, 8, 8], "expected 4 for data with 2"),
         ([node("Conv", ["x", "k"], ["y"], auto_pad="SOME")], [1, 3, 8, 8], "auto_pad 'SOME'"),
         ([node("Conv", ["x", "k"], ["y"])], [1, 3, 2, 2], "larger than the padded data"),
         ([node("Concat", ["x", "c"], ["y"], axis=3)], [1, 3], "axis 3 is out of range"),
-        ([node("Relu", [], ["y"])], [4], "malformed"),
+        ([node("Relu", [], ["y"])], [4], "relu: expected 1 inputs, got 0"),
     ],
 )
 def test_a_node_that_makes_no_sense_is_named(nodes, shape, message):
