@@ -499,6 +499,20 @@ def softmax(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
         return (power / power.sum(axis=axis, keepdims=True),)
 
 
+@meaning("attention")
+def attention(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """softmax(scale * q k^T + bias) v; with `causal`, query i sees keys up to i + causal alone."""
+    query, key, value = (present(arrays, n) for n in range(3))
+    scores = query @ np.swapaxes(key, -1, -2) * query.dtype.type(number(attrs, "scale"))
+    for bias in arrays[3:]:
+        scores = scores + present([bias])
+    if "causal" in attrs:
+        seen = np.tri(*scores.shape[-2:], integer(attrs, "causal"), dtype=bool)
+        scores = np.where(seen, scores, -np.inf).astype(scores.dtype)
+    (weights,) = softmax([scores], {"axis": scores.ndim - 1})
+    return (weights @ value,)
+
+
 @meaning("log_softmax")
 def log_softmax(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """x - max - log(sum of exp(x - max)) over `axis`; NaN where all of it is -inf."""

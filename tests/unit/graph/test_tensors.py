@@ -128,6 +128,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ),
     ("dense", [(3, 7), (5, 7)], {}),
     ("matmul", [(2, 1, 3, 4), (5, 4, 6)], {}),
+    ("attention", [(2, 3, 4), (2, 5, 4), (2, 5, 6)], {"scale": 0.5, "causal": 1}),
+    ("attention", [(2, 3, 4), (2, 5, 4), (2, 5, 6), (1, 3, 5)], {"scale": 0.5}),
     (
         "max_pool2d",
         [(1, 3, 7, 6)],
