@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.source import ProgramSource
-from retune.core.dtypes import NUMPY_DTYPES
+from retune.core.dtypes import NUMPY_DTYPES, DType
 from retune.core.errors import InputError
 from retune.device.measure.vitals import Vitals
 from retune.device.measure.workload import MeasureOptions, Workload, check_fits, packed_weights
@@ -247,8 +247,9 @@ def test_numbers_that_no_job_has_are_refused(old: str, new: str, sentence: str):
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-def test_arrays_of_every_type_travel(dtype: str):
-    arrays = {"a": np.ones((2, 3), dtype), "scalar": np.array(1, dtype), "none": np.empty(0, dtype)}
+def test_arrays_of_every_type_travel(dtype: DType):
+    kind = dtype.numpy
+    arrays = {"a": np.ones((2, 3), kind), "scalar": np.array(1, kind), "none": np.empty(0, kind)}
     back = unpack_arrays(pack_arrays(arrays))
     for name, array in arrays.items():
         np.testing.assert_array_equal(back[name], array)
