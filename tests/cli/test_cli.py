@@ -157,7 +157,10 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]):
         (["bench", "nowhere"], "expected a bundle"),
         (["bench", "nowhere", "--model", "zoo:mlp"], "expected --against PEER beside it"),
         (["bench", "nowhere", "--against", "onnxruntime"], "expected --model MODEL beside it"),
-        (["records", "export", "x.csv", "--model", "y", "--records", "."], "there are: none"),
+        (
+            ["records", "export", "x.csv", "--model", "y", "--records", "."],
+            "the store has no records yet",
+        ),
         (["verify", "nowhere", "--model", "zoo:x"], "expected a bundle"),
         (["records", "summary", "--records", "nowhere"], "expected a record store, got no folder"),
         (["model", "train", "--records", "nowhere"], "expected a record store, got no folder"),
@@ -408,4 +411,4 @@ def test_records_are_exported(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert len(path.read_text().splitlines()) == 3
     wrong = ["records", "export", str(path), "--records", str(root), "--model", "zoo:other"]
     assert run_command(wrong) == 2
-    assert "no record is of that network; there are: zoo:mlp" in capsys.readouterr().err
+    assert "no record is of this model; there are: zoo:mlp" in capsys.readouterr().err
