@@ -93,7 +93,7 @@ class Bundles:
                 )
                 return BundleAnswer(vitals=read_vitals(), benchmark=found), MessageParts()
             case "profile":
-                rows = examiner.profile(first, repeat=job.repeat)
+                rows = examiner.profile(first, repeat=job.repeat, sizes=job.sizes)
                 return BundleAnswer(vitals=read_vitals(), profile=rows), MessageParts()
             case "form":
                 form = examiner.best_form(first)

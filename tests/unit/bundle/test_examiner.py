@@ -197,6 +197,13 @@ def test_a_bundle_is_loaded_once_for_all_that_is_asked_of_it(folder: Path) -> No
     assert child.kinds() == ["Open", "Open", "Compare", "Profile", "Compare"]
 
 
+def test_a_profile_is_of_the_sizes_that_are_asked_for(folder: Path) -> None:
+    seen: list[object] = []
+    examiner_of(FakeChild(seen.append)).profile(folder, sizes={"n": 3})
+    asked = [request for request in seen if isinstance(request, Open | Profile)]
+    assert [request.sizes for request in asked] == [{"n": 3}, {"n": 3}]
+
+
 def test_a_bundle_is_loaded_again_after_its_forms_were_timed(folder: Path) -> None:
     """The process has let go of it for them; loading takes longer than a comparison may."""
     child = FakeChild()

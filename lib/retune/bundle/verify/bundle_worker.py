@@ -67,8 +67,9 @@ class BundleWorker:
                 return self._compare(request)
             case Profile():
                 module = self._module(request.bundle)
+                inputs = module.random_inputs(sizes=request.sizes or None)
                 ceilings = Ceilings(self._device)
-                return Profiled(steps=module.profile(request.repeat, ceilings=ceilings))
+                return Profiled(steps=module.profile(request.repeat, inputs, ceilings))
             case ListForms():
                 return Forms(forms=forms_worth_timing(read_outline(request.bundle), self._device))
             case FindForm():

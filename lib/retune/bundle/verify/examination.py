@@ -133,6 +133,8 @@ class Profile:
 
     bundle: Path
     repeat: int
+    sizes: SizeValues = field(default_factory=dict[str, int])
+    """Empty: the largest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,16 +206,19 @@ class Examiner:
 
         return self._twice(ask)
 
-    def profile(self, bundle: Path, *, repeat: int = 10) -> tuple[LaunchProfile, ...]:
-        """The time of each step, as `Module.profile` takes it, and its share of the roofline."""
+    def profile(
+        self, bundle: Path, *, repeat: int = 10, sizes: SizeValues | None = None
+    ) -> tuple[LaunchProfile, ...]:
+        """The time of each step at these sizes, as `Module.profile` takes it, and its share of the
+        roofline; the largest ones if none are given."""
         self._warn_if_foreign(bundle)
 
         def ask() -> tuple[LaunchProfile, ...]:
-            allowed, call_s = self._patience, self._open(bundle, bundle)
+            allowed, call_s = self._patience, self._open(bundle, bundle, sizes)
             ceilings_s = allowed.kernel_s * (1 + len(self._plan(bundle).launches))
             calls_s = _PROFILE_CALLS * (1 + repeat) * allowed.slower * call_s
             deadline = allowed.answer_s + ceilings_s + calls_s
-            request = Profile(bundle=bundle, repeat=repeat)
+            request = Profile(bundle=bundle, repeat=repeat, sizes=sizes or {})
             return self._ask(f"{bundle}: timing of its steps", request, deadline, Profiled).steps
 
         return self._twice(ask)

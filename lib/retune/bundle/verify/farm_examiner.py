@@ -77,8 +77,10 @@ class BundleExaminer(Protocol):
         """Whole calls in turns, perhaps with the calibration kernel among them."""
         ...
 
-    def profile(self, bundle: Path, *, repeat: int = 10) -> tuple[LaunchProfile, ...]:
-        """The time of each step."""
+    def profile(
+        self, bundle: Path, *, repeat: int = 10, sizes: SizeValues | None = None
+    ) -> tuple[LaunchProfile, ...]:
+        """The time of each step, at these sizes or at the largest ones."""
         ...
 
     def best_form(self, bundle: Path) -> Form:
@@ -219,9 +221,16 @@ class FarmExaminer:
             raise _strange(answer)
         return found.benchmark
 
-    def profile(self, bundle: Path, *, repeat: int = 10) -> tuple[LaunchProfile, ...]:
+    def profile(
+        self, bundle: Path, *, repeat: int = 10, sizes: SizeValues | None = None
+    ) -> tuple[LaunchProfile, ...]:
         """The time of each step on a board, and its share of the roofline there."""
-        job = BundleJob(deed="profile", bundles=(self._of("bundle", bundle),), repeat=repeat)
+        job = BundleJob(
+            deed="profile",
+            bundles=(self._of("bundle", bundle),),
+            repeat=repeat,
+            sizes=dict(sizes or {}),
+        )
         return self._asked(job, [bundle])[1].profile
 
     def best_form(self, bundle: Path) -> Form:

@@ -99,7 +99,8 @@ def bench(
             baseline = next(iter(entrants))
             found = examiner.compare(entrants, baseline=baseline, options=options, sizes=sizes)
             board = examiner.where
-            kernels = [_kernel(row) for row in examiner.profile(bundle)] if profile else []
+            steps = examiner.profile(bundle, sizes=sizes) if profile else ()
+    kernels = [_kernel(row) for row in steps]
     ratio = _told(module, found, kernels, board, json=json)
     if slower := _slower(fail_if_slower_than, ratio):
         say(f"retune: {module}: {slower}")
