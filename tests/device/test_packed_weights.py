@@ -1,14 +1,18 @@
 """Random products with packed weights, for any number of rows, against onnxruntime."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from retune.bundle.build import build_plan
 from retune.bundle.runtime.module import Module
 from retune.bundle.variants import join_plans
+from retune.bundle.verify.examination import Original
+from retune.bundle.verify.examiner_child import oracle_of
 from retune.core.dims import Size, assuming, dim_of
 from retune.device.opencl.runtime import open_device
 from retune.frontend.onnx.importer import import_model
@@ -78,3 +82,33 @@ def test_a_sample(seed: int) -> None:
 @pytest.mark.parametrize("turn", range(60))
 def test_many(turn: int) -> None:
     assert_right(turn)
+
+
+@pytest.mark.parametrize(("level", "oracle"), [(0, "onnxruntime"), (4, "numpy")])
+def test_rows_that_onnxruntime_does_not_round_are_judged_by_numpy(
+    level: int, oracle: str, tmp_path: Path
+) -> None:
+    """It computes in floats where zero points are floats, whatever the accuracy level says."""
+    rng = np.random.default_rng(3)
+    arrays = {
+        "b": rng.integers(0, 256, (8, 2, 16), np.uint8),
+        "s": rng.uniform(0.01, 0.02, 16).astype(np.float32),
+        "z": rng.uniform(0, 15, 16).astype(np.float32),
+    }
+    node = helper.make_node(
+        "MatMulNBits", ["x", *arrays], ["y"], domain=MICROSOFT,
+        K=64, N=8, bits=4, block_size=32, accuracy_level=level,
+    )  # fmt: skip
+    given, made = (
+        helper.make_tensor_value_info(name, 1, (3, extent))
+        for name, extent in (("x", 64), ("y", 8))
+    )
+    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph([node], "packed", [given], [made], stored)
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    model, path = helper.make_model(graph, opset_imports=domains, ir_version=8), tmp_path / "m.onnx"
+    onnx.save(model, path)
+    spec = open_device("pocl").spec
+    plan = build_plan(extract(optimise(import_model(model))), {}, spec, model_key="", notes={})
+    peer, _ = oracle_of(plan, Original(onnx=path, shapes={"x": (3, 64)}), spec)
+    assert peer.name == oracle

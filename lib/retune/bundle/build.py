@@ -17,6 +17,7 @@ from retune.bundle.plan import (
     INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
     REFUSED_NOTE,
+    ROWS_NOTE,
     Alias,
     NetworkPlan,
     PlanHost,
@@ -34,13 +35,13 @@ from retune.codegen.source import (
     Run,
 )
 from retune.core.dims import SizeValues, always_empty, dim_of, example, sizes_of
-from retune.core.dtypes import INT32, DType
+from retune.core.dtypes import INT8, INT32, DType
 from retune.core.errors import InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
 from retune.graph.fuse import APPEND, Group
-from retune.graph.graph import Graph
+from retune.graph.graph import Graph, Node
 from retune.graph.passes.indices import index_counts, index_extents, least_values
 from retune.graph.passes.joins import inclusions_of
 from retune.graph.scan import SCAN, Scan
@@ -311,7 +312,15 @@ def _numbered(name: str, finalist: int, alternative: int) -> str:
 
 def _integers(graph: Graph) -> dict[str, str]:
     count = sum(node.op in RESCALING for node in graph.nodes)
-    return {INTEGERS_NOTE: f"rescaled {count} times"} if count else {}
+    found = {INTEGERS_NOTE: f"rescaled {count} times"} if count else {}
+    rows = sum(_rounds_rows(graph, node) for node in graph.nodes)
+    return found | ({ROWS_NOTE: f"rounded to int8 by {rows} products"} if rows else {})
+
+
+def _rounds_rows(graph: Graph, node: Node) -> bool:
+    """Whether it rounds rows to int8 where onnxruntime, for zero points of floats, does not."""
+    zeros = node.inputs[3:] if node.attrs.get("rows") == INT8 else ()
+    return any(graph.types[value].dtype.is_float for value in zeros)
 
 
 def _largest(errors: Sequence[float]) -> str:

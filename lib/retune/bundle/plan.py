@@ -44,6 +44,8 @@ model returns strings or maps (`proto.labels`)."""
 INTEGERS_NOTE = "integers"
 """There where parts of the network compute with codes, by a recipe or as its file has them: numpy's
 integers are then the same, and other runtimes round in other places."""
+ROWS_NOTE = "rows"
+"""There where products round rows to int8 while the network runs, and onnxruntime does not."""
 LARGEST_ERROR_NOTE = "largest_error"
 """The note that says the largest error of the strategies that the plan uses; 0: all are direct."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
+from retune.bundle.plan import INTEGERS_NOTE, ROWS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
@@ -162,8 +162,11 @@ def _packed_parts(module: Module, graph: Graph) -> Parts | None:
 def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[Peer, Graph | None]:
     """What a bundle of that plan is compared with, and the network where its parts need it.
 
-    In float32 where a device like that does not store the network's small floats.
+    In float32 where a device like that does not store the network's small floats. What rounds rows
+    to int8 where onnxruntime does not (`ROWS_NOTE`) is compared with numpy's meaning of it.
     """
+    if network.integers and ROWS_NOTE in plan.notes and not _is_coded(plan, network):
+        return numpy_peer(_graph_of(network, spec)), None
     if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
         opened = partial(_graph_of, network, spec)
         return open_reference(network.onnx, opened, shapes=network.shapes), None

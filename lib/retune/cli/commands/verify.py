@@ -111,7 +111,7 @@ def _judged(
     judge: "Callable[..., Verdict]", plan: "NetworkPlan", model: str, sizes: Mapping[str, int]
 ) -> "tuple[Verdict, Verdict | None]":
     """The bundle beside the oracle; one of integers also beside the float network."""
-    from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
+    from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE, ROWS_NOTE
     from retune.bundle.verify.examination import Original
     from retune.frontend.models import resolve_model
 
@@ -119,7 +119,7 @@ def _judged(
     recipe, own = plan.notes.get(RECIPE_NOTE, ""), plan.at(sizes)
     original = Original(onnx=file, shapes=own.input_shapes, values=own.values, recipe=recipe)
     judged = judge(original)
-    if not recipe and INTEGERS_NOTE not in plan.notes:
+    if not recipe and not {INTEGERS_NOTE, ROWS_NOTE} & plan.notes.keys():
         return judged, None
     return judged, judge(replace(original, recipe="", integers=False), tolerance=inf)
 
