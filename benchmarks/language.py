@@ -97,7 +97,9 @@ def round_zeros(model: onnx.ModelProto, level: int) -> None:
     for node in model.graph.node:
         if node.op_type != "MatMulNBits":
             continue
-        node.attribute.append(onnx.helper.make_attribute("accuracy_level", level))
+        others = [entry for entry in node.attribute if entry.name != "accuracy_level"]
+        del node.attribute[:]
+        node.attribute.extend([*others, onnx.helper.make_attribute("accuracy_level", level)])
         if len(node.input) < 4 or constants[node.input[3]].data_type == onnx.TensorProto.UINT8:
             continue
         name = node.input[3]
