@@ -120,7 +120,7 @@ class _AttentionRows:
 
     def call(self) -> Stmt:
         """What does the same."""
-        tile = AttentionTile(*map(int, str(dict(self._loop.notes)[ATTENTION]).split(".")))
+        tile = AttentionTile.of(str(dict(self._loop.notes)[ATTENTION]))
         query, key = dict.fromkeys(loads(self._scores.value))
         (value,) = _read(self._sums)
         bias = tuple(_read(self._biased))
@@ -138,7 +138,7 @@ class _AttentionRows:
             self._rows_left(tile), self._key.extent, const(0) if last is None else last,
             *map(const, (*rows, *steps)), self._scale(),
         )  # fmt: skip
-        sizes = (tile.warps, tile.tiles, tile.parts, tile.keys, tile.stages, int(last is not None))
+        sizes = (*tile.sizes, int(last is not None))
         extents = (self._step.extent, self._column.extent, *map(const, sizes))
         starts = tuple(map(self._start, (query, key, value, *bias)))
         called = Call(CALL, (*starts, *numbers, *extents), self._out.value.dtype)

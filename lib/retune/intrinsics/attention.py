@@ -18,7 +18,7 @@ Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax" (20
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 
@@ -47,6 +47,19 @@ class AttentionTile:
     """Keys of a part at a time."""
     stages: int
     """1: items wait for keys and values; 2: the next ones are copied meanwhile."""
+
+    @staticmethod
+    def of(text: str) -> "AttentionTile":
+        """The tile of that text, see `str`."""
+        return AttentionTile(*map(int, text.split(".")))
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.sizes))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All that states it, in order."""
+        return astuple(self)
 
     @property
     def rows(self) -> int:
@@ -84,9 +97,8 @@ class Attention:
     @property
     def name(self) -> str:
         """The name of the function, unique among those of other texts."""
-        t = self.tile
         kinds = (self.dtype, self.made, *([self.bias] if self.bias else []))
-        sizes = (self.width, self.values, t.warps, t.tiles, t.parts, t.keys, t.stages)
+        sizes = (self.width, self.values, *self.tile.sizes)
         parts = ("attention", *kinds, *(["causal"] if self.causal else []), *sizes)
         return "_".join(map(str, parts))
 

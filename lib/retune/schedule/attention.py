@@ -188,8 +188,7 @@ class _RowsNest:
     def whole(self) -> Stmt:
         """All of it."""
         found, tile = self._found, self._tile
-        sizes = (tile.warps, tile.tiles, tile.parts, tile.keys, tile.stages)
-        note = ((ATTENTION, ".".join(map(str, sizes))),)
+        note = ((ATTENTION, str(tile)),)
         rows = For(self._near, const(tile.rows), Seq(tuple(self._stages())), notes=note)
         others = [n for n in found.spatial if n.var not in (found.row, found.column)]
         heads = [(n.var, n.extent) for n in others]

@@ -40,7 +40,7 @@ def attention_tile(kernel: Kernel) -> AttentionTile | None:
     """The tile of a kernel of attention; None for others."""
     notes = (dict(loop.notes) for nest in kernel for loop in nest.loops)
     found = next((str(note[ATTENTION]) for note in notes if ATTENTION in note), None)
-    return None if found is None else AttentionTile(*map(int, found.split(".")))
+    return None if found is None else AttentionTile.of(found)
 
 
 def attention_cycles(kernel: Kernel, tile: AttentionTile, spec: DeviceSpec) -> Array:

@@ -58,8 +58,7 @@ def attention_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]
 
 
 def _name(tile: AttentionTile) -> str:
-    sizes = (tile.warps, tile.tiles, tile.parts, tile.keys)
-    return "x".join(map(str, sizes))
+    return "x".join(map(str, tile.sizes[:-1]))
 
 
 def _attention_of(s: Schedule) -> AttentionStages | None:
@@ -81,8 +80,7 @@ def _schedule(s: Schedule, tile: AttentionTile, spec: DeviceSpec, *, moved: bool
     if moved:
         _inline_movements(s, found)
         inline_elementwise(s, kept=inside)
-    sizes = (tile.warps, tile.tiles, tile.parts, tile.keys, tile.stages)
-    s.restate(name, "attention", sizes)
+    s.restate(name, "attention", tile.sizes)
     groups = s.loops(name)[:-2]
     s.bind(fuse_all(s, groups), "group.0")
     plain = partial(schedule_plain, s, spec=spec)
