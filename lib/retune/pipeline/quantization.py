@@ -5,6 +5,7 @@ quantize it by it, which is quick and always gives the same. Without `TuneReques
 no such stage.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -177,18 +178,23 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
 
 def float_network(request: TuneRequest, network: ImportManifest) -> Graph:
     """The imported network as its file has it."""
-    shapes = {value.name: value.shape for value in network.inputs}
-    return load_file(model_file(request), shapes, fixed_inputs(request).values)
+    return _imported(request, _shapes(network))
 
 
 def sampled_network(request: TuneRequest, network: ImportManifest) -> Graph:
     """The same for the sizes of the calibration samples, where the file leaves its own open."""
     if request.calibration in (RANDOM, ""):
         return float_network(request, network)
-    path, samples = model_file(request), shapes_of(Path(request.calibration))
-    own = {value.name: value.shape for value in network.inputs}
-    shapes = shapes_of_samples(read_onnx(path).graph, own, samples)
-    return load_file(path, shapes, fixed_inputs(request).values)
+    graph, samples = read_onnx(model_file(request)).graph, shapes_of(Path(request.calibration))
+    return _imported(request, shapes_of_samples(graph, _shapes(network), samples))
+
+
+def _shapes(network: ImportManifest) -> dict[str, tuple[int, ...]]:
+    return {value.name: value.shape for value in network.inputs}
+
+
+def _imported(request: TuneRequest, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    return load_file(model_file(request), shapes, fixed_inputs(request).values)
 
 
 def quantized_network(network: ImportManifest, made: QuantizeManifest) -> ImportManifest:

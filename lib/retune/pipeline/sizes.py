@@ -53,9 +53,12 @@ def opened(request: TuneRequest) -> OpenInputs:
     if not (request.shapes or request.values):
         return OpenInputs({}, {})
     path = model_file(request)
+    return _opened(path, _version(path), request.shapes, request.values, request.states)
+
+
+def _version(path: Path) -> tuple[int, ...]:
     facts = path.stat()
-    version = facts.st_ino, facts.st_size, facts.st_mtime_ns
-    return _opened(path, version, request.shapes, request.values, request.states)
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 @lru_cache(maxsize=8)
@@ -107,16 +110,31 @@ def _for_all_sizes(
     request: TuneRequest, settings: QuantizeSettings, values: SizeValues
 ) -> QuantizeSettings:
     """The settings, with means left in floats that are of more elements for some sizes."""
-    stated, path = opened(request), model_file(request)
-    with assuming(values):
+    path, shapes, stated = model_file(request), request.shapes, request.values
+    given = path, _version(path), shapes, stated, request.states, tuple(values.items())
+    return replace(settings, skip=(*settings.skip, *_means_over_sizes(*given)))
+
+
+@lru_cache(maxsize=32)
+def _means_over_sizes(
+    path: Path,
+    version: tuple[int, ...],
+    shapes: Shapes,
+    values: Shapes,
+    states: tuple[str, ...],
+    sizes: tuple[tuple[str, int], ...],
+) -> tuple[str, ...]:
+    """Those that the network has at these sizes, too; every request for a size asks for them."""
+    stated = _opened(path, version, shapes, values, states)
+    with assuming(dict(sizes)):
         graph = optimise(load_file(path, stated.shapes, stated.values), "NCHW", whole=True)
         means = means_over_sizes(graph)
     if not means:
-        return settings
-    own = stated.at(values)
+        return ()
+    own = stated.at(dict(sizes))
     fixed = optimise(load_file(path, own.shapes, own.values), "NCHW", whole=True)
     there = {node.outputs[0] for node in fixed.nodes}
-    return replace(settings, skip=(*settings.skip, *(name for name in means if name in there)))
+    return tuple(name for name in means if name in there)
 
 
 def fixed_inputs(request: TuneRequest) -> OpenInputs:
