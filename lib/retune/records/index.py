@@ -142,15 +142,22 @@ def _paths(index: _Index, rows: Sequence[int], top: Path) -> list[Path]:
 
 
 def values_of(file: pq.ParquetFile) -> dict[str, Values]:
-    """The values of its indexed columns: from statistics, or read where these do not tell."""
-    metadata, names = file.metadata, file.schema.names
+    """The values of its indexed columns: from statistics, or read where these do not tell.
+
+    Raises: pa.ArrowTypeError if one of these columns is a list or has fields.
+    """
+    metadata, leaves = file.metadata, file.schema
+    paths = [leaves.column(number).path for number in range(len(leaves))]
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     stated: dict[str, Values] = {}
     for name in INDEXED:
         if name not in file.schema_arrow.names:
             stated[name] = (None,)
             continue
-        position = names.index(name)
+        if name not in paths:
+            found = file.schema_arrow.field(name).type
+            raise pa.ArrowTypeError(f"column {name}: expected texts, got {found}")
+        position = paths.index(name)
         single = [_single(group.column(position)) for group in groups]
         if all(single):
             stated[name] = tuple({value for (value,) in filter(None, single)})

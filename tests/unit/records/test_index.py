@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -69,7 +70,7 @@ def ids(root: Path, filters: dict[str, object]) -> list[str]:
 
 def opened(root: Path, filters: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many files a query reads, whether rows of them or what the index wants of them."""
-    count, plain, read = 0, stores._open_file, stores._fragment
+    count, plain, read = 0, stores._open_file, stores._fragment  # pyright: ignore
 
     def counting(path: Path) -> object:
         nonlocal count
@@ -95,7 +96,7 @@ def test_a_query_finds_the_same_with_and_without_an_index(
     ids(store, {})
     assert (store / "v1" / files.INDEX).is_file()
     with monkeypatch.context() as patch:
-        patch.setattr(index, "_read", lambda path: index._index(index.empty(index._SCHEMA)))
+        patch.setattr(index, "_read", lambda path: index._index(index.empty(index._SCHEMA)))  # pyright: ignore
         patch.setattr(index, "NEW_FILES", 10**6)
         expected = ids(store, filters)
     assert ids(store, filters) == expected
@@ -137,11 +138,24 @@ def test_a_damaged_file_is_named_by_every_reader(store: Path, caplog: pytest.Log
     path.write_bytes(path.read_bytes()[:100])
     settle(store)
     for _ in range(3):
-        stores._warn_of.cache_clear()
+        stores._warn_of.cache_clear()  # pyright: ignore
         caplog.clear()
         assert len(ids(store, {})) == 2 * NIGHTS - 1
         assert path.name in caplog.text
     assert RecordStore(store).summary().damaged == (str(path),)
+
+
+@pytest.mark.parametrize("name", ["device", "task_key", "run_id"])
+def test_a_file_whose_column_of_texts_has_lists_is_named(
+    store: Path, name: str, caplog: pytest.LogCaptureFixture
+):
+    path = files.list_files(store)[0]
+    table = pq.ParquetFile(path).read()
+    lists = pa.array([[text] for text in table[name].to_pylist()])
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, lists), path)
+    settle(store)
+    assert len(ids(store, {})) == 2 * NIGHTS - 1
+    assert f"column {name}: expected texts, got list" in caplog.text
 
 
 def test_a_store_that_cannot_be_written_is_read(store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -153,7 +167,9 @@ def test_a_store_that_cannot_be_written_is_read(store: Path, monkeypatch: pytest
     assert not (store / "v1" / files.INDEX).exists()
 
 
-def test_joined_files_take_the_place_of_their_sources(store: Path, caplog):
+def test_joined_files_take_the_place_of_their_sources(
+    store: Path, caplog: pytest.LogCaptureFixture
+):
     measured_at(store, 94, "task-a", 0)
     expected = ids(store, {})
     settle(store)
