@@ -27,6 +27,8 @@ class FakeDevice:
     log: list[str] = field(default_factory=list)
     built: str = ""
     clock: list[float] = field(default_factory=list)
+    origin: str = "source"
+    """Where programs come from, as `Binaries.use` takes it."""
 
     def build(self, *texts: str, options: Sequence[str] = ()) -> str:
         self.log.append("build")
@@ -39,6 +41,7 @@ class FakeDevice:
 
     @contextmanager
     def compiled(self, binaries: Binaries) -> Generator[None]:
+        binaries.use("program", self.origin)
         yield
 
     def allocate(self, size_bytes: int, *, written: bool = False) -> np.ndarray:

@@ -8,20 +8,20 @@ part's size and hash stands in module.json, and module.json carries a key of its
 is found at load and is one RecordError that names the part.
 """
 
-import hashlib
 import io
 import json
 import shutil
 import zipfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 
 from retune.bundle.archive import BundleParts, damaged, machine_bytes, open_parts
+from retune.bundle.hashing import hash_of, hashing
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import (
     BundleManifest,
@@ -33,7 +33,7 @@ from retune.bundle.manifest import (
 )
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import Engine, NetworkPlan
-from retune.bundle.weights import forget_pages, map_file, save_weights, view_weights
+from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.arrays import save_arrays, view_arrays
 from retune.core.errors import RecordError, VerifyError
 from retune.core.files import check_replaces
@@ -61,9 +61,6 @@ MANIFEST_LIMIT_BYTES = 64 << 20
 _KERNELS_LIMIT_BYTES = 256 << 20
 _MODEL_LIMIT_BYTES = 2 << 30
 """Of a host step: no message of protobuf is larger."""
-
-_BLOCK_BYTES = 1 << 22
-"""Of a file that are in memory at once while it is hashed."""
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The same bundle gives the same zip, byte for byte."""
@@ -93,7 +90,8 @@ def restate_bundle(
     """
     check_replaceable(folder)
     with open_parts(source) as parts:
-        values, written = _read_values(parts), _plan_of(parts, hashed=False)
+        values, manifest = _read_values(parts), _manifest_of(parts)
+        written = _plan_of(parts, manifest, _read_bytes(parts, manifest, WEIGHTS))
     plan = change(replace(written, weights={}))
     manifest = {**values, **to_manifest(plan)}
     with whole_folder(folder) as fresh:
@@ -109,8 +107,8 @@ def read_bundle(path: Path) -> NetworkPlan:
     A link is followed once: all parts are of one bundle, also if it is made to point elsewhere now.
     Raises: RecordError if a part is missing, damaged, or of a newer format.
     """
-    with open_bundle(path) as plan:
-        return plan
+    with open_bundle(path) as opened:
+        return opened.plan
 
 
 def read_outline(path: Path) -> NetworkPlan:
@@ -119,30 +117,56 @@ def read_outline(path: Path) -> NetworkPlan:
     It suffices for who does not run the bundle. Raises: as `read_bundle`, but for that content.
     """
     with open_parts(path) as parts:
-        return replace(_plan_of(parts, hashed=False), weights={})
+        manifest = _manifest_of(parts)
+        return replace(_plan_of(parts, manifest, _read_bytes(parts, manifest, WEIGHTS)), weights={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBundle:
+    """A bundle whose weights are hashed while its plan is prepared to run."""
+
+    plan: NetworkPlan
+    """It is valid."""
+    require_sound: Callable[[], None]
+    """The weights are those that the bundle states when the call returns; nothing is to be
+    launched before. Raises: RecordError for others."""
 
 
 @contextmanager
-def open_bundle(path: Path) -> Generator[NetworkPlan]:
+def open_bundle(path: Path) -> Generator[OpenBundle]:
     """What `read_bundle` returns, for a context in which the weights are read.
 
-    Raises: as `read_bundle`; RecordError also after the context if a file of the bundle was changed
-    since its hash was taken.
+    Raises: as `read_bundle`, for damaged weights when the context ends; RecordError also then if a
+    file of the bundle was changed since its hash was taken.
     """
     with open_parts(path) as parts:
-        yield _plan_of(parts)
-        parts.check_unchanged()
+        manifest = _manifest_of(parts)
+        weights = _read_bytes(parts, manifest, WEIGHTS)
+        with hashing(weights, manifest.files[WEIGHTS].algorithm) as digest:
+
+            def require_sound() -> None:
+                _require_hash(parts, manifest, WEIGHTS, digest())
+
+            try:
+                plan = _plan_of(parts, manifest, weights)
+            except RecordError:
+                require_sound()  # says more than what follows from damage
+                raise
+            yield OpenBundle(plan=plan, require_sound=require_sound)
+            require_sound()
+            parts.check_unchanged()
 
 
-def _plan_of(parts: BundleParts, *, hashed: bool = True) -> NetworkPlan:
-    """The plan; the content of its weights is checked where they are to be `hashed`."""
-    values = _read_values(parts)
+def _manifest_of(parts: BundleParts) -> BundleManifest:
     try:
-        manifest = read_manifest(values)
+        return read_manifest(_read_values(parts))
     except Malformed as error:
         raise damaged(parts.path, MANIFEST, "a valid plan", str(error)) from error
+
+
+def _plan_of(parts: BundleParts, manifest: BundleManifest, weights: memoryview) -> NetworkPlan:
+    """The plan; all parts but the weights have been checked by their hashes."""
     kernels = _read_part(parts, manifest, KERNELS)
-    weights = _read_part(parts, manifest, WEIGHTS, hashed=hashed)
     names = [_host_part(number, host.engine) for number, host in enumerate(manifest.hosts)]
     models = [bytes(_read_part(parts, manifest, name)) for name in names]
     try:
@@ -302,7 +326,13 @@ def _host_part(number: int, engine: Engine) -> str:
 
 
 def _file_facts(path: Path) -> dict[str, Json]:
-    return {"bytes": path.stat().st_size, "blake2b": _digest(map_file(path))}
+    """Size and hashes; programs from before there was a SHA-256 read the other one."""
+    data = map_file(path)
+    return {
+        "bytes": len(data),
+        "blake2b": hash_of(data, "blake2b"),
+        "sha256": hash_of(data, "sha256"),
+    }
 
 
 def _join_kernels(kernels: Mapping[str, str]) -> tuple[bytes, list[Json]]:
@@ -356,14 +386,18 @@ def _read_values(parts: BundleParts) -> dict[str, Json]:
     return values
 
 
-def _read_part(
-    parts: BundleParts, manifest: BundleManifest, name: str, *, hashed: bool = True
-) -> memoryview:
-    """The part's bytes, with the size that the manifest states, and with its hash if `hashed`."""
+def _read_part(parts: BundleParts, manifest: BundleManifest, name: str) -> memoryview:
+    """The part's bytes, with the size and hash that the manifest states."""
+    raw = _read_bytes(parts, manifest, name)
+    _require_hash(parts, manifest, name, hash_of(raw, manifest.files[name].algorithm))
+    return raw
+
+
+def _read_bytes(parts: BundleParts, manifest: BundleManifest, name: str) -> memoryview:
+    """The part's bytes, with the size that the manifest states."""
     if name not in manifest.files:
         raise damaged(parts.path, MANIFEST, f"facts of {name}", "none")
-    size, digest = manifest.files[name].bytes, manifest.files[name].blake2b
-    most = _most_bytes(name)
+    size, most = manifest.files[name].bytes, _most_bytes(name)
     if size > most:
         raise damaged(parts.path, MANIFEST, f"{name} of at most {most} bytes", str(size))
     raw = parts.read(name, size)
@@ -372,9 +406,13 @@ def _read_part(
     if len(raw) != size:
         got = "more" if len(raw) > size else str(len(raw))
         raise damaged(parts.path, name, f"{size} bytes", got)
-    if hashed and (found := _digest(raw)) != digest:
-        raise damaged(parts.path, name, f"content with hash {digest}", found)
     return raw
+
+
+def _require_hash(parts: BundleParts, manifest: BundleManifest, name: str, found: str) -> None:
+    expected = manifest.files[name].digest
+    if found != expected:
+        raise damaged(parts.path, name, f"content with hash {expected}", found)
 
 
 def _most_bytes(name: str) -> int:
@@ -382,12 +420,3 @@ def _most_bytes(name: str) -> int:
     if name in (WEIGHTS, SAMPLES):
         return machine_bytes()
     return _KERNELS_LIMIT_BYTES if name in (KERNELS, BINARIES) else _MODEL_LIMIT_BYTES
-
-
-def _digest(data: memoryview) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for at in range(0, len(data), _BLOCK_BYTES):
-        block = data[at : at + _BLOCK_BYTES]
-        digest.update(block)
-        forget_pages(block)
-    return digest.hexdigest()

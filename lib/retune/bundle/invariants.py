@@ -440,6 +440,8 @@ def check_kernel_texts(plan: NetworkPlan) -> None:
     """Each kernel's text defines its entry point."""
     for kernel in plan.kernels:
         entry, text = kernel.name, kernel.text
+        if f" {entry}(" in text:  # as it is printed; an expression takes a hundred times as long
+            continue
         if not re.search(rf"\b{re.escape(entry)}\s*\(", text):
             expected = f"a text that defines {entry}"
             raise broken_plan(

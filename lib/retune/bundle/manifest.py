@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
-from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 
@@ -138,12 +138,28 @@ class Piece:
     entries: tuple[str, ...] = ()
 
 
+Algorithm = Literal["sha256", "blake2b"]
+"""By which the content of a part is hashed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
     """Size and hash of a part of the bundle."""
 
     bytes: Count
     blake2b: str
+    sha256: str = ""
+    """Of bundles from before it was written: none."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The one by which the part is checked."""
+        return "sha256" if self.sha256 else "blake2b"
+
+    @property
+    def digest(self) -> str:
+        """The hash by that algorithm, in hexadecimal."""
+        return self.sha256 or self.blake2b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

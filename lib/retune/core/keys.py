@@ -90,7 +90,9 @@ def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
             put(b"m")
             items = [(_place(k), k, v) for k, v in value.items()]  # pyright: ignore
             for _, key, item in sorted(items, key=lambda entry: entry[0]):
-                _update((key, item), put)
+                put(b"(2")
+                _update(key, put)
+                _update(item, put)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             put(b"d")
             _update(type(value).__name__, put)

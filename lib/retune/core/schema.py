@@ -362,6 +362,10 @@ def _without_limits(kind: object) -> object:
     return kind
 
 
+_SOUND = frozenset((str, int, bool, type(None)))
+"""Types of which msgspec has seen all."""
+
+
 def _beyond(found: object, data: object, path: _Path, *, closed: bool) -> tuple[_Path, str] | None:
     """What msgspec lets pass: keys that are not fields, and numbers that are not finite."""
     match found:
@@ -386,6 +390,8 @@ def _beyond(found: object, data: object, path: _Path, *, closed: bool) -> tuple[
         case _:
             return None
     for step, (item, raw) in pairs:
+        if type(item) in _SOUND:  # pyright: ignore[reportUnknownArgumentType]
+            continue
         if problem := _beyond(item, raw, (*path, step), closed=closed):  # pyright: ignore
             return problem
     return None

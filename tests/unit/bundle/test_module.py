@@ -15,7 +15,7 @@ from retune.codegen.kernel import Function
 from retune.codegen.opencl.intrinsics import function_lines
 from retune.codegen.source import ProgramBuffer
 from retune.core.dtypes import BOOL, FLOAT32, INT8, INT64, UINT8, TensorType
-from retune.core.errors import InputError, VerifyError
+from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.target import GENERIC_CPU
 from retune.intrinsics import Signature
 from tests.support.module import FakeDevice
@@ -77,6 +77,27 @@ def test_load_sets_everything_up_and_compiles_every_kernel(
     assert device.log[-6:-2] == ["prepare add", *["prepare scale"] * 3]
     assert device.log[-2:] == ["enqueue 4", "finish"]
     assert device.built.count("__kernel") == 2
+
+
+def test_programs_that_came_compiled_have_not_run_after_load(plan: NetworkPlan) -> None:
+    device = FakeDevice(origin="bundle")
+    module = Module(plan, device)  # type: ignore[arg-type]
+    assert not any(entry.startswith("enqueue") for entry in device.log)
+    module.run_launches()
+    assert device.log[-2:] == ["enqueue 4", "finish"]
+
+
+def test_nothing_is_launched_with_damaged_weights(
+    plan: NetworkPlan, device: FakeDevice, tmp_path: Path
+) -> None:
+    path = write_bundle(plan, tmp_path / "module") / "weights.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="expected content with hash"):
+        Module.load(tmp_path / "module", device)  # type: ignore[arg-type]
+    assert "write" in device.log
+    assert not any(entry.startswith("enqueue") for entry in device.log)
 
 
 def test_a_run_is_one_write_one_enqueue_and_the_reads(

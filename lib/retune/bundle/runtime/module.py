@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from retune.bundle.format import open_bundle
+from retune.bundle.format import OpenBundle, open_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import Form, NetworkPlan, PlanHost
@@ -119,19 +119,22 @@ class Module:
 
     def __init__(
         self,
-        plan: NetworkPlan,
+        source: NetworkPlan | OpenBundle,
         device: Device,
         *,
-        verified: bool = False,
         binaries: Binaries | None = None,
     ) -> None:
-        """Every kernel is compiled, and has run once, when the call returns.
+        """Every kernel is compiled when the call returns.
 
-        A plan that is `verified` is known to be valid, as those of bundles are. Programs come from
-        `binaries`, by default the plan's and the user's cache, where these have them.
+        Programs come from `binaries`, by default the plan's and the user's cache, where these have
+        them; where one was compiled now, every kernel has run once.
         Raises: VerifyError if the plan is not valid. InputError if the device cannot run it.
+        RecordError for an open bundle with damaged weights.
         """
-        if not verified:
+        if isinstance(source, OpenBundle):
+            plan = source.plan
+        else:
+            plan = source
             verify_plan(plan)
         _check_device(plan, device.spec)
         self._device = device
@@ -142,15 +145,19 @@ class Module:
         binaries = binaries or Binaries(given=plan.binaries, folder=programs_root())
         with self._host.compiled(binaries):
             self._place(plan)
-        self.programs = binaries.report()
-        """Where its programs came from, and why compiled ones were not used."""
+            if isinstance(source, OpenBundle):
+                source.require_sound()
+            self.programs = binaries.report()
+            """Where its programs came from, and why compiled ones were not used."""
+            if self.programs.compiled or binaries.collects:
+                self._run_once()
         _LOG.debug(
             "%s: loaded on %s, %s form, %d bytes on the device, %s",
             *(plan.name, device.spec.name, self._form, self.peak_bytes, self.programs),
         )
 
     def _place(self, plan: NetworkPlan) -> None:
-        """Memory and launches are there, and every kernel has run once."""
+        """Memory and launches are there, for the largest sizes."""
         held = self._held = allocate(plan, self._host)
         bind = self._bind = make_program(self._form, plan, held.placement, self._host)
         loaded = self._loaded = Loaded(plan, self._host)
@@ -158,14 +165,17 @@ class Module:
         self._check = InputCheck(plan)
         self._executor = bind(held)
         self._runs = Runs(loaded, self._executor, held, plan.inputs, plan.outputs)
-        # Drivers compile kernels at their first launch (PoCL: for small and for large ranges).
-        self._values: SizeValues = {}
-        corners = plan.corners if self._form == "queued" else plan.corners[-1:]
-        for values in corners:
+        self._values: SizeValues = plan.corners[-1]
+        self._now = self._runs.at(self._values)
+        self._runs.set_sizes(self._now)
+
+    def _run_once(self) -> None:
+        """Every kernel has run: drivers compile at first launches (PoCL: for small and for large
+        ranges), and compiled programs that are kept have what was launched."""
+        for values in self.plan.corners if self._form == "queued" else self.plan.corners[-1:]:
             self._now = self._runs.at(values)
             self._runs.set_sizes(self._now)
             self._host.enqueue(self._now.whole)
-            self._values = values
         self._host.finish()
 
     def __enter__(self) -> Self:
@@ -220,11 +230,11 @@ class Module:
         Warns with BundleWarning if it was tuned for another device.
         Raises: RecordError if the bundle is damaged. InputError if there is no such device.
         """
-        with open_bundle(Path(path)) as plan:
+        with open_bundle(Path(path)) as opened:
             if device is None or isinstance(device, str):
-                device = open_device(device or plan.device.name)
-            warn_if_foreign(plan, device.spec)
-            return cls(plan, device, verified=True, binaries=binaries)
+                device = open_device(device or opened.plan.device.name)
+            warn_if_foreign(opened.plan, device.spec)
+            return cls(opened, device, binaries=binaries)
 
     @property
     def inputs(self) -> dict[str, TensorType]:

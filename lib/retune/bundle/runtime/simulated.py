@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retune.bundle.format import open_bundle
+from retune.bundle.format import OpenBundle, open_bundle
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.hosting import HostRun
 from retune.bundle.runtime.module import (
@@ -103,29 +103,31 @@ def open_module(path: Path | str, device: Device | str | None = None) -> Module:
     On a simulated device it is a SimulatedModule. Warns and raises as `Module.load`, and InputError
     for a simulated device whose file cannot be used.
     """
-    with open_bundle(Path(path)) as plan:
+    with open_bundle(Path(path)) as opened:
         if device is None or isinstance(device, str):
-            device = open_device(device or plan.device.name)
-        warn_if_foreign(plan, device.spec)
-        return module_on(plan, device)
+            device = open_device(device or opened.plan.device.name)
+        warn_if_foreign(opened.plan, device.spec)
+        return module_on(opened, device)
 
 
-def module_on(plan: NetworkPlan, device: Device) -> Module:
-    """The plan on that device: a SimulatedModule if it is a simulated one. Raises: as these do."""
+def module_on(source: NetworkPlan | OpenBundle, device: Device) -> Module:
+    """It on that device: a SimulatedModule if it is a simulated one. Raises: as these do."""
     if isinstance(device, SimulatedDevice):
-        return SimulatedModule(plan, device, device.board)
-    return Module(plan, device)
+        return SimulatedModule(source, device, device.board)
+    return Module(source, device)
 
 
 class SimulatedModule(Module):
     """A network on a simulated board."""
 
-    def __init__(self, plan: NetworkPlan, device: Device, board: SimulatedBoard) -> None:
+    def __init__(
+        self, source: NetworkPlan | OpenBundle, device: Device, board: SimulatedBoard
+    ) -> None:
         """`device` is the board's. Raises: as Module, and InputError as `Script`."""
-        super().__init__(plan, device)
+        super().__init__(source, device)
         self._board = board
         offending = Script(board).offending
-        self._wrong = any(program_key(program) in offending for program in programs_of(plan))
+        self._wrong = any(program_key(p) in offending for p in programs_of(self.plan))
 
     def run(self, inputs: Inputs) -> Outputs:
         """As Module; every output is wrong if the board's script has hit a part of the plan."""

@@ -82,8 +82,8 @@ class BundleWorker:
 
     def _module(self, bundle: Path) -> Module:
         if bundle not in self._modules:
-            with open_bundle(bundle) as plan:
-                self._modules[bundle] = module_on(plan, self._device)
+            with open_bundle(bundle) as opened:
+                self._modules[bundle] = module_on(opened, self._device)
         return self._modules[bundle]
 
     def _call(self, entrant: Entrant, bundle: Path, sizes: SizeValues) -> Callable[[], object]:  # noqa: ARG002
