@@ -30,10 +30,15 @@ def test_it_is_made_once_for_each_identity_and_code(
     source = tmp_path / "code.py"
     source.write_text("one")
     monkeypatch.setattr(module, "_PACKAGE", tmp_path)
-    for text, times in (("one", 3), ("other", 4)):
+    locks = tmp_path / "locks"
+    monkeypatch.setenv("RETUNE_LOCKS", str(locks))
+    locks.mkdir()
+    for text, times in (("one", 3), ("other", 4), ("third", 5)):
         source.write_text(text)
         module._code.cache_clear()
-        assert names(asked, "x") == ("b", "a") and len(asked) == times
+        for _ in range(2):
+            assert names(asked, "x") == ("b", "a") and len(asked) == times
+    assert len(list(locks.iterdir())) == 1  # edited sources leave no file for each of their states
     module._code.cache_clear()
 
 
@@ -49,6 +54,7 @@ def test_a_process_that_may_have_registered_more_asks_itself(
 def test_a_file_that_is_damaged_is_made_again(asked: list[str], tmp_path: Path):
     names(asked)
     (path,) = tmp_path.iterdir()
-    path.write_text("[")
-    assert names(asked) == ("b", "a") and len(asked) == 2
-    assert names(asked) == ("b", "a") and len(asked) == 2
+    for times, damaged in enumerate(("[", "[1]", "{}", '{"state": 1}'), 2):
+        path.write_text(damaged)
+        assert names(asked) == ("b", "a") and len(asked) == times
+        assert names(asked) == ("b", "a") and len(asked) == times

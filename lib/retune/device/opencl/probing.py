@@ -120,8 +120,8 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
     own = [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD, MMA]
     names += own
-    identity = spec.fingerprint, spec.host, _texts()
-    known = kept("instructions", lambda: _probe(spec.name, names), *identity)
+    identity = spec.fingerprint, spec.host
+    known = kept("instructions", lambda: _probe(spec.name, names), *identity, state=_texts())
     return tuple(name for name in names if name in known)
 
 

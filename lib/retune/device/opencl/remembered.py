@@ -23,28 +23,33 @@ _REGISTRY = "retune.intrinsics"
 
 
 def remembered(kind: str, make: Callable[[], Iterable[str]], *identity: object) -> tuple[str, ...]:
-    """What `make` returns; a later process of the same code reads it instead of making it."""
+    """What `make` returns; a later process of the same code reads it instead of making it.
+
+    One file of each identity serves an installation: what other code left there is replaced.
+    """
     if _REGISTRY in sys.modules:
         return tuple(make())
-    return kept(kind, make, *identity, _code())
+    return kept(kind, make, *identity, str(_PACKAGE), state=_code())
 
 
-def kept(kind: str, make: Callable[[], Iterable[str]], *identity: object) -> tuple[str, ...]:
-    """The names in the user's file of that identity, which is made where there is none."""
+def kept(
+    kind: str, make: Callable[[], Iterable[str]], *identity: object, state: str = ""
+) -> tuple[str, ...]:
+    """The names in the user's file of that identity, made again where it is of another state."""
     path = own_file(kind, ".json", *identity)
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = None
-    if isinstance(known, list):
-        return tuple(map(str, known))  # pyright: ignore[reportUnknownArgumentType]
-    made = tuple(make())
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["state"] == state:
+            return tuple(map(str, found["names"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # there is none, or a damaged one
+    names = tuple(make())
     try:
         with replacing(path) as stream:
-            stream.write(json.dumps(made).encode())
+            stream.write(json.dumps({"state": state, "names": names}).encode())
     except OSError as error:
         _LOG.debug("%s cannot be kept: %s", path, error)
-    return made
+    return names
 
 
 @functools.cache
