@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from retune.core.dtypes import INT32
 from retune.core.keys import content_key, short_key
-from retune.ir.expr import Buffer, Load, const
+from retune.ir.expr import Buffer, Load, binary, const
 from retune.ir.stmt import Element, Indices, Program, map_accesses, with_body
 from retune.ir.storage import Storage
 
@@ -54,14 +54,16 @@ def stacked(program: Program, name: str, count: int, number: str) -> Program:
     """The program whose output of that name is one of `count` values side by side along a new first
     axis, the others of which it leaves alone.
 
-    Which one, an int32 in a new input called `number` says.
+    Which one, an int32 in a new input called `number` says; the first or last one for a number
+    before or behind them, as a counter is after its loop.
     """
     (old,) = (b for b in program.outputs if b.name == name)
     new = replace(old, shape=(const(count), *old.shape))
     which = Buffer(number, (), INT32)
+    index = binary("min", binary("max", Load(which, ()), const(0)), const(count - 1))
 
     def moved(buffer: Buffer, indices: Indices) -> Element | None:
-        return (new, (Load(which, ()), *indices)) if buffer == old else None
+        return (new, (index, *indices)) if buffer == old else None
 
     return replace(
         with_body(program, map_accesses(program.body, moved)),

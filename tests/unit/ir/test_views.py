@@ -1,0 +1,22 @@
+"""Programs whose outputs lie among others."""
+
+import numpy as np
+import pytest
+
+from retune.ir.expr import Buffer, Load, Var, const
+from retune.ir.interp import run_program
+from retune.ir.stmt import Block, For, Program, Seq
+from retune.ir.views import stacked
+
+VI = Var("i")
+X, Y = Buffer("x", (const(3),)), Buffer("y", (const(3),))
+COPY = For(VI, const(3), Block("y", Y, (VI,), Load(X, (VI,))))
+
+
+@pytest.mark.parametrize(("number", "row"), [(0, 0), (2, 2), (3, 3), (4, 3), (90, 3), (-1, 0)])
+def test_one_of_several_values_is_stored_among_them_whatever_its_number(number: int, row: int):
+    program = Program(name="p", inputs=(X,), outputs=(Y,), scratch=(), body=Seq((COPY,)))
+    given = {"x": np.arange(3, dtype=np.float32), "number": np.asarray(number, np.int32)}
+    found = run_program(stacked(program, "y", 4, "number"), given)["y"]
+    np.testing.assert_array_equal(found[row], given["x"])
+    assert np.isnan(np.delete(found, row, axis=0)).all()
