@@ -27,7 +27,7 @@ _OPEN = ("_memories", "_runs")
 
 
 @dataclass(frozen=True, slots=True)
-class _Growth:
+class Growth:
     """A size that is the length of states, and the length after a call, in terms of sizes."""
 
     size: Size
@@ -50,7 +50,7 @@ class Session:
         """
         plan = loaded.plan
         self._loaded, self._plan, self._stated = loaded, plan, dict(sizes or {})
-        self._growths = _growths(plan)
+        self._growths = growths(plan)
         self._states = {state.input: state for state in plan.states}
         self._check = InputCheck(plan, [n for n in plan.inputs if n not in self._states])
         shapes = (loaded.types[name].shape for name in self._states)
@@ -234,9 +234,9 @@ class Session:
         self._first = own
 
 
-def _growths(plan: NetworkPlan) -> dict[str, _Growth]:
+def growths(plan: NetworkPlan) -> dict[str, Growth]:
     """The sizes that are lengths of states, by name. Raises: InputError."""
-    found: dict[str, _Growth] = {}
+    found: dict[str, Growth] = {}
     if not plan.states:
         raise InputError(
             f"bundle {plan.name}: expected states, got none; compile the model with --state "
@@ -252,7 +252,7 @@ def _growths(plan: NetworkPlan) -> dict[str, _Growth]:
                 f"bundle {plan.name}: state {state.input}: expected a length from 0 on for a "
                 f"session; got {before}; compile the model with a range such as --shape past=0..511"
             )
-        growth = found.setdefault(size.name, _Growth(size, after))
+        growth = found.setdefault(size.name, Growth(size, after))
         if not always_equal(growth.after, after):
             raise InputError(
                 f"bundle {plan.name}: state {state.input}: expected {growth.after} after a call, "

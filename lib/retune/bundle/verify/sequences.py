@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retune.bundle.runtime.module import Module, sample_inputs
+from retune.bundle.runtime.session import growths
 from retune.bundle.verify.compare import Verification, verify
-from retune.core.dims import Dim, SizeValues, sizes_of
+from retune.core.dims import SizeValues, sizes_of
 
 if TYPE_CHECKING:
     from retune.bundle.verify.peers import Predict
@@ -50,13 +51,7 @@ class _Calls:
         self._states = {state.input: state.output for state in plan.states}
         types = {name: plan.type_of(name) for name in self._states}
         of_states = sizes_of(extent for kind in types.values() for extent in kind.shape)
-        lengths = {
-            extent.size
-            for state in plan.states
-            if state.axis is not None
-            for extent in [types[state.input].shape[state.axis]]
-            if isinstance(extent, Dim) and extent.size is not None
-        }
+        lengths = {growth.size for growth in growths(plan).values()}
         self._kept = {s.name: sizes[s.name] for s in of_states if s not in lengths}
         self._lengths, self._sizes, self._first = lengths, sizes, True
         self._session = module.session(self._kept)
