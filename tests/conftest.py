@@ -1,13 +1,17 @@
 """Fixtures that every test may use: golden files, seeded generators, folders, devices."""
 
+import gc
 import hashlib
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from retune.core.locking import exclusive
+from tests.support.shared import SHARED
 from tests.support.tests_fixtures import Golden
 
 GOLDEN_ROOT = Path(__file__).parent / "golden"
@@ -25,6 +29,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="write what the tests produce to tests/golden; read the diff before you commit it",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Processes collect one after the other: what the first one compiles, the next ones read.
+
+    What is collected lasts until the end, so that searches for garbage may leave it out.
+    """
+    gc.disable()
+    try:
+        with exclusive(SHARED / "collection.lock", quiet_s=3600.0):
+            return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

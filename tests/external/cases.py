@@ -1,5 +1,6 @@
 """ONNX's own backend suite: its node tests for every op that is imported, as cases to run."""
 
+import pickle
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,10 +11,12 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
+from retune.core.replacing import replacing
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops import NotConstant, handler_of
 from retune.graph.graph import Graph
 from retune.proto.file import OLDEST_OPSET
+from tests.support.shared import SHARED
 
 Execute = Callable[[Graph, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 """Something that runs a graph: by its numpy meaning, or on a device."""
@@ -33,6 +36,17 @@ def _imported(model: onnx.ModelProto) -> bool:
 
 
 def _load() -> dict[str, TestCase]:
+    """The cases, kept for later processes: their generators take eight seconds to run."""
+    kept = SHARED / f"onnx-{onnx.__version__}-numpy-{np.__version__}.pickle"
+    if kept.exists():
+        return pickle.loads(kept.read_bytes())  # noqa: S301  these tests wrote it
+    cases = _generated()
+    with replacing(kept) as stream:
+        stream.write(pickle.dumps(cases))
+    return cases
+
+
+def _generated() -> dict[str, TestCase]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the suite's own generators overflow on purpose
         found = load_model_tests(kind="node")
