@@ -16,7 +16,7 @@ __all__ = ["Schedule", "Tuned", "measure", "space_for", "template", "tune", "tun
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "Schedule": "retune.schedule.schedule",
     "Tuned": "retune.api",
     "measure": "retune.api",
@@ -29,12 +29,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'retune' has no attribute {name!r}")
     from retune.core.extras import explained
 
     with explained():
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

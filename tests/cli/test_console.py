@@ -28,13 +28,13 @@ def test_a_narrow_terminal_wraps_lines_and_folds_no_words_into_letters(
     assert "\x1b[3" not in text, "no colour was asked for"
 
 
-def test_a_table_leaves_out_spare_columns_before_it_folds_words(monkeypatch: pytest.MonkeyPatch):
+def test_a_table_leaves_out_optional_columns_before_it_folds_words(monkeypatch: pytest.MonkeyPatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("NO_COLOR", "1")
     row = {"task": "dense_add_relu_0", "device": "a" * 20, "driver": "b" * 20, "us": 1.0}
-    print_table([row], spare=("driver", "device", "us"))
+    print_table([row], optional=("driver", "device", "us"))
     *table, left = terminal.getvalue().splitlines()
     assert left == "not shown at 40 columns: device, driver"
     assert any(line.split() == ["dense_add_relu_0", "1.00"] for line in table)

@@ -14,8 +14,8 @@ from onnx import helper
 
 from retune.core.dtypes import FLOAT32, INT64, UNKNOWN, TensorType
 from retune.frontend.host.step import host_attrs
-from retune.frontend.onnx.cut import cut_out
 from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.subgraph import extract_subgraph
 from retune.graph.graph import Graph, Node
 from retune.ops.registry import HOST
 from tests.support.device_networks import Net
@@ -122,7 +122,7 @@ def graph_with_hosts(
     given = {**inputs, **{name: kind for name, kind in made.items() if kind.known}}
     seams = [name for step in steps for name in step.reads if name not in given]
     wanted = dict.fromkeys([*seams, *(name for name in outputs if name not in made)])
-    part = cut_out(path, given, list(wanted))
+    part = extract_subgraph(path, given, list(wanted))
     assert part is not None
     device = import_model(onnx.ModelProto.FromString(part), name=path.stem)
     types = {**device.types, **given, **made}
@@ -137,7 +137,7 @@ def graph_with_hosts(
 
 
 def _node(path: Path, step: Step, types: Mapping[str, TensorType]) -> Node:
-    part = cut_out(path, {name: types[name] for name in step.reads}, list(step.makes))
+    part = extract_subgraph(path, {name: types[name] for name in step.reads}, list(step.makes))
     assert part is not None
     model = onnx.ModelProto.FromString(part)
     own = tuple(entry.name for entry in model.graph.input)

@@ -18,7 +18,7 @@ from retune.bundle.plan import (
     storage_roots,
     used_by,
 )
-from retune.bundle.runtime.hazards import are_apart
+from retune.bundle.runtime.hazards import are_disjoint
 from retune.bundle.runtime.inputs import InputCheck
 from retune.bundle.states import outputs_of
 from retune.codegen.options import unknown_options
@@ -464,7 +464,7 @@ def check_writable(plan: NetworkPlan) -> None:
                     plan, _where(launch), "writes to temps or outputs", f"{role} {name}"
                 )
             same = (other for other in launch.read if roots[other] == roots[name])
-            if any(not are_apart(spans.get(other, ()), spans.get(name, ())) for other in same):
+            if any(not are_disjoint(spans.get(other, ()), spans.get(name, ())) for other in same):
                 expected = "memory that is not read through another argument"
                 raise broken_plan(plan, _where(launch), expected, f"a write to {name}")
 

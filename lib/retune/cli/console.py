@@ -31,12 +31,12 @@ def say(text: str) -> None:
 
 
 def print_table(
-    rows: Sequence[Mapping[str, Any]], title: str = "", spare: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]], title: str = "", optional: Sequence[str] = ()
 ) -> None:
     """The rows on stdout; columns are the keys of the first row, numbers to the right.
 
-    A terminal that is too narrow for all of them shows no `spare` columns, the first one of these
-    first, and says which.
+    A terminal that is too narrow for all columns leaves out `optional` ones, in this order, and
+    says which.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -48,7 +48,7 @@ def print_table(
     if title:
         print_line(title)  # above the table, not wrapped to its width
     terminal = Console() if sys.stdout.isatty() else Console(width=_PIPE)
-    names = _fitting(rows, spare, terminal.width)
+    names = _fitting(rows, optional, terminal.width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
@@ -61,10 +61,10 @@ def print_table(
         print_line(f"not shown at {terminal.width} columns: {', '.join(left)}")
 
 
-def _fitting(rows: Sequence[Mapping[str, Any]], spare: Sequence[str], width: int) -> list[str]:
-    """The columns, without as many of the spare ones as leaves words whole."""
+def _fitting(rows: Sequence[Mapping[str, Any]], optional: Sequence[str], width: int) -> list[str]:
+    """The columns, without as many of the optional ones as leaves words whole."""
     names = list(rows[0])
-    going = [name for name in spare if name in names]
+    going = [name for name in optional if name in names]
     while going and sum(_word(name, rows) + _BETWEEN for name in names) > width:
         names.remove(going.pop(0))
     return names

@@ -65,12 +65,12 @@ def load(
     """
     store = _store(root)
     asked = {"night": night, "run_id": run, "model": model, "device": device}
-    from retune.records.asking import asked_filters, of_shape
+    from retune.records.lookup import filter_by_shape, resolve_filters
 
-    found = asked_filters(
+    found = resolve_filters(
         store, {name: value for name, value in asked.items() if value is not None}
     )
-    return of_shape(store, {**filters, **found}, columns, shape)
+    return filter_by_shape(store, {**filters, **found}, columns, shape)
 
 
 def load_nights(root: Path | str | None = None, fleet: str = "") -> pd.DataFrame:

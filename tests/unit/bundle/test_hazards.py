@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.bundle.runtime.hazards import Region, Touched, waits
+from retune.bundle.runtime.hazards import MemoryAccess, Region, dependencies
 
 
 @st.composite
@@ -18,7 +18,7 @@ def regions(draw: st.DrawFn) -> Region:
 
 
 ACCESS = st.builds(
-    lambda reads, writes: Touched(reads=tuple(reads), writes=tuple(writes)),
+    lambda reads, writes: MemoryAccess(reads=tuple(reads), writes=tuple(writes)),
     st.lists(regions(), max_size=2),
     st.lists(regions(), min_size=1, max_size=2),
 )
@@ -33,14 +33,14 @@ def bytes_of(found: tuple[Region, ...]) -> set[tuple[int, int]]:
     }
 
 
-def conflict(a: Touched, b: Touched) -> bool:
+def conflict(a: MemoryAccess, b: MemoryAccess) -> bool:
     written_a, written_b = bytes_of(a.writes), bytes_of(b.writes)
     return bool(written_a & (bytes_of(b.reads) | written_b) or bytes_of(a.reads) & written_b)
 
 
 @given(st.lists(ACCESS, max_size=8))
-def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[Touched]) -> None:
-    found = waits(accesses)
+def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[MemoryAccess]) -> None:
+    found = dependencies(accesses)
     behind: list[set[int]] = []
     for number, direct in enumerate(found):
         reached = set(direct).union(*(behind[before] for before in direct), set())
@@ -55,15 +55,15 @@ def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[Touched]
 def test_the_work_is_in_proportion_to_the_steps(monkeypatch) -> None:
     """Each step reads what the one before made, in memory that two take in turns."""
     met = 0
-    meets = Region.meets
+    overlaps = Region.overlaps
 
     def counted(self: Region, other: Region) -> bool:
         nonlocal met
         met += 1
-        return meets(self, other)
+        return overlaps(self, other)
 
-    monkeypatch.setattr(Region, "meets", counted)
+    monkeypatch.setattr(Region, "overlaps", counted)
     halves = [Region(0, 0, 4), Region(0, 4, 8)]
-    steps = [Touched(reads=(halves[n % 2],), writes=(halves[1 - n % 2],)) for n in range(400)]
-    assert waits(steps) == [(), *((n,) for n in range(399))]
+    steps = [MemoryAccess(reads=(halves[n % 2],), writes=(halves[1 - n % 2],)) for n in range(400)]
+    assert dependencies(steps) == [(), *((n,) for n in range(399))]
     assert met <= 3 * len(steps)

@@ -13,7 +13,7 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import Json, Malformed, from_manifest, read_manifest, to_manifest
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import NetworkPlan, storage_roots
-from retune.bundle.runtime.hazards import waits
+from retune.bundle.runtime.hazards import dependencies
 from retune.bundle.runtime.placement import lay_out, touched
 from retune.core.errors import VerifyError
 from retune.core.layouts import KeptLayouts
@@ -164,7 +164,7 @@ def test_rows_that_crowd_a_cache_are_a_line_longer_on_cpus(compiled: Compile):
 
 def test_branches_that_write_one_concatenation_do_not_wait_for_each_other(compiled: Compile):
     plan = compiled("branches")
-    after = waits(touched(plan, lay_out(plan, plan_memory(plan))))
+    after = dependencies(touched(plan, lay_out(plan, plan_memory(plan))))
     pair = [n for n, launch in enumerate(plan.launches) if "_out0_at" in launch.kernel]
     assert len(pair) == 2
     assert after[pair[0]] == after[pair[1]]

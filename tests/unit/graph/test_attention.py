@@ -8,7 +8,7 @@ import pytest
 from retune.core.dtypes import FLOAT16, FLOAT32, DType, TensorType
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes.attention import join_attention
+from retune.graph.passes.attention import fuse_attention
 from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.precision import Precision
 
@@ -48,7 +48,7 @@ def test_it_is_one_op_that_means_the_same(bias: np.ndarray | None):
 
 def test_a_constant_that_hides_what_follows_is_causal():
     hidden = np.triu(np.full((12, 12), -6e4), 1)
-    (node,) = join_attention(attention(bias=hidden)).nodes
+    (node,) = fuse_attention(attention(bias=hidden)).nodes
     assert node.attrs["causal"] == 0 and len(node.inputs) == 3
 
 

@@ -19,7 +19,7 @@ from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate
-from retune.targets.cpu.rows import RowReduction, row_structure
+from retune.targets.cpu.row_reductions import RowReduction, find_row_reduction
 from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import target_of
 from retune.targets.fusion import accesses
@@ -306,7 +306,7 @@ NOT_BY_ROWS = {
 
 
 def rows_of(dag: Dag, stage: str) -> RowReduction | None:
-    return row_structure(accesses(Schedule(from_dag(dag)), stage), GENERIC_CPU)
+    return find_row_reduction(accesses(Schedule(from_dag(dag)), stage), GENERIC_CPU)
 
 
 @pytest.mark.parametrize("name", BY_ROWS)

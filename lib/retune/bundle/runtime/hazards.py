@@ -19,16 +19,16 @@ class Region(NamedTuple):
     spans: tuple[Span, ...] = ()
     """What is meant, counted from `first` on: the bytes within all of them."""
 
-    def meets(self, other: "Region") -> bool:
+    def overlaps(self, other: "Region") -> bool:
         """Whether they have a byte in common, as far as it is known."""
         if self.allocation != other.allocation:
             return False
-        if self.first == other.first and are_apart(self.spans, other.spans):
+        if self.first == other.first and are_disjoint(self.spans, other.spans):
             return False
         return self.first < other.end and other.first < self.end
 
 
-def are_apart(some: Sequence[Span], others: Sequence[Span]) -> bool:
+def are_disjoint(some: Sequence[Span], others: Sequence[Span]) -> bool:
     """Whether nothing lies within all spans of both; True only where two of one period say so, for
     all sizes."""
     return any(
@@ -39,22 +39,22 @@ def are_apart(some: Sequence[Span], others: Sequence[Span]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Touched:
+class MemoryAccess:
     """The memory that one step touches."""
 
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
 
 
-def together(parts: Sequence[Touched]) -> Touched:
+def union(parts: Sequence[MemoryAccess]) -> MemoryAccess:
     """The memory that any of them touches."""
-    return Touched(
+    return MemoryAccess(
         reads=tuple(dict.fromkeys(r for part in parts for r in part.reads)),
         writes=tuple(dict.fromkeys(w for part in parts for w in part.writes)),
     )
 
 
-def waits(accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
+def dependencies(accesses: Sequence[MemoryAccess]) -> list[tuple[int, ...]]:
     """For each step the earlier ones that it must wait for, newest first, none that is implied.
 
     A step waits for writers of what it reads (true dependence), for readers of what it writes
@@ -98,9 +98,9 @@ class _Allocation:
     def conflicts(self, region: Region, *, writes: bool) -> Iterator[int]:
         """The steps that one that reads or writes the region must not overtake."""
         for at in self._stretches(region):
-            yield from (step for step, other in self._writers[at] if other.meets(region))
+            yield from (step for step, other in self._writers[at] if other.overlaps(region))
             if writes:
-                yield from (step for step, other in self._readers[at] if other.meets(region))
+                yield from (step for step, other in self._readers[at] if other.overlaps(region))
 
     def add(self, step: int, region: Region, *, writes: bool) -> None:
         """The step is the latest one to read or write the region."""

@@ -18,7 +18,7 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
-from retune.bundle.runtime.hazards import Region, Touched
+from retune.bundle.runtime.hazards import MemoryAccess, Region
 from retune.bundle.states import state_memories
 from retune.codegen.network.extents import SizesAt
 from retune.core.dims import most, sizes_of
@@ -120,14 +120,14 @@ def sizes_at(plan: NetworkPlan, placement: Placement) -> SizesAt:
     return SizesAt(base=INTERFACE, offsets=places)
 
 
-def touched(plan: NetworkPlan, placement: Placement) -> list[Touched]:
+def touched(plan: NetworkPlan, placement: Placement) -> list[MemoryAccess]:
     """The memory that each launch reads and writes, less images, which nothing writes.
 
     The sizes that say over which range it runs are read.
     """
     buffers = {each.size: each.buffer for each in plan.sizes}
     return [
-        Touched(
+        MemoryAccess(
             reads=tuple(
                 placement.places[name].region
                 for name in dict.fromkeys([*launch.read, *sizes])

@@ -11,7 +11,7 @@ from itertools import groupby
 from math import prod
 
 from retune.bundle.plan import NetworkPlan, Segment
-from retune.bundle.runtime.hazards import Touched, together, waits
+from retune.bundle.runtime.hazards import MemoryAccess, dependencies, union
 from retune.bundle.runtime.placement import INTERFACE, Placement, sizes_at, touched
 from retune.codegen.network.chains import Chain, chained_launch
 from retune.codegen.network.extents import SizesAt
@@ -77,12 +77,12 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
     return list(found.values())
 
 
-def befores_of(plan: NetworkPlan, accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
+def befores_of(plan: NetworkPlan, accesses: Sequence[MemoryAccess]) -> list[tuple[int, ...]]:
     """What each launch waits for, among those of its variant."""
     return [
         tuple(variant.first + before for before in befores)
         for variant in plan.alternatives
-        for befores in waits(accesses[variant.first : variant.end])
+        for befores in dependencies(accesses[variant.first : variant.end])
     ]
 
 
@@ -107,7 +107,7 @@ class _Table:
     """The rows as they grow."""
 
     callees: Mapping[str, Callee]
-    accesses: Sequence[Touched]
+    accesses: Sequence[MemoryAccess]
     steps: list[CalleeLaunch]
     sizes: SizesAt
     chains: dict[tuple[tuple[str, ...], int], Chain] = field(
@@ -121,7 +121,7 @@ class _Table:
         """The rows are at the end of the table, or where they were before."""
         if rows not in self.added:
             begin = len(self.steps)
-            befores = waits([together([self.accesses[i] for i in run]) for run, _ in rows])
+            befores = dependencies([union([self.accesses[i] for i in run]) for run, _ in rows])
             for (run, times), before in zip(rows, befores, strict=True):
                 own = [self.steps[i] for i in run]
                 name = self._callee(tuple(step.kernel for step in own), times)
@@ -183,7 +183,7 @@ def _small_together(plan: NetworkPlan, table: _Table, segment: Segment) -> list[
     """The launches of a loop in an order that hazards allow: as many small ones together as can
     be, then what else can start."""
     left = list(range(segment.first, segment.end))
-    befores = waits(table.accesses[segment.first : segment.end])
+    befores = dependencies(table.accesses[segment.first : segment.end])
     needed = {n: {segment.first + b for b in own} for n, own in zip(left, befores, strict=True)}
     found: list[int] = []
     small = True

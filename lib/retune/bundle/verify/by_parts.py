@@ -20,7 +20,7 @@ from retune.bundle.runtime.hosting import HostRun
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.peers import Predict, has_onnxruntime, predict_with_onnxruntime
 from retune.core.errors import ModelError
-from retune.frontend.onnx.cut import cut_out, margin_of, with_types
+from retune.frontend.onnx.subgraph import extract_subgraph, margin_name, with_input_types
 from retune.graph.graph import Graph, Node, array_type
 from retune.ops import lookup
 from retune.ops.registry import HOST
@@ -101,7 +101,7 @@ class _ReferenceSessions:
             return [*passed, *self._by_numpy(inputs, outputs, runs)]
         expected = cut(given)
         made_there = (
-            PartValue(name=n, got=a, expected=expected[n], margin=expected.get(margin_of(n)))
+            PartValue(name=n, got=a, expected=expected[n], margin=expected.get(margin_name(n)))
             for n, a in got.items()
         )
         return [*passed, *made_there]
@@ -110,7 +110,9 @@ class _ReferenceSessions:
         if not has_onnxruntime():
             return None
         margins = self._compared.keys() & {*names}
-        part = cut_out(self._model, {n: array_type(a) for n, a in given.items()}, names, margins)
+        part = extract_subgraph(
+            self._model, {n: array_type(a) for n, a in given.items()}, names, margins
+        )
         try:
             return predict_with_onnxruntime(part) if part else None
         except ModelError:  # it takes the network, but not all of its parts
@@ -171,7 +173,9 @@ class _ReferenceSessions:
         """The step as the file has it; the bundle's own model where the file does not name it."""
         step, kinds = run.step.opened, [array_type(array) for array in run.inputs]
         own = dict(zip(step.inputs, kinds, strict=True))
-        return cut_out(self._model, own, step.outputs) or with_types(run.step.model, kinds)
+        return extract_subgraph(self._model, own, step.outputs) or with_input_types(
+            run.step.model, kinds
+        )
 
 
 def _kinds(given: Mapping[str, np.ndarray]) -> _Kinds:

@@ -15,7 +15,7 @@ from retune.bundle.build import FinalistsPlan
 from retune.bundle.plan import NetworkPlan, made_by_hosts, storage_roots
 from retune.bundle.runtime.allocations import Allocations, allocate
 from retune.bundle.runtime.executor import queued_launches
-from retune.bundle.runtime.hazards import together, waits
+from retune.bundle.runtime.hazards import dependencies, union
 from retune.bundle.runtime.module import sample_inputs
 from retune.bundle.runtime.placement import touched
 from retune.bundle.runtime.rows import callees_of, steps_of
@@ -136,8 +136,8 @@ class _PersistentFinalists:
 def _slots(plan: FinalistsPlan, memory: Allocations) -> list[in_network.Waits]:
     """What each slot waits for, whichever finalist serves it."""
     each = touched(plan.plan, memory.placement)
-    joined = [together([each[i] for rows in s.finalists for i in rows]) for s in plan.slots]
-    return list(waits(joined))
+    joined = [union([each[i] for rows in s.finalists for i in rows]) for s in plan.slots]
+    return list(dependencies(joined))
 
 
 class _LaunchedFinalists:

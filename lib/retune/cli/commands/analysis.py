@@ -82,8 +82,8 @@ def _show_best(found: "Table") -> None:
     found["device"] = [model_of(name) for name in found["device"]]
     alike = [n for n in ("constants", "layout_in", "layout_out") if len(set(found[n])) == 1]
     programs = ["task_key", "conditions", "cost", "record_id", "run_id", "night", *alike]
-    spare = ("device", "tuner", "model", "knobs", "gflops", "failed", "trials", "constants")
-    _show(found.drop(columns=programs), "best records", spare)
+    optional = ("device", "tuner", "model", "knobs", "gflops", "failed", "trials", "constants")
+    _show(found.drop(columns=programs), "best records", optional)
 
 
 @_answers("curve")
@@ -180,5 +180,5 @@ def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "T
     )
 
 
-def _show(frame: "Table", title: str, spare: tuple[str, ...]) -> None:
-    print_table([with_short_place(row) for row in plain_rows(frame)], title, spare=spare)
+def _show(frame: "Table", title: str, optional: tuple[str, ...]) -> None:
+    print_table([with_short_place(row) for row in plain_rows(frame)], title, optional=optional)

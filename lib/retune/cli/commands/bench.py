@@ -124,7 +124,7 @@ def _told(
         print_json(result | where | ({"profile": kernels} if kernels else {}))
         return ratio
     if kernels:
-        print_table(_told_apart(kernels), f"kernels of {module}, in order", spare=("GB/s",))
+        print_table(_told_apart(kernels), f"kernels of {module}, in order", optional=("GB/s",))
     print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
     if board:
         print_line(f"on board {board}")

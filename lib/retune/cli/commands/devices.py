@@ -67,7 +67,7 @@ def devices(
         }
         for spec in found
     ]
-    print_table(rows, "devices", spare=("driver", "OpenCL", "memory GiB", "vector bits"))
+    print_table(rows, "devices", optional=("driver", "OpenCL", "memory GiB", "vector bits"))
     _print_profiles()
 
 
@@ -92,7 +92,7 @@ def _print_profiles() -> None:
     print_table(
         rows,
         "profiles: bundles are compiled for them with --trials 0",
-        spare=("local KiB", "work-items", "types"),
+        optional=("local KiB", "work-items", "types"),
     )
 
 

@@ -62,7 +62,7 @@ def summary(records: Records = None, json: Json = False) -> None:
         print_line(f"{name}: {said or 'none'}")
     for path in found.damaged:
         print_line(f"damaged: {path}")
-    print_table(_for_people(tasks), "tasks", spare=("device", "best_gflops", "ok"))
+    print_table(_for_people(tasks), "tasks", optional=("device", "best_gflops", "ok"))
 
 
 @app.command("export")
@@ -75,14 +75,14 @@ def export(
 
     For tools that do not read the store.
     """
-    from retune.records.asking import asked_filters
     from retune.records.export import check_format
     from retune.records.export import export as write
+    from retune.records.lookup import resolve_filters
 
     check_format(output)
     check_file("output", output)
     store = record_store(records)
-    count = write(store, output, asked_filters(store, {"model": model} if model else {}))
+    count = write(store, output, resolve_filters(store, {"model": model} if model else {}))
     say(f"{output}: {counted(count, 'record')}")
 
 

@@ -60,7 +60,7 @@ def _print_runs(records: "tuple[RunRecord, ...]", json: bool) -> None:
         }
         for record in records
     ]
-    print_table(rows, "runs, the latest at the end", spare=("since", "device", "stage"))
+    print_table(rows, "runs, the latest at the end", optional=("since", "device", "stage"))
 
 
 @contextlib.contextmanager

@@ -69,7 +69,7 @@ def print_result(result: TuneResult) -> None:
     print_table(
         [{k: v for k, v in row.items() if k != "records"} for row in task_rows(result)],
         f"tasks of {result.model} on {model_of(result.target)}",
-        spare=("op", "output", "failed", "mflop", "gflops", "total_us"),
+        optional=("op", "output", "failed", "mflop", "gflops", "total_us"),
     )
     matches = match_rows(result)
     if any(row["match"] != "miss" for row in matches):

@@ -20,8 +20,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-One = Annotated[Path, typer.Argument(metavar="module.npz", help="Module: a file.")]
-Several = Annotated[
+Module = Annotated[Path, typer.Argument(metavar="module.npz", help="Module: a file.")]
+Modules = Annotated[
     list[Path], typer.Argument(metavar="module.npz...", help="Modules: files, or folders of them.")
 ]
 Picture = Annotated[
@@ -31,7 +31,7 @@ Picture = Annotated[
 
 @app.command("disasm")
 def disasm(
-    module: One,
+    module: Module,
     uops: Annotated[bool, typer.Option("--uops", help="Print the micro-ops instead.")] = False,
 ) -> None:
     """Print a module's instructions, or its micro-ops."""
@@ -47,7 +47,7 @@ def disasm(
 
 
 @app.command("simulate")
-def simulate(module: One, picture: Picture = None, json: Json = False) -> None:
+def simulate(module: Module, picture: Picture = None, json: Json = False) -> None:
     """Print the cycles of a module, by queue."""
     _check_picture(picture)
     from retune.report.vta import queue_chart
@@ -84,14 +84,14 @@ def simulate(module: One, picture: Picture = None, json: Json = False) -> None:
 
 
 @app.command("roofline")
-def roofline(modules: Several, picture: Picture = None, json: Json = False) -> None:
+def roofline(modules: Modules, picture: Picture = None, json: Json = False) -> None:
     """Print what bounds modules: memory or the GEMM core.
 
     And how near they come.
     """
     _check_picture(picture)
     from retune.report.vta import Layer, roofline_chart
-    from retune.targets.vta.timing import simulate as course_of
+    from retune.targets.vta.timing import simulate as simulate_module
 
     loaded = [_load(path) for given in modules for path in _files(given)]
     config = loaded[0].config
@@ -100,7 +100,7 @@ def roofline(modules: Several, picture: Picture = None, json: Json = False) -> N
         raise InputError(
             f"expected modules of one variant and board, got {_variant(loaded[0])} and {others[0]}"
         )
-    layers = [Layer.of(course_of(item)) for item in loaded]
+    layers = [Layer.of(simulate_module(item)) for item in loaded]
     if picture is not None:
         _write(picture, roofline_chart(layers, config))
     rows = [

@@ -15,41 +15,41 @@ from retune.device.opencl.runtime import (
 )
 
 _READINGS = 5
-_SPAN_S = 0.01
+_INTERVAL_S = 0.01
 """Between two readings: long beside the microseconds that a launch takes."""
-_TEXT = f"""__kernel void read_clock(__global long* now) {{
+_SOURCE = f"""__kernel void read_clock(__global long* now) {{
   now[0] = {CLOCK};
 }}
 """
 
 
 def clock_hz(device: Device) -> float | None:
-    """Ticks a second of the kernels' clock; None where there is none, or it keeps no pace.
+    """Ticks a second of the kernels' clock; None where there is none, or its rate is not constant.
 
     Each reading lies between two of the host's clock. A busy machine moves these apart, so every
-    span allows a range of rates; the clock keeps pace if one rate is in all of them.
+    interval allows a range of rates; the rate is constant if one is in all of these ranges.
     """
     if device.spec.device_class != "cpu":
         return None
     try:
         buffer = device.allocate(8)
-        launch = device.prepare(device.build(_TEXT), "read_clock", [buffer], (1, 1, 1), (1, 1, 1))
+        launch = device.prepare(device.build(_SOURCE), "read_clock", [buffer], (1, 1, 1), (1, 1, 1))
         device.time([launch])
-        readings = [_reading(device, launch, buffer) for _ in range(_READINGS)]
+        readings = [_read_clocks(device, launch, buffer) for _ in range(_READINGS)]
     except (BuildFailed, LaunchFailed):
         return None
     before, ticks, after = np.array(readings).T
-    passed = np.diff(ticks)
-    low = float(np.max(passed / (after[1:] - before[:-1])))
-    high = float(np.min(passed / (before[1:] - after[:-1])))
+    elapsed = np.diff(ticks)
+    low = float(np.max(elapsed / (after[1:] - before[:-1])))
+    high = float(np.min(elapsed / (before[1:] - after[:-1])))
     return (low + high) / 2 if 0 < low <= high else None
 
 
-def _reading(
+def _read_clocks(
     device: Device, launch: PreparedKernel, buffer: DeviceMemory
 ) -> tuple[float, float, float]:
     """The clock some time after the last reading, and the host's seconds before and after it."""
-    time.sleep(_SPAN_S)
+    time.sleep(_INTERVAL_S)
     before = time.perf_counter()
     device.enqueue([launch])
     device.finish()

@@ -8,14 +8,14 @@ from typing import Literal
 from retune.core.config import knob
 from retune.core.dtypes import FLOAT16
 from retune.graph.graph import Graph
-from retune.graph.passes.attention import join_attention
+from retune.graph.passes.attention import fuse_attention
 from retune.graph.passes.branches import merge_branches
 from retune.graph.passes.channels_last import channels_last
 from retune.graph.passes.empty import fold_empty
 from retune.graph.passes.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.passes.groups import groups_of_channels
 from retune.graph.passes.precision import Precision, in_precision
-from retune.graph.passes.products import free_products
+from retune.graph.passes.products import simplify_products
 from retune.graph.passes.rows import rows_as_images
 from retune.graph.passes.shared import share_equal
 from retune.graph.passes.simplify import (
@@ -70,7 +70,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="channels-last", run=channels_last, layout="NHWC", once=True),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
     Pass(name="join-slices", run=join_slices),
-    Pass(name="free-products", run=free_products),
+    Pass(name="simplify-products", run=simplify_products),
     Pass(name="share-equal", run=share_equal),
     Pass(name="narrow-joins", run=narrow_joins),
     Pass(name="materialise-outputs", run=materialise_outputs),
@@ -144,5 +144,5 @@ def _phases(
     if precision.changes:
         after = [Pass(name="precision", run=partial(in_precision, precision=precision))]
     if precision.attention:
-        after.append(Pass(name="attention", run=join_attention))
+        after.append(Pass(name="attention", run=fuse_attention))
     return before, rounds, after

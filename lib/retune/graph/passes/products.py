@@ -21,7 +21,7 @@ from retune.ops.shapes import same_blocks, same_but_ones
 _MOVES = ("transpose", "slice", "reshape")
 
 
-def free_products(graph: Graph) -> Graph:
+def simplify_products(graph: Graph) -> Graph:
     """No product reads scaled data, and slices are cut before they are transposed."""
     rules = _scale_behind, _slice_first, _slice_before_ones, _split_before_slice, _ones_last
     merging = drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape

@@ -21,7 +21,7 @@ from retune.ir.stmt import Block, Program, blocks
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
-from retune.targets.cpu.rows import RowReduction, reduce_by_lanes
+from retune.targets.cpu.row_reductions import RowReduction, vectorize_reduction
 from retune.targets.fusion import accesses, results_of, scatters
 from retune.targets.tiling import fuse_all
 
@@ -91,7 +91,7 @@ def schedule_dots(s: Schedule, name: str, plan: Dots) -> None:
     s.reorder(*columns, *several)
     inner = [*columns, *several][-1]
     axis = RowReduction(step.var.name, plan.lanes, (plan.registers,))
-    reduce_by_lanes(s, name, axis, inner, sampled=False)
+    vectorize_reduction(s, name, axis, inner, sampled=False)
     for row in several:
         s.unroll(row)
     *leading, last = columns

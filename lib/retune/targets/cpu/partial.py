@@ -82,7 +82,7 @@ def _make_rows(s: Schedule, name: str, total: str, group: str, spec: DeviceSpec)
         wanted.add(stage)
         s.compute_at(stage, group, "private")
         used = used + _bytes(s, stage)
-        _in_lanes(s, stage, spec)
+        _vectorize_last(s, stage, spec)
     s.require(used <= _PRIVATE_BYTES, "the rows of a group are too large")
 
 
@@ -91,8 +91,8 @@ def _bytes(s: Schedule, stage: str) -> Expr:
     return reduce(mul, buffer.shape, const(buffer.dtype.itemsize))
 
 
-def _in_lanes(s: Schedule, stage: str, spec: DeviceSpec) -> None:
-    """The last loop of a stage by vectors."""
+def _vectorize_last(s: Schedule, stage: str, spec: DeviceSpec) -> None:
+    """Vectors along the last loop of a stage, if they divide it."""
     last = s.loops(stage)[-1]
     lanes = spec.vector_lanes(s.extent(last))
     if lanes > 1 and s.extent(last) % lanes == 0:

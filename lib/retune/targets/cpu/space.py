@@ -28,7 +28,12 @@ from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
 from retune.targets.cpu.partial import PartialSums, schedule_partial_sums
-from retune.targets.cpu.rows import RowReduction, row_structure, schedule_row_program, schedule_rows
+from retune.targets.cpu.row_reductions import (
+    RowReduction,
+    find_row_reduction,
+    schedule_row_program,
+    schedule_row_reduction,
+)
 from retune.targets.cpu.tile import RegisterTile, lay_out_columns, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
 from retune.targets.fusion import (
@@ -73,7 +78,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         yield RegisterTile(spec.vector_lanes())
         return
     stage = Accesses.of(anchor, program.body)
-    rows = row_structure(stage, spec)
+    rows = find_row_reduction(stage, spec)
     if rows is not None:
         if fused_rows(program):
             yield Fused("cpu")
@@ -158,7 +163,7 @@ def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
     def reduce(name: str) -> None:
         stage = accesses(s, name)
         plain = RegisterTile(_lanes(stage, spec))
-        _reduction(s, name, row_structure(stage, spec) or plain, spec, sampled=False)
+        _reduction(s, name, find_row_reduction(stage, spec) or plain, spec, sampled=False)
 
     fusion.schedule_rest(s, reduce, lambda name: schedule_elementwise(s, name, spec))
 
@@ -169,7 +174,7 @@ def _reduction(
     """One reduction with its epilogue."""
     match structure:
         case RowReduction():
-            schedule_rows(s, name, structure, wanted_groups(spec), sampled=sampled)
+            schedule_row_reduction(s, name, structure, wanted_groups(spec), sampled=sampled)
         case Neighbours():
             schedule_neighbours(s, name, structure)
         case SlidingWindow():

@@ -74,7 +74,9 @@ def _sliced(s: Schedule, name: str) -> bool:
     return reduces and is_row_reduction(s, name) and bool(slice_sizes(s, name))
 
 
-def schedule_rows(s: Schedule, name: str, rows: CrossThreadReduction, spec: DeviceSpec) -> None:
+def schedule_row_reduction(
+    s: Schedule, name: str, rows: CrossThreadReduction, spec: DeviceSpec
+) -> None:
     """The reductions and their epilogue; numbers of slices, columns and items are sampled.
 
     Without room in local memory an item takes a slice of one result.

@@ -49,7 +49,7 @@ from retune.targets.gpu.rows import (
     row_structures,
     schedule_items,
     schedule_row_program,
-    schedule_rows,
+    schedule_row_reduction,
 )
 from retune.targets.gpu.slices import schedule_shared, slice_over_groups
 from retune.targets.gpu.tile import (
@@ -229,7 +229,7 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             assert program is not None, "the rule was asked whether it fits"
             schedule_row_program(s, program, spec)
         case CrossThreadReduction():
-            schedule_rows(s, name, structure, spec)
+            schedule_row_reduction(s, name, structure, spec)
         case Contraction(slices="groups"):
             schedule_tile(s, slice_over_groups(s, name, structure), structure, spec)
             schedule_plain(s, name, spec)

@@ -42,13 +42,13 @@ def _pad(node: OnnxNode, emit: Emitter, pads: Sequence[int], value: float) -> No
     if mode == "constant":
         made = emit.temp("pad", data, pads=tuple(pads), value=value)
     elif mode in ("edge", "reflect", "wrap"):
-        made = _extended(emit, data, pads, mode)
+        made = _extend(emit, data, pads, mode)
     else:
         raise ModelError(f"mode '{mode}' is not known; expected constant, edge, reflect or wrap")
     emit.out("identity", from_image(emit, made, rank - 2))
 
 
-def _extended(emit: Emitter, data: str, pads: Sequence[int], mode: Mode) -> str:
+def _extend(emit: Emitter, data: str, pads: Sequence[int], mode: Mode) -> str:
     """The data, cropped where pads are negative, and continued where they are positive."""
     cropped = tuple(min(0, item) for item in pads)
     if any(cropped):
@@ -65,7 +65,7 @@ def _extended(emit: Emitter, data: str, pads: Sequence[int], mode: Mode) -> str:
             continue
         if not extent:
             raise ModelError(f"mode '{mode}' of {list(shape)}: dimension {d} has no elements")
-        places = np.pad(np.arange(int(extent), dtype=np.int32), widths, mode=mode)
-        data = emit.temp("gather", data, emit.stored("places", places), axis=d)
+        indices = np.pad(np.arange(int(extent), dtype=np.int32), widths, mode=mode)
+        data = emit.temp("gather", data, emit.stored("indices", indices), axis=d)
         left[d] = left[d + rank] = 0
     return emit.temp("extend", data, pads=tuple(left), mode=mode)

@@ -4,7 +4,7 @@ Vectors over the results would gather from as many rows; here the lanes go over 
 Each row is accumulated in a few vector registers; at its end the registers are combined with each
 other, and then the lanes of what is left (rfactor, twice).
 This is the shape of softmax, of normalisation over the last axis, and of a mean over pixels that
-lie side by side. Rules: `row_structure` says where it pays, `schedule_rows` does it.
+lie side by side. Rules: `find_row_reduction` says where it pays, `schedule_row_reduction` does it.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from retune.targets.cpu.elementwise import share
 from retune.targets.fusion import accesses, results_of
 from retune.targets.row_programs import RowProgram, factored, schedule_in_one_nest
 
-_MOST_REGISTERS = 8
+_MAX_REGISTERS = 8
 """Vector accumulators of one row at most: as many hide the latency of an addition."""
-_LEAST_LANES = 4
+_MIN_LANES = 4
 """Shorter vectors are not worth a reduction across them."""
-_MOST_SIZED = 2
-"""The same of a row whose length depends on sizes: all of them fit the shortest row."""
-_USUAL_REGISTERS = 4
-"""Vector accumulators of one row where nothing is sampled, if they divide it."""
+_MAX_DYNAMIC_REGISTERS = 2
+"""The same for rows of a dynamic length: all accumulators fit the shortest row."""
+_DEFAULT_REGISTERS = 4
+"""Vector accumulators of a row where nothing is sampled, if they divide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class RowReduction:
         return f"cpu.v{self.lanes}.loops.pixels_slow"
 
 
-def row_structure(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
+def find_row_reduction(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
     """The axis whose lanes a row reduction should use; None where lanes over results are better.
 
     It pays where every operand lies along one reduce axis, where no operand serves several results
@@ -68,12 +68,12 @@ def row_structure(stage: Accesses, spec: DeviceSpec) -> RowReduction | None:
             return None
     loop = reduce[axes.pop()]
     extent = evaluate_int(loop.extent)
-    numbers = range(1, _MOST_REGISTERS + 1)
+    numbers = range(1, _MAX_REGISTERS + 1)
     if not is_fixed(extent):  # the last vectors overlap, see `Schedule.split`
         lanes = spec.vector_lanes(extent)
-        counts = tuple(n for n in numbers[:_MOST_SIZED] if n * lanes <= example(extent))
-        return RowReduction(loop.var.name, lanes, counts) if lanes >= _LEAST_LANES else None
-    fit = [n for n in (16, 8, _LEAST_LANES) if n <= widest and extent % n == 0 and extent >= 2 * n]
+        counts = tuple(n for n in numbers[:_MAX_DYNAMIC_REGISTERS] if n * lanes <= example(extent))
+        return RowReduction(loop.var.name, lanes, counts) if lanes >= _MIN_LANES else None
+    fit = [n for n in (16, 8, _MIN_LANES) if n <= widest and extent % n == 0 and extent >= 2 * n]
     if not fit:
         return None
     vectors = extent // fit[0]
@@ -89,7 +89,7 @@ def _is_plain(stage: Accesses) -> bool:
     return stage.plain and bool(stage.block.indices) and types == {FLOAT32} and adjacent and serial
 
 
-def schedule_rows(
+def schedule_row_reduction(
     s: Schedule, name: str, axis: RowReduction, groups: int, *, sampled: bool
 ) -> None:
     """The reduction `name` inside the loops of the stage that reads it, one row after the other.
@@ -97,7 +97,7 @@ def schedule_rows(
     Work-groups take rows; about `groups` of them, where there are so many rows.
     """
     out = results_of(s, name)
-    reduce_by_lanes(s, name, axis, s.loops(out)[-1], sampled=sampled)
+    vectorize_reduction(s, name, axis, s.loops(out)[-1], sampled=sampled)
     _bind_rows(s, s.loops(out), groups)
 
 
@@ -113,25 +113,27 @@ def schedule_row_program(s: Schedule, program: RowProgram, groups: int, spec: De
         s.vectorize(lane)
 
     def reduce(stage: str, row: str) -> None:
-        axis = row_structure(accesses(s, stage), spec)
+        axis = find_row_reduction(accesses(s, stage), spec)
         if axis is None:
             raise ScheduleError(f"{stage}: its lanes do not lie along the row")
-        reduce_by_lanes(s, stage, axis, row, sampled=True)
+        vectorize_reduction(s, stage, axis, row, sampled=True)
 
     rows = schedule_in_one_nest(s, program, "private", share=vectorize, reduce=reduce)
     _bind_rows(s, rows, groups)
 
 
-def reduce_by_lanes(s: Schedule, name: str, axis: RowReduction, row: str, *, sampled: bool) -> None:
+def vectorize_reduction(
+    s: Schedule, name: str, axis: RowReduction, row: str, *, sampled: bool
+) -> None:
     """The reduction is inside the loop `row`: in registers, which are combined at its end."""
     extent = s.extent(axis.loop)
-    most_usual = _USUAL_REGISTERS if is_fixed(extent) else max(1, least(extent) // axis.lanes)
-    usual = max(n for n in axis.registers if n <= max(most_usual, axis.registers[0]))
-    count: Expr = const(usual)
+    max_default = _DEFAULT_REGISTERS if is_fixed(extent) else max(1, least(extent) // axis.lanes)
+    default = max(n for n in axis.registers if n <= max(max_default, axis.registers[0]))
+    count: Expr = const(default)
     if sampled:
         count = s.sample_categorical(f"registers.{name}", axis.registers)
         if not is_fixed(extent):  # rows that are shorter than all vectors run by elements
-            s.prefer(count <= most_usual)
+            s.prefer(count <= max_default)
     rank = len(s.block(name).indices)
     tail = "exact" if is_fixed(s.extent(axis.loop)) else "shift"
     _, vectors, lanes = s.split(axis.loop, [count, axis.lanes], tail)

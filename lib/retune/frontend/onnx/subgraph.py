@@ -1,6 +1,6 @@
-"""Cutting parts out of ONNX models, for other programs to run.
+"""Subgraphs of ONNX models, as models of their own for other programs to run.
 
-Read `cut_out`. The part is found by the names of values in the file; nothing in it is changed.
+Read `extract_subgraph`. A subgraph is found by names of values in the file; its nodes are as there.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,12 +20,12 @@ _IR_VERSION = 10
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 
-def margin_of(value: str) -> str:
+def margin_name(value: str) -> str:
     """The name of the difference whose sign is the truth value."""
     return f"{value}.margin"
 
 
-def cut_out(
+def extract_subgraph(
     path: Path,
     inputs: Mapping[str, TensorType],
     outputs: Sequence[str],
@@ -34,40 +34,40 @@ def cut_out(
     """The part of the file's network between these values, as a model of its own.
 
     For those of `margins`, outputs as well, that a comparison makes it also gives the difference of
-    what is compared, as `margin_of` names it. None if the file has no such values outside of its
+    what is compared, as `margin_name` names it. None if the file has no such values outside of its
     subgraphs and functions, if it needs more than `inputs` to make them, or if it is too large for
     a model in memory.
     """
     model = onnx.load(str(path))
     graph = model.graph
-    makers = {value: node for node in graph.node for value in node.output if value}
-    left, needed = list(outputs), set[str]()
+    producers = {value: node for node in graph.node for value in node.output if value}
+    pending, needed = list(outputs), set[str]()
     seen = {*inputs, *initializer_names(graph)}
-    while left:
-        value = left.pop()
+    while pending:
+        value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
-        if value not in makers:
+        if value not in producers:
             return None
-        needed.update(filter(None, makers[value].output))
-        left += read_by(makers[value])
+        needed.update(filter(None, producers[value].output))
+        pending += read_by(producers[value])
     kept = [node for node in graph.node if needed.intersection(node.output)]
-    made = [v for v in margins if v in makers and makers[v].op_type in _COMPARISONS]
-    kept += [helper.make_node("Sub", makers[v].input, [margin_of(v)]) for v in made]
+    made = [v for v in margins if v in producers and producers[v].op_type in _COMPARISONS]
+    kept += [helper.make_node("Sub", producers[v].input, [margin_name(v)]) for v in made]
     read = {name for node in kept for name in read_by(node)}
     part = helper.make_graph(
         kept,
         graph.name,
         [value_info(name, kind) for name, kind in inputs.items() if name in read],
-        [onnx.ValueInfoProto(name=name) for name in (*outputs, *map(margin_of, made))],
+        [onnx.ValueInfoProto(name=name) for name in (*outputs, *map(margin_name, made))],
         [tensor for tensor in graph.initializer if tensor.name in read],
         sparse_initializer=[t for t in graph.sparse_initializer if t.values.name in read],
     )
-    return _serialised(part, model)
+    return _serialized(part, model)
 
 
-def with_types(model: bytes, inputs: Sequence[TensorType]) -> bytes:
+def with_input_types(model: bytes, inputs: Sequence[TensorType]) -> bytes:
     """The model, whose inputs state these types, in their order."""
     found = onnx.ModelProto.FromString(model)
     stored = initializer_names(found.graph)
@@ -78,7 +78,7 @@ def with_types(model: bytes, inputs: Sequence[TensorType]) -> bytes:
     return found.SerializeToString()
 
 
-def _serialised(graph: onnx.GraphProto, source: onnx.ModelProto) -> bytes | None:
+def _serialized(graph: onnx.GraphProto, source: onnx.ModelProto) -> bytes | None:
     made = helper.make_model(graph, opset_imports=source.opset_import, functions=source.functions)
     made.ir_version = min(source.ir_version or _IR_VERSION, _IR_VERSION)
     try:

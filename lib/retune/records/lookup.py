@@ -1,4 +1,4 @@
-"""What people ask for by names, as filters of a store; a name that no record has is an error."""
+"""Filters of a store from the names that people use; a name that no record has is an error."""
 
 # By pandas' own types, a column may be a frame, and a selection a column.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
@@ -19,7 +19,7 @@ _MOST_NAMED = 12
 """Names that an error lists."""
 
 
-def asked_filters(store: RecordStore, asked: Mapping[str, Filter]) -> dict[str, Filter]:
+def resolve_filters(store: RecordStore, asked: Mapping[str, Filter]) -> dict[str, Filter]:
     """Column -> the values in the store that are meant. Raises: LookupFailed if there is none."""
     if not asked:
         return {}
@@ -62,7 +62,7 @@ def _unknown(name: str, value: object, known: Sequence[str]) -> LookupFailed:
     )
 
 
-def of_shape(
+def filter_by_shape(
     store: RecordStore,
     filters: Mapping[str, Filter],
     columns: Sequence[str] | None,

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from retune.core.dtypes import TensorType
-from retune.frontend.onnx.cut import cut_out, margin_of, with_types
+from retune.frontend.onnx.subgraph import extract_subgraph, margin_name, with_input_types
 from tests.support.device_networks import Net
 
 X = TensorType((1, 3, 4, 4))
@@ -32,10 +32,10 @@ def run(model: bytes, **inputs: np.ndarray) -> list[np.ndarray]:
 def test_parts_make_up_the_whole(chain: tuple[Path, list[str]], rng: np.random.Generator):
     path, (_, middle, last) = chain
     x = rng.random(X.shape, np.float32)
-    before = cut_out(path, {"x0": X}, [middle])
+    before = extract_subgraph(path, {"x0": X}, [middle])
     assert before is not None
     (value,) = run(before, x0=x)
-    after = cut_out(path, {middle: TensorType(value.shape)}, [last])
+    after = extract_subgraph(path, {middle: TensorType(value.shape)}, [last])
     assert after is not None
     assert [e.name for e in onnx.ModelProto.FromString(after).graph.input] == [middle]
     whole = onnxruntime.InferenceSession(str(path)).run(None, {"x0": x})
@@ -44,7 +44,7 @@ def test_parts_make_up_the_whole(chain: tuple[Path, list[str]], rng: np.random.G
 
 def test_a_part_holds_only_its_own_weights(chain: tuple[Path, list[str]]):
     path, (first, *_) = chain
-    part = cut_out(path, {"x0": X}, [first])
+    part = extract_subgraph(path, {"x0": X}, [first])
     assert part is not None
     graph = onnx.ModelProto.FromString(part).graph
     assert [node.op_type for node in graph.node] == ["Conv"]
@@ -53,8 +53,8 @@ def test_a_part_holds_only_its_own_weights(chain: tuple[Path, list[str]]):
 
 def test_what_the_file_does_not_name_cannot_be_cut_out(chain: tuple[Path, list[str]]):
     path, (_, _, last) = chain
-    assert cut_out(path, {"x0": X}, ["inside a function"]) is None
-    assert cut_out(path, {}, [last]) is None
+    assert extract_subgraph(path, {"x0": X}, ["inside a function"]) is None
+    assert extract_subgraph(path, {}, [last]) is None
 
 
 def test_comparisons_give_what_they_compare(tmp_path: Path, rng: np.random.Generator):
@@ -62,10 +62,10 @@ def test_comparisons_give_what_they_compare(tmp_path: Path, rng: np.random.Gener
     x = net("Relu", net.input(4, 4))
     y = net("Greater", x, net.stored(np.array(0.5, np.float32)))
     onnx.save(net.model(y), str(tmp_path / "threshold.onnx"))
-    part = cut_out(tmp_path / "threshold.onnx", {"x0": TensorType((4, 4))}, [x, y], [x, y])
+    part = extract_subgraph(tmp_path / "threshold.onnx", {"x0": TensorType((4, 4))}, [x, y], [x, y])
     assert part is not None
     kind = onnx.ModelProto.FromString(part).graph.output
-    assert [entry.name for entry in kind] == [x, y, margin_of(y)]
+    assert [entry.name for entry in kind] == [x, y, margin_name(y)]
     data = rng.random((4, 4), np.float32)
     relu, greater, margin = run(part, x0=data)
     np.testing.assert_array_equal(margin > 0, greater)
@@ -74,8 +74,8 @@ def test_comparisons_give_what_they_compare(tmp_path: Path, rng: np.random.Gener
 
 def test_inputs_get_types(chain: tuple[Path, list[str]]):
     path, names = chain
-    part = cut_out(path, {"x0": X}, names)
+    part = extract_subgraph(path, {"x0": X}, names)
     assert part is not None
-    typed = onnx.ModelProto.FromString(with_types(part, [TensorType((2, 3, 4, 4))]))
+    typed = onnx.ModelProto.FromString(with_input_types(part, [TensorType((2, 3, 4, 4))]))
     (entry,) = typed.graph.input
     assert [d.dim_value for d in entry.type.tensor_type.shape.dim] == [2, 3, 4, 4]
