@@ -2,13 +2,13 @@
 
 import pickle
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
 from retune.core.replacing import replacing
@@ -25,6 +25,16 @@ NARROW_RTOL = {"float16": 2e-3, "bfloat16": 2.0**-6}
 """Two units in the last place, of 11 and 8 bits: rounding after each step is not rounding once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model, its inputs and outputs, and how far these may be from it."""
+
+    model: onnx.ModelProto
+    data_sets: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+    rtol: float
+    atol: float
+
+
 def _opset(model: onnx.ModelProto) -> int:
     return next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
 
@@ -35,7 +45,7 @@ def _imported(model: onnx.ModelProto) -> bool:
     return domains <= DOMAINS and _opset(model) >= OLDEST_OPSET
 
 
-def _load() -> dict[str, TestCase]:
+def _load() -> dict[str, Case]:
     """The cases, kept for later processes: their generators take eight seconds to run."""
     kept = SHARED / f"onnx-{onnx.__version__}-numpy-{np.__version__}.pickle"
     if kept.exists():
@@ -46,12 +56,14 @@ def _load() -> dict[str, TestCase]:
     return cases
 
 
-def _generated() -> dict[str, TestCase]:
+def _generated() -> dict[str, Case]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the suite's own generators overflow on purpose
         found = load_model_tests(kind="node")
     return {
-        case.name: case for case in sorted(found, key=lambda c: c.name) if _imported(case.model)
+        case.name: Case(case.model, case.data_sets or (), case.rtol, case.atol)
+        for case in sorted(found, key=lambda c: c.name)
+        if case.model is not None and _imported(case.model)
     }
 
 

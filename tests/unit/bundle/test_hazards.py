@@ -1,5 +1,6 @@
 """Waits between steps: exactly the order that memory demands, and none that is implied."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[MemoryAc
             assert not any(before in behind[other] for other in direct)
 
 
-def test_the_work_is_in_proportion_to_the_steps(monkeypatch) -> None:
+def test_the_work_is_in_proportion_to_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step reads what the one before made, in memory that two take in turns."""
     met = 0
     overlaps = Region.overlaps

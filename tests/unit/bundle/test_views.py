@@ -16,7 +16,7 @@ from retune.bundle.plan import NetworkPlan, storage_roots
 from retune.bundle.runtime.hazards import dependencies
 from retune.bundle.runtime.placement import lay_out, touched
 from retune.core.errors import VerifyError
-from retune.core.layouts import KeptLayouts
+from retune.core.layouts import BLOCKED, NHWC, KeptLayouts
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.storage import row_major
 from retune.search.extract import Network
@@ -231,7 +231,7 @@ def images(n: Net) -> tuple[str, ...]:
 
 def in_blocks(folder: Path) -> Network:
     network = import_network(str(write("images", folder, CASES))).network
-    return with_layouts(network, uniform_layout(network, "NCHW16c"))
+    return with_layouts(network, uniform_layout(network, BLOCKED))
 
 
 def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
@@ -252,7 +252,7 @@ def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
 
 def test_blocks_lie_among_blocks(tmp_path: Path):
     network = import_network(str(write("blocks_joined", tmp_path))).network
-    laid = with_layouts(network, uniform_layout(network, "NCHW16c"))
+    laid = with_layouts(network, uniform_layout(network, BLOCKED))
     plans = [build_plan(n, {}, GENERIC_CPU, model_key="", notes={}) for n in (network, laid)]
     for plan in plans:
         verify_plan(plan)
@@ -266,10 +266,10 @@ def test_blocks_lie_among_blocks(tmp_path: Path):
 def test_pieces_in_rows_are_copied_into_blocks(tmp_path: Path):
     """And the other way round: a copy's layout is that of what it lies in."""
     network = import_network(str(write("blocks_joined", tmp_path))).network
-    choice = uniform_layout(network, "NCHW16c")
+    choice = uniform_layout(network, BLOCKED)
     piece = next(n.inputs[1] for n in network.graph.nodes if n.op == "concat")
     mixed = replace(
-        choice, activations={**choice.activations, piece: KeptLayouts("NHWC", ("NCHW16c",))}
+        choice, activations={**choice.activations, piece: KeptLayouts(NHWC, (BLOCKED,))}
     )
     plan = build_plan(with_layouts(network, mixed), {}, GENERIC_CPU, model_key="", notes={})
     verify_plan(plan)

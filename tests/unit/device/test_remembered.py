@@ -35,11 +35,9 @@ def test_it_is_made_once_for_each_identity_and_code(
     locks.mkdir()
     for text, times in (("one", 3), ("other", 4), ("third", 5)):
         source.write_text(text)
-        module._code.cache_clear()
         for _ in range(2):
             assert names(asked, "x") == ("b", "a") and len(asked) == times
     assert len(list(locks.iterdir())) == 1  # edited sources leave no file for each of their states
-    module._code.cache_clear()
 
 
 def test_a_process_that_may_have_registered_more_asks_itself(

@@ -4,7 +4,6 @@ Read `remembered`. A process that only runs bundles opens a device without impor
 kernels: 0.2 s of its start.
 """
 
-import functools
 import json
 import logging
 import os
@@ -52,7 +51,6 @@ def kept(
     return names
 
 
-@functools.cache
 def _code() -> str:
     """Equal while no file of the package has changed since."""
     return content_key(repr(sorted(_files(_PACKAGE))))
