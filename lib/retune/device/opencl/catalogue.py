@@ -20,6 +20,9 @@ from retune.device.opencl.remembered import remembered
 
 _ERRORS_OF_THE_LOADER = (-1, -1001)
 """CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
+_MAX_CPU_IMAGE = 4096
+"""Texels of a row, and rows, that are used of a CPU's images: PoCL's own limit follows from the
+memory that a process may have, and is another one in the next process."""
 
 
 def list_devices() -> tuple[DeviceSpec, ...]:
@@ -188,7 +191,7 @@ def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
     flags = host.read_flags() if is_cpu else frozenset[str]()
     caches = host.read_caches() if is_cpu else host.Caches(l2_bytes=handle.global_mem_cache_size)
     bits, registers = host.vector_unit(flags)
-    width, height = _largest_image(handle)
+    width, height = _largest_image(handle, is_cpu=is_cpu)
     return DeviceSpec(
         name=name,
         model=handle.name.strip(),
@@ -220,11 +223,12 @@ def _local_memory(handle: Any, kind: str) -> int:
     return int(handle.local_mem_size) if own or kind == "cpu" else 0
 
 
-def _largest_image(handle: Any) -> tuple[int, int]:
+def _largest_image(handle: Any, *, is_cpu: bool) -> tuple[int, int]:
     """Texels of a row, and rows, of an image of two dimensions; 0 where it has none."""
     if not handle.image_support:
         return 0, 0
-    return int(handle.image2d_max_width), int(handle.image2d_max_height)
+    width, height = int(handle.image2d_max_width), int(handle.image2d_max_height)
+    return (min(width, _MAX_CPU_IMAGE), min(height, _MAX_CPU_IMAGE)) if is_cpu else (width, height)
 
 
 def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
