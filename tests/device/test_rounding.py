@@ -11,7 +11,7 @@ from retune.codegen.target import CPU
 from retune.core.dtypes import BFLOAT16, FLOAT32
 from retune.core.target import converting
 from retune.device.opencl.probe_child import rounds
-from retune.device.opencl.runtime import Device, open_device
+from retune.device.opencl.runtime import BuildFailed, Device, open_device
 from retune.ir.functions import call
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, stored
@@ -84,7 +84,11 @@ def test_exp_of_vectors(device: Device):
 
 def test_bfloat16_by_an_instruction_where_there_is_one(device: Device):
     name = converting(BFLOAT16)
-    assert rounds(device) == (name in device.spec.instructions)
+    try:
+        found = rounds(device)
+    except BuildFailed:  # by the compiler's own backend
+        found = False
+    assert found == (name in device.spec.instructions)
     x = placeholder("x", (48,))
     y = stored(compute("y", (48,), lambda i: x[i] * 2.0, [x]), BFLOAT16)
     s = Schedule(from_dag(Dag((y,))))
