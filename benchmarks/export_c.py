@@ -10,11 +10,9 @@ included. The ratio is of the medians over all rounds.
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -26,6 +24,7 @@ from benchmarks.memory import resident_mib
 from benchmarks.networks import known_candidates
 from retune.api import import_network
 from retune.bundle.build import build_plan
+from retune.bundle.export.loader import brought_link
 from retune.bundle.export.program import export_c
 from retune.bundle.format import write_bundle
 from retune.bundle.runtime.module import Module
@@ -53,23 +52,10 @@ def by_python(bundle: Path, repeat: int) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def loader() -> tuple[str, dict[str, str]]:
-    """What to link with, and the environment in which the loader finds PoCL."""
-    found = find_spec("pyopencl")
-    home = Path(found.origin or "").parent if found else Path()
-    library = next((home / ".libs").glob("libOpenCL*"), None)
-    if library is None:
-        return "-lOpenCL", dict(os.environ)
-    paths = {"LD_LIBRARY_PATH": str(library.parent), "PYOPENCL_HOME": str(home)}
-    return str(library), {**os.environ, **paths}
-
-
 def by_program(folder: Path, words: list[str], repeat: int) -> dict[str, float]:
     """What the program says of itself."""
     command = ["./network", "--runs", str(repeat), *words]
-    done = subprocess.run(
-        command, cwd=folder, env=loader()[1], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
     said = _SAID.search(done.stdout)
     assert said is not None, done.stdout
     ms, planned, peak = map(float, said.groups())
@@ -83,8 +69,8 @@ def measure(model: str, records: Path, folder: Path, rounds: int, repeat: int) -
     chosen = known_candidates(network.network, RecordStore(records), spec)
     plan = build_plan(network.network, chosen, spec, model_key=model, notes={})
     bundle, program = write_bundle(plan, folder / "module"), export_c(plan, folder / "c")
-    command = ["make", "-s", f"OPENCL={loader()[0]}"]
-    subprocess.run(command, cwd=program, env=loader()[1], check=True)
+    command = ["make", "-s", f"OPENCL={brought_link()}"]
+    subprocess.run(command, cwd=program, check=True)
     module = Module(plan, open_device("pocl"))
     feeds = module.random_inputs()
     expected = module.run(feeds)

@@ -6,7 +6,6 @@ The program needs a C compiler and an OpenCL library. Where the machine has none
 the one in pyopencl's wheel.
 """
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +13,10 @@ from pathlib import Path
 import numpy as np
 
 import retune.api
-from retune.bundle.export.loader import brought_loader
+from retune.bundle.export.loader import brought_link
 from retune.bundle.export.program import export_c
 from retune.bundle.format import read_bundle
 from retune.bundle.runtime.module import Module
-
-
-def built(folder: Path) -> dict[str, str]:
-    """Compiles the program; gives the environment in which it finds its driver."""
-    loader = brought_loader()
-    library = f"OPENCL={loader.link}" if loader else "OPENCL=-lOpenCL"
-    subprocess.run(["make", "-s", library], cwd=folder, check=True)
-    home = {"PYOPENCL_HOME": str(loader.home)} if loader else {}
-    return {**os.environ, **home}
 
 
 def main() -> None:
@@ -36,7 +26,7 @@ def main() -> None:
     result = retune.api.tune_network("zoo:mlp", out, trials=trials)
     program = out / "program"
     export_c(read_bundle(Path(result.module)), program)
-    environment = built(program)
+    subprocess.run(["make", "-s", f"OPENCL={brought_link()}"], cwd=program, check=True)
 
     with Module.load(result.module) as network:
         (given,), (made,) = network.inputs, network.outputs
@@ -44,7 +34,7 @@ def main() -> None:
         expected = network.run(image)[0]
     np.save(program / "in.npy", image)
     words = ["--input", f"{given}=in.npy", "--output", f"{made}=out.npy", "--runs", "20"]
-    subprocess.run(["./network", *words], cwd=program, env=environment, check=True)
+    subprocess.run(["./network", *words], cwd=program, check=True)
     found = np.load(program / "out.npy")
     print("equal bit by bit" if np.array_equal(found, expected) else "DIFFERENT")
 

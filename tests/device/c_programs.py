@@ -1,6 +1,5 @@
 """Builds exported programs and runs them through the OpenCL loader that pyopencl brings along."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,18 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.export.loader import brought_loader
+from retune.bundle.export.loader import brought_link
 from retune.bundle.runtime.module import Module
 
 FLAGS = "-O1 -Wall -Wextra -Wconversion -pedantic -Werror"
-
-
-def loader() -> tuple[str, dict[str, str]]:
-    """What to link with, and the environment in which the loader finds PoCL."""
-    found = brought_loader()
-    if found is None:
-        return "-lOpenCL", dict(os.environ)
-    return found.link, {**os.environ, "PYOPENCL_HOME": str(found.home)}
 
 
 def build(folder: Path, *defines: str, more: str = "") -> None:
@@ -29,24 +20,19 @@ def build(folder: Path, *defines: str, more: str = "") -> None:
     """
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler (cc) or no make on this machine: apt-get install gcc make")
-    library, environment = loader()
     flags = " ".join([FLAGS, *(f"-D{name}" for name in defines)])
-    command = ["make", "-s", f"CFLAGS={flags}", f"OPENCL={more} {library}"]
-    done = _run(command, folder, environment)
+    command = ["make", "-s", f"CFLAGS={flags}", f"OPENCL={more} {brought_link()}"]
+    done = _run(command, folder)
     assert done.returncode == 0, done.stderr
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The program's end, in its folder."""
-    return _run(["./network", *arguments], folder, loader()[1])
+    return _run(["./network", *arguments], folder)
 
 
-def _run(
-    command: list[str], folder: Path, environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def outputs_of(

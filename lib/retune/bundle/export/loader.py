@@ -12,7 +12,7 @@ class Loader:
 
     library: Path
     home: Path
-    """The value of PYOPENCL_HOME with which the library finds PoCL."""
+    """The folder below which the library finds PoCL, once the program says so (PYOPENCL_HOME)."""
 
     @property
     def link(self) -> str:
@@ -20,7 +20,8 @@ class Loader:
 
         Of the two kinds of search paths, only the old one holds for what libraries load.
         """
-        return f"{self.library} -Wl,--disable-new-dtags,-rpath,{self.library.parent}"
+        paths = f"-Wl,--disable-new-dtags,-rpath,{self.library.parent}"
+        return f'{self.library} {paths} -DPYOPENCL_HOME=\\"{self.home}\\"'
 
 
 def brought_loader() -> Loader | None:
@@ -34,3 +35,9 @@ def brought_loader() -> Loader | None:
 def needed_loader() -> Loader | None:
     """The same where the machine has no OpenCL library of its own."""
     return None if find_library("OpenCL") else brought_loader()
+
+
+def brought_link() -> str:
+    """What to link with where the one of pyopencl is preferred: `make OPENCL=...`."""
+    loader = brought_loader()
+    return loader.link if loader else "-lOpenCL"

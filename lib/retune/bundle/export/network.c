@@ -240,9 +240,15 @@ static const struct device *choose(const struct device *found, int count, const 
 
 /* --------------------------------------------------------------------------------------- PoCL
    It comes with pyopencl, and wants to be asked nicely: threads that stay on their cores, and the
-   device without threads beside the other one. */
+   device without threads beside the other one. pyopencl's OpenCL library copies PYOPENCL_HOME
+   without a look whether it is set. */
+
+#ifndef PYOPENCL_HOME
+#define PYOPENCL_HOME ""
+#endif
 
 static void prepare_environment(void) {
+  setenv("PYOPENCL_HOME", PYOPENCL_HOME, 0);
 #ifdef CPU_COUNT
   cpu_set_t allowed;
   const long cores = sysconf(_SC_NPROCESSORS_ONLN);

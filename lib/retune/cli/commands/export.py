@@ -29,6 +29,5 @@ def export(module: Module, c: Folder) -> None:
     if (loader := needed_loader()) is None:
         print_line(f"  cd {c} && make && ./network --list && ./network")
         return
-    print_line(f"  cd {c} && make OPENCL='{loader.link}'")
-    print_line(f"  export PYOPENCL_HOME={loader.home} && ./network --list && ./network")
+    print_line(f"  cd {c} && make OPENCL='{loader.link}' && ./network --list && ./network")
     print_line("this machine has no OpenCL library of its own: these use the one of pyopencl")
