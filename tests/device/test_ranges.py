@@ -112,7 +112,7 @@ def test_a_run_with_a_range_publishes_one_bundle(request_: TuneRequest) -> None:
     assert result.verified.passed
     assert {"n=1", f"n={LARGEST}"} <= {*result.verified.sizes}
     assert [each.sizes for each in result.sizes] == ["n=1", f"n={LARGEST}"]
-    assert all({row.name for row in each.rows} >= {"untuned", "tuned"} for each in result.sizes)
+    assert all(next(row.name for row in each.rows) == "tuned" for each in result.sizes)
     module = Module.load(result.module, "pocl")
     for count in (1, 4):
         assert module.run(module.random_inputs(sizes={"n": count}))["z"].shape == (count, 5)

@@ -36,8 +36,7 @@ def conclusion(request: TuneRequest, run: FinishedRun) -> tuple[str, ...]:
 
 def _speed(run: FinishedRun) -> str:
     """The bundle's time beside that of default schedules and of peers."""
-    default = not run.tuned.from_records
-    rows = {row.name: row for row in run.bench.rows if not (default and row.name == "untuned")}
+    rows = {row.name: row for row in run.bench.rows}
     tuned = rows.pop("tuned", None)
     if tuned is None:
         return ""

@@ -285,12 +285,14 @@ def stage_bench(
 ) -> BenchManifest:
     """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
 
-    With the tuned bundle's profile, step by step, against the roofline of the device now. A device
-    that is not here has no times, and nobody else's are given for its own.
+    A bundle that is both is timed once, as the tuned one. With the tuned bundle's profile, step by
+    step, against the roofline of the device now. A device that is not here has no times, and nobody
+    else's are given for its own.
     """
     if is_absent(request.device):
         return BenchManifest(rows=(), profile=())
-    bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
+    distinct = {made.key: made for made in (untuned, tuned)}.values()
+    bundles = {made.variant: made.file(made.module) for made in distinct}
     peers = peer_versions(taking) if (taking := _taking_part(request, network)) else ()
     points = tuned_sizes(opened(request).extents) if tuned.programs else (FIXED,)
     originals = _originals(request, network, tuned)

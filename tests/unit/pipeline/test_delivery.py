@@ -70,8 +70,9 @@ def test_a_bundle_has_the_selected_schedule_of_each_task(request_: TuneRequest):
     assert (made.from_records, made.from_defaults) == (len(records), 0)
     imported = open_network(request_).network
     picks = {
-        key: candidate_of(record, imported.tasks[key].space(GENERIC_CPU))
+        key: found
         for key, record in records.items()
+        if (found := candidate_of(record, imported.tasks[key].space(GENERIC_CPU)))
     }
     plan = build_plan(imported, picks, GENERIC_CPU, model_key="", notes={})
     assert read_bundle(Path(made.folder) / made.module).kernels == plan.kernels
@@ -180,7 +181,10 @@ class Delivered:
 
     def __init__(self, folder: Path) -> None:
         folders = {name: str(folder / name) for name in ("out", "records", "work")}
-        self.request = TuneRequest(model=str(write("bottleneck", folder)), **folders)
+        self.request = TuneRequest(
+            model=str(write("bottleneck", folder)),
+            **folders,  # pyright: ignore[reportArgumentType]  folders are given by name
+        )
         self.network = stage_import(self.request)
         self.tasks = stage_extract(self.request, self.network)
         self.untuned, self.tuned = self.compiled("untuned"), self.compiled("tuned")
@@ -245,6 +249,17 @@ def test_a_verdict_and_times_become_manifests(delivered: Delivered, examined: ty
     assert [(step.label, step.us, step.roofline) for step in bench.profile] == [("group", 2.0, 0.5)]
     compared = "compare untuned tuned onnxruntime"
     assert examined.asked == ["verify", "closed", compared, "profile tuned", "closed"]
+
+
+def test_a_bundle_of_default_schedules_alone_is_timed_once(
+    delivered: Delivered, examined: type[FakeExaminer]
+):
+    request, network = delivered.request, delivered.network
+    examined.asked.clear()
+    plain = replace(delivered.tuned, variant="untuned")
+    bench = delivery.stage_bench(request, network, plain, delivered.tuned)
+    assert [row.name for row in bench.rows] == ["tuned", "onnxruntime"]
+    assert examined.asked[0] == "compare tuned onnxruntime"
 
 
 def test_what_was_found_is_found_again(delivered: Delivered, examined: type[FakeExaminer]):
