@@ -1,4 +1,7 @@
-"""The pages: their links, the commands on them, and the figures of the README."""
+"""The pages: their links, the options on them, and the figures of the README.
+
+`tests/device/test_pages.py` runs what is on them.
+"""
 
 import json
 import os
@@ -23,7 +26,6 @@ PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 README_LINES = 150
 COMMAND = re.compile(r"^\$? *(?:\.venv/bin/)?retune (?P<words>.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-RUN = re.compile(r"<!-- run -->\n```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)|src(?:set)?=\"([^\"]+)\"")
 
 
@@ -89,42 +91,6 @@ def test_every_figure_is_in_the_table_with_its_day():
         (processor, day), ratio = (row["processor"], row["stated"]), f"{row['ratio']:.2f}"
         lines = [line for line in table.splitlines() if processor in line and ratio in line]
         assert any(day in line for line in lines), row
-
-
-@pytest.mark.slow
-@pytest.mark.process
-@pytest.mark.device
-@pytest.mark.parametrize(("page", "commands"), [("tour", 10), ("shipping", 3)])
-def test_the_commands_of_a_page_do_what_it_says(page: str, commands: int, tmp_path: Path):
-    script = "\n".join(RUN.findall((ROOT / f"docs/{page}.md").read_text(encoding="utf-8")))
-    assert script.count("retune") > commands
-    (tmp_path / "retune").write_text(f'#!/bin/sh\nexec {sys.executable} -m retune "$@"\n')
-    (tmp_path / "retune").chmod(0o755)
-    (tmp_path / "python").symlink_to(sys.executable)
-    own = {name: value for name, value in os.environ.items() if not name.startswith("RETUNE_")}
-    done = subprocess.run(
-        ["sh", "-e", "-c", script],
-        cwd=tmp_path,
-        env={
-            **own,
-            "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.device
-def test_the_program_of_the_page_on_schedules_runs(monkeypatch: pytest.MonkeyPatch, store: Path):
-    monkeypatch.setenv("RETUNE_RECORDS", str(store))
-    page = (ROOT / "docs/schedules.md").read_text(encoding="utf-8")
-    found: dict[str, Any] = {}
-    exec(page.partition("```python\n")[2].partition("```")[0], found)  # noqa: S102  of the page
-    assert "__kernel" in found["tuned"].opencl
 
 
 @pytest.mark.slow
