@@ -56,9 +56,9 @@ PrecisionName = Literal["float32", "tf32", "bfloat16", "float16", "mixed"]
 DEFAULT_MAX_DEVIATION = 0.01
 FULL_PRECISION: PrecisionName = "float32"
 MIXED: PrecisionName = "mixed"
+"""Each layer has the fastest type that leaves outputs as near as `max_deviation` asks."""
 RANDOM = "random"
 """Calibration samples that no file has."""
-"""Each layer has the fastest type that leaves outputs as near as `max_deviation` asks."""
 SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
 }  # fmt: skip
