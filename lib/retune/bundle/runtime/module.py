@@ -101,7 +101,9 @@ Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
 class Outputs(dict[str, np.ndarray]):
     """The outputs of a run by name, in the model's order; `outputs[0]` is the first of them."""
 
-    def __missing__(self, key: object) -> np.ndarray:
+    def __getitem__(self, key: str | int) -> np.ndarray:
+        if isinstance(key, str) and key in self:
+            return super().__getitem__(key)
         if isinstance(key, int) and -len(self) <= key < len(self):
             return list(self.values())[key]
         raise KeyError(f"{key!r}: expected one of {', '.join(self)}, or a number below {len(self)}")
