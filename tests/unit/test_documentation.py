@@ -53,7 +53,10 @@ def fault(words: str) -> str:
     taken = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
     given = [token.partition("=")[0] for token in tokens if re.match(r"--?[a-z]", token)]
     unknown = [name for name in given if name not in taken | {"--help"}]
-    return f"no option {', '.join(unknown)}" if unknown else ""
+    needed = [each.opts[0] for each in command.params if each.required and each.opts[0][0] == "-"]
+    missing = [name for name in needed if name not in given and "--help" not in given]
+    wrong = [*(f"no option {name}" for name in unknown), *(f"{name} is needed" for name in missing)]
+    return ", ".join(wrong)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -64,7 +67,7 @@ def test_commands_on_pages_are_those_of_the_command_line(page: Path):
 
 def test_a_command_that_is_not_there_is_found():
     assert fault("tune model.onnx --out build") == ""
-    assert fault("tune model.onnx --ouch build") == "no option --ouch"
+    assert fault("tune model.onnx --ouch build") == "no option --ouch, --out is needed"
     assert fault("nightly rum --config x") == "no command rum"
 
 
