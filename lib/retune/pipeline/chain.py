@@ -67,7 +67,7 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
     points = tuned_requests(request)
     with ExitStack() as held:
         run: RecordedRun | None = None
-        parts: list[_Part] = []
+        searches: list[_Search] = []
         for sizes, own in points:
             with said_of(sizes):  # before the run: a bad model leaves nothing
                 network = by.call(stage_import, own)
@@ -85,10 +85,11 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
             run = run or held.enter_context(recorded_run(request, wait=wait))
             run.claim(run_id(own, network, spec_of(own.device)))
             recorded = _Recorded(by, run)
-            parts.append(_searched(sizes, own, network, (quantized, precision), recorded, run))
+            searches.append(_searched(sizes, own, network, (quantized, precision), recorded, run))
         assert run is not None, "there is a part"
-        held.enter_context(sharing_processes())  # the search is over
-        return _delivered(request, parts, _Recorded(by, run))
+        held.enter_context(sharing_processes())  # nothing is searched any more
+        recorded = _Recorded(by, run)
+        return _delivered(request, [_selected(each, recorded) for each in searches], recorded)
 
 
 _Lowered = tuple[QuantizeManifest | None, PrecisionManifest | None]
@@ -96,8 +97,8 @@ _Lowered = tuple[QuantizeManifest | None, PrecisionManifest | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """What was found for sizes that a network is tuned for; of a fixed network there is one."""
+class _Search:
+    """The search for sizes that a network is tuned for; of a fixed network there is one."""
 
     sizes: TunedSizes
     request: TuneRequest
@@ -107,6 +108,14 @@ class _Part:
     tasks: TaskManifest
     searched: TunedTasks
     layouts: LayoutManifest
+    finalists: Constraints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What was selected of a search."""
+
+    search: _Search
     selection: Selection
     constraints: Constraints
 
@@ -118,8 +127,8 @@ def _searched(
     lowered: _Lowered,
     by: Caller,
     run: RecordedRun,
-) -> _Part:
-    """The search of a network of fixed shapes, and what is selected of it."""
+) -> _Search:
+    """The search of a network of fixed shapes."""
     tasks = by.call(stage_extract, request, network)
     tell(event_of(request, tasks, str(sizes)))
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
@@ -129,8 +138,7 @@ def _searched(
     finalists = by.call(stage_finalists, request, network, searched, layouts)
     if finalists.stopped or searched.stopped or layouts.stopped:
         run.cut_short(searched.reason)
-    selection, constraints = select(request, network, tasks, finalists, by)
-    return _Part(
+    return _Search(
         sizes=sizes,
         request=request,
         network=network,
@@ -138,15 +146,23 @@ def _searched(
         tasks=tasks,
         searched=searched,
         layouts=layouts,
-        selection=selection,
-        constraints=constraints,
+        finalists=finalists,
     )
+
+
+def _selected(search: _Search, by: Caller) -> _Part:
+    """What is selected of the search, validated in the network."""
+    selection, constraints = select(
+        search.request, search.network, search.tasks, search.finalists, by
+    )
+    return _Part(search=search, selection=selection, constraints=constraints)
 
 
 def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> TuneResult:
     """The bundle of all parts, verified, timed and published."""
     usual = _usual(parts)
-    network = usual.network
+    search = usual.search
+    network = search.network
     chosen, default = _chosen(parts, "tuned"), _chosen(parts, "untuned")
     alike = chosen == default  # as without trials: one bundle is both
     plain = None if alike else _compiled(request, parts, default, by, "untuned")
@@ -160,17 +176,17 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
     bench = by.call(stage_bench, request, network, plain, tuned)
     finished = FinishedRun(
         network=network,
-        tasks=usual.tasks,
-        searched=joined_searches(usual.searched, [part.searched for part in parts]),
+        tasks=search.tasks,
+        searched=joined_searches(search.searched, [part.search.searched for part in parts]),
         selection=usual.selection,
         chosen=chosen,
         constraints=usual.constraints,
         tuned=tuned,
         verified=verified,
         bench=bench,
-        quantized=usual.lowered[0],
-        precision=usual.lowered[1],
-        layouts=usual.layouts,
+        quantized=search.lowered[0],
+        precision=search.lowered[1],
+        layouts=search.layouts,
     )
     publish = stage_promote if request.publish == "faster" else stage_report
     published = by.call(publish, request, finished)
@@ -182,7 +198,7 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
 
 def _usual(parts: Sequence[_Part]) -> _Part:
     """The part of the sizes that occur most."""
-    points = [part.sizes for part in parts]
+    points = [part.search.sizes for part in parts]
     return parts[points.index(usual_sizes(points))]
 
 
@@ -190,12 +206,12 @@ def _chosen(parts: Sequence[_Part], variant: Variant) -> tuple[SizeSelection, ..
     """What was selected for each of the sizes, or default schedules."""
     return tuple(
         SizeSelection(
-            values=part.sizes.values,
-            weight=part.sizes.weight,
-            model_key=part.network.model_key,
+            values=part.search.sizes.values,
+            weight=part.search.sizes.weight,
+            model_key=part.search.network.model_key,
             selection=part.selection
             if variant == "tuned"
-            else untuned(part.request, part.selection),
+            else untuned(part.search.request, part.selection),
         )
         for part in parts
     )
@@ -209,10 +225,10 @@ def _compiled(
     variant: Variant,
 ) -> CompileManifest:
     """The bundle of these selections."""
-    first, selection = parts[0], chosen[0].selection
+    first, selection = parts[0].search, chosen[0].selection
     if not first.sizes.values:
         return by.call(stage_compile, request, first.network, first.tasks, selection, variant)
-    return by.call(stage_compile_programs, request, _usual(parts).network, chosen, variant)
+    return by.call(stage_compile_programs, request, _usual(parts).search.network, chosen, variant)
 
 
 def select(

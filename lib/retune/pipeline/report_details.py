@@ -2,8 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from retune.bundle.format import read_outline
 from retune.codegen.source import KernelLaunch, KernelText
@@ -21,13 +21,7 @@ from retune.report.data import LayerDetail, LayerGroup, LayerKernel, TriedStrate
 from retune.schedule.trace import Trace
 from retune.search.extract import Network
 
-if TYPE_CHECKING:
-    from retune.records import Table
-
-_COLUMNS = [
-    *("task_key", "record_id", "timestamp", "phase", "strategy", "sketch"),
-    *("status", "error", "median_us"),
-]
+_COLUMNS = ("task_key", "record_id", "phase", "strategy", "sketch", "status", "error", "median_us")
 _MOST_REASON = 160
 """Characters of a reason."""
 
@@ -65,35 +59,47 @@ def layer_details(request: TuneRequest, run: FinishedRun) -> tuple[LayerDetail, 
     )
 
 
-def run_trials(root: Path, run_id: str) -> "Table":
+@dataclass(frozen=True, slots=True)
+class RunTrial:
+    """What the report says of a trial."""
+
+    task_key: str
+    record_id: str
+    phase: str | None
+    strategy: str | None
+    sketch: str | None
+    status: str
+    error: str | None
+    median_us: float | None
+
+
+def run_trials(root: Path, run_id: str) -> list[RunTrial]:
     """The trials of a run in their order; none where there is no store."""
-    rows = RecordStore(root).scan({"run_id": run_id}, _COLUMNS)
-    searched = ~rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
-    searched &= (rows["status"] != "skipped").to_numpy(bool)
-    return rows.loc[searched].sort_values(by="timestamp", kind="stable")
+    table = RecordStore(root).table({"run_id": run_id}, [*_COLUMNS, "timestamp"])
+    table = table.sort_by("timestamp")
+    columns = [table[name].to_pylist() for name in _COLUMNS]
+    rows = (RunTrial(*row) for row in zip(*columns, strict=True))
+    return [row for row in rows if row.phase not in BESIDE_SEARCH and row.status != "skipped"]
 
 
-def trial_notes(rows: "Table") -> list[tuple[str, float | None, str]]:
+def trial_notes(trials: Sequence[RunTrial]) -> list[tuple[str, float | None, str]]:
     """Of each trial its task, its time (None: it failed), and its strategy or its failure."""
-    texts = ("task_key", "status", "strategy", "sketch", "error")
-    columns = [rows[name].fillna("").tolist() for name in texts]
     found: list[tuple[str, float | None, str]] = []
-    for key, status, strategy, sketch, error, us in zip(
-        *columns, rows["median_us"].tolist(), strict=True
-    ):
-        name = strategy or sketch
-        if status == "ok":
-            found.append((key, float(us), name))
+    for trial in trials:
+        name = trial.strategy or trial.sketch or ""
+        if trial.status == "ok":
+            found.append((trial.task_key, trial.median_us, name))
         else:
-            found.append((key, None, f"{name}: {_reason(status, error)}"))
+            reason = _reason(trial.status, trial.error or "")
+            found.append((trial.task_key, None, f"{name}: {reason}"))
     return found
 
 
-def strategies(rows: "Table") -> dict[str, list[TriedStrategy]]:
+def strategies(trials: Sequence[RunTrial]) -> dict[str, list[TriedStrategy]]:
     """Task -> what was measured of each strategy, the fastest first."""
     times: defaultdict[tuple[str, str], list[float | None]] = defaultdict(list)
     reasons: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for key, us, note in trial_notes(rows):
+    for key, us, note in trial_notes(trials):
         name, _, reason = note.partition(": ")
         times[key, name].append(us)
         if us is None:
@@ -170,10 +176,9 @@ def _chosen(
     return tuple((name, value) for name, value in facts.items() if value)
 
 
-def _first_trials(rows: "Table") -> dict[str, str]:
+def _first_trials(trials: Sequence[RunTrial]) -> dict[str, str]:
     """Task -> the record of its first trial, which is of its default schedule."""
-    firsts = rows.drop_duplicates("task_key")
-    return dict(zip(firsts["task_key"].tolist(), firsts["record_id"].tolist(), strict=True))
+    return {trial.task_key: trial.record_id for trial in reversed(trials)}
 
 
 def _schedule(record: TuningRecord | None) -> str:
