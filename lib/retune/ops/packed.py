@@ -28,6 +28,8 @@ _BYTES = 4
 """Of a word."""
 _MOST = 127
 """The largest quantized value of a row."""
+_AT_ONCE = 1 << 17
+"""Values of a weight that numpy unpacks at once: more of them leave the caches."""
 
 
 def _infer_dense(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -53,12 +55,18 @@ def _infer_dense(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
 
 def _dense(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     data, quantized, scale = (present(arrays, index) for index in range(3))
-    whole = from_words(quantized, integer(attrs, "bits")).astype(data.dtype)
     zero = present(arrays, 3) if len(arrays) > 3 else np.full_like(scale, middle(attrs))
-    weight = (whole - zero[..., None].astype(data.dtype)) * scale[..., None]
     if attrs.get("rows") == INT8:
         data = _rounded(data, scale.shape[1])
-    return (data @ weight.reshape(len(quantized), -1).T,)
+    found = np.empty((len(data), len(quantized)), data.dtype)
+    count = max(1, _AT_ONCE // max(1, data.shape[1]))
+    for begin in range(0, len(quantized), count):
+        part = slice(begin, begin + count)
+        weight = from_words(quantized[part], integer(attrs, "bits")).astype(data.dtype)
+        weight -= zero[part, :, None].astype(data.dtype)
+        weight *= scale[part, :, None]
+        found[:, part] = data @ weight.reshape(len(weight), -1).T
+    return (found,)
 
 
 def _rounded(data: Array, blocks: int) -> Array:
@@ -239,14 +247,25 @@ def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
 def _gather(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     quantized, indices, scale, zero = (present(arrays, index) for index in range(4))
     axis, along = integer(attrs, "axis"), integer(attrs, "along")
-    whole = unpacked(quantized, integer(attrs, "bits"))
-    block = np.arange(whole.shape[along]) // integer(attrs, "block")
-    factor = np.take(scale, block, along)
-    table = (whole.astype(scale.dtype) - np.take(zero, block, along).astype(scale.dtype)) * factor
-    extent = table.shape[axis]
+    bits, block = integer(attrs, "bits"), integer(attrs, "block")
+    if axis == quantized.ndim - 1:
+        quantized, bits = unpacked(quantized, bits), 8
+    extent = quantized.shape[axis]
     inside = (indices >= -extent) & (indices < extent)
-    found = np.take(table, np.where(inside, indices, 0), axis)
-    return (np.where(inside.reshape(*inside.shape, *(1,) * (table.ndim - 1 - axis)), found, 0),)
+    slices = np.where(inside, indices + extent * (indices < 0), 0)
+    found = unpacked(np.take(quantized, slices, axis), bits)
+
+    def of_elements(blocks: Array) -> Array:
+        if along == axis:
+            return np.take(blocks, slices // block, axis)
+        own = np.take(blocks, slices, axis)
+        at = along if along < axis else along + slices.ndim - 1
+        return np.take(own, np.arange(found.shape[at]) // block, at)
+
+    factor = of_elements(scale)
+    values = (found.astype(scale.dtype) - of_elements(zero).astype(scale.dtype)) * factor
+    shown = (*inside.shape, *(1,) * (values.ndim - slices.ndim - axis))
+    return (np.where(inside.reshape(shown), values, 0),)
 
 
 @op("gather_blocks", kind="injective", infer=_infer_gather, numpy=_gather)
