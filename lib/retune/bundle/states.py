@@ -2,14 +2,15 @@
 
 Read `StateMemory`. A state whose output lies in the input's memory is updated in place; so are
 those that grow, whose output begins with the input. Any other one is read from one memory while
-its next value is written to another one, at the same offset.
+its next value is written to another one, at the same offset. `growths_of` says how states grow.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retune.bundle.plan import NetworkPlan, made_by_hosts, storage_roots
-from retune.core.dims import most
+from retune.core.dims import Dim, Size, always_equal, most
+from retune.core.errors import InputError
 from retune.core.states import State
 
 
@@ -60,3 +61,37 @@ def outputs_of(plan: NetworkPlan, output: str) -> Sequence[str]:
     """The buffers that are the output, in the variants of the plan."""
     number = plan.outputs.index(output)
     return [(v.outputs or plan.outputs)[number] for v in plan.alternatives]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A size that is the length of states, and the length after a call, in terms of sizes."""
+
+    size: Size
+    after: int
+
+
+def growths_of(plan: NetworkPlan) -> dict[str, Growth]:
+    """The sizes that are lengths of states, by name; none if no state grows.
+
+    Raises: InputError for a state that grows and cannot be empty, so that calls cannot follow each
+    other.
+    """
+    found: dict[str, Growth] = {}
+    for state in plan.states:
+        if state.axis is None:
+            continue
+        before, after = (plan.buffer(n).shape[0] for n in (state.input, state.output))
+        size = before.size if isinstance(before, Dim) else None
+        if size is None or size.least:
+            raise InputError(
+                f"bundle {plan.name}: state {state.input}: expected a length from 0 on for a "
+                f"session; got {before}; compile the model with a range such as --shape past=0..511"
+            )
+        growth = found.setdefault(size.name, Growth(size, after))
+        if not always_equal(growth.after, after):
+            raise InputError(
+                f"bundle {plan.name}: state {state.input}: expected {growth.after} after a call, "
+                f"as other states of length {size.name}; got {after}; give it another symbol"
+            )
+    return found

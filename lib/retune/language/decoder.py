@@ -1,7 +1,7 @@
 """Decoder: a bundle that takes tokens and returns the logits of the next one.
 
 Keys and values of earlier tokens are states of a session. Inputs are found by the names that usual
-exporters give them: input_ids, and where a model has them attention_mask and position_ids.
+exporters give them: input_ids, and where a model has them those of `core.decoding`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
+from retune.core.decoding import IDS, following
 from retune.core.dims import Dim
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
-IDS = "input_ids"
-"""The input of tokens, int [batch, sequence]."""
-_MASK, _POSITIONS, _LOGITS = "attention_mask", "position_ids", "logits"
+_LOGITS = "logits"
 
 
 class Steps(Protocol):
@@ -54,11 +53,11 @@ class Decoder:
 
         Raises: InputError if it is not a decoder.
         """
-        others = sorted(inputs.keys() - {IDS, _MASK, _POSITIONS})
-        if IDS not in inputs or others:
+        known = [IDS, *following(0, 1)]
+        if IDS not in inputs or inputs.keys() - {*known}:
             raise InputError(
-                f"{name}: expected a decoder with inputs {IDS}, {_MASK} and {_POSITIONS}, whose "
-                f"caches are states; got {', '.join(inputs)}; state its caches with --state"
+                f"{name}: expected a decoder with inputs among {', '.join(known)}, whose caches "
+                f"are states; got {', '.join(inputs)}; state its caches with --state"
             )
         if not steps.capacity:
             raise InputError(
@@ -115,15 +114,8 @@ class Decoder:
                 f"{self._name}: expected calls of at least {self._least} tokens, got "
                 f"{len(tokens)}; compile the model with a range of lengths from 1"
             )
-        held, count = self.length, len(tokens)
-        given = {
-            IDS: np.array(tokens),
-            _MASK: np.ones(held + count),
-            _POSITIONS: np.arange(held, held + count),
-        }
-        feeds = {
-            name: given[name][None].astype(kind.dtype.numpy) for name, kind in self._inputs.items()
-        }
+        given = {IDS: np.array([tokens])} | following(self.length, len(tokens))
+        feeds = {name: given[name].astype(kind.dtype.numpy) for name, kind in self._inputs.items()}
         outputs = self._steps.run(feeds)
         if _LOGITS not in outputs:
             raise InputError(

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from retune.bundle.runtime.module import Module
-from retune.language.decoder import IDS, Decoder
+from retune.core.decoding import IDS
+from retune.language.decoder import Decoder
 
 
 def decoder_of(bundle: Module | Path | str, device: str | None = None) -> Decoder:

@@ -38,6 +38,7 @@ from retune.bundle.runtime.runs import AtSizes, Loaded, Runs
 from retune.bundle.runtime.session import Session
 from retune.codegen.source import KernelLaunch
 from retune.core.config import programs_root
+from retune.core.decoding import IDS, following
 from retune.core.dims import SizeValues, at
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
@@ -327,6 +328,13 @@ class Module:
         outputs, runs, self._values = self._runs.observe(*self._wanted(inputs))
         return outputs, runs
 
+    def watch(
+        self, inputs: Inputs, read: Mapping[int, str]
+    ) -> tuple[dict[str, np.ndarray], dict[int, np.ndarray]]:
+        """What `run` returns, and what launches `read`: of each number the buffer of that name, as
+        it is before the launch runs. For networks without host steps."""
+        return self._runs.watch(*self._wanted(inputs), read)
+
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
         """A call that runs the launches from `first` to before `end`, `rounds` times over.
 
@@ -450,14 +458,17 @@ def sample_inputs(
     """An array for each input of the plan, by name; equal seeds give equal arrays.
 
     They are the samples that the user gave, in turns, or else random. Where there are sizes, they
-    are random ones for these, and otherwise for the largest ones.
+    are random ones for these, and otherwise for the largest ones. What follows from the length of
+    a cache, such as a mask, is that of a text.
     """
     if plan.samples and not sizes:
         return sample_of(plan.samples, seed)
     values = sizes or plan.largest
     types = {name: plan.type_of(name).at(values) for name in plan.inputs}
     stated = {n: [at(element, values) for element in row] for n, row in plan.values.items()}
-    return random_inputs(types, seed, plan.counts, plan.least, stated)
+    grown = next((state for state in plan.states if state.axis is not None), None)
+    held = at(plan.buffer(grown.input).shape[0], values) if grown else None
+    return random_inputs(types, seed, plan.counts, plan.least, stated, held)
 
 
 def sample_of(samples: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
@@ -471,11 +482,13 @@ def random_inputs(
     counts: Mapping[str, int] | None = None,
     least: Mapping[str, int] | None = None,
     values: Mapping[str, Sequence[int]] | None = None,
+    held: int | None = None,
 ) -> dict[str, np.ndarray]:
     """A random array of each type, none equal to another; equal seeds give equal arrays.
 
     Inputs among `counts` have values from 0, or from their `least`, to before their count; those
-    among `values` have these elements.
+    among `values` have these elements. Where so many tokens are `held` in a cache, what follows
+    from that, such as a mask, is that of a text.
     """
     counts, least = counts or {}, least or {}
     seeds = np.random.SeedSequence(seed).generate_state(len(types))
@@ -484,9 +497,26 @@ def random_inputs(
         low = least.get(name, 0) if name in counts else least.get(name)
         high = counts[name] - 1 if name in counts else None
         arrays[name] = random_array(kind, low, high, seed=int(own))
+    if held is not None:
+        arrays |= _of_text(arrays, held, counts)
     for name, elements in (values or {}).items():
         arrays[name].reshape(-1)[:] = elements
     return arrays
+
+
+def _of_text(
+    arrays: Mapping[str, np.ndarray], held: int, counts: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """The inputs that follow from the length of a cache, where these arrays have their shapes."""
+    ids, found = arrays.get(IDS), dict[str, np.ndarray]()
+    if ids is None or ids.ndim != 2:
+        return found
+    for name, array in following(held, ids.shape[1], len(ids)).items():
+        if name in arrays and arrays[name].shape == array.shape:
+            end = counts.get(name, 0)  # tables of positions may end before the longest cache
+            kept = array.clip(max=end - 1) if end else array
+            found[name] = kept.astype(arrays[name].dtype)
+    return found
 
 
 def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:

@@ -7,13 +7,20 @@ inputs, outputs and sizes: `Loaded` is what they share.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from retune.bundle.plan import NetworkPlan, host_roots, made_by_hosts, storage_roots
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
-from retune.bundle.runtime.hosting import HostRun, RunPart, counted_values, prepare_parts
+from retune.bundle.runtime.hosting import (
+    HostRun,
+    RunPart,
+    counted_values,
+    launches_at,
+    prepare_parts,
+)
 from retune.bundle.runtime.inputs import Key
 from retune.bundle.states import outputs_of
 from retune.core.dims import SizeValues, sizes_of
@@ -178,6 +185,23 @@ class Runs:
         self._start(wanted, arrays)
         self._loaded.host.enqueue(wanted.whole)
         return {name: read() for name, read in wanted.readers}
+
+    def watch(
+        self, wanted: AtSizes, arrays: Sequence[np.ndarray], read: Mapping[int, str]
+    ) -> tuple[dict[str, np.ndarray], dict[int, np.ndarray]]:
+        """The outputs that are taken, of a plan without host steps; and what launches `read`: of
+        each number the buffer of that name, as it is before the launch runs."""
+        self._start(wanted, arrays)
+        loaded, host = self._loaded, self._loaded.host
+        variant = loaded.plan.variant_at(wanted.values)
+        ends = [number for number in sorted(read) if variant.first <= number < variant.end]
+        found: dict[int, np.ndarray] = {}
+        for first, end in pairwise([variant.first, *ends, variant.end]):
+            if first in read:
+                kind = loaded.types[read[first]].at(wanted.values)
+                found[first] = host.read(self._held.interface(read[first], host), kind)
+            host.enqueue(launches_at(self._executor.segments(first, end), wanted.values))
+        return {name: take() for name, take in wanted.readers}, found
 
     def observe(
         self, wanted: AtSizes, arrays: Sequence[np.ndarray]

@@ -7,31 +7,21 @@ that stay as they are, lie in one. Nothing of a state is copied by a run.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Bind
 from retune.bundle.runtime.inputs import InputCheck
 from retune.bundle.runtime.runs import Loaded, Runs, shown, stored
-from retune.bundle.states import outputs_of, state_memories
-from retune.core.dims import Dim, Size, SizeValues, always_equal, at, most, sizes_of, values_text
+from retune.bundle.states import growths_of, outputs_of, state_memories
+from retune.core.dims import Dim, SizeValues, at, most, sizes_of, values_text
 from retune.core.errors import InputError
 from retune.core.states import State
 
 _OPEN = ("_memories", "_runs")
 """What a session has until it is closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """A size that is the length of states, and the length after a call, in terms of sizes."""
-
-    size: Size
-    after: int
 
 
 class Session:
@@ -49,8 +39,13 @@ class Session:
         or if one that grows has no range to do so.
         """
         plan = loaded.plan
+        if not plan.states:
+            raise InputError(
+                f"bundle {plan.name}: expected states, got none; compile the model with --state "
+                "INPUT=OUTPUT"
+            )
         self._loaded, self._plan, self._stated = loaded, plan, dict(sizes or {})
-        self._growths = growths(plan)
+        self._growths = growths_of(plan)
         self._states = {state.input: state for state in plan.states}
         self._check = InputCheck(plan, [n for n in plan.inputs if n not in self._states])
         shapes = (loaded.types[name].shape for name in self._states)
@@ -232,33 +227,6 @@ class Session:
                 "call reset() before"
             )
         self._first = own
-
-
-def growths(plan: NetworkPlan) -> dict[str, Growth]:
-    """The sizes that are lengths of states, by name. Raises: InputError."""
-    found: dict[str, Growth] = {}
-    if not plan.states:
-        raise InputError(
-            f"bundle {plan.name}: expected states, got none; compile the model with --state "
-            "INPUT=OUTPUT"
-        )
-    for state in plan.states:
-        if state.axis is None:
-            continue
-        before, after = (plan.buffer(n).shape[0] for n in (state.input, state.output))
-        size = before.size if isinstance(before, Dim) else None
-        if size is None or size.least:
-            raise InputError(
-                f"bundle {plan.name}: state {state.input}: expected a length from 0 on for a "
-                f"session; got {before}; compile the model with a range such as --shape past=0..511"
-            )
-        growth = found.setdefault(size.name, Growth(size, after))
-        if not always_equal(growth.after, after):
-            raise InputError(
-                f"bundle {plan.name}: state {state.input}: expected {growth.after} after a call, "
-                f"as other states of length {size.name}; got {after}; give it another symbol"
-            )
-    return found
 
 
 def _is_made_by_host(state: State, loaded: Loaded) -> bool:
