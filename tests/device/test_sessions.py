@@ -21,6 +21,7 @@ from retune.bundle.runtime.session import Session
 from retune.bundle.variants import join_plans
 from retune.bundle.verify import sequences
 from retune.bundle.verify.compare import TOLERANCE
+from retune.bundle.verify.examination import Original
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.dtypes import BFLOAT16
 from retune.core.errors import InputError, VerifyError
@@ -116,6 +117,28 @@ def test_two_sessions_in_turns_have_states_of_their_own(
     with pytest.raises(InputError, match="expected an open session, got one that was closed"):
         session.states()
     _step(*pairs[1], rng)
+
+
+def test_samples_begin_with_states_that_two_calls_leave(
+    plan: NetworkPlan, network: onnx.ModelProto, tmp_path: Path
+) -> None:
+    onnx.save(network, path := tmp_path / "model.onnx")
+    oracle, asked = _Oracle(network), list[Mapping[str, np.ndarray]]()
+
+    def reference(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        np.testing.assert_array_equal(inputs["h"], oracle.states["h"])
+        asked.append(inputs)
+        y = oracle.run({"x": inputs["x"]})
+        return {"y": y, **{f"{name}n": array for name, array in oracle.states.items()}}
+
+    original = Original(onnx=path, shapes=plan.input_shapes)
+    feeds = sequences.with_states(plan, original, reference)
+    first, second = feeds(0), feeds(1)
+    assert len(asked) == 2
+    assert not np.array_equal(first["x"], second["x"])
+    for inputs in (first, second):
+        for name, array in oracle.states.items():
+            np.testing.assert_array_equal(inputs[name], array)
 
 
 def test_a_manifest_states_the_states(plan: NetworkPlan) -> None:
@@ -342,7 +365,7 @@ def test_states_that_do_not_go_together_are_refused(
 def test_calls_in_a_row_are_verified(decoder_module: Module, decoder: onnx.ModelProto) -> None:
     found = sequences.verify_calls(decoder_module, _Cached(decoder, 2), tolerance=TOLERANCE)
     assert found.passed
-    assert len(found.outputs) == 1 + len(CACHES)
+    assert len(found.outputs) == 1 + 2 * len(CACHES)  # what is kept, and what is new
 
 
 def test_more_calls_are_verified_than_a_cache_has_space_for(

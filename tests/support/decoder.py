@@ -20,6 +20,7 @@ class _Writer:
     """The nodes and weights so far."""
 
     rng: np.random.Generator
+    accuracy_level: int
     nodes: list[onnx.NodeProto] = field(default_factory=list[onnx.NodeProto])
     weights: list[onnx.TensorProto] = field(default_factory=list[onnx.TensorProto])
 
@@ -42,7 +43,8 @@ class _Writer:
             self.stored(f"{name}.q", packed(codes, 4)),
             self.stored(f"{name}.s", scales),
         ]
-        attrs = {"N": made, "K": depth, "bits": 4, "block_size": BLOCK, "accuracy_level": 1}
+        attrs = {"N": made, "K": depth, "bits": 4, "block_size": BLOCK}
+        attrs["accuracy_level"] = self.accuracy_level
         return self.add("MatMulNBits", inputs, [name], domain=MICROSOFT, **attrs)
 
     def gain(self, name: str) -> str:
@@ -50,9 +52,9 @@ class _Writer:
         return self.stored(name, self.rng.uniform(0.5, 1.5, HIDDEN).astype(np.float32))
 
 
-def decoder() -> onnx.ModelProto:
+def decoder(accuracy_level: int = 1) -> onnx.ModelProto:
     """Words, a mask and caches to logits and caches; batch, sequence and past stay open."""
-    w = _Writer(np.random.default_rng(5))
+    w = _Writer(np.random.default_rng(5), accuracy_level)
     lengths = _lengths(w)
     table = w.rng.standard_normal((WORDS, HIDDEN)).astype(np.float32)
     total = w.add("Gather", [w.stored("words", table), "input_ids"], ["embedded"])

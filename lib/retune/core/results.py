@@ -155,7 +155,7 @@ class VerifyResult:
     """What `max_rel` was compared with."""
     passed: bool
     by_parts: bool = False
-    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
+    """True: the outputs of some sample agree only up to jumps of rounding, and all parts do."""
     criterion: str = "range"
     """What decided: `range`, the allowed share of the range alone; `rounding`, also what rounding
     alone does to the network on the same inputs."""

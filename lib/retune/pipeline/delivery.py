@@ -184,7 +184,7 @@ def _verify_inputs(
     del network  # the bundle is of it
     asked = given_content(request) or request.samples
     made = (compiled.key, asked, oracle_version(), device_conditions(request))
-    return (*made, "by rounding, with notes")
+    return (*made, "by rounding, with notes, states of calls")
 
 
 @stage(VerifyManifest, "verify", _verify_inputs)

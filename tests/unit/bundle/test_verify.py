@@ -125,8 +125,9 @@ def test_parts_take_the_place_of_outputs_that_do_not_agree(right: bool) -> None:
     def jumps(inputs: Arrays) -> Arrays:
         return {**_double(inputs), "z": np.flip(inputs["x"])}
 
-    def parts(inputs: Arrays) -> list[PartValue]:
+    def parts(inputs: Arrays, made: Arrays) -> list[PartValue]:
         asked.append(inputs["x"])
+        np.testing.assert_array_equal(made["z"], jumps(inputs)["z"])
         x = inputs["x"]
         return [PartValue(name="inside", got=x, expected=x if right else -x)]
 
@@ -143,13 +144,13 @@ def test_a_part_may_decide_a_comparison_of_what_is_as_near_as_floats_deviate(
     margin = _f32(-0.4, -farthest, farthest, 0.6, np.inf)
     kept = PartValue(name="kept", got=margin > -3e-4, expected=margin > 3e-4, margin=margin)
     exact = replace(kept, margin=None)
-    outcome = verify(lambda _: {}, _double, feeds, samples=1, parts=lambda _: [kept])
+    outcome = verify(lambda _: {}, _double, feeds, samples=1, parts=lambda *_: [kept])
     assert outcome.by_parts and outcome.passed == right
-    assert not verify(lambda _: {}, _double, feeds, samples=1, parts=lambda _: [exact]).passed
+    assert not verify(lambda _: {}, _double, feeds, samples=1, parts=lambda *_: [exact]).passed
 
 
 def test_parts_are_not_asked_where_the_outputs_agree() -> None:
-    outcome = verify(_double, _double, feeds, parts=lambda inputs: pytest.fail("asked"))
+    outcome = verify(_double, _double, feeds, parts=lambda *_: pytest.fail("asked"))
     assert outcome.passed and not outcome.by_parts
 
 

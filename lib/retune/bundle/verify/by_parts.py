@@ -40,8 +40,8 @@ class PartValue:
     they are. None for other values."""
 
 
-Parts = Callable[[Mapping[str, np.ndarray]], Sequence[PartValue]]
-"""Every value that leaves a part, for inputs by name."""
+Parts = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Sequence[PartValue]]
+"""Every value that leaves a part, for inputs by name, and for what the bundle made of them."""
 
 
 def parts_of(module: Module, model: Path, graph: Graph) -> Parts | None:
@@ -74,7 +74,10 @@ class _ReferenceSessions:
         self._device: dict[_Kinds, Predict | None] = {}
         self._steps: dict[tuple[int, _Kinds], Predict] = {}
 
-    def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[PartValue]:
+    def __call__(
+        self, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray]
+    ) -> list[PartValue]:
+        del made  # the same as here
         outputs, runs = self._module.observe(inputs)
         return [*self._of_device(inputs, outputs, runs), *self._of_hosts(runs)]
 

@@ -4,8 +4,8 @@ Read `verify`. There is one criterion, for each element of an output: it may dev
 the range of the reference's values, which means the same for logits and for probabilities, or by a
 few times what rounding alone does to it, see `rounding`. The latter is held against the network's
 numpy meaning as well, which finds errors that the oracle's own inexactness hides. Integers and
-truth values have to be equal unless rounding decides them. A network with host steps may be
-compared part by part, see `by_parts`.
+truth values have to be equal unless rounding decides them. A network with host steps, or
+with rows that are rounded to int8, may be compared part by part, see `by_parts` and `row_parts`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class Verification:
     rounding: float | None = None
     """The largest of all outputs': they may deviate by `rounding.FACTOR` times that, too."""
     by_parts: bool = False
-    """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
+    """Some sample's outputs agree only up to jumps of rounding: `outputs` are its parts' then."""
     top1: float | None = None
     """Of outputs that are scores in rows: the part of all samples' rows whose largest element is
     the reference's, the smallest of all outputs'; None where no output is such."""
@@ -136,6 +136,8 @@ class SampleSet:
     count: int
     arrays: Mapping[str, np.ndarray]
     """Samples that the user gave, along a first axis; none: they are random."""
+    sizes: SizeValues | None = None
+    """Of random ones; None: the largest ones."""
 
     @property
     def given(self) -> bool:
@@ -157,7 +159,7 @@ def sampling(
     own = given or ({} if sizes else plan.samples)
     if not own:
         feeds = partial(sample_inputs, replace(plan, samples={}), sizes=sizes)
-        return SampleSet(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={})
+        return SampleSet(feeds=feeds, count=samples or _RANDOM_SAMPLES, arrays={}, sizes=sizes)
     there = len(next(iter(own.values())))
     feeds = partial(sample_of, own)
     return SampleSet(feeds=feeds, count=min(samples or there, there), arrays=own)
@@ -195,7 +197,7 @@ def verify(
         if rounding and _used(rows) > 1:
             rows = _compared(expected, got, tolerance, rounding(inputs))
         if parts and _used(rows) > 1:
-            rows = [_compare_part(part, tolerance) for part in parts(inputs)]
+            rows = [_compare_part(part, tolerance) for part in parts(inputs, got)]
             by_parts = True
         for row in rows:
             if row.name not in found or _order(row) > _order(found[row.name]):

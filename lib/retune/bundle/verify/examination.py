@@ -35,6 +35,12 @@ class Original:
     """Whether a bundle that computes with integers is compared with numpy's; else with what other
     runtimes make of the file."""
 
+    def of(self, inputs: Mapping[str, np.ndarray]) -> "Original":
+        """The same at the sizes of these inputs."""
+        shapes = {name: inputs[name].shape for name in self.shapes}
+        stated = {name: tuple(inputs[name].reshape(-1).tolist()) for name in self.values}
+        return replace(self, shapes=shapes, values=stated)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:

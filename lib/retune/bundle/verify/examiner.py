@@ -85,6 +85,9 @@ class Patience:
     gflops: float = 0.2
     """Speed below which a call of which nothing is known is taken for a hang; oracles in numpy
     are a hundred times as fast."""
+    unpacked_per_s: float = 1e7
+    """Bytes of weights below which an oracle is taken for a hang; numpy unpacks 60 times as many.
+    """
     most_s: float = 7200.0
     """For any request, whatever arithmetic a bundle says that it is."""
 
@@ -146,6 +149,8 @@ class Examiner:
         of them, or on a few random ones. With `sizes`, on random ones of these where none are
         given.
         """
+        from retune.bundle.verify.sequences import BEFORE, CALLS  # it reads ONNX
+
         request = Verify(
             bundle=bundle,
             network=network,
@@ -159,8 +164,12 @@ class Examiner:
 
         def ask() -> Verdict:
             allowed, call_s = self._patience, self._open(bundle, bundle, sizes)
-            each = 2 * (allowed.slower * call_s + self._unknown_s(bundle))
-            count = sampling(self._plan(bundle), samples, given or {}).count
+            unknown_s = self._unknown_s(bundle) + self._unpacking_s(bundle)
+            each = 2 * (allowed.slower * call_s + unknown_s)
+            plan = self._plan(bundle)
+            count = sampling(plan, samples, given or {}).count
+            if plan.states:
+                count += CALLS + BEFORE
             deadline = allowed.open_s + allowed.answer_s + count * each
             return self._ask(f"{bundle}: comparison with the oracle", request, deadline, Verdict)
 
@@ -304,6 +313,11 @@ class Examiner:
         """How long a call may take of which nothing but the arithmetic is known."""
         flops = sum(most(launch.flops) for launch in self._plan(bundle).launches)
         return 1e-9 * flops / self._patience.gflops
+
+    def _unpacking_s(self, bundle: Path) -> float:
+        """How long an oracle may unpack weights in a call."""
+        words = sum(entry.bytes for entry in self._plan(bundle).buffers if entry.role == "weight")
+        return most(words) / self._patience.unpacked_per_s
 
     def _open(self, entrant: Entrant, bundle: Path, sizes: SizeValues | None = None) -> float:
         """The present process has loaded the entrant; seconds of a call of it, of these sizes."""

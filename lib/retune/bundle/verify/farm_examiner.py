@@ -176,7 +176,8 @@ class FarmExaminer:
         A network with host steps is compared by its outputs alone, and one with states by single
         calls, which the verdict says.
         """
-        from retune.bundle.verify.examiner_child import Judged, oracle_of
+        from retune.bundle.verify.examiner_child import Judged
+        from retune.bundle.verify.oracles import oracle_of
 
         plan = read_bundle(bundle)
         oracle, _ = oracle_of(plan, network, self._spec)

@@ -25,7 +25,10 @@ _FEW = 1e-3
 def packed_parts(module: Module, graph: Graph) -> Parts:
     """The comparison of the module's parts with those of the packed graph that it was made of."""
 
-    def compared(inputs: Mapping[str, np.ndarray]) -> Sequence[PartValue]:
+    def compared(
+        inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray]
+    ) -> Sequence[PartValue]:
+        del made  # the same as here
         outputs, runs = module.observe(inputs)
         return _compared(graph, inputs, outputs, {run.step.outputs[0]: run for run in runs})
 

@@ -28,6 +28,9 @@ from retune.proto.labels import with_numbers
 Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Outputs by name for inputs by name."""
 
+NUMPY = "numpy"
+"""Name of the peer that is the numpy meaning of the ops."""
+
 Shapes = Mapping[str, tuple[int, ...]]
 _CHECK = "; check the model file"
 
@@ -108,7 +111,7 @@ def _instead_of_onnxruntime(graph: Graph, reason: str) -> Peer:
 def numpy_peer(graph: Graph) -> Peer:
     """The graph by the numpy meaning of its ops: slow, and always there."""
     return Peer(
-        name="numpy",
+        name=NUMPY,
         version=np.__version__,
         inputs={name: graph.types[name] for name in graph.inputs},
         outputs=graph.outputs,

@@ -53,6 +53,47 @@ def input_types(
     return {name: TensorType(shape, types[name]) for name, shape in found.items()}
 
 
+class Symbols:
+    """The symbols of inputs that have some shapes, and the types of inputs where they are others.
+
+    Those that are sums of others, such as the length of a decoder's mask, follow from these.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, shapes: Shapes, stored: Collection[str]) -> None:
+        """`shapes` are of all inputs that are not `stored`.
+
+        Raises: ModelError if they do not fit.
+        """
+        self._entries = [entry for entry in graph.input if entry.name not in stored]
+        self._types = {e.name: _element_type(e, "input") for e in self._entries}
+        self._shapes = shapes
+        bound = _extents(self._entries, {}, shapes)
+        self.extents = {
+            symbol: extent
+            for symbol, extent in bound.items()
+            if symbol not in _sums(self._entries, {k: v for k, v in bound.items() if k != symbol})
+        }
+        """Of each symbol that is not a sum."""
+
+    def at(self, name: str, axis: int) -> str:
+        """The symbol at that axis of an input; '' if its extent is fixed or follows from others."""
+        (entry,) = (entry for entry in self._entries if entry.name == name)
+        dim = _dims(entry)[axis] if _has_rank(entry) else _UNNAMED
+        return dim if isinstance(dim, str) and dim in self.extents else ""
+
+    def types(self, changed: Mapping[str, int]) -> dict[str, TensorType]:
+        """The types of inputs where these symbols have other extents."""
+        bound = {**self.extents, **changed}
+        bound |= _sums(self._entries, bound)
+        found: dict[str, TensorType] = {}
+        for entry in self._entries:
+            dims = _dims(entry) if _has_rank(entry) else [_UNNAMED] * len(self._shapes[entry.name])
+            pairs = zip(dims, self._shapes[entry.name], strict=True)
+            shape = tuple(bound.get(d, own) if isinstance(d, str) else d for d, own in pairs)
+            found[entry.name] = TensorType(shape, self._types[entry.name])
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class OpenInputs:
     """What a user states of inputs: shapes and values, which may depend on sizes."""

@@ -1,0 +1,132 @@
+"""What a bundle is compared with, and what rounding does to that, at the sizes of any inputs.
+
+Read `oracle_of` and `rounding_of`. The numpy meaning of a network is of fixed sizes: each call of a
+sequence may have others, so that graphs are made of the file as inputs ask for them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from retune.bundle.plan import INTEGERS_NOTE, ROWS_NOTE, NetworkPlan
+from retune.bundle.verify.examination import Original
+from retune.bundle.verify.peers import (
+    NUMPY,
+    Peer,
+    has_onnxruntime,
+    numpy_peer,
+    open_peer,
+    open_reference,
+)
+from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
+from retune.core.dims import apart
+from retune.core.dtypes import FLOAT16
+from retune.core.keys import file_key
+from retune.core.schema import from_json
+from retune.core.target import DeviceSpec
+from retune.frontend.onnx.importer import load_file
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
+from retune.graph.passes.storage import in_compute_types
+from retune.graph.quantize.recipe import Recipe, quantized
+from retune.proto.file import external_files
+
+T = TypeVar("T")
+
+_KEPT = 4
+"""Sizes whose graphs are held."""
+
+
+class BySizes(Generic[T]):
+    """What is made of a network for sizes; that of the last few is held."""
+
+    def __init__(self, network: Original, make: Callable[[Original], T]) -> None:
+        self._network, self._make = network, make
+        self._made: dict[object, T] = {}
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> T:
+        """For the sizes of these inputs."""
+        return self.at(self._network.of(inputs))
+
+    def at(self, network: Original) -> T:
+        """For its sizes."""
+        key = (*network.shapes.items(), *network.values.items())
+        if key not in self._made:
+            if len(self._made) == _KEPT:
+                del self._made[next(iter(self._made))]
+            self._made[key] = self._make(network)
+        return self._made[key]
+
+
+def oracle_of(
+    plan: NetworkPlan, network: Original, spec: DeviceSpec
+) -> tuple[Peer, BySizes[Graph] | None]:
+    """What a bundle of that plan is compared with, and the network where its parts need it.
+
+    In float32 where a device like that does not store the network's small floats. What rounds rows
+    to int8 where onnxruntime does not (`ROWS_NOTE`) is compared with numpy's meaning of it. The
+    oracle takes inputs of any sizes of the plan.
+    """
+    coded, rows = is_coded(plan, network), rounds_rows(plan, network)
+    alone = not (coded or plan.hosts or not has_onnxruntime())
+    counts = not (alone or rows) and any(each.counted for each in plan.sizes)
+    graphs = BySizes(network, lambda own: _graph_of(own, spec, counts=counts))
+    opened = partial(graphs.at, network)
+    if coded or rows:
+        oracle = numpy_peer(opened())
+    else:
+        oracle = open_reference(network.onnx, opened, shapes=network.shapes)
+    if oracle.name == NUMPY:
+        oracle = replace(oracle, predict=lambda inputs: run_graph(graphs(inputs), inputs))
+    return oracle, graphs if rows or not alone else None
+
+
+def rounding_of(
+    plan: NetworkPlan, network: Original, spec: DeviceSpec, oracle: Peer
+) -> Rounding | None:
+    """What rounding does to the network, from the cache where it was found before.
+
+    None where integers have to be exactly those of numpy: rounding is no excuse there.
+    """
+    if is_coded(plan, network):
+        return None
+
+    @cache
+    def unoptimised() -> Peer:
+        return open_peer("onnxruntime", network.onnx, shapes=network.shapes, optimised=False)
+
+    def content(own: Original) -> object:
+        files = (network.onnx, *external_files(network.onnx))
+        asked = dict(own.shapes), FLOAT16 in spec.stored, oracle.name, oracle.version
+        asked = (*asked, dict(own.values)) if own.values else asked
+        return [file_key(file) for file in files], asked
+
+    def at(own: Original) -> Rounding:
+        graph = partial(_graph_of, own, spec)
+        other = oracle.name != NUMPY
+        model = RoundingModel(graph, oracle, unoptimised) if other else RoundingModel(graph)
+        return StoredRounding(model, partial(content, own))
+
+    roundings = BySizes(network, at)
+    return lambda inputs: roundings(inputs)(inputs)
+
+
+def is_coded(plan: NetworkPlan, network: Original) -> bool:
+    """Whether it has to compute what numpy makes of integers; notes of older bundles do not say."""
+    return (network.integers and INTEGERS_NOTE in plan.notes) or bool(network.recipe)
+
+
+def rounds_rows(plan: NetworkPlan, network: Original) -> bool:
+    """Whether it is compared with a numpy meaning that rounds rows to int8 as the bundle does."""
+    return network.integers and ROWS_NOTE in plan.notes and not is_coded(plan, network)
+
+
+def _graph_of(network: Original, spec: DeviceSpec, *, counts: bool = False) -> Graph:
+    with apart():  # what is made of it is right for all counts, or on the host
+        graph = load_file(network.onnx, network.shapes, network.values, counts=counts)
+    if network.recipe:
+        graph = quantized(graph, from_json(Recipe, network.recipe))
+    return in_compute_types(graph, spec.stored)
