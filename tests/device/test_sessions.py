@@ -33,7 +33,7 @@ from retune.graph.passes.pipeline import optimise
 from retune.graph.passes.precision import Precision
 from retune.graph.passes.states import with_states
 from retune.search.extract import extract
-from tests.device.c_programs import build, loader
+from tests.device.c_programs import build
 from tests.support.cached import CACHES, HEADS, WIDE, WORDS, cached_decoder
 
 pytestmark = pytest.mark.device
@@ -450,7 +450,7 @@ def test_sessions_of_a_c_program(
         expected.append(oracles[which].step(ids).reshape(-1))
     more = ["0 0", "0 4 1 2 3 4", "0 4 1 2 3 4", "0 4 1 2 3 4", "0 1 1"]
     done = subprocess.run(
-        ["./network"], cwd=folder, env=loader()[1], input="\n".join([*lines, *more]),
+        ["./network"], cwd=folder, input="\n".join([*lines, *more]),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     found = [np.array(line.split(), np.float64) for line in done.stdout.splitlines()]
