@@ -86,15 +86,23 @@ class Decoder:
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """float [words]: the logits of the token after these, which come after those so far.
 
-        More tokens than a call may have are given in several calls. Raises: InputError for no
-        tokens, more than the text may have, or a number that the bundle cannot take.
+        More tokens than a call may have are given in several calls. Raises: as `check`.
         """
+        self.check(tokens, self.length)
+        found = np.empty(0)
+        for begin in range(0, len(tokens), self._most):
+            found = self._call(tokens[begin : begin + self._most])
+        return found
+
+    def check(self, tokens: Sequence[int], held: int = 0) -> None:
+        """Raises: InputError for no tokens, more than there is space for behind `held` ones, or a
+        number that the bundle cannot take."""
         if not tokens:
-            raise InputError(f"{self._name}: expected at least one token, got none")
-        if self.length + len(tokens) > self.capacity:
+            raise InputError(f"{self._name}: expected at least one token, got none; give a prompt")
+        if held + len(tokens) > self.capacity:
             raise InputError(
                 f"{self._name}: expected a text of at most {self.capacity} tokens, got "
-                f"{self.length + len(tokens)}; compile the model with a larger range of its past"
+                f"{held + len(tokens)}; compile the model with a larger range of its past"
             )
         end = self._vocabulary
         if end is not None and not 0 <= min(tokens) <= max(tokens) < end:
@@ -103,10 +111,6 @@ class Decoder:
                 f"{self._name}: expected tokens from 0 to {end - 1}, got {wrong}; use this "
                 "model's tokenizer"
             )
-        found = np.empty(0)
-        for begin in range(0, len(tokens), self._most):
-            found = self._call(tokens[begin : begin + self._most])
-        return found
 
     def _call(self, tokens: Sequence[int]) -> np.ndarray:
         if len(tokens) < self._least:

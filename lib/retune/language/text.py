@@ -14,6 +14,8 @@ from retune.core.errors import InputError
 from retune.core.extras import explained
 
 TOKENIZER, CONFIG = "tokenizer.json", "genai_config.json"
+SENTENCEPIECE = "tokenizer.model"
+"""What others write, which `tokenizers` does not read."""
 _HALF_CHARACTER = "\ufffd"
 
 
@@ -36,8 +38,8 @@ class Text:
         file = next((path for path in files if path.is_file()), None)
         if file is None:
             raise InputError(
-                f"--tokenizer: expected {TOKENIZER} in {', '.join(map(str, folders))}, got none; "
-                "state the folder of the model"
+                f"--tokenizer: expected {TOKENIZER} in {', '.join(map(str, folders))}, got "
+                f"{_instead(folders)}"
             )
         with explained():
             from tokenizers import Tokenizer
@@ -48,7 +50,14 @@ class Text:
         return cls(tokenizer, _ends(file.with_name(CONFIG)))
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """The tokens of a text. Raises: InputError for one that is not Unicode."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"prompt: expected text in UTF-8, got {text[error.start]!r} at character "
+                f"{error.start}; write it in UTF-8"
+            ) from None
         return list(self.tokenizer.encode(text).ids)
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -69,6 +78,18 @@ class Text:
             yield text[shown:end]
             shown = max(shown, end)
         yield self.text(known)[shown:]
+
+
+def _instead(folders: Sequence[Path]) -> str:
+    """What lies there in place of a tokenizer.json, and what to do."""
+    for folder in folders:
+        if (folder / SENTENCEPIECE).is_file():
+            return (
+                f"{folder / SENTENCEPIECE}, of SentencePiece; convert it with "
+                f'transformers: AutoTokenizer.from_pretrained("{folder}").save_pretrained('
+                f'"{folder}") writes {TOKENIZER}'
+            )
+    return "none; state the folder of the model"
 
 
 def _ends(config: Path) -> frozenset[int]:

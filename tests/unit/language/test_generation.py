@@ -49,7 +49,7 @@ def test_chances_are_those_of_a_softmax():
     ],
 )
 def test_other_tokens_never_follow(settings: dict[str, float], allowed: set[int]):
-    assert set(draws(**({"temperature": 1.0} | settings))) == allowed
+    assert set(draws(200, **({"temperature": 1.0} | settings))) == allowed
 
 
 def test_equal_seeds_draw_equal_tokens():
@@ -86,7 +86,8 @@ class Session:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         self.calls.append(inputs["input_ids"].shape[1])
-        logits, *caches = self._session.run(None, {**inputs, **self._caches})
+        found = self._session.run(None, {**inputs, **self._caches})
+        logits, *caches = (np.asarray(array) for array in found)
         self._caches = dict(zip(self._names, caches, strict=True))
         return {"logits": logits}
 
@@ -132,10 +133,13 @@ def test_a_long_prompt_takes_several_calls(folder: Path):
 def test_it_ends_at_an_end_at_the_count_and_where_the_space_ends(folder: Path):
     tokens = list(Generation(decoder(folder), PROMPT, 6))
     assert len(tokens) == 6
+    counted = Generation(decoder(folder), PROMPT, 6)
+    assert counted.ended_by == ""
+    assert (len(list(counted)), counted.ended_by) == (6, "count")
     ended = Generation(decoder(folder), PROMPT, 6, ends=frozenset(tokens[3:4]))
-    assert list(ended) == tokens[: tokens.index(tokens[3])]
+    assert list(ended) == tokens[: tokens.index(tokens[3])] and ended.ended_by == "token"
     full = Generation(decoder(folder, capacity=4), PROMPT, 6)
-    assert list(full) == tokens[:3]
+    assert list(full) == tokens[:3] and full.ended_by == "capacity"
     assert full.decoded == 2 and full.decode_rate > 0 and full.prefill_rate > 0
 
 
@@ -152,6 +156,23 @@ def test_a_prompt_that_does_not_fit_is_refused(
 ):
     with pytest.raises(InputError, match=message):
         list(Generation(decoder(folder, **settings), prompt, 2))
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_it_is_shown(folder: Path):
+    with pytest.raises(InputError, match="at most 5 tokens, got 6"):
+        Generation(decoder(folder, capacity=4), [1] * 6, 2)
+
+
+def test_a_tokenizer_of_sentencepiece_is_to_be_converted(tmp_path: Path):
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e")
+    with pytest.raises(InputError, match=r"tokenizer.model, of SentencePiece; convert it with"):
+        Text.of([tmp_path])
+
+
+def test_text_that_is_not_unicode_is_refused(folder: Path):
+    pytest.importorskip("tokenizers")
+    with pytest.raises(InputError, match=r"expected text in UTF-8, got .* at character 1"):
+        Text.of([folder / "out"]).tokens("a\udcff")
 
 
 def test_another_network_is_no_decoder(folder: Path):

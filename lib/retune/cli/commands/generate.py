@@ -85,6 +85,11 @@ def _show(made: "Generation", text: "Text", prompt: str, *, json: bool) -> None:
         f"retune: prompt of {len(made.prompt)} tokens: {made.prefill_rate:,.1f} tokens/s; then "
         f"{len(made.tokens)} tokens: {made.decode_rate:,.1f} tokens/s"
     )
+    if made.ended_by == "capacity":
+        say(
+            f"retune: the text has as many tokens as the bundle has space for, "
+            f"{made.decoder.capacity:,}; compile the model with a larger range of its past for more"
+        )
 
 
 def _data(made: "Generation", text: str, prompt: str) -> dict[str, Any]:
@@ -93,6 +98,7 @@ def _data(made: "Generation", text: str, prompt: str) -> dict[str, Any]:
         "text": text,
         "prompt_tokens": list(made.prompt),
         "tokens": made.tokens,
+        "ended_by": made.ended_by,
         "prefill_s": made.prefill_s,
         "decode_s": made.decode_s,
         "prefill_tokens_per_s": made.prefill_rate,
