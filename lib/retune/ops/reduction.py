@@ -46,7 +46,7 @@ def _infer_sum(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
 
 
 def reduce(c: OpCall) -> Tensor:
-    """T_reduce(i...) combines x over the axes; a mean divides afterwards, truth is 0 or 1."""
+    """T_reduce(i...) combines x over the axes. A mean divides afterwards; booleans are 0 or 1."""
     (data,) = c.inputs
     mean, truth = c.op == "reduce_mean", data.dtype == BOOL
     if mean and data.dtype.is_integer:

@@ -92,7 +92,7 @@ class RecordedTrials:
         self._counts: Counter[str] = Counter()
 
     def of(self, records: str, run: str) -> Mapping[str, int]:
-        """Task key -> trials of the run in that store."""
+        """How many trials of the run are in that store, by task key."""
         with self._lock:
             asked = (run, list_files(Path(records)))
             if asked != self._asked:

@@ -69,8 +69,8 @@ class _Decision:
 def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
     """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
 
-    Both are published in one step, as a version beside those before it; who asks for a run wants
-    its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
+    Both are published in one step, as a version beside those before it; the bundle of a run that
+    a user asks for is not compared with theirs. Not cached: the folder is the user's.
     """
     why = "as asked for, without a comparison with what was published before"
     return _publish(request, run, _Decision(why=why, verdict="ordered"), None)

@@ -394,7 +394,7 @@ class TuneRequest:
         group="Quantization",
     )
     campaign: str = option(
-        "Campaign name: another name searches on where the same request is done already",
+        "Campaign name: under a new name, a request that is done already is searched again",
         default="",
     )
 

@@ -83,7 +83,7 @@ class Tiling:
                 f"a tiling over {_names(self.nest)}; levels are {_names(self.levels)}"
             )
         if len(self.nest.get(LANE, ())) > 1:
-            raise ScheduleError(f"lanes of {len(self.nest[LANE])} axes")
+            raise ScheduleError(f"expected lanes of one axis, got {len(self.nest[LANE])}")
         for axis in self.axes:
             fixed = [level for level in self.levels_of(axis) if level.fixed]
             if len(fixed) != (axis.unit > 1):

@@ -12,7 +12,7 @@ from retune.core.errors import InputError
 from retune.core.files import check_file
 
 Folder = Annotated[Path, typer.Argument(metavar="bundle", help="Bundle: a folder.")]
-File = Annotated[Path, typer.Argument(metavar="file.zip", help="Output file.")]
+File = Annotated[Path, typer.Argument(metavar="file.zip", help="Bundle to write, as one file.")]
 Sign = Annotated[
     Path | None,
     typer.Option(

@@ -173,7 +173,9 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
 def limit_registers(
     s: Schedule, tile: Sequence[str], spec: DeviceSpec, packed: Instruction | None = None
 ) -> None:
-    """Accumulators, one row of weights and a broadcast fit the registers; enough hide latency.
+    """Requires tiles that fit the registers, with accumulators enough to hide latency.
+
+    A tile takes its accumulators, one row of weights and a value that is broadcast.
 
     `tile` are the loops over accumulators; the last one is over vectors of channels.
     """

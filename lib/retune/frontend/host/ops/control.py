@@ -186,7 +186,9 @@ def split_to_sequence(call: NodeCall) -> Sequence[Value]:
     if split.ndim:
         ends = np.cumsum(split)
         if ends[-1:].sum() != extent or (split < 0).any():
-            raise ModelError(f"a split into {split.tolist()} of an extent of {extent}")
+            raise ModelError(
+                f"split: expected extents that add up to {extent}, got {split.tolist()}"
+            )
     else:
         ends = np.arange(int(split), extent + int(split), int(split))
     return (tuple(np.split(data, ends[:-1], axis)),)

@@ -127,7 +127,7 @@ def by_rule(node: OnnxNode, emit: Emitter) -> None:
     alone, opset = _alone(node, emit)
     made = in_pairs(alone, Path())
     if any(proto.domain for proto in made.graph.node):
-        raise ModelError("scales that depend on the data are not supported; quantize again")
+        raise ModelError("expected constant scales, got scales of data; quantize statically")
     names = {name: name for name in (*node.inputs, *node.outputs)}
     for tensor in made.graph.initializer:
         if tensor.name not in names:
