@@ -197,7 +197,8 @@ def _profile_text(kernel: KernelTime, total: float) -> str:
     elif kernel.host:
         parts.append("on the host")
     if kernel.flops:
-        parts.append(f"{kernel.flops / kernel.us / 1e3:.3g} GFLOP/s")
+        rate = kernel.flops / kernel.us / 1e3
+        parts.append(f"{rate:,.0f} GFLOP/s" if rate >= 100 else f"{rate:.3g} GFLOP/s")
     if kernel.roofline is not None:
         parts.append(f"{100 * kernel.roofline:.0f} % of roofline")
     return ", ".join(parts)

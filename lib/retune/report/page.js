@@ -5,7 +5,7 @@ const UNITS = { ns: 1e-3, "µs": 1, us: 1, ms: 1e3, s: 1e6, k: 1e3, M: 1e6, G: 1
 
 function value(cell) {
   const text = cell ? cell.textContent.trim() : "";
-  const found = text.replace(/,/g, "").match(/^(-?[\d.]+(?:e[-+]?\d+)?)\s*([a-zµ]+)?/i);
+  const found = text.replace(/,/g, "").match(/^(-?[\d.]+(?:e[-+]?\d+)?)(?![\d.-])\s*([a-zµ]+)?/i);
   if (!found) return text === "–" ? null : text.toLowerCase();
   const unit = found[2] || "";
   return parseFloat(found[1]) * (UNITS[unit] || UNITS[unit[0]] || 1);

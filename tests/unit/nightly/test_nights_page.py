@@ -3,9 +3,13 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
 
 from retune.nightly.nights_page import nights_page
 from retune.records.nights import NightRow
+from tests.support.browser import needs_chromium, told
 from tests.support.nights import judged, quiet, slowed
 
 
@@ -87,3 +91,28 @@ def test_a_fleet_of_150_for_a_month_is_a_page_of_a_few_megabytes():
     month = judged(quiet(30))
     rows = [replace(row, network=f"net{i}") for row in month for i in range(150)]
     assert len(nights_page("fleet", rows)) < 4_000_000
+
+
+CLICKS = """
+const table = [...document.querySelectorAll("table")].at(-1);
+const first = () => table.tBodies[0].rows[0].cells[0].textContent.trim();
+const head = table.tHead.rows[0].cells[0];
+head.click();
+told.push(first());
+head.click();
+told.push(first());
+document.querySelectorAll("th, a").forEach((each) =>
+  each.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true })));
+told.push(Math.max(...[...document.querySelectorAll("tbody tr")].map((row) => row.offsetHeight)));
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_browser_sorts_nights_by_their_dates(width: int, tmp_path: Path):
+    down, up, height, fits, errors = told(nights_page("lab", fleet()), CLICKS, width, tmp_path)
+    assert {down, up} == {"2026-03-01", "2026-03-30"}
+    assert int(height) < 100, "rows are not drawn out by a narrow column of words"
+    assert (fits, errors) == ("true", "none")

@@ -1,17 +1,16 @@
 """The report is one file that needs nothing else, and shows what it was given."""
 
 import re
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from shutil import which
 
 import pytest
 
 from retune.core.results import KernelTime
 from retune.report.html import render
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
+from tests.support.browser import needs_chromium, told
 from tests.support.sample import detailed, sample
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "path", "rect", "circle"}
@@ -147,14 +146,7 @@ def test_bars(golden: object):
     assert bar_chart(bars, "title") == golden
 
 
-ERRORS = """<script>
-const errors = [];
-window.addEventListener("error", (event) => errors.push(event.message));
-</script>"""
-"""Before the page's own script."""
-
-CLICKS = """<script>
-const told = [];
+CLICKS = """
 const table = document.querySelector("#tasks ~ .scroll > table");
 const heads = [...table.tHead.rows[0].cells];
 const gflops = heads.findIndex((head) => head.textContent.startsWith("GFLOP"));
@@ -177,32 +169,16 @@ document.querySelectorAll("input[type=search]").forEach((each) => {
 });
 told.push([...document.querySelectorAll(".layers > details")].filter((row) => !row.hidden).length);
 told.push(document.querySelector(".tip").textContent.length > 0);
-told.push(document.documentElement.scrollWidth <= window.innerWidth);
-told.push(errors.join("; ") || "none");
-document.body.setAttribute("data-told", told.join("|"));
-</script>"""
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.skipif(which("chromium") is None, reason="chromium is not installed")
+@needs_chromium
 @pytest.mark.parametrize("width", [390, 1400])
 def test_a_browser_sorts_filters_and_takes_every_click(width: int, tmp_path: Path):
-    page = tmp_path / "report.html"
     html = render(detailed(sample(tasks=12)), detailed(sample(tasks=12, seed=1)))
-    html = html.replace("<main>", f"{ERRORS}<main>").replace("</html>", f"{CLICKS}</html>")
-    page.write_text(html, "utf-8")
-    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    done = subprocess.run(
-        [*browser, f"--window-size={width},900", page.as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    told = re.search(r'data-told="([^"]*)"', done.stdout)
-    assert told is not None
-    down, up, shown, layers, tip, fits, errors = told[1].split("|")
+    down, up, shown, layers, tip, fits, errors = told(html, CLICKS, width, tmp_path)
     falling = [float(word.replace(",", "")) for word in down.split() if word != "–"]
     assert falling == sorted(falling, reverse=True) and len(set(falling)) > 1
     assert [float(w.replace(",", "")) for w in up.split() if w != "–"] == sorted(falling)
