@@ -69,6 +69,16 @@ def test_a_verbose_run_prints_each_measurement_and_a_quiet_one_warnings(
         pass
 
 
+def test_commands_of_nights_read_what_init_writes(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["nightly", "prune", "--keep", "1"]) == 2
+    assert "`retune init MODEL --config nightly.toml` writes one" in capsys.readouterr().err
+    assert run_command(["init", "zoo:mlp"]) == 0
+    assert run_command(["nightly", "prune", "--keep", "1"]) == 0
+
+
 def test_init_writes_a_nightly_file_that_can_be_read(tmp_path: Path, capsys: Captured):
     path = tmp_path / "made" / "fleet.toml"
     model = tmp_path / "net.onnx"
@@ -134,7 +144,7 @@ def test_two_bundles_are_compared_in_turns(
             seen.append(list(entrants))
             return known_times({name: 1e-3 * n for n, name in enumerate(entrants, 1)})
 
-    monkeypatch.setattr(farm_examiner, "open_examiner", lambda _: Examiner())
+    monkeypatch.setattr(farm_examiner, "open_examiner", lambda _: Examiner(None))
     path, other = (str(write_bundle(make_plan(), tmp_path / name)) for name in ("one", "two"))
     assert run_command(["bench", path, other]) == 0
     assert seen == [[path, other]]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from retune.records.store import RecordStore
 
 MODEL_HELP = "Model: an ONNX file, zoo:NAME or light:NAME."
+NIGHTLY_FILE = Path("nightly.toml")
+"""What `retune init` writes, and the commands about nights read."""
 MOST_DAYS = 36_500
 """That somebody may ask for: a century, as dates have a first year."""
 Module = Annotated[

@@ -194,10 +194,7 @@ def fuse(program: Program, outer: str, inner: str, name: str) -> Program:
     if not isinstance(second, For) or second.var.name != inner:
         raise ScheduleError(f"fuse({outer}, {inner}): {inner} must be the only thing in {outer}")
     if first.reduce != second.reduce or first.kind != "serial" or second.kind != "serial":
-        raise ScheduleError(
-            f"fuse({outer}, {inner}): expected two loops that are not bound, vectorized or "
-            "unrolled, both over results or both over a reduction"
-        )
+        raise ScheduleError(f"fuse({outer}, {inner}): both must be serial, both reduce or neither")
     var = Var(name)
     body = substitute_stmt(
         second.body, {first.var: var // second.extent, second.var: var % second.extent}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from retune.cli.console import print_line
-from retune.cli.options import MODEL_HELP, check_model
+from retune.cli.options import MODEL_HELP, NIGHTLY_FILE, check_model
 from retune.core.errors import InputError
 from retune.core.files import check_file
 from retune.core.names import is_built_in
@@ -34,7 +34,7 @@ _EVERY_KEY = "examples/nightly.toml"
 
 def init(
     models: Annotated[list[str], typer.Argument(metavar="model...", help=MODEL_HELP)],
-    config: Annotated[Path, typer.Option(help="File to write.")] = Path("nightly.toml"),
+    config: Annotated[Path, typer.Option(help="File to write.")] = NIGHTLY_FILE,
     device: Annotated[
         list[str] | None,
         typer.Option(help="Device: one of `retune devices`. Repeatable. Default: pocl."),

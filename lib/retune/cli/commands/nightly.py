@@ -9,9 +9,9 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.interrupt import ctrl_c_ends_measuring
-from retune.cli.options import MOST_DAYS, Json, Quiet, Verbose
+from retune.cli.options import MOST_DAYS, NIGHTLY_FILE, Json, Quiet, Verbose
 from retune.cli.progress import progress_on_stderr
-from retune.core.errors import LookupFailed
+from retune.core.errors import InputError, LookupFailed
 
 if TYPE_CHECKING:
     from retune.nightly.config import NightlyConfig
@@ -34,7 +34,7 @@ Campaign = Annotated[
 
 @app.command("run")
 def run(
-    config: Config,
+    config: Config = NIGHTLY_FILE,
     campaign: Campaign = "",
     now: Annotated[
         bool, typer.Option("--now", help="Run the night outside of its window, too.")
@@ -62,7 +62,7 @@ def run(
 
 
 @app.command("plan")
-def plan(config: Config, json: Json = False) -> None:
+def plan(config: Config = NIGHTLY_FILE, json: Json = False) -> None:
     """Print who gets what and when in the coming night, and run nothing."""
     from retune.nightly.members import planned_night
     from retune.report.page import time_text
@@ -95,7 +95,7 @@ def plan(config: Config, json: Json = False) -> None:
 
 
 @app.command("serve")
-def serve(config: Config) -> None:
+def serve(config: Config = NIGHTLY_FILE) -> None:
     """Run a night each time that the file schedules one.
 
     Until interrupted.
@@ -118,7 +118,7 @@ def serve(config: Config) -> None:
 
 @app.command("deploy")
 def deploy(
-    config: Config,
+    config: Config = NIGHTLY_FILE,
     pool: Annotated[str, typer.Option(help="Work pool; it is made if there is none.")] = "retune",
     queue: Annotated[
         str, typer.Option(help="Work queue of the host that owns the devices.")
@@ -155,7 +155,7 @@ def deploy(
 
 @app.command("prune")
 def prune(
-    config: Config,
+    config: Config = NIGHTLY_FILE,
     keep: Annotated[
         int | None, typer.Option(min=1, help="Nights that are kept: the last ones.")
     ] = None,
@@ -226,7 +226,7 @@ def _show_pruned(found: dict[str, Any], *, dry_run: bool) -> None:
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="Name of a night.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Name of a later night.")],
-    config: Config,
+    config: Config = NIGHTLY_FILE,
     json: Json = False,
 ) -> None:
     """Print two nights side by side, with a verdict on each network's change.
@@ -254,7 +254,7 @@ def compare(
 
 @app.command("status")
 def status(
-    config: Config,
+    config: Config = NIGHTLY_FILE,
     night: Annotated[str, typer.Option(help="Name of the night. Default: the last one.")] = "",
     json: Json = False,
 ) -> None:
@@ -279,6 +279,11 @@ def status(
 def _checked(config: Path) -> "NightlyConfig":
     from retune.nightly.config import load_config
 
+    if not config.exists():
+        raise InputError(
+            f"{config}: expected a nightly file, got no file; "
+            f"`retune init MODEL --config {config}` writes one"
+        )
     return load_config(config)
 
 
