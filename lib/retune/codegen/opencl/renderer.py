@@ -221,6 +221,17 @@ def _pointer(at: At, to: Printer) -> str:
     return at.memory.name if index == "0" else f"{at.memory.name} + {index}"
 
 
+def _element(at: At, to: Printer, array: str = "") -> str:
+    """One element, by the pointer to the first of its neighbours: clang adds an offset of an index
+    as an instruction of its own where it cannot exclude that the sum overflows, and has that of a
+    pointer in the address of the load (1x1 convolutions of 14 x 14 x 68 on AVX2 took 0.7 times as
+    long)."""
+    array = array or at.memory.name
+    if at.base is None or not at.offset:
+        return f"{array}[{_index(at, to)}]"
+    return f"({array} + {to.text(at.base)})[{at.offset}]"
+
+
 def _vector(memory: Memory, dtype: DType, lanes: int = 1) -> str:
     """The type of a value, or of an aligned vector, in that memory."""
     return f"{_SPACE.get(memory.scope, '__private')} {type_name(dtype, lanes)}"
@@ -247,7 +258,7 @@ def _read(at: At, dtype: DType, to: Printer) -> str:
     if _is_short_vector(at, dtype):
         load, _ = short_vectors(type_name(dtype, at.lanes))
         return f"{load}({_SPACE.get(at.memory.scope, '')}, {pointer})"
-    return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else f"{array}[{_index(at, to)}]"
+    return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else _element(at, to, array)
 
 
 def _is_short_vector(at: At, dtype: DType) -> bool:
@@ -488,7 +499,7 @@ def _written(at: At, value: str, to: Printer) -> list[str]:
         return [f"{store}({_SPACE.get(at.memory.scope, '')}, {_pointer(at, to)}, {value});"]
     if at.lanes > 1:
         return [f"vstore{at.lanes}({value}, 0, {_pointer(at, to)});"]
-    return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
+    return [f"{_element(at, to)} = {value};"]
 
 
 def _copy_ahead(s: CopyAhead, to: Printer) -> list[str]:
