@@ -12,7 +12,6 @@ from retune.ir.expr import (
     Load,
     Redirection,
     Scope,
-    Select,
     Var,
     all_of,
     conjuncts,
@@ -22,6 +21,7 @@ from retune.ir.expr import (
     variables,
 )
 from retune.ir.reduction import path_to, reads
+from retune.ir.selections import certain_loads
 from retune.ir.simplify import Range, affine, bounds, sign, simplify
 from retune.ir.stmt import Block, For, Program, Stmt, blocks, loops, map_exprs
 
@@ -194,9 +194,8 @@ def read_where(body: Stmt, buffer: Buffer) -> list[Expr]:
 
 def _masked(expr: Expr, buffer: Buffer) -> bool:
     """True when a selection decides whether the buffer is read."""
-    if isinstance(expr, Select):
-        return any(load.buffer == buffer for load in loads(expr))
-    return any(_masked(child, buffer) for child in expr.children)
+    certain = set(certain_loads(expr))
+    return any(load.buffer == buffer and load not in certain for load in loads(expr))
 
 
 def guarded(block: Block, terms: list[Expr]) -> Expr | None:
