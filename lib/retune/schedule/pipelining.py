@@ -1,5 +1,5 @@
-"""Copies into local memory that run ahead of what reads them, and rows of such memory that lie
-further apart.
+"""Copies into local memory that run ahead of what reads them, and rows of such memory that lie in
+other banks: further apart, or rotated.
 
 Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
 """
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Buffer, Expr, const, loads
+from retune.ir.expr import Buffer, Const, Expr, const, loads
+from retune.ir.simplify import Simplifying, polynomial, range_below
 from retune.ir.stmt import (
     AHEAD,
     Barrier,
@@ -20,6 +21,7 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     guarded,
+    loops,
     map_accesses,
     marked,
     rewrite,
@@ -108,9 +110,40 @@ def _ahead(node: Stmt) -> Stmt | None:
 
 def align_rows(program: Program, name: str, elements: Expr) -> Program:
     """See Schedule.align_rows."""
-    buffer = block_named(program, name).buffer
-    if buffer.scope != "local" or buffer not in program.scratch or not buffer.shape:
-        raise ScheduleError(f"align_rows({name}): expected a stage in local memory")
+    buffer = _local_rows(program, f"align_rows({name})", name)
     apart = replace(buffer, shape=(*buffer.shape[:-1], buffer.shape[-1] + elements))
     body = map_accesses(program.body, lambda b, at: (apart, at) if b == buffer else None)
     return replace_scratch(with_body(program, body), buffer, apart)
+
+
+def rotate_rows(program: Program, name: str, line: int, unit: int, every: int) -> Program:
+    """See Schedule.rotate_rows."""
+    who = f"rotate_rows({name}, {line}, {unit}, {every})"
+    if min(line, unit, every) < 1:
+        raise ScheduleError(f"{who}: expected positive numbers")
+    buffer = _local_rows(program, who, name)
+    columns = polynomial(buffer.shape[-1])
+    if len(buffer.shape) < 2 or any(n % (line * unit) for n in columns.values()):
+        raise ScheduleError(f"{who}: expected rows of whole lines of {line} x {unit} elements")
+    known = (n for n in loops(program.body) if isinstance(n.extent, Const))
+    simplified = Simplifying({n.var: range_below(n.extent) for n in known})
+
+    def rotated(found: Buffer, at: Indices) -> Element | None:
+        if found != buffer:
+            return None
+        *others, row, column = at
+        number = simplified(column // unit)
+        which = number // line
+        turned = which * line + (number % line + row // every + which) % line
+        moved = turned * unit + simplified(column % unit)
+        return buffer, (*others, row, simplified(moved))
+
+    return with_body(program, map_accesses(program.body, rotated))
+
+
+def _local_rows(program: Program, who: str, name: str) -> Buffer:
+    """The local memory that a stage fills. Raises: ScheduleError where it fills other memory."""
+    buffer = block_named(program, name).buffer
+    if buffer.scope != "local" or buffer not in program.scratch or not buffer.shape:
+        raise ScheduleError(f"{who}: expected a stage in local memory")
+    return buffer

@@ -318,6 +318,19 @@ class Schedule(Recorder):
         program = pipelining.align_rows(self.program, block, made)
         self._record(program, "align_rows", {"block": block, "elements": made})
 
+    def rotate_rows(self, block: str, line: int, unit: int, every: int = 1) -> None:
+        """Rows of the stage's local memory are rotated: each line of `line` units of `unit`
+        elements by its number in its row, and further by one unit with `every` row. Items that
+        read units of several rows, or every few units of one, find them in different banks.
+
+        Rewrite: rotate_rows("x.local", 8, 4), where x.local is of 4 x 64 elements
+            x.local[i*64 + j]  ->  x.local[i*64 + j//32*32 + (j//4%8 + i + j//32)%8*4 + j%4]
+
+        Raises: ScheduleError for a stage that is not in local memory, or not of whole lines.
+        """
+        rewrite = pipelining.rotate_rows
+        self._apply("rotate_rows", rewrite, block=block, line=line, unit=unit, every=every)
+
     def pack(self, buffer: str) -> None:
         """The constant operand is re-ordered at compile time to the order in which it is read.
 

@@ -28,7 +28,7 @@ PRIMITIVES = frozenset(
         *("split", "tile", "fuse", "reorder", "unroll", "vectorize", "bind", "parallel"),
         *("tensorize", "annotate", "compute_inline", "cache_write", "cache_read", "compute_at"),
         *("reverse_compute_at", "decompose_reduction", "rfactor", "pack", "precompute", "restate"),
-        *("read_as_image", "run_ahead", "align_rows"),
+        *("read_as_image", "run_ahead", "align_rows", "rotate_rows"),
         *("sample_perfect_tile", "sample_tile", "sample_categorical", "sample_compute_location"),
     }
 )

@@ -56,7 +56,7 @@ def test_copies_run_ahead_without_races(stages: int, steps: int):
     assert_items_agree(dag, s.program)
 
 
-def test_an_iteration_has_one_barrier(golden):
+def test_an_iteration_has_one_barrier(golden: object):
     s = copying(product())
     s.run_ahead("y.k.0", 3)
     text = lower(s.program, NVIDIA).text
@@ -79,6 +79,22 @@ def test_rows_lie_apart():
     s.run_ahead("y.k.0", 2)
     assert_items_agree(dag, s.program)
     assert "x.local: float32[2, 8, 8] local" in str(s.program)
+
+
+@pytest.mark.parametrize(("line", "unit", "every"), [(8, 1, 1), (4, 2, 2), (2, 2, 1), (2, 1, 3)])
+def test_rows_are_rotated(line: int, unit: int, every: int):
+    """Each element has a place of its own: the meaning is kept, also where copies run ahead."""
+    dag = product()
+    s = copying(dag, 8)
+    s.rotate_rows("x.local", line, unit, every)
+    s.run_ahead("y.k.0", 2)
+    verify(s.program)
+    assert_items_agree(dag, s.program)
+
+
+def test_rows_of_broken_lines_are_not_rotated():
+    with pytest.raises(ScheduleError, match="whole lines of 8 x 4 elements"):
+        copying(product()).rotate_rows("x.local", 8, 4)
 
 
 @pytest.mark.parametrize(

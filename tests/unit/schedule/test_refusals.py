@@ -75,6 +75,8 @@ ARGUMENTS: dict[str, Draw] = {
     "form": _one("winograd", "words", "poems"),
     "stages": _one(1, 2, 3),
     "elements": _size,
+    "line": _one(0, 1, 2),
+    "every": _one(0, 1, 2),
     "key": _one("why", "not a word"),
     "value": _one("a test", "two\nlines"),
     "name": _one("one", "two", "three"),
