@@ -43,6 +43,7 @@ from retune.codegen.kernel import (
     Name,
     Operation,
     Registers,
+    Share,
     Statement,
     Store,
     Tile,
@@ -222,27 +223,32 @@ def _warp_calls(nest: Stmt, loop: For, found: Match) -> Stmt:
     return rewrite(_replaced(nest, loop, added), rule)
 
 
-def _shares(found: Match, items: tuple[Var, Var], number: int) -> Iterable[Expr]:
+def _shares(found: Match, items: tuple[For, For], number: int) -> Iterable[Expr]:
     """What an item reads of an operand, pack by pack; those of columns are lanes."""
     load, entry = found.reads[number], found.entry
     operand, axis = entry.operands[number], found.loops[entry.op.axes[number].var]
     fragment, dtype = operand.fragment, packed(load.buffer.dtype, operand.pack)
-    assert fragment is not None, "it is one of a warp"
-    places: dict[Var, Expr] = {FIRST: items[0], SECOND: items[1]}
+    if entry.reads_locally:
+        dtype = Share(dtype, entry.name)
+    assert fragment is not None and entry.warp is not None, "it is one of a warp"
+    sizes = (entry.warp.first, entry.warp.second)
+    places = {
+        place: n.var if n.extent == const(size) else n.var % size
+        for place, n, size in zip((FIRST, SECOND), items, sizes, strict=True)
+    }
     theirs: dict[Var, Expr] = {}
     if fragment.owner is not None:
-        theirs[items[number]] = substitute(fragment.owner, places)
-    if fragment.row is not None:
-        theirs[axis] = substitute(fragment.row, places)
-    rows = [{axis: const(n)} for n in range(entry.n)] if fragment.apart else [{}]
-    for step, row in product(fragment.steps, rows):
+        own, place = items[number].var, (FIRST, SECOND)[number]
+        theirs[own] = simplify(own - places[place] + substitute(fragment.owner, places))
+    rows = [{axis: substitute(row, places)} for row in fragment.rows]
+    for step, row in product(fragment.steps, rows or [{}]):
         chosen = {**theirs, **row}
         at = _divided(found.at_step(number, substitute(step, places), chosen), operand.pack)
         pack: Expr = read_as(load, dtype, at, operand.pack)
         if (choice := found.mask(number)) is not None:
             assert isinstance(choice.otherwise, Const), "it was matched so"
             filled = Const(_word_of(choice.otherwise.value, load.buffer.dtype), dtype)
-            pack = Select(substitute(choice.condition, theirs), pack, filled)
+            pack = Select(substitute(choice.condition, chosen), pack, filled)
         yield pack
 
 

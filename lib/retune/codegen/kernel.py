@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
 
-from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT8, DType
+from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT8, DType, packed
 from retune.intrinsics import Signature
 from retune.intrinsics.attention import Attention
 from retune.ir.nodes import IRNode, node
@@ -46,6 +46,22 @@ class Tile(DType):
 
     def __reduce__(self) -> tuple[type[DType], tuple[Any, ...]]:
         return Tile, (self.element, self.rows, self.columns, self.pitch)
+
+
+class Share(DType):
+    """The type of a word that an item of a warp reads by the function of an intrinsic."""
+
+    __slots__ = ("op",)
+    op: str
+    """The intrinsic's name."""
+
+    def __new__(cls, word: DType, op: str) -> Self:
+        share = cls.like(word.element, f"{word} by {op}")
+        share.bits, share.elements, share.op = word.bits, word.elements, op
+        return share
+
+    def __reduce__(self) -> tuple[type[DType], tuple[Any, ...]]:
+        return Share, (packed(self.element, self.elements), self.op)
 
 
 def vectorizes(dtype: DType) -> bool:

@@ -10,7 +10,7 @@ A new instruction is one entry; `tests/support/toy_instruction.py` registers one
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 
@@ -45,12 +45,16 @@ class Fragment:
 
     steps: tuple[Expr, ...]
     """Along K, in packs: where each read of the item starts."""
-    row: Expr | None = None
-    """Which row of an item's share it reads; None: all of them, in vector lanes."""
+    rows: tuple[Expr, ...] = ()
+    """Which rows of an item's share it reads at each step, one by one; (): all of them, in vector
+    lanes."""
     owner: Expr | None = None
     """The item, along the operand's own axis of items, whose share it reads; None: its own."""
-    apart: bool = False
-    """Whether it reads all rows of a share one by one; else they are lanes of vectors."""
+
+    @property
+    def reads(self) -> int:
+        """How many packs, or vectors of them, an item reads."""
+        return len(self.steps) * max(1, len(self.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,9 @@ class Implementation:
     """Registers that each operand takes while it is used."""
     vectors: float = 1.0
     """Vectors that are read for an operand."""
+    read: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Of a warp: renderer's name -> the body of a function by which items read sixteen bytes each,
+    at `at` in local memory, for each other; without one, each gets what it reads."""
     exchanged: int = 0
     """Of a warp: integers in local memory by which each item tells the others what it read."""
     tolerance: float = 0.0
@@ -199,6 +206,11 @@ class Intrinsic:
         shape = () if lane else (self.m, self.n)
         names = () if lane else ("i", "j")
         return compute("y", shape, element, [a, b], reduce=[steps, *near], axes=names)
+
+    @property
+    def reads_locally(self) -> bool:
+        """Whether some implementation reads operands from local memory by a function of its own."""
+        return any(implementation.read for implementation in self.implementations)
 
     @property
     def bytes(self) -> bool:

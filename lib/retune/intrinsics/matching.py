@@ -9,6 +9,7 @@ A byte may also be a part of a word that is read, as packed weights have them: `
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from retune.core.dtypes import INT32, UINT8, DType, packed
 from retune.intrinsics.intrinsic import Intrinsic, Signature
@@ -153,8 +154,11 @@ class Match:
         if not self.entry.op.axes:
             return self.pack(number) is not None
         fragment = self.entry.operands[number].fragment
-        if fragment is not None and fragment.row is None and not fragment.apart:
+        if fragment is not None and not fragment.rows:
             return all(self._in_lanes(number, step) for step in fragment.steps)
+        if fragment is not None and self.entry.reads_locally:
+            reads = product(fragment.steps, fragment.rows)
+            return all(self._in_pack(number, *read) for read in reads)
         place, pack = self.tile(number), self.entry.operands[number].pack
         if place is None or self.entry.warp is None:
             return place is not None
@@ -168,6 +172,15 @@ class Match:
         first = {self.loops[axis.var]: const(0) for axis in near}
         index = flat_index(load.buffer, load.indices)
         return simplify(substitute(index, {self.loops[steps.var]: step, **first, **chosen}))
+
+    def _in_pack(self, number: int, step: Expr, row: Expr) -> bool:
+        """Whether the elements that are read of a row at a step are a whole pack."""
+        load, (steps, *near) = self.reads[number], self.entry.op.reduce_axes
+        chosen = {steps.var: step, self.entry.op.axes[number].var: row}
+        index = flat_index(load.buffer, load.indices)
+        index = simplify(substitute(index, {self.loops[v]: value for v, value in chosen.items()}))
+        pack = self.entry.operands[number].pack
+        return _pack_at(index, self.loops[near[0].var], pack) is not None
 
     def _in_lanes(self, number: int, step: Expr) -> bool:
         """Whether the packs that are read at a step lie side by side, one for each column."""
@@ -309,6 +322,8 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
     if entry.warp is not None and (problem := _apart(found, nest, loop)):
         return problem
     for number, load in enumerate(found.reads):
+        if unordered is None and entry.reads_locally and load.buffer.scope != "local":
+            return f"expected {load.buffer.name} in local memory, where items read for each other"
         if load.buffer.scope != unordered and not found.lies(number):
             width = entry.operands[number].pack
             if entry.op.axes:
@@ -325,20 +340,20 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
     return ""
 
 
-def item_loops(entry: Intrinsic, nest: Stmt, loop: For) -> tuple[Var, Var] | None:
-    """The variables of the two loops over the items of a warp around a loop, local.0's first.
+def item_loops(entry: Intrinsic, nest: Stmt, loop: For) -> tuple[For, For] | None:
+    """The two loops over the items of a warp around a loop, local.0's first.
 
-    None unless they have as many items as the intrinsic's warp.
+    None unless local.0 has as many items as the intrinsic's warp, and local.1 those of one warp or
+    of several side by side.
     """
     assert entry.warp is not None, "whoever asks has looked"
     path = next(path for block, path in paths(nest) if block is blocks(loop)[0])
     around = {n.kind: n for n in path if n.kind in ("local.0", "local.1")}
-    found = (around.get("local.0"), around.get("local.1"))
-    first, second = found
-    if first is None or second is None:
+    first, second = around.get("local.0"), around.get("local.1")
+    if first is None or second is None or first.extent != const(entry.warp.first):
         return None
-    sizes = [const(entry.warp.first), const(entry.warp.second)]
-    return (first.var, second.var) if [first.extent, second.extent] == sizes else None
+    whole = all(n % entry.warp.second == 0 for n in polynomial(second.extent).values())
+    return (first, second) if whole else None
 
 
 def _apart(found: Match, nest: Stmt, loop: For) -> str:
@@ -349,12 +364,13 @@ def _apart(found: Match, nest: Stmt, loop: For) -> str:
     """
     warp = found.entry.warp
     assert warp is not None, "whoever asks has looked"
-    items = item_loops(found.entry, nest, loop)
-    if items is None:
+    around = item_loops(found.entry, nest, loop)
+    if around is None:
         return (
             f"expected it inside loops over {warp.first} items along local.0 and {warp.second} "
             "along local.1"
         )
+    items = [n.var for n in around]
     guard = found.block.guard
     if guard is not None and not variables(guard).isdisjoint(items):
         return f"expected all items of a warp at it, got some: where {guard}"
@@ -416,7 +432,12 @@ def pack_index(load: Load, along: Var, width: int) -> Expr | None:
 
     There is one if `along` runs over adjacent elements and all else moves by whole packs.
     """
-    terms = polynomial(flat_index(load.buffer, load.indices))
+    return _pack_at(flat_index(load.buffer, load.indices), along, width)
+
+
+def _pack_at(index: Expr, along: Var, width: int) -> Expr | None:
+    """`pack_index` of an index in elements."""
+    terms = polynomial(index)
     if terms.pop((along,), 0) != 1:
         return None
     for monomial, coefficient in terms.items():

@@ -13,21 +13,21 @@ from collections.abc import Callable
 
 from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from retune.intrinsics.intrinsic import Implementation, Intrinsic, Signature, register_intrinsic
-from retune.intrinsics.warps import exchange, products, warp_intrinsic
+from retune.intrinsics.warps import READ_MATRICES, exchange, products, warp_intrinsic
 
 _LETTERS = {FLOAT16: "f16", BFLOAT16: "bf16"}
 _TOLERANCE = 1e-5
 
 
-def _alike(signature: Signature) -> bool:
+def _same(signature: Signature) -> bool:
     return signature.lanes == 1 and len(set(signature.dtypes)) == 1
 
 
-def _mma(share: int, *, apart: bool) -> Callable[[Signature], list[str]]:
+def _mma(share: int, *, alike: bool) -> Callable[[Signature], list[str]]:
     def text(signature: Signature) -> list[str]:
         kind = _LETTERS[signature.dtypes[0]]
         shape = "mma.sync.aligned.m16n8k16.row.col"
-        return products(f"{shape}.f32.{kind}.{kind}.f32", share, "float4", apart=apart)
+        return products(f"{shape}.f32.{kind}.{kind}.f32", share, "float4", alike=alike)
 
     return text
 
@@ -44,16 +44,23 @@ def _dot(signature: Signature) -> str:
     return " + ".join(f"{_part(a, 'a', n)} * {_part(b, 'b', n)}" for n in (0, 1))
 
 
-def _entry(name: str, share: int, *, apart: bool = False) -> Intrinsic:
-    exchanged, text = exchange(share, "float4", _dot, apart=apart)
-    mma = {"OpenCL C": _mma(share, apart=apart)}
+def _entry(name: str, share: int, *, alike: bool = False) -> Intrinsic:
+    exchanged, text = exchange(share, "float4", _dot, alike=alike)
+    mma = {"OpenCL C": _mma(share, alike=alike)}
     return warp_intrinsic(
         name,
         ((FLOAT16, BFLOAT16), (FLOAT16, BFLOAT16)),
         FLOAT32,
         share,
         (
-            Implementation("mma", _alike, mma, slots=6.0 * share, tolerance=_TOLERANCE),
+            Implementation(
+                "mma",
+                _same,
+                mma,
+                slots=6.0 * share,
+                read={"OpenCL C": READ_MATRICES} if alike else {},
+                tolerance=_TOLERANCE,
+            ),
             Implementation(
                 "exchange",
                 lambda _: True,
@@ -63,10 +70,10 @@ def _entry(name: str, share: int, *, apart: bool = False) -> Intrinsic:
                 tolerance=_TOLERANCE,
             ),
         ),
-        apart=apart,
+        alike=alike,
     )
 
 
 WARP16 = register_intrinsic(_entry("warp16", 4))
 WARP16S = register_intrinsic(_entry("warp16s", 2))
-WARP16C = register_intrinsic(_entry("warp16c", 4, apart=True))
+WARP16C = register_intrinsic(_entry("warp16c", 4, alike=True))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from retune.core.dtypes import FLOAT32, TF32, DType
 from retune.intrinsics.intrinsic import Implementation, Intrinsic, Signature, register_intrinsic
-from retune.intrinsics.warps import exchange, products, warp_intrinsic
+from retune.intrinsics.warps import READ_MATRICES, exchange, products, warp_intrinsic
 from retune.ir.expr import Expr, cast
 from retune.ir.functions import call, rounding
 
@@ -30,12 +30,12 @@ def _rounded(a: Expr, b: Expr, accumulator: DType) -> Expr:
     return first * second
 
 
-def _mma(*, apart: bool) -> Callable[[Signature], list[str]]:
-    words = f"{{}} + {_HALF:#x}u", f"{'{}' if apart else 'as_uint({})'} + {_HALF:#x}u"
+def _mma(*, alike: bool) -> Callable[[Signature], list[str]]:
+    words = f"{{}} + {_HALF:#x}u", f"{'{}' if alike else 'as_uint({})'} + {_HALF:#x}u"
 
     def text(_: Signature) -> list[str]:
         shape = "mma.sync.aligned.m16n8k8.row.col"
-        return products(f"{shape}.f32.tf32.tf32.f32", _SHARE, "float4", words, apart=apart)
+        return products(f"{shape}.f32.tf32.tf32.f32", _SHARE, "float4", words, alike=alike)
 
     return text
 
@@ -45,16 +45,23 @@ def _product(_: Signature) -> str:
     return f"{a} * {b}"
 
 
-def _entry(name: str, *, apart: bool = False) -> Intrinsic:
-    exchanged, text = exchange(_SHARE, "float4", _product, apart=apart)
-    mma = {"OpenCL C": _mma(apart=apart)}
+def _entry(name: str, *, alike: bool = False) -> Intrinsic:
+    exchanged, text = exchange(_SHARE, "float4", _product, alike=alike)
+    mma = {"OpenCL C": _mma(alike=alike)}
     return warp_intrinsic(
         name,
         ((FLOAT32,), (FLOAT32,)),
         FLOAT32,
         _SHARE,
         (
-            Implementation("mma", lambda s: s.lanes == 1, mma, slots=24.0, tolerance=_TOLERANCE),
+            Implementation(
+                "mma",
+                lambda s: s.lanes == 1,
+                mma,
+                slots=24.0,
+                read={"OpenCL C": READ_MATRICES} if alike else {},
+                tolerance=_TOLERANCE,
+            ),
             Implementation(
                 "exchange",
                 lambda _: True,
@@ -64,10 +71,10 @@ def _entry(name: str, *, apart: bool = False) -> Intrinsic:
                 tolerance=_TOLERANCE,
             ),
         ),
-        apart=apart,
+        alike=alike,
         combine=_rounded,
     )
 
 
 WARP32 = register_intrinsic(_entry("warp32"))
-WARP32C = register_intrinsic(_entry("warp32c", apart=True))
+WARP32C = register_intrinsic(_entry("warp32c", alike=True))

@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from retune.codegen.lower import lower
 from retune.core.dtypes import FLOAT16, INT32
 from retune.core.target import GENERIC_GPU
-from retune.ir.expr import cast
+from retune.ir.expr import Expr, Var, cast
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.targets.cost.estimate import estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.support.dags import Choose, byte_conv2d, byte_product, half_products
+from tests.support.dags import Choose, byte_conv2d, byte_product, half_product, half_products
 from tests.support.gpu_warps import SHAPES, random_product, rounded_product
 from tests.support.oracle import assert_items_agree
 from tests.support.properties import chooser, quick, seeded
 
 _PANELS = "gpu.v4.warp.panels"
+_AHEAD = tuple(f"{_PANELS}.ahead{stages}" for stages in (2, 3, 4))
 NVIDIA = replace(
     GENERIC_GPU,
     compute_units=132,
@@ -54,7 +55,7 @@ def test_every_sketch_keeps_the_meaning(name: str):
     dag, rng = SHAPES[name], np.random.default_rng(len(name))
     space = gpu_space(from_dag(dag), NVIDIA)
     found = names(dag)
-    known = ["gpu.v4.warp", "gpu.v4.warp.shared", _PANELS, f"{_PANELS}.ahead"]
+    known = ["gpu.v4.warp", "gpu.v4.warp.shared", _PANELS, *_AHEAD]
     assert found and found == [n for n in known if n in found]
     for sketch in map(space.sketch, found):
         for row in sketch.sample(1, rng):
@@ -83,7 +84,7 @@ def test_many_random_products_keep_the_meaning(seed: int):
     assert_products_keep_the_meaning(seeded(seed))
 
 
-def test_a_window_with_slices_reads_where_bytes_are(golden):
+def test_a_window_with_slices_reads_where_bytes_are(golden: object):
     space = gpu_space(from_dag(SHAPES["window"]), NVIDIA)
     sketch = space.sketch("gpu.v4.warp.shared")
     program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
@@ -132,7 +133,7 @@ def test_panels_are_copied_from_where_parts_of_a_tensor_lie():
     k = reduce_axis("k", 32)
     turned = compute("turned", (2, 32, 32), lambda h, n, t: data[t, 1, h, n], [data])
 
-    def product(h, i, j):
+    def product(h: Var, i: Var, j: Var) -> Expr:
         return data[i, 0, h, k] * turned[h, k, j]
 
     dag = Dag((compute("y", (2, 32, 32), product, [data, turned], reduce=(k,)),))
@@ -177,3 +178,21 @@ def test_products_of_tf32_are_of_float32_by_other_tiles():
     assert "round_to_tf32" not in str(program)
     text = lower(program, target_of(NVIDIA)).text
     assert "fma(" in text and "0x" not in text
+
+
+@pytest.mark.parametrize(
+    "dag", [half_product(64, 128, 256), rounded_product(64, 64, 256, constant=True)]
+)
+def test_panels_are_copied_and_read_by_sixteen_bytes(dag: Dag):
+    """Also those of float32, whose rounding to TF32 is no condition on what is read."""
+    sketch = gpu_space(from_dag(dag), NVIDIA).sketch(_AHEAD[0])
+    decided = {n: [2] for n in ("warps", "across", "pixels")}
+    sizes = {d.name: decided.get(d.name.partition(".")[0], [1]) for d in sketch.decisions}
+    program = sketch.instantiate(sketch.row(sizes))
+    assert_items_agree(dag, program)
+    text = lower(program, target_of(NVIDIA)).text
+    assert "reqd_work_group_size(4, 16, 2)" in text, "two warps beside each other, in two rows"
+    assert (
+        text.count("COPY_AHEAD_16(") == 5 and "COPY_AHEAD(4," not in text.partition("__kernel")[2]
+    )
+    assert "ldmatrix.sync.aligned.m8n8.x4" in text and text.count("_READ(((const") == 5

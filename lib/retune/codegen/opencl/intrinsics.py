@@ -8,7 +8,15 @@ from retune.codegen.kernel import Function
 from retune.codegen.opencl.prelude import once
 from retune.codegen.opencl.types import type_name
 from retune.core.dtypes import DType, packed
-from retune.intrinsics import TILE_STEPS, Intrinsic, MatrixOperand, Signature, intrinsic, intrinsics
+from retune.intrinsics import (
+    TILE_STEPS,
+    Implementation,
+    Intrinsic,
+    MatrixOperand,
+    Signature,
+    intrinsic,
+    intrinsics,
+)
 
 LANGUAGE = "OpenCL C"
 """What the texts of implementations are found under."""
@@ -56,7 +64,24 @@ def _definition(f: Function) -> list[str]:
             inline = "__attribute__((always_inline)) " if chosen.exchanged else ""  # for PoCL
             head = f"static {inline}void {name}({given}) {{"
             macro = f"#define {name.upper()}({taken}) {name}({passed})"
-            return once(name.upper(), full, head, *body, macro)
+            return [*_reader(entry, chosen), *once(name.upper(), full, head, *body, macro)]
+
+
+def reader_name(op: str) -> str:
+    """The name of what an item of a warp reads operands by."""
+    return f"{op.upper()}_READ"
+
+
+def _reader(entry: Intrinsic, chosen: Implementation) -> list[str]:
+    """Defines it, for instructions whose operands are read so."""
+    if not entry.reads_locally:
+        return []
+    name, macro = f"{entry.name}_read", reader_name(entry.name)
+    if not chosen.read:
+        return once(macro, f"#define {macro}(at) *(at)")
+    body = (f"  {line}" for line in chosen.read[LANGUAGE])
+    head = f"static uint4 {name}(__local const uint4* at) {{"
+    return once(macro, head, *body, "}", f"#define {macro}(at) {name}(at)")
 
 
 def _packs(operand: MatrixOperand, dtype: DType, lanes: int) -> str:
@@ -76,15 +101,15 @@ def _warp_arguments(f: Function, entry: Intrinsic, *, exchanged: bool) -> tuple[
     for operand, dtype in zip(entry.operands, f.signature.dtypes, strict=True):
         fragment = operand.fragment
         assert fragment is not None, "it is one of a warp"
-        count = len(fragment.steps) * (entry.n if fragment.apart else 1)
+        count = fragment.reads
         names = [operand.name + ("" if count == 1 else str(n)) for n in range(count)]
-        lanes = entry.n if fragment.row is None and not fragment.apart else 1
+        lanes = 1 if fragment.rows else entry.n
         given += [f"const {_packs(operand, dtype, lanes)} {name}" for name in names]
         packs += names
     passed = [*(f"&{y}" for y in sums), *packs]
     if exchanged:
         given += ["__local int* all", "const int item"]
-        first, items = entry.warp.first, entry.warp.items
-        item = f"get_local_id(0) + {first} * get_local_id(1) + {items} * get_local_id(2)"
+        row = "(get_local_id(1) + get_local_size(1) * get_local_id(2))"
+        item = f"get_local_id(0) + {entry.warp.first} * {row}"
         passed += [EXCHANGE, item]
     return ", ".join(given), ", ".join([*sums, *packs]), ", ".join(passed)

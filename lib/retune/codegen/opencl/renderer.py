@@ -35,6 +35,7 @@ from retune.codegen.kernel import (
     Operation,
     Prefetch,
     Registers,
+    Share,
     Store,
     SubArray,
     TileConfiguration,
@@ -45,7 +46,12 @@ from retune.codegen.kernel import (
     parts,
 )
 from retune.codegen.opencl.attention import attention_functions
-from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
+from retune.codegen.opencl.intrinsics import (
+    function_lines,
+    function_name,
+    macro_name,
+    reader_name,
+)
 from retune.codegen.opencl.kernels import kernel_lines
 from retune.codegen.opencl.prelude import (
     AHEAD,
@@ -253,6 +259,8 @@ def _read(at: At, dtype: DType, to: Printer) -> str:
     if dtype.elements > 1 and dtype != at.memory.dtype:  # a word starts on a multiple of its size
         array = f"((const {_vector(at.memory, dtype)}*){array})"
         pointer = f"{array} + {_index(at, to)}"
+    if isinstance(dtype, Share):
+        return f"{reader_name(dtype.op)}({pointer})"
     if at.aligned:
         return f"*(const {_vector(at.memory, dtype, at.lanes)}*)({pointer})"
     if _is_short_vector(at, dtype):

@@ -285,3 +285,9 @@ def _bind_items(s: Schedule, entry: Intrinsic, name: str) -> None:
     s.compute_at(name, rows[0])
     s.unroll(rows[1])
     s.vectorize(columns[1])
+    if entry.reads_locally:
+        steps = s.reduce_loops(name)[0]
+        around, *_ = s.split(steps, [s.loop(steps).extent])
+        s.reorder(around, *(loop for loop in s.loops(name)[-5:] if loop != around))
+        for operand in entry.operands:
+            s.cache_read(operand.name, around, "local")

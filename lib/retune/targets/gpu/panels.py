@@ -15,7 +15,7 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.intrinsics.matching import pack_index
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, substitute, variables
+from retune.ir.expr import Load, Var, const, loads, substitute, variables
 from retune.ir.flat import flat_index
 from retune.ir.simplify import Range, polynomial, simplify
 from retune.ir.stmt import Block, For
@@ -41,19 +41,21 @@ _PIXELS = (2, 4, 8, 16)
 _VECTORS = (1, 2)
 """Of columns, of an item."""
 _WARPS = (1, 2, 4, 8)
-"""Of a group: each has rows of its own."""
+"""Of a group, that have rows of their own."""
+_ACROSS = (1, 2, 4)
+"""Those of them that share rows: each has columns of its own."""
 _MOST_RESULTS = 128
 """Of an item: with its shares of the operands they fit 255 registers."""
 _REGISTER_FILE = 48 << 10
 """Results of a group at most: three quarters of a compute unit's 64 K registers."""
-_STAGES = 3
+_STAGES = (2, 3, 4)
 """Copies of panels that local memory holds, where some run ahead."""
 _BANKS_BYTES = 128
 """Of local memory: what lies so far apart is in the same bank."""
 _DEPTHS = (1, 2, 4)
 """Steps of the instruction between two copies."""
-_COPIED = 8
-"""Elements that an item copies at once, where they lie side by side: 16 bytes."""
+_COPIED_BYTES = 16
+"""What an item copies at once, where elements lie side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class PanelTile:
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        return f"gpu.v{self.entry.n}.warp.panels{'.ahead' * self.is_ahead}"
+        ahead = f".ahead{self.stages}" if self.is_ahead else ""
+        return f"gpu.v{self.entry.n}.warp.panels{ahead}"
 
     @property
     def is_ahead(self) -> bool:
@@ -99,8 +102,8 @@ def panel_tiles(stage: Accesses, spec: DeviceSpec) -> list[PanelTile]:
         return []
     at_once = PanelTile(least)
     # Single elements go through registers, and make a loop that copies them ahead a slower one.
-    ahead = at_once.alike and steps // least.k >= _STAGES
-    return [at_once, PanelTile(least, _STAGES)] if ahead else [at_once]
+    deep = steps // least.k if at_once.alike else 0
+    return [at_once, *(PanelTile(least, n) for n in _STAGES if n <= deep)]
 
 
 def _piece(stage: Accesses, entry: Intrinsic) -> int:
@@ -162,9 +165,9 @@ def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
     bind_groups(s, tile, leading)
     tile.run(VIRTUAL, ITEM)
     s.compute_at(name, tile[ITEM][-1])
-    outer = _accumulate(s, name, place, entry)
+    outer = _accumulate(s, name, place, structure)
     for copy in copies:
-        _copy(s, copy, outer, tile, entry)
+        _copy(s, copy, outer, tile, structure)
     if structure.is_ahead:
         s.run_ahead(outer, structure.stages)
         s.require(s.loop(outer).extent >= structure.stages, "there are fewer steps than stages")
@@ -185,21 +188,26 @@ def _tile(
         for options, unit, extent in zip((_PIXELS, _VECTORS), units, extents, strict=True)
     ]
     fit = [n for n in _WARPS if n * first * entry.m <= extents[0]]
+    wide_enough = [n for n in _ACROSS if n * units[1] <= extents[1]]
     warps = s.sample_categorical(f"warps.{out}", fit)
+    across = s.sample_categorical(f"across.{out}", wide_enough)
     held = s.sample_categorical(f"pixels.{out}", sizes[0])
     wide = s.sample_categorical(f"vectors.{out}", sizes[1])
+    times = held // entry.m
     s.require(held * wide * entry.n <= _MOST_RESULTS, "an item's registers spill")
-    items = warps * first * second
+    items = warps * across * first * second
     s.require(items * held * wide * entry.n <= _REGISTER_FILE, "the group's registers spill")
     s.require(warps * held * first <= extents[0], "a group has more rows than there are")
-    group, warp, near, row = s.split(rows, [warps, first, held], sized_tail(s, rows, "fill"))
-    parts = s.split(columns, [wide, second, entry.n], sized_tail(s, columns, "fill"))
+    factors = [warps, times, first, entry.m]  # a warp reads neighbours at once
+    group, warp, again, near, row = s.split(rows, factors, sized_tail(s, rows, "fill"))
+    s.require(wide * across * units[1] <= extents[1], "a group has more columns than there are")
+    parts = s.split(columns, [wide, across * second, entry.n], sized_tail(s, columns, "fill"))
     strip, vector, item, lane = parts  # items side by side read from different banks
     leading = [n for n in axes[:-1] if n != rows]
-    s.reorder(*leading, group, strip, vector, warp, item, near, row, lane)
+    s.reorder(*leading, group, strip, vector, again, warp, item, near, row, lane)
     loops = {
         GROUP: [group, strip],
-        VIRTUAL: [vector],
+        VIRTUAL: [vector, again],
         ITEM: [warp, item, near],
         REGISTER: [row],
         LANE: [lane],
@@ -207,38 +215,40 @@ def _tile(
     return TiledLoops(s, loops), leading
 
 
-def _accumulate(s: Schedule, name: str, place: int, entry: Intrinsic) -> str:
+def _accumulate(s: Schedule, name: str, place: int, structure: PanelTile) -> str:
     """The product of an item: copies, then steps between them, then registers, the instruction
     inside. Gives the loop around the copies."""
+    entry, ahead = structure.entry, structure.is_ahead
     steps = s.reduce_loops(name)
     near = steps[-1:] if entry.pack > 1 else []
     *window, far = steps[: len(steps) - len(near)]
     packs = entry.k // entry.pack
     count = s.extent(far) // packs
-    depth = s.sample_categorical(f"depth.{name}", [n for n in _DEPTHS if count % n == 0])
+    depths = (1,) if ahead else _DEPTHS
+    depth = s.sample_categorical(f"depth.{name}", [n for n in depths if count % n == 0])
     outer, inner, packs_loop = s.split(far, [depth, packs])
     axes = s.axes(name)
     held, channels = axes[place], axes[-1]
     others = [n for n in axes if n in s.loops(name) and n not in (held, channels)]
-    held, row = s.split(held, [entry.m])
-    s.reorder(*window, outer, inner, *others, held, row, packs_loop, channels, *near)
-    unroll_all(s, [*others, held])
-    s.tensorize(row, entry.name)
+    s.reorder(*window, outer, inner, *others, held, packs_loop, channels, *near)
+    unroll_all(s, others)
+    s.tensorize(held, entry.name)
     return outer
 
 
-def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, entry: Intrinsic) -> None:
+def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, structure: PanelTile) -> None:
     """A panel copied by all items, by whole vectors where they lie side by side.
 
     Constants are laid out as panels at compile time. Of other columns neighbouring items copy
     neighbours along the steps, as they lie so.
     """
-    block, by_columns = s.block(copy), copy.endswith("columns")
-    width = next((n for n in (_COPIED, entry.pack) if _side_by_side(block, n)), 1)
+    block, by_columns, entry = s.block(copy), copy.endswith("columns"), structure.entry
+    most = _COPIED_BYTES // block.buffer.dtype.itemsize
+    width = next((n for n in (most, entry.pack) if _side_by_side(block, n)), 1)
     (source,) = loads(block.value)
     if by_columns and source.buffer.scope == "constant":
         s.precompute(copy)
-        copy, width = s.cache_read(block.buffer.name, at, "local"), _COPIED
+        copy, width = s.cache_read(block.buffer.name, at, "local"), most
     else:
         s.compute_at(copy, at, "local")
     *outer, far, last = s.loops(copy)[-len(block.indices) :]
@@ -249,17 +259,26 @@ def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, entry: Intrinsic) -
         share(s, [*outer, last, far], tile, 1)
     else:
         share(s, [*outer, far, last], tile, width)
-    s.align_rows(copy, _apart(s.block(copy).buffer, entry, by_columns=by_columns))
+    _avoid_conflicts(s, copy, structure, by_columns=by_columns)
 
 
-def _apart(panel: Buffer, entry: Intrinsic, *, by_columns: bool) -> Expr:
-    """Elements that keep rows of a panel apart, so that items which read at once find them in
-    different banks of local memory: eight items are four steps by two rows, or by two columns."""
-    step = entry.operands[0].pack
-    if by_columns:
-        return const(step)
+def _avoid_conflicts(s: Schedule, copy: str, structure: PanelTile, *, by_columns: bool) -> None:
+    """Items that read a panel at once find it in different banks of local memory.
+
+    Eight items are eight rows at one step, or every fourth column, where both operands lie alike;
+    else they are four steps by two rows, or by two columns.
+    """
+    panel, step = s.block(copy).buffer, structure.entry.operands[0].pack
     banks = _BANKS_BYTES // panel.dtype.itemsize
-    return (banks + banks // 2 - panel.shape[-1] % banks) % banks
+    if structure.alike and by_columns:
+        s.rotate_rows(copy, banks // step, step)
+    elif structure.alike and structure.is_ahead:
+        units = structure.entry.k // step
+        s.rotate_rows(copy, units, step, banks // structure.entry.k)
+    elif structure.alike or by_columns:
+        s.align_rows(copy, const(step))
+    else:
+        s.align_rows(copy, (banks + banks // 2 - panel.shape[-1] % banks) % banks)
 
 
 def _side_by_side(block: Block, count: int) -> bool:
