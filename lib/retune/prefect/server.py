@@ -24,9 +24,10 @@ from retune.core.errors import InputError, RetuneError
 from retune.core.files import check_folder
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import tell
+from retune.prefect.database import keep_database, provide_database
 
 START_DEADLINE_S = 120.0
-"""The first start creates the database and may take a slow machine half a minute."""
+"""A user's first start creates the database and may take a slow machine half a minute."""
 
 DATABASE = "prefect.db"
 """Of the private server, in its folder."""
@@ -96,12 +97,15 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
         tell(TuneEvent(stage="prefect", text="a private Prefect server is started for the run"))
         port = _free_port()
         url = f"http://127.0.0.1:{port}/api"
+        has_database = provide_database(folder / DATABASE)
         with (
             _environment({"PREFECT_HOME": str(folder)}, force=True),
             _PrivateServer(port, folder, url, {} if schedules else IDLE),
             _environment({"PREFECT_API_URL": url, "NO_PROXY": _no_proxy()}, force=True),
             _settings_read_again(),
         ):
+            if not has_database:
+                keep_database(folder / DATABASE)
             yield url
 
 
