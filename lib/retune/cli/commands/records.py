@@ -106,7 +106,7 @@ def distill(
 ) -> None:
     """Write the best records of each task to a small file.
 
-    For other machines: `retune records merge`, or the variable RETUNE_TEAM_RECORDS.
+    For other machines: `retune records import`, or the variable RETUNE_TEAM_RECORDS.
     """
     from retune.core.replacing import replacing
     from retune.records import distilled
@@ -130,56 +130,40 @@ def distill(
     say(f"{output}: {counted(len(found), 'record')} of {counted(tasks, 'task')}")
 
 
-@app.command("merge")
-def merge(
+@app.command("import")
+def import_(
     sources: Annotated[
-        list[Path], typer.Argument(help="Files that `retune records distill` wrote, or stores.")
+        list[Path],
+        typer.Argument(
+            help="JSON lines of retune (`retune records distill`), AutoTVM or Ansor, or stores."
+        ),
     ],
     records: Records = None,
 ) -> None:
     """Add the records of files or of other stores to the record store.
 
-    Those that it has already stay as they are.
+    Those that it has already stay as they are. Times of AutoTVM and Ansor are for comparison: their
+    schedules are of other spaces.
     """
-    read = [_records_of(source) for source in sources]
-    _add(records, [record for found in read for record in found])
+    from retune.records.distilled import merge
+    from retune.records.store import RecordStore
 
-
-@app.command("import")
-def import_(
-    source: Annotated[Path, typer.Argument(help="JSON lines of retune, AutoTVM or Ansor.")],
-    records: Records = None,
-) -> None:
-    """Add a file's records to the record store.
-
-    Times of AutoTVM and Ansor are for comparison: their schedules are of other spaces.
-    """
-    from retune.records import distilled
-    from retune.records.foreign import kind_of, read_foreign
-
-    kind = kind_of(source)
-    found = read_foreign(source, kind) if kind else distilled.read_records(source)
-    _add(records, found)
+    found = [record for source in sources for record in _records_of(source)]
+    store = RecordStore(records or records_root())
+    new = merge(store, found)
+    say(f"{store.root}: {counted(new, 'new record')} of {len(found):,}")
 
 
 def _records_of(source: Path) -> "Sequence[TuningRecord]":
     """All records of a store, or those of a file."""
     from retune.records.arrow import to_records
     from retune.records.distilled import read_records
+    from retune.records.foreign import kind_of, read_foreign
 
     if source.is_dir():
         return to_records(record_store(source).table())
-    return read_records(source)
-
-
-def _add(records: Path | None, found: "Sequence[TuningRecord]") -> None:
-    """The store at the folder, which is made if need be, has these records."""
-    from retune.records.distilled import merge
-    from retune.records.store import RecordStore
-
-    store = RecordStore(records or records_root())
-    new = merge(store, found)
-    say(f"{store.root}: {counted(new, 'new record')} of {len(found):,}")
+    kind = kind_of(source)
+    return read_foreign(source, kind) if kind else read_records(source)
 
 
 def plain_rows(frame: "Table") -> list[dict[str, Any]]:
