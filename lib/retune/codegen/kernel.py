@@ -430,13 +430,16 @@ class Kernel:
     comment: tuple[str, ...] = ()
 
 
+_NODES = (IRNode, Wait, Commit)
+
+
 def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statement | Value | At]":
     """The statements, values and places in a tree, itself included."""
     stack: list[Any] = [tree]
     while stack:
         part = stack.pop()
-        if isinstance(part, tuple):
-            stack.extend(cast("tuple[Any, ...]", part))
-        elif isinstance(part, IRNode | Wait | Commit):
+        if isinstance(part, _NODES):
             yield part  # pyright: ignore[reportReturnType]  # these are the nodes that there are
             stack.extend([getattr(part, name) for name in part.__match_args__])
+        elif isinstance(part, tuple):
+            stack.extend(cast("tuple[Any, ...]", part))
