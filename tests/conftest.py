@@ -4,14 +4,14 @@ import gc
 import hashlib
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from retune.core.locking import exclusive
-from tests.support.shared import SHARED
+from tests.support.shared import SHARED, copy_files
 from tests.support.tests_fixtures import Golden
 
 GOLDEN_ROOT = Path(__file__).parent / "golden"
@@ -97,9 +97,15 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def worker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the tests of one process share: locks, and what was probed of the devices."""
-    return tmp_path_factory.mktemp("worker")
+def worker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What the tests of one process share: locks, and what was probed of the devices.
+
+    What earlier processes found out is there already, and its own is kept for later ones.
+    """
+    folder, found = tmp_path_factory.mktemp("worker"), SHARED / "found"
+    copy_files(found, folder / "locks")
+    yield folder
+    copy_files(folder / "locks", found)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pickle
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,24 +47,21 @@ def _imported(model: onnx.ModelProto) -> bool:
 
 def _load() -> dict[str, Case]:
     """The cases, kept for later processes: their generators take eight seconds to run."""
-    kept = SHARED / f"onnx-{onnx.__version__}-numpy-{np.__version__}.pickle"
-    if kept.exists():
-        return pickle.loads(kept.read_bytes())  # noqa: S301  these tests wrote it
-    cases = _generated()
-    with replacing(kept) as stream:
-        stream.write(pickle.dumps(cases))
-    return cases
+    kept = SHARED / f"onnx-{onnx.__version__}-numpy-{np.__version__}-cases.pickle"
+    if not kept.exists():
+        with replacing(kept) as stream:
+            stream.write(pickle.dumps(list(_generated())))
+    cases = pickle.loads(kept.read_bytes())  # noqa: S301  these tests wrote it
+    return {name: Case(*rest) for name, *rest in cases}
 
 
-def _generated() -> dict[str, Case]:
+def _generated() -> Iterator[tuple[Any, ...]]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # the suite's own generators overflow on purpose
         found = load_model_tests(kind="node")
-    return {
-        case.name: Case(case.model, case.data_sets or (), case.rtol, case.atol)
-        for case in sorted(found, key=lambda c: c.name)
-        if case.model is not None and _imported(case.model)
-    }
+    for case in sorted(found, key=lambda c: c.name):
+        if case.model is not None and _imported(case.model):
+            yield case.name, case.model, case.data_sets or (), case.rtol, case.atol
 
 
 CASES = _load()

@@ -20,12 +20,11 @@ WITHOUT_LOCAL_MEMORY = replace(
 
 TYPICAL = {(1, 0), (64, 1 << 10), (128, 32 << 10), (256, 0), (1024, 1 << 10)}
 
-SMALL = [
-    pytest.param(*limits, marks=() if limits in TYPICAL else pytest.mark.slow)
-    for limits in product([1, 64, 128, 256, 1024], [0, 1 << 10, 32 << 10])
-]
-
+LIMITS = list(product([1, 64, 128, 256, 1024], [0, 1 << 10, 32 << 10]))
 """Most work-items of a group, and bytes of local memory."""
+SMALL = [
+    pytest.param(*limits, marks=() if limits in TYPICAL else pytest.mark.slow) for limits in LIMITS
+]
 
 
 def assert_within_limits(program: Program, spec: DeviceSpec) -> None:

@@ -38,10 +38,12 @@ from tests.support.dags import (
     total,
     transpose,
 )
-from tests.support.gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
+from tests.support.gpu import LIMITS, WITHOUT_LOCAL_MEMORY, assert_within_limits
 from tests.support.oracle import assert_items_agree, assert_same_meaning
 from tests.support.properties import chooser, quick
+from tests.support.sampling import one_of_each
 from tests.support.statements import walk
+from tests.support.tests_fixtures import Golden
 
 SHAPES: dict[str, Dag] = {
     "convolution": conv2d(1, 5, 6, 16, 8),
@@ -134,9 +136,9 @@ def test_candidates_keep_to_the_limits(name: str):
                 assert prod(launch.global_size) >= prod(launch.local_size) > 1
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize(("items", "local_bytes"), SMALL)
-def test_small_devices(name: str, items: int, local_bytes: int):
+@pytest.mark.parametrize(("name", "limits"), one_of_each(SHAPES, LIMITS))
+def test_small_devices(name: str, limits: tuple[int, int]):
+    items, local_bytes = limits
     spec = replace(GENERIC_GPU, max_work_group=items, local_memory_bytes=local_bytes)
     dag = merge_axes(SHAPES[name])
     rng = np.random.default_rng(items)
@@ -293,7 +295,7 @@ def test_traces_make_the_same_programs():
         assert_same_meaning(dag, again.program)
 
 
-def test_the_text_of_a_convolution(golden: object):
+def test_the_text_of_a_convolution(golden: Golden):
     space = gpu_space(from_dag(conv2d(1, 8, 8, 16, 32), "layer"), GENERIC_GPU)
     sketch = space.sketch("gpu.v4.local4.halo")
     chosen = {
