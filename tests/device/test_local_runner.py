@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,19 @@ from retune.core.errors import InputError
 from retune.device.measure.local import LocalRunner, MeasureOptions
 from retune.device.measure.workload import measuring_conditions
 from retune.device.opencl.catalogue import device_spec
-from tests.support.local_runner import CRASH, HANG, IMPATIENT, RIGHT, WORKLOAD, WRONG, N, X, program
+from retune.records.schema import Measurement
+from tests.support.local_runner import (
+    CRASH,
+    HANG,
+    IMPATIENT,
+    RIGHT,
+    WORKLOAD,
+    WRONG,
+    N,
+    X,
+    plain,
+    program,
+)
 
 pytestmark = pytest.mark.device
 
@@ -46,11 +58,11 @@ def runner() -> Iterator[LocalRunner]:
         yield local
 
 
-def statuses(rows) -> list[str]:
+def statuses(rows: Sequence[Measurement]) -> list[str]:
     return [row.status for row in rows]
 
 
-def reason(row) -> str:
+def reason(row: Measurement) -> str:
     """The error, without the driver's file names and its messages about earlier candidates."""
     return re.sub(r"tempfile_\w+|[:\s]+1 error generated\.", "", row.error)
 
@@ -80,17 +92,36 @@ BEYOND = {
 }
 
 
-@pytest.mark.parametrize("printed", [None, single_item], ids=["queued", "resident"])
+@pytest.mark.parametrize("printed", [plain, single_item], ids=["queued", "resident"])
 def test_a_write_beyond_a_buffer_is_found_though_the_outputs_are_right(
-    runner: LocalRunner, printed: Callable[[str], str] | None
+    runner: LocalRunner, printed: Callable[[str], str]
 ):
-    other = {} if printed is None else {"printed": printed}
-    sources = [program(f"{RIGHT} {fault}", **other) for fault, _, _ in BEYOND.values()]
-    rows = runner.measure("axpy", [*sources, program(RIGHT, **other)], QUICK)
+    sources = [program(f"{RIGHT} {fault}", printed=printed) for fault, _, _ in BEYOND.values()]
+    rows = runner.measure("axpy", [*sources, program(RIGHT, printed=printed)], QUICK)
     assert statuses(rows) == ["wrong_result"] * len(BEYOND) + ["ok"]
     for row, (_, name, where) in zip(rows, BEYOND.values(), strict=False):
         assert f"buffer {name} of 1024 bytes: expected no write beyond it" in row.error
         assert where in row.error
+
+
+AGAIN = {
+    "another output": ("y[i] = y[i] == r ? 0 : r;", "output 'y' at"),
+    "a write beyond": ("if (i == 255 && y[i] == r) y[256] = 0; y[i] = r;", "no write beyond it"),
+}
+"""Right wherever the output holds anything else before."""
+
+
+@pytest.mark.parametrize("printed", [plain, single_item], ids=["queued", "resident"])
+def test_a_candidate_that_is_right_at_first_only_is_found(
+    runner: LocalRunner, printed: Callable[[str], str]
+):
+    texts = [f"float r = 2 * x[i] + w[i]; {fault}" for fault, _ in AGAIN.values()]
+    rows = runner.measure(
+        "axpy", [program(text, printed=printed) for text in (*texts, RIGHT)], QUICK
+    )
+    assert statuses(rows) == ["wrong_result"] * len(AGAIN) + ["ok"]
+    for row, (_, said) in zip(rows, AGAIN.values(), strict=False):
+        assert row.error.startswith("after it was timed: ") and said in row.error
 
 
 def test_packed_constants_reach_the_kernel(runner: LocalRunner):
