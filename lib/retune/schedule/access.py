@@ -45,6 +45,12 @@ class AffineAccess:
         divided = {b.a for index in self.load.indices for b in _divisions(index)}
         return frozenset(v for v in self.moving if v not in divided)
 
+    @cached_property
+    def changing(self) -> frozenset[Var]:
+        """Those whose steps read another element: not those that stay inside of the group that they
+        choose, as tiles of `ff` do in `x[(g*made + ff) // made * depth + rc]`."""
+        return frozenset(v for index in self.load.indices for v in _changing(index))
+
     @property
     def constant(self) -> bool:
         """Whether it is known at compile time, so that it may lie in any order."""
@@ -240,6 +246,30 @@ class Accesses:
                 others = [d for d in range(rank) if d != places[0]]
                 found[operand.load.buffer.name] = (*others, places[0])
         return found
+
+
+def _changing(index: Expr) -> frozenset[Var]:
+    """The variables of an index without those that only say where in a group it is: a sum of whole
+    groups and of less than one, divided by the length of a group, is the number of the former."""
+    if isinstance(index, Binary) and index.op == "floordiv":
+        whole = [term for term in _terms(index.a) if _is_multiple(term, index.b)]
+        if whole:
+            return frozenset(v for term in whole for v in variables(term))
+    if not index.children:
+        return variables(index)
+    return frozenset(v for child in index.children for v in _changing(child))
+
+
+def _terms(total: Expr) -> Sequence[Expr]:
+    if isinstance(total, Binary) and total.op == "add":
+        return [*_terms(total.a), *_terms(total.b)]
+    return [total]
+
+
+def _is_multiple(term: Expr, of: Expr) -> bool:
+    if not (isinstance(term, Binary) and term.op == "mul" and isinstance(term.b, Const)):
+        return False
+    return isinstance(of, Const) and not term.b.value % of.value
 
 
 def _divisions(index: Expr) -> Sequence[Binary]:

@@ -1,5 +1,7 @@
 """The static estimate: what it prefers, and why."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,9 +16,11 @@ from retune.ir.te import Dag
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
+from retune.targets.cost.nests import kernels, moving, on
 from retune.targets.cpu.space import cpu_space
 from retune.targets.cpu.winograd import cpu_winograd_sketches
 from retune.targets.spaces import space_of
+from retune.targets.tiling import LANE, REGISTER
 from tests.support.dags import batched_product, conv2d, packed_product, strip
 
 SETS = WAY_BYTES // LINE_BYTES
@@ -164,3 +168,36 @@ def test_crowded_of_many_tiles_is_that_of_each():
     copies, step = np.array([14.0, 7.0, 14.0]), np.array([4096.0, 4096.0, 2048.0])
     assert crowded([(copies, step)], 7, 3).tolist() == [True, False, False]
     assert crowded([(copies, step)], 6, 3).tolist() == [True, True, True]
+
+
+NARROW = replace(GENERIC_CPU, vector_bits=256, vector_registers=16)
+"""A processor with AVX2."""
+
+
+def test_lanes_of_a_group_read_the_same_data():
+    """A tile of three vectors of one group's channels broadcasts as many numbers as one of one."""
+    dag = conv2d(1, 14, 14, 272, 272, window=1, pad=0, groups=4)
+    (nest, *_), *_ = kernels(
+        sketch := cpu_space(from_dag(merge_axes(dag)), NARROW).sketches[0],
+        sketch.sample(4, np.random.default_rng(0)),
+    )
+    (data,) = (o for o in nest.accesses.operands if not o.constant)
+    lanes = on(nest.loops, LANE)
+    assert lanes[0].var in data.moving and not moving(data, lanes)
+    assert moving(data, on(nest.accesses.results, REGISTER)), "but other pixels are others"
+
+
+def test_a_tile_of_all_registers_is_not_unrolled():
+    """14 single vectors, a vector of constants and a broadcast take all 16 registers of AVX2."""
+    dag = conv2d(1, 28, 28, 64, 64, window=1, pad=0)
+    sketch = cpu_space(from_dag(merge_axes(dag)), NARROW).sketches[0]
+    rows = sketch.sample(4096, np.random.default_rng(0))
+    found = [tuple(sketch.decided(row).values()) for row in rows]
+    times = dict(zip(found, estimate(sketch, rows, NARROW).tolist(), strict=True))
+    spills = [
+        (times[key] / times[whole], key[0][-1])
+        for key in times
+        if key[1][-1] == 1 and key[2] != (1,) and (whole := (*key[:2], (1,))) in times
+    ]
+    assert {tile for ratio, tile in spills if ratio > 1.0} == {14}
+    assert min(ratio for ratio, _ in spills) == 1.0

@@ -17,14 +17,22 @@ class Core:
     load_slack: float = 1.15
     """Loads reach this much less than their peak rate beside multiply-adds (measured, 14 x 1
     tiles)."""
+    narrow_load_slack: float = 1.5
+    """The same of vectors of less than 512 bits, whose multiply-adds take no broadcast from memory:
+    each is an instruction of its own (measured on Zen 2: 7.8 cycles for a step of 9 x 1, 8.3 of
+    10 x 1, 12 of 14 x 1)."""
+    spilled: float = 0.7
+    """For an accumulator that a copy of an unrolled step stores and loads, where a tile of single
+    vectors takes all registers: one multiplies into the register of its broadcast (PoCL 3.0 on
+    Zen 2; steps of 14 x 1, twice unrolled, took 1.4 times as long)."""
     start_steps: float = 4.0
     """Steps of a reduction's depth that setting and storing the accumulators costs."""
     entry_steps: float = 0.5
     """Steps of the innermost reduce loop that entering it costs."""
     near: float = 0.5
-    """From the first-level cache."""
+    """A vector from the first-level cache."""
     far: float = 2.0
-    """From the second-level cache."""
+    """A line from the second-level cache, as those below."""
     farther: float = 8.0
     """From beyond the second-level cache, where private arrays are read too."""
     stream: float = 5.6

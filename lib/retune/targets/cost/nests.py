@@ -42,7 +42,7 @@ def off(loops: Iterable[For], *levels: Level) -> list[For]:
 
 def moving(operand: AffineAccess, loops: Iterable[For]) -> list[For]:
     """The loops that change which element it is."""
-    return [loop for loop in loops if loop.var in operand.moving]
+    return [loop for loop in loops if loop.var in operand.changing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class BlockNest:
 
     def repeats(self, operand: AffineAccess, loops: Iterable[For]) -> Array:
         """How often these loops come to the same element of an operand."""
-        return self.size(loop for loop in loops if loop.var not in operand.moving)
+        return self.size(loop for loop in loops if loop.var not in operand.changing)
 
     def buffer_bytes(self, operand: AffineAccess) -> Array:
         """Bytes of all that an operand is an element of."""

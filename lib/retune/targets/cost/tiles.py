@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from retune.core.dtypes import FLOAT32, itemsize
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Binary, loads
 from retune.schedule.access import Accesses, AffineAccess
@@ -11,6 +12,9 @@ from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, BlockNest, moving, off, on, operators
 from retune.targets.tiling import BLOCK, GROUP, LANE, PACK, REGISTER
+
+_WIDE_BITS = 512
+"""Of vectors whose instructions take a number for all lanes from memory."""
 
 
 def tile_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
@@ -57,11 +61,21 @@ def _step_cycles(
         slots = tile * chosen.slots + pixels * chosen.first_slots + rows * chosen.second_slots
         vectors = chosen.vectors
     arithmetic = np.maximum(slots, core.latency_chains) / core.pipes
-    near = core.load_slack * vectors * (pixels + rows) / core.loads
+    wide = spec.vector_bits >= _WIDE_BITS
+    slack = core.load_slack if wide else core.narrow_load_slack
+    near = slack * vectors * (pixels + rows) / core.loads
     far = rows * vectors * _weight_cycles(nest, spec, core)
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
     far = far + pixels * _conflict_cycles(nest, spec, core)
-    return np.maximum(np.maximum(arithmetic, near), far)
+    spilled = 0.0 if wide else core.spilled * tile * _spills(nest, tile, rows, spec)
+    return np.maximum(np.maximum(arithmetic, near), far) + spilled
+
+
+def _spills(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec) -> Array:
+    """Whether an unrolled step of single vectors lacks a register for the broadcast of the next."""
+    innermost = off(nest.accesses.steps, LANE, PACK)[-1:]
+    unrolled = nest.together(innermost[0]) > 1.0 if innermost else nest.one < 0.0
+    return unrolled & (rows == 1.0) & (tile + rows + 1.0 >= spec.vector_registers)
 
 
 @lru_cache(maxsize=1024)
@@ -93,19 +107,24 @@ def _constant_cycles(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, c
     """Beside private arrays constants share the caches; on their own they are read ahead.
 
     What one tile reads may stay in the nearest cache for the next one, or else in the one
-    after it. The first time it comes from beyond that, unless all of it fits.
+    after it. The first time it comes from beyond that, unless all of it fits. A vector takes its
+    part of a line.
     """
     group = off(nest.loops, GROUP)
+    far, farther, stream = (
+        part * spec.lanes_f32 * itemsize(FLOAT32) / spec.cache_line_bytes
+        for part in (core.far, core.farther, core.stream)
+    )
     if any(operand.scope == "private" for operand in nest.accesses.operands):
         beyond = nest.footprint(operand, group) > spec.l2_bytes
-        first = np.where(beyond, core.farther, core.far)
-        again = core.far * nest.one
+        first = np.where(beyond, farther, far)
+        again = far * nest.one
     else:
         tile = nest.footprint(operand, [*off(group, BLOCK), *on(nest.accesses.steps, BLOCK)])
         beyond = nest.footprint(operand, nest.loops) > spec.l2_bytes
-        first = np.where(beyond, core.stream, core.far)
-        again = np.where(2.0 * tile > spec.l1_bytes, core.far, core.near)
-    around = [n for n in on(nest.accesses.results, BLOCK) if n.var not in operand.moving]
+        first = np.where(beyond, stream, far)
+        again = np.where(2.0 * tile > spec.l1_bytes, far, core.near)
+    around = [n for n in on(nest.accesses.results, BLOCK) if n.var not in operand.changing]
     tiles = np.maximum(1.0, nest.size(around) * nest.inside(around))
     return (first + (tiles - 1.0) * again) / tiles
 
