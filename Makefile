@@ -15,6 +15,9 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Threads of numpy that wait for work take the time of the tests beside them.
+tests quick-tests test-slow: export OPENBLAS_NUM_THREADS := 1
+tests quick-tests test-slow: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help run test tests test-slow check quick-tests lint format docs setup clean

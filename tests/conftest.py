@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from retune.core.locking import exclusive
+from tests.support.one_thread import use_one_thread
 from tests.support.shared import SHARED, copy_files
 from tests.support.tests_fixtures import Golden
 
@@ -20,6 +21,7 @@ GOLDEN_ROOT = Path(__file__).parent / "golden"
 # which takes it longer than what it is for.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+use_one_thread()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

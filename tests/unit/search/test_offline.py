@@ -176,7 +176,7 @@ def test_example_says_which_records_it_needs(tmp_path: Path):
 def run_example(store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "examples/06_train_cost_model.py"), str(store)],
-        env={"PYTHONPATH": str(ROOT / "lib"), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(ROOT / "lib"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
