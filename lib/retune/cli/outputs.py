@@ -42,17 +42,13 @@ class _Row(TypedDict):
     samples: int
 
 
-_Kernel = TypedDict(
-    "_Kernel",
-    {
-        "group": str,
-        "us": float,
-        "share %": float,
-        "GFLOP/s": float | None,
-        "GB/s": float | None,
-        "roofline %": float | None,
-    },
-)
+class _Kernel(TypedDict):
+    group: str
+    us: float
+    share_percent: float
+    gflops: float | None
+    gbytes_per_s: float | None
+    roofline_percent: float | None
 
 
 class _Timed(TypedDict):
@@ -184,25 +180,21 @@ class _Task(TypedDict):
     expression: str
 
 
-_TunedTask = TypedDict(
-    "_TunedTask",
-    {
-        "task": str,
-        "op": str,
-        "output": str,
-        "weight": int,
-        "mflop": float,
-        "trials": int,
-        "failed": int,
-        "best_us": float | None,
-        "gflops": float | None,
-        "total_us": float | None,
-        "expected %": float | None,
-        "gained %": float | None,
-        "further %": float | None,
-        "records": str | None,
-    },
-)
+class _TunedTask(TypedDict):
+    task: str
+    op: str
+    output: str
+    weight: int
+    mflop: float
+    trials: int
+    failed: int
+    best_us: float | None
+    gflops: float | None
+    total_us: float | None
+    expected_percent: float | None
+    gained_percent: float | None
+    further_percent: float | None
+    records: str | None
 
 
 class _Verified(TypedDict):

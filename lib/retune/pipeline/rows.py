@@ -106,9 +106,9 @@ def _task_row(task: TaskResult) -> Row:
         "best_us": None if task.best_us is None else round(task.best_us, 2),
         "gflops": None if task.gflops is None else round(task.gflops, 1),
         "total_us": None if task.best_us is None else round(task.best_us * entry.weight, 2),
-        "expected %": _percent(task.expected),
-        "gained %": _percent(task.gained),
-        "further %": _percent(task.further),
+        "expected_percent": _percent(task.expected),
+        "gained_percent": _percent(task.gained),
+        "further_percent": _percent(task.further),
         "records": task.match.text if task.match else None,
     }
 

@@ -124,7 +124,9 @@ def _told(
         print_json(result | where | ({"profile": kernels} if kernels else {}))
         return ratio
     if kernels:
-        print_table(_told_apart(kernels), f"kernels of {module}, in order", optional=("GB/s",))
+        print_table(
+            _told_apart(kernels), f"kernels of {module}, in order", optional=("gbytes_per_s",)
+        )
     print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
     if board:
         print_line(f"on board {board}")
@@ -200,10 +202,10 @@ def _kernel(row: Any) -> dict[str, Any]:
     return {
         "group": f"on the host: {row.kernel}" if row.host else row.label,
         "us": 1e6 * row.median_s,
-        "share %": 100 * row.share,
-        "GFLOP/s": None if row.host else row.gflops,
-        "GB/s": None if row.host else row.gbytes_per_s,
-        "roofline %": 100 * row.roofline if row.roofline is not None else None,
+        "share_percent": 100 * row.share,
+        "gflops": None if row.host else row.gflops,
+        "gbytes_per_s": None if row.host else row.gbytes_per_s,
+        "roofline_percent": 100 * row.roofline if row.roofline is not None else None,
     }
 
 
