@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -376,10 +376,17 @@ def _format() -> ds.ParquetFileFormat:
 
 
 def _fragment(path: Path) -> ds.ParquetFileFragment:
-    values = files.partition_values(path)
+    text = str(path)
+    stated = _stated_by(os.path.dirname(text))  # noqa: PTH120  a tenth of the time of a Path
+    return _format().make_fragment(text, filesystem=_FILES, partition_expression=stated)
+
+
+@lru_cache(maxsize=1 << 12)
+def _stated_by(folder: str) -> pc.Expression:
+    """What a folder's names say of all rows in it. Raises: RecordError, as `partition_values`."""
+    values = files.partition_values(Path(folder))
     first, second, third = (pc.field(name) == values[name] for name in PARTITION_COLUMNS)
-    place = first & second & third
-    return _format().make_fragment(str(path), filesystem=_FILES, partition_expression=place)
+    return first & second & third
 
 
 def _read_all(
