@@ -8,7 +8,6 @@ measured is in the clients' record stores.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +103,8 @@ def run_scheduler(
     plain: bool = False,
     most_bytes: int = MOST_BYTES,
     board_timeout_s: float = BOARD_TIMEOUT_S,
-    ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; `ready` is told the address.
+    """Serves until SIGTERM or SIGINT; the log has the address.
 
     `plain` is without TLS, and for this machine alone. Raises: InputError for a host that is not
     this machine without TLS, or certificates that cannot be used; DeviceError if the port is taken.
@@ -133,7 +131,6 @@ def run_scheduler(
             **options,
         )
         _LOG.info("scheduler at %s", scheduler.address)
-        ready(scheduler.address)
         stop = stop_event()
         await stop.wait()
         await scheduler.close()

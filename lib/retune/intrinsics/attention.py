@@ -149,8 +149,8 @@ def attention_lines(a: Attention, kinds: Sequence[str], text: str) -> list[str]:
     return [f"static void {a.name}({given}, {own}) {{", *_in(lines), "}"]
 
 
-def _in(lines: Iterable[str], by: int = 2) -> list[str]:
-    return [" " * by + line for line in lines]
+def _in(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _read(dtype: DType, pointer: str, index: str) -> str:

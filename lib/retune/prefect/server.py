@@ -131,16 +131,15 @@ def check_configured() -> str:
 
 
 @contextmanager
-def known_api(home: Path | None = None) -> Generator[str | None]:
+def known_api() -> Generator[str | None]:
     """As `prefect_api`, but a private server is started only to look at what it has.
 
     None: none was ever used here.
     """
-    folder = home or default_home()
-    if configured_api() is None and not (folder / DATABASE).is_file():
+    if configured_api() is None and not (default_home() / DATABASE).is_file():
         yield None
         return
-    with prefect_api(home) as url:
+    with prefect_api() as url:
         yield url
 
 

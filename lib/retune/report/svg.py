@@ -146,8 +146,8 @@ class Mark:
     """Class of the point: good, bad, plain."""
 
 
-def line_chart(lines: Sequence[Line], marks: Sequence[Mark] = (), unit: str = "night") -> str:
-    """Factors over time, on a logarithmic axis; marks lie on the first line."""
+def line_chart(lines: Sequence[Line], marks: Sequence[Mark] = ()) -> str:
+    """Factors over nights, on a logarithmic axis; marks lie on the first line."""
     known = [value for line in lines for value in line.values if value is not None]
     if not known:
         return _frame('<text class="axis" x="60" y="60">no time is known</text>', _LINES)
@@ -164,7 +164,7 @@ def line_chart(lines: Sequence[Line], marks: Sequence[Mark] = (), unit: str = "n
     parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
     parts.append(
         f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
-        f"{count} {unit if count == 1 else f'{unit}s'}</text>"
+        f"{count} {'night' if count == 1 else 'nights'}</text>"
     )
     return _frame("\n".join(parts), _LINES)
 

@@ -14,7 +14,7 @@ from retune.targets.devices import target_of
 
 
 def replay_runner(
-    store: RecordStore, run_id: str, tasks: Sequence[Task], spec: DeviceSpec, seed: int = 0
+    store: RecordStore, run_id: str, tasks: Sequence[Task], spec: DeviceSpec
 ) -> ReplayRunner:
     """A runner for a Session over these tasks that answers what the run measured on the device.
 
@@ -26,7 +26,7 @@ def replay_runner(
     for task in tasks:
         if task.tunable:
             for source, measured in _measured(store, run_id, task, spec):
-                outcomes.setdefault((task.workload_key(seed), source), []).append(measured)
+                outcomes.setdefault((task.workload_key(), source), []).append(measured)
     return ReplayRunner(spec, outcomes)
 
 

@@ -143,16 +143,14 @@ def known_times(seconds: Mapping[str, float], *, baseline: str | None = None) ->
     return rounds_of({name: [time] for name, time in seconds.items()}, baseline=baseline)
 
 
-def rounds_of(
-    samples: Mapping[str, Sequence[float]], *, baseline: str | None = None, seed: int = 0
-) -> Benchmark:
+def rounds_of(samples: Mapping[str, Sequence[float]], *, baseline: str | None = None) -> Benchmark:
     """The outcome of rounds that somebody else has timed: each contender's seconds, in order.
 
-    `seed` is the bootstrap's. Raises: InputError as `compare_times`.
+    Raises: InputError as `compare_times`.
     """
     base = _baseline(list(samples), baseline)
     rounds = np.array(list(samples.values()), float).T
-    return _outcome(dict.fromkeys(samples, 1), rounds, base, seed)
+    return _outcome(dict.fromkeys(samples, 1), rounds, base, seed=0)
 
 
 def median_interval(times: Sequence[float]) -> tuple[float, float]:

@@ -86,14 +86,14 @@ def processor_name(flags: frozenset[str]) -> str:
     return "sandybridge" if "avx" in flags else "x86-64"
 
 
-def repair_processor(device_address: int, given: str, name: str, maps: Path = _MAPS) -> bool:
+def repair_processor(device_address: int, given: str, name: str) -> bool:
     """Gives PoCL's device struct the processor `name`; True if its own was `given`.
 
     PoCL 3.0 reads the name from the struct whenever it builds. Nothing is read or written outside
     memory that the process maps as readable.
     """
     unwanted = given.encode() + b"\0"
-    readable = _readable_ranges(maps)
+    readable = _readable_ranges(_MAPS)
     slots = (ctypes.c_uint64 * _SCANNED_SLOTS).from_address(device_address)
     found = [
         index

@@ -120,14 +120,9 @@ def _in_order(graph: Graph, passes: Iterable[Pass]) -> Graph:
     return graph
 
 
-def passes_for(
-    layout: Layout,
-    *,
-    precision: Precision = FLOAT32_PRECISION,
-    whole: bool = False,
-) -> tuple[Pass, ...]:
+def passes_for(layout: Layout, *, precision: Precision = FLOAT32_PRECISION) -> tuple[Pass, ...]:
     """The passes that `optimise` runs, in order."""
-    return tuple(step for phase in _phases(layout, precision, whole) for step in phase)
+    return tuple(step for phase in _phases(layout, precision, whole=False) for step in phase)
 
 
 def _phases(
