@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
 
-from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT8, DType, packed
+from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT7, UINT8, DType, packed
 from retune.intrinsics import Signature
 from retune.intrinsics.attention import Attention
 from retune.ir.nodes import IRNode, node
@@ -21,7 +21,7 @@ TABLE_BYTES, TABLE_LANES = 256, 16
 """Of a table that is read at several places at once, and these places."""
 ROUNDED_LANES: Mapping[DType, tuple[int, ...]] = {BFLOAT16: (8, 16)}
 """Small float -> the vectors that devices may round to it by an instruction."""
-VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8})
+VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8, UINT7})
 """Types of elements, or of what is packed in words, whose blocks are vectorized.
 Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
 

@@ -213,6 +213,9 @@ UINT64 = define("uint64", "uint", 64)
 UINT32 = define("uint32", "uint", 32)
 UINT16 = define("uint16", "uint", 16)
 UINT8 = define("uint8", "uint", 8)
+UINT7 = define("uint7", "uint", 7, in_arrays=False)
+"""A uint8 in registers, of 0 to 127: what a mask leaves of a word. No array has that type; some
+instructions for products of bytes ask for it."""
 UINT4 = define("uint4", "uint", 4, compute=UINT8, in_graphs=False)
 BOOL = define("bool", "bool", 1)
 """One byte in memory, 0 or 1."""
@@ -235,6 +238,8 @@ def _numpy(dtype: DType) -> "np.dtype[Any]":
 
     if dtype is INT7:
         return np.dtype(np.int8)
+    if dtype is UINT7:
+        return np.dtype(np.uint8)
     if dtype is TF32:
         return np.dtype(np.float32)
     try:

@@ -2,11 +2,11 @@
 
     y += int32(a[k]) * int32(b[k])   for k in 0 to 3
 
-`a` is uint8 or int8 and `b` int8 or int7; both are read as packed int8x4. All implementations are
-exact.
+`a` is uint8, uint7 or int8 and `b` int8 or int7; both are read as packed int8x4. All
+implementations are exact.
 """
 
-from retune.core.dtypes import INT7, INT8, UINT8
+from retune.core.dtypes import INT7, INT8, UINT7, UINT8
 from retune.intrinsics.intrinsic import (
     Implementation,
     Intrinsic,
@@ -23,7 +23,12 @@ _MOST_CALLS = 4
 
 
 def _unsigned(signature: Signature) -> bool:
-    return signature.dtypes[0] == UINT8
+    return signature.dtypes[0] in (UINT8, UINT7)
+
+
+def _is_narrow(signature: Signature) -> bool:
+    """Whether sums of two products fit into 16 bits."""
+    return signature.dtypes == (UINT8, INT7) or signature.dtypes[0] == UINT7
 
 
 def _vector(kind: str, lanes: int) -> str:
@@ -68,7 +73,8 @@ def _avx2(signature: Signature) -> list[str]:
 def _avx2_narrow(_: Signature) -> list[str]:
     """VPMADDUBSW adds pairs of products in 16 bits, VPMADDWD pairs of those in 32.
 
-    The first one saturates, which two products of uint8 and int7 never reach: 2 * 255 * 64 < 2**15.
+    The first one saturates, which two products never reach of which one factor is narrow: of uint8
+    and int7 2 * 255 * 64 < 2**15, of uint7 and int8 2 * 127 * 128.
     """
     return [
         "typedef char bytes __attribute__((__vector_size__(32)));",
@@ -145,7 +151,7 @@ DOT4 = register_intrinsic(
         name="dot4",
         k=PACK,
         operands=(
-            MatrixOperand("a", (UINT8, INT8), PACK),
+            MatrixOperand("a", (UINT8, INT8, UINT7), PACK),
             MatrixOperand("b", (INT8, INT7), PACK),
         ),
         implementations=(
@@ -154,7 +160,7 @@ DOT4 = register_intrinsic(
             ),
             Implementation(
                 "avx2_narrow",
-                lambda s: s.dtypes == (UINT8, INT7) and s.lanes == 8,
+                lambda s: _is_narrow(s) and s.lanes == 8,
                 {"OpenCL C": _avx2_narrow},
                 slots=2.0,
             ),

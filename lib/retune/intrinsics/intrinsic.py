@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property
 from typing import Literal
 
-from retune.core.dtypes import BFLOAT16, INT7, INT8, INT32, UINT8, DType
+from retune.core.dtypes import BFLOAT16, INT7, INT8, INT32, UINT7, UINT8, DType
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Expr, Var, cast
 from retune.ir.te import Axis, Compute, Tensor, compute, placeholder, reduce_axis
@@ -29,8 +29,9 @@ two dimensions; or spread over the registers of the work-items of a warp."""
 FIRST, SECOND = Var("item.first"), Var("item.second")
 """The number of a work-item among those of its warp along local.0, and along local.1."""
 
-_LETTER = {UINT8: "u", INT8: "s", INT7: "n", BFLOAT16: "b"}
-"""Type -> its letter in a function's name: unsigned, signed, narrow, brain. Others: their names."""
+_LETTER = {UINT8: "u", INT8: "s", INT7: "n", UINT7: "m", BFLOAT16: "b"}
+"""Type -> its letter in a function's name: unsigned, signed, narrow, masked, brain. Others: their
+names."""
 _LANES = (1, 2, 4, 8, 16)
 _WORD = 4
 """Bytes."""

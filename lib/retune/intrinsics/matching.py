@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from retune.core.dtypes import INT32, UINT8, DType, packed
+from retune.core.dtypes import INT32, UINT7, UINT8, DType, packed
 from retune.intrinsics.intrinsic import Intrinsic, Signature
 from retune.ir.expr import (
     Binary,
@@ -61,8 +61,9 @@ class Part:
             case _:
                 return None
 
-    def pack(self, along: Var) -> Expr | None:
-        """The four parts for each value of `along`, one in each byte; None where they are not."""
+    def pack(self, along: Var, dtype: DType) -> Expr | None:
+        """The four parts for each value of `along`, one in each byte, which has that type; None
+        where they are not."""
         terms = polynomial(self.shift)
         if along in self.word_variables or terms.pop((along,), 0) != _BITS:
             return None
@@ -71,7 +72,7 @@ class Part:
         mask = self.mask * 0x01010101
         kept = mask - (1 << 32) * (mask >> 31)
         moved = binary("shr", self.word, from_polynomial(terms))
-        return bitcast(binary("bitand", moved, const(kept)), packed(UINT8, _BITS // 2))
+        return bitcast(binary("bitand", moved, const(kept)), packed(dtype, _BITS // 2))
 
     @property
     def word_variables(self) -> frozenset[Var]:
@@ -104,13 +105,20 @@ class Match:
 
     def signature(self, lanes: int = 1) -> Signature:
         """Of the function that computes it in so many lanes."""
-        return Signature(tuple(map(_element_type, self.operands)), lanes)
+        return Signature(tuple(map(self._element_type, range(len(self.operands)))), lanes)
+
+    def _element_type(self, number: int) -> DType:
+        operand = self.operands[number]
+        if not isinstance(operand, Part):
+            return operand.buffer.dtype
+        taken = self.entry.operands[number].dtypes
+        return UINT7 if operand.mask <= UINT7.limits[1] and UINT7 in taken else UINT8
 
     def pack(self, number: int) -> Expr | None:
         """The pack that an operand's elements are in; None where they are not in one."""
         along, operand = self.loops[self.entry.axes[-1].var], self.operands[number]
         if isinstance(operand, Part):
-            return operand.pack(along)
+            return operand.pack(along, self._element_type(number))
         width = self.entry.operands[number].pack
         index = pack_index(operand, along, width)
         if index is None:
@@ -294,10 +302,6 @@ def _bindings(
         case _:
             if pattern == value:
                 yield bound
-
-
-def _element_type(operand: Operand) -> DType:
-    return UINT8 if isinstance(operand, Part) else operand.buffer.dtype
 
 
 def _each(

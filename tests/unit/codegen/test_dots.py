@@ -41,7 +41,7 @@ def tiled(dag: Dag, lanes: int, *, pack: bool = True, dot: str = "dot4") -> Sche
     return s
 
 
-def test_lanes_of_dot_products(golden):
+def test_lanes_of_dot_products(golden: object):
     s = tiled(byte_product(6, 32, 48), 16)
     assert f"{s.program}\n\n{lower(s.program, CPU).text}" == golden
 
@@ -70,7 +70,7 @@ def test_products_that_cannot_saturate_take_half_as_many_instructions():
         assert f"// dot4.{way}\nstatic int8 dot4_{name}_8(" in text
 
 
-def test_the_instructions_of_arm(golden):
+def test_the_instructions_of_arm(golden: object):
     """Signed and unsigned bytes have each their own, of which a processor may lack one."""
     found: list[str] = []
     for first, way, other in ((INT8, "sdot", "usdot"), (UINT8, "usdot", "sdot")):
@@ -82,7 +82,7 @@ def test_the_instructions_of_arm(golden):
     assert "".join(found) == golden
 
 
-def test_pairs(golden):
+def test_pairs(golden: object):
     """Each implementation's function, and a kernel of one of them."""
     found: list[str] = []
     for lanes, way in ((16, "avx512"), (4, "bfdot"), (16, "plain")):
@@ -155,7 +155,7 @@ def test_bytes_that_the_nest_makes_are_read_by_packs(inner: int):
     assert "((const __private int*)turned)[" in text
 
 
-def test_weights_of_four_bits_stay_packed(golden):
+def test_weights_of_four_bits_stay_packed(golden: object):
     """A word is read once; a shift and a mask leave four values of it, one in each byte."""
     dag = packed_product(2, 2, 4, 32, 4, integers=True)
     spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))
@@ -164,6 +164,18 @@ def test_weights_of_four_bits_stay_packed(golden):
     program = sketch.instantiate(sketch.row(tile))
     assert_same_meaning(dag, program)
     assert lower(program, replace(CPU, offers=("dot4.vnni",))).text == golden
+
+
+@pytest.mark.parametrize(("bits", "name", "way"), [(4, "ms", "avx2_narrow"), (8, "us", "avx2")])
+def test_what_a_mask_leaves_is_narrow(bits: int, name: str, way: str):
+    """Two products of a value of four bits and an int8 fit 16 bits; those of eight bits do not."""
+    dag = packed_product(2, 2, 4, 32, bits, integers=True)
+    spec = replace(GENERIC_CPU, instructions=("dot4.avx2_narrow", "dot4.avx2"), vector_bits=256)
+    program = cpu_space(from_dag(dag, "net"), spec).sketches[0]
+    program = program.instantiate(program.row({"tile.out.i": (1, 2), "tile.out.j": (1, 2)}))
+    assert_same_meaning(dag, program)
+    text = lower(program, replace(CPU, offers=("dot4.avx2_narrow", "dot4.avx2"))).text
+    assert f"// dot4.{way}\nstatic int8 dot4_{name}_8(" in text
 
 
 def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():

@@ -98,7 +98,7 @@ ROUNDED = 256
 
 _LOG = logging.getLogger(__name__)
 _DEADLINE_S = 120.0
-_VERSION = 2
+_VERSION = 3
 """Of the kernels that try implementations: what an earlier version found is probed again."""
 _ROWS, _STEPS = 64, 2
 """Sums in each vector lane that a probe makes, and calls for each of them."""
