@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from retune.core.config import knob
-from retune.core.dims import example, most
+from retune.core.dims import example, most, reach
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int, known_extent
 from retune.ir.expr import Const, Expr, Var, const, size_variables
@@ -88,7 +88,7 @@ class Recorder:
 
         Raises: ScheduleError if the extent is itself sampled, or for less than two parts.
         """
-        extent = self._extent(loop, parts, "sample_perfect_tile")
+        extent, _ = self._extents(loop, parts, "sample_perfect_tile")
         table = perfect_tiles(extent, parts - 1, max_innermost)
         arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
         return self._sample("sample_perfect_tile", name or f"tile.{loop}", table, arguments)
@@ -104,16 +104,20 @@ class Recorder:
         """`parts - 1` factors of any size whose product, times `unit`, is at most the extent.
 
         Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
-        tiles of which the last is moved back. Otherwise as `sample_perfect_tile`.
+        tiles of which the last is moved back. Of an extent that depends on sizes they are those for
+        the sizes at hand and for the greatest ones. Otherwise as `sample_perfect_tile`.
 
         Raises: ScheduleError as that does, or for an extent less than `unit`.
         """
-        extent = self._extent(loop, parts, "sample_tile")
+        extent, greatest = self._extents(loop, parts, "sample_tile")
         if not 1 <= unit <= extent:
             raise ScheduleError(
                 f"sample_tile({loop}): unit is 1 to the extent {extent}, got {unit}"
             )
         table = any_tiles(extent // unit, parts - 1, max_innermost)
+        if greatest > extent:
+            more = any_tiles(greatest // unit, parts - 1, max_innermost)
+            table = np.unique(np.concatenate([table, more]), axis=0)
         arguments = {
             "loop": loop, "parts": parts, "max_innermost": max_innermost, "unit": unit,
         }  # fmt: skip
@@ -156,15 +160,15 @@ class Recorder:
             raise ScheduleError(f"{self.program.name}: {why}")
         return []
 
-    def _extent(self, loop: str, parts: int, who: str) -> int:
-        """The extent of a loop of which so many parts may be sampled."""
+    def _extents(self, loop: str, parts: int, who: str) -> tuple[int, int]:
+        """The extent of a loop of which so many parts may be sampled, and the greatest one."""
         if parts < 2:
             raise ScheduleError(f"{who}({loop}): expected two parts or more, got {parts}")
         extent = self.loop(loop).extent
         known = known_extent(extent)
         if known is None:
             raise ScheduleError(f"{who}({loop}): its extent {extent} is itself sampled")
-        return example(known)
+        return example(known), reach(known)[1]
 
     def _sample(
         self, primitive: str, name: str, table: np.ndarray, arguments: Mapping[str, Argument]
