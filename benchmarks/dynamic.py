@@ -54,8 +54,8 @@ def fixed_bundle(request: TuneRequest) -> Path:
     return made.file(made.module)
 
 
-def range_bundle(request: TuneRequest) -> tuple[Path, tuple[str, ...]]:
-    """The bundle of a request with ranges, of default schedules; the sizes of its programs."""
+def range_bundle(request: TuneRequest) -> tuple[Path, str]:
+    """The bundle of a request with ranges, of default schedules; what its programs serve."""
     target = spec_of(request.device).fingerprint
     chosen = tuple(
         SizeSelection(
@@ -68,7 +68,7 @@ def range_bundle(request: TuneRequest) -> tuple[Path, tuple[str, ...]]:
     )
     network = stage_import(usual_request(request))
     made = stage_compile_programs(request, network, chosen, "untuned")
-    return made.file(made.module), made.programs
+    return made.file(made.module), made.served
 
 
 def loaded(bundle: Path, device: Device) -> tuple[Module, float]:
@@ -196,7 +196,7 @@ def opened(model: str, shapes: Sequence[str], options: Namespace, device: Device
     bundle, programs = range_bundle(request)
     module, load_s = loaded(bundle, device)
     ranges = ", ".join(map(str, sizes(request)))
-    print(f"{model}: {ranges}; programs: {'; '.join(programs)}", flush=True)
+    print(f"{model}: {ranges}; programs: {programs}", flush=True)
     return RangeBundle(request=request, device=device, bundle=bundle, module=module, load_s=load_s)
 
 

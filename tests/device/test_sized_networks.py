@@ -26,7 +26,7 @@ from retune.frontend.zoo.writer import open_axes
 from retune.graph.passes.pipeline import optimise
 from retune.pipeline.sizes import covering
 from retune.search.extract import extract
-from tests.support.sized_networks import model_of
+from tests.support.sized_networks import UNESTIMATED, model_of
 from tests.unit.graph.test_sizes import OPERATORS, STATED, N
 
 pytestmark = pytest.mark.device
@@ -49,7 +49,7 @@ def compiled(
         return plan, assumed.conditions
 
     sizes = [TunedSizes(values=((size.name, n),), weight=1.0) for n in tuned]
-    found = covering([size], sizes, trace)
+    found = covering([size], sizes, trace, lambda *_: UNESTIMATED)
     return join_plans([each.program for each in found], [each.conditions for each in found])
 
 

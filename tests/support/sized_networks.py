@@ -12,6 +12,10 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
+from retune.search.regret import SizeTimes
+
+UNESTIMATED = SizeTimes((), ())
+"""Of no task: one program is as good as several."""
 
 _OPSETS = 'ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]'
 

@@ -19,7 +19,8 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.ops import Array
 from retune.pipeline.sizes import Traced, covering
-from retune.search.extract import extract
+from retune.search.extract import Network, extract
+from retune.search.regret import SizeTimes
 from tests.external.on_device import opened
 from tests.support.random_sizes import Sized
 from tests.support.random_ways import BARE_GPU, CPU, GPU, SHORT
@@ -51,25 +52,36 @@ class Compiled:
     counts: bool = False
     """Kernels run behind what its data count."""
 
+    def _network(self) -> Network:
+        """At the sizes that are assumed."""
+        given = self.sized.values
+        stated = sizes_of(e for row in given.values() for e in row)
+        shapes = {s.name: (dim_of(s),) for s in self.sized.sizes if s not in stated}
+        graph = import_model(self.sized.model, shapes, values=given, counts=self.counts)
+        return extract(optimise(graph.verify(), self.layout), max_error=0.0)
+
     def _trace(
         self, values: SizeValues, _: int, region: Sequence[Condition]
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
-        stated = sizes_of(e for row in self.sized.values.values() for e in row)
-        shapes = {s.name: (dim_of(s),) for s in self.sized.sizes if s not in stated}
         with assuming(values, region) as assumed:
-            given = self.sized.values
-            graph = import_model(self.sized.model, shapes, values=given, counts=self.counts)
-            graph = graph.verify()
-            network = extract(optimise(graph, self.layout), max_error=0.0)
             spec = opened(self.device).spec
-            plan = build_plan(network, {}, spec, model_key="0", notes={})
+            plan = build_plan(self._network(), {}, spec, model_key="0", notes={})
         return plan, assumed.conditions
+
+    def _times(self, values: SizeValues, _: int, region: Sequence[Condition]) -> SizeTimes:
+        with assuming(values, region):
+            tasks = (task for task in self._network().tasks.values() if task.tunable)
+            return SizeTimes.of(tasks, self.sized.sizes, opened(self.device).spec)
 
     @cached_property
     def traces(self) -> list[Traced[NetworkPlan]]:
         """A plan for the greatest sizes, and further ones where it does not hold."""
-        greatest = tuple((size.name, size.values[-1]) for size in self.sized.sizes)
-        return covering(self.sized.sizes, [TunedSizes(values=greatest, weight=1.0)], self._trace)
+        ends = (0, -1) if self.counts else (-1,)  # several programs share what is counted
+        tuned = [
+            TunedSizes(tuple((size.name, size.values[end]) for size in self.sized.sizes), 1.0)
+            for end in ends
+        ]
+        return covering(self.sized.sizes, tuned, self._trace, self._times)
 
     @cached_property
     def plan(self) -> NetworkPlan:

@@ -438,6 +438,9 @@ class Assumptions:
 _MOST_LOOKED_AT = 1 << 14
 """Values of a size at most that are looked at for what a condition leaves of it."""
 
+_TRIES = 16
+"""Values that are looked at for each of some samples; conditions leave few of them."""
+
 _CURRENT: ContextVar[Assumptions | None] = ContextVar("assumptions", default=None)
 
 
@@ -448,9 +451,11 @@ def ends_at_hand(size: Size) -> Ends:
 
 
 def samples_at_hand(sizes: Iterable[Size], count: int) -> list[dict[str, int]]:
-    """The sizes at hand, and so many others, spread over what the conditions leave of each.
+    """The sizes at hand, and at most so many others that meet the conditions given beforehand.
 
-    What is estimated for all of them holds on the average of those that a program serves.
+    They are spread over what these leave of each size, in turns evenly and by factors: most values
+    of a wide range are great, and the few small ones differ most from each other. What is estimated
+    for all of them holds on the average of those that a program serves.
     Source of the order: Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences", 2018.
     """
     current = _CURRENT.get()
@@ -459,15 +464,27 @@ def samples_at_hand(sizes: Iterable[Size], count: int) -> list[dict[str, int]]:
         return [{}]
     ratio = _harmonious(len(every))
     found = [dict(current.values)]
-    for number in range(count):
+    for number in range(_TRIES * count):
         values = dict(current.values)
         for i, size in enumerate(every):
-            first, last = current.ends(size)
             part = (0.5 + (number + 1) * ratio ** -(i + 1)) % 1.0
-            steps = (last - first) // size.step + 1
-            values[size.name] = first + int(part * steps) * size.step
-        found.append(values)
+            values[size.name] = _between(size, current.ends(size), part, by_factor=number % 2 > 0)
+        met = all(c.dim.sizes - set(every) or c.at(values) for c in current.given)
+        if met and values not in found:
+            found.append(values)
+        if len(found) > count:
+            break
     return found
+
+
+def _between(size: Size, ends: Ends, part: float, *, by_factor: bool) -> int:
+    """The value of the size at that part, of less than 1, of the way between its ends."""
+    first, last = ends
+    if by_factor:
+        low = max(1, first)
+        exact = low * ((last + 1) / low) ** part
+        return first + max(0, int(exact) - first) // size.step * size.step
+    return first + int(part * ((last - first) // size.step + 1)) * size.step
 
 
 def _harmonious(count: int) -> float:

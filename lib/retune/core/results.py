@@ -4,6 +4,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """Estimated time of a program over that of the best schedules for each size that it serves."""
+
+    mean: float = 1.0
+    """The geometric mean."""
+    worst: float = 1.0
+    sizes: int = 1
+    """How many were looked at."""
+
+    def __str__(self) -> str:
+        return f"regret {self.mean:.2f}, at most {self.worst:.2f}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEntry:
     """One tuning task: a fused group, and how often the network runs it."""

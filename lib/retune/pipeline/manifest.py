@@ -12,6 +12,7 @@ The way: TuneRequest -> ImportManifest (-> QuantizeManifest, PrecisionManifest) 
 """
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, Self
 
@@ -23,6 +24,7 @@ from retune.core.results import (
     LayerPrecision,
     LayerQuality,
     RecordMatch,
+    Regret,
     SizeLatency,
     TaskEntry,
     TaskResult,
@@ -386,6 +388,14 @@ class CompileManifest(Manifest):
     they are asked."""
     traced: tuple[tuple[tuple[str, int], ...], ...] = ()
     """Some sizes that each of these programs runs for."""
+    regrets: tuple[Regret, ...] = ()
+    """Of each of these programs over all of its sizes."""
+
+    @property
+    def served(self) -> str:
+        """The sizes that each program is for, with its regret."""
+        rows = zip_longest(self.programs, self.regrets)
+        return "; ".join(f"{sizes} ({regret})" if regret else sizes for sizes, regret in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from retune.pipeline.stage import Inputs, stage
 from retune.schedule.space import Candidate
 from retune.search.extract import Network
 from retune.search.layout.assignment import with_layouts
+from retune.search.regret import SizeTimes
 
 Chosen = tuple[SizeSelection, ...]
 """What was found at each of the sizes to tune for, the least first."""
@@ -73,6 +74,7 @@ def stage_compile_programs(
         from_records=programs.recorded,
         from_defaults=programs.default,
         programs=(*map(_served, traced[:-1]), "all other sizes"),
+        regrets=tuple(each.regret for each in traced),
         traced=tuple(tuple(each.at.items()) for each in traced),
     )
 
@@ -90,11 +92,11 @@ def _planned(programs: "_Programs") -> tuple[Sequence[Traced[NetworkPlan]], Netw
     tuned = [TunedSizes(each.values, each.weight) for each in programs.chosen]
     every = sizes(programs.request)
     with HOST.working():
-        traced = covering(every, tuned, programs.trace)
+        traced = covering(every, tuned, programs.trace, programs.times)
         if len({_counts(each.program) for each in traced}) > 1:  # not all can serve them
             programs.behind_counts = False
             programs.counts.clear()
-            traced = covering(every, tuned, programs.trace)
+            traced = covering(every, tuned, programs.trace, programs.times)
         return traced, _joined(programs.network, traced)
 
 
@@ -154,11 +156,12 @@ class _Programs:
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
         """The plan that is made at sizes of a region, and on what conditions it holds."""
         with assuming(at, region) as assumed:
-            network = traced_network(self.request, self.network.recipe, counts=self.behind_counts)
-            fixed = self._fixed_keys(network, number)
+            network, chosen = self._traced(at, number)
+            tunable = sum(task.tunable for task in network.tasks.values())
+            self.counts.append((len(chosen), tunable))
             plan = build_plan(
-                self._limited(network, number, fixed),
-                self._candidates(network, number, fixed, at),
+                network,
+                chosen,
                 self.spec,
                 model_key=self.network.model_key,
                 notes={"variant": self.variant, **bundle_notes(self.request, self.network)},
@@ -166,6 +169,20 @@ class _Programs:
                 shared=True,
             )
         return plan, assumed.conditions
+
+    def times(self, at: SizeValues, number: int, region: Sequence[Condition]) -> SizeTimes:
+        """The estimates of the tasks for which nothing is chosen, at sizes of a region."""
+        with assuming(at, region):
+            network, chosen = self._traced(at, number)
+            tasks = (t for t in network.tasks.values() if t.tunable and t.at(at).key not in chosen)
+            return SizeTimes.of(tasks, sizes(self.request), self.spec)
+
+    def _traced(self, at: SizeValues, number: int) -> tuple[Network, dict[str, Candidate]]:
+        """The network at the sizes that are assumed, and what is chosen there, by tasks' keys."""
+        network = traced_network(self.request, self.network.recipe, counts=self.behind_counts)
+        fixed = self._fixed_keys(network, number)
+        chosen = self._candidates(network, number, fixed, at)
+        return self._limited(network, number, fixed), chosen
 
     def _limited(self, network: Network, number: int, fixed: Mapping[str, str]) -> Network:
         """The network, whose tasks have the limits of the selection, and its images layouts."""
@@ -188,14 +205,11 @@ class _Programs:
     ) -> dict[str, Candidate]:
         """The candidates of a selection, by the keys of tasks at the sizes at hand."""
         chosen = self._selected[number]
-        found = {
+        return {
             task.at(at).key: candidate
             for key, task in network.tasks.items()
             if (candidate := chosen.get(fixed.get(key, ""))) is not None
         }
-        tunable = sum(task.tunable for task in network.tasks.values())
-        self.counts.append((len(found), tunable))
-        return found
 
     @cached_property
     def samples(self) -> SamplesManifest:

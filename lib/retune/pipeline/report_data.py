@@ -163,9 +163,13 @@ def _sizes(request: TuneRequest, run: FinishedRun) -> dict[str, str]:
         )
         for each in run.bench.sizes
     }
-    programs = "; ".join(run.tuned.programs)
     own = {"sizes": f"{ranges}; latency and tasks above are those at {usual}"} if ranges else {}
-    return {**own, "programs": programs, "checked at": "; ".join(run.verified.sizes), **times}
+    return {
+        **own,
+        "programs": run.tuned.served,
+        "checked at": "; ".join(run.verified.sizes),
+        **times,
+    }
 
 
 def _size(count: int) -> str:

@@ -5,8 +5,8 @@ shapes. A bundle for a range has programs that were traced at these sizes, each 
 meet its conditions (`core.dims`), and further ones where some size meets none.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isqrt, prod
 from pathlib import Path
@@ -26,6 +26,7 @@ from retune.core.dims import (
 )
 from retune.core.errors import InputError
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
+from retune.core.results import Regret
 from retune.frontend.onnx.importer import load_file
 from retune.frontend.onnx.inputs import OpenInputs, lengths_of_states, open_inputs
 from retune.graph.passes.pipeline import optimise
@@ -33,12 +34,20 @@ from retune.graph.quantize.annotate import means_over_sizes
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
+from retune.search.regret import SizeTimes
+from retune.targets.cost.estimate import regretted
 
 T = TypeVar("T")
 
 _RANDOM_SIZES = 3
-_WIDE = 16
-"""Sizes whose ends are farther apart, by this factor, have more than one program."""
+_GOAL = Regret(mean=1.03, worst=1.10)
+"""A program whose regret is above it is made for a part of its sizes, and another for the rest."""
+_MOST_PARTS = 3
+"""Of a region; each is a program more to keep and to load."""
+_WORTH = 1.02
+"""By at least this factor a cut lowers what a program takes too long."""
+_LEAST_SAMPLES = 3
+"""Sizes that are looked at in each part: of a single one nothing is regretted."""
 MOST_PROGRAMS = 16
 """Programs of a bundle for a range of sizes."""
 MOST_COMBINATIONS = 1 << 24
@@ -209,38 +218,57 @@ def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -
     return found
 
 
-def parts(region: Sequence[Condition], every: Sequence[Size]) -> list[tuple[Condition, ...]]:
-    """The region, cut in two if the ends of a size are farther apart than by a factor of `_WIDE`.
+def parts(
+    region: Sequence[Condition], every: Sequence[Size], times: SizeTimes
+) -> list[tuple[Condition, ...]]:
+    """The region in the fewest parts whose regret meets the goal, in decreasing order of need.
 
-    Sizes that are tuned at one value, unlike others, are not cut. Tiles for many rows waste most of
-    their work where there are few. The border is a power of two, as vectors are so long: kernels of
-    the lesser part need none that they cannot fill. Only the widest size is cut, as every program
-    takes time to load.
+    Tiles for many rows waste most of their work where there are few, and how many these are is a
+    size or a product of all. Every program takes memory and time to load, so what is cut gains by
+    it; borders are powers of two, as vectors are so long.
     """
-    if not every:
-        return [tuple(region)]
+    found = [tuple(region)]
+    while len(found) < _MOST_PARTS and (above := [c for c in found if not _is_met(c, times)]):
+        cuts = ((own, cut) for own in above for cut in _cuts(own, every, times))
+        gains = ((_strain([own], times) / _strain(cut, times), own, cut) for own, cut in cuts)
+        gain, own, cut = max(gains, key=lambda each: each[0], default=(1.0, (), []))
+        if gain < _WORTH:
+            break
+        number = found.index(own)
+        found[number : number + 1] = cut
+    return found
+
+
+def _is_met(region: Sequence[Condition], times: SizeTimes) -> bool:
+    """Whether the regret of one program for a region meets the goal."""
+    regret = times.regret(region)
+    return regret.mean <= _GOAL.mean and regret.worst <= _GOAL.worst
+
+
+def _strain(regions: Sequence[Sequence[Condition]], times: SizeTimes) -> float:
+    """What cuts are compared by: a power mean of how many times longer programs take, as schedules
+    are chosen by."""
+    return float(regretted(np.concatenate([times.ratios(region) for region in regions])))
+
+
+def _cuts(
+    region: tuple[Condition, ...], every: Sequence[Size], times: SizeTimes
+) -> Generator[list[tuple[Condition, ...]]]:
+    """All ways to cut a region in two of which the estimates say something; sizes stay open."""
     known = Assumptions({}, region)
-    widest = max(every, key=lambda size: _factor(known.ends(size)))
-    low, high = known.ends(widest)
-    if _factor((low, high)) <= _WIDE:
-        return [tuple(region)]
-    beyond = dim_of(widest) - (1 << (isqrt(max(1, low) * high) - 1).bit_length())
-    assert isinstance(beyond, Dim), "a size with several values"
-    return [(*region, condition_of("lt", beyond, holds=holds)) for holds in (True, False)]
-
-
-def _factor(ends: tuple[int, int]) -> float:
-    """By which they are apart."""
-    return ends[1] / max(1, ends[0])
-
-
-def _nearest(
-    region: Sequence[Condition], every: Sequence[Size], tuned: TunedSizes
-) -> dict[str, int]:
-    """The sizes of a region that are nearest to those that are tuned."""
-    known, wanted = Assumptions({}, region), dict(tuned.values)
-    ends = {size.name: known.ends(size) for size in every}
-    return {name: min(max(wanted[name], low), high) for name, (low, high) in ends.items()}
+    spans = [(dim_of(size), known.ends(size)) for size in every]
+    if len(spans) > 1:
+        lows, highs = zip(*(ends for _, ends in spans), strict=True)
+        spans.append((prod(dim for dim, _ in spans), (prod(lows), prod(highs))))
+    for dim, (low, high) in spans:
+        for border in (1 << n for n in range(low.bit_length(), high.bit_length())):
+            beyond = dim - border
+            if border <= low or not isinstance(beyond, Dim):
+                continue
+            cut = [(*region, condition_of("lt", beyond, holds=holds)) for holds in (True, False)]
+            fixes = any(Assumptions({}, half).fixed.keys() - known.fixed.keys() for half in cut)
+            if not fixes and min(times.regret(half).sizes for half in cut) >= _LEAST_SAMPLES:
+                yield cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,37 +280,47 @@ class Traced(Generic[T]):
     """Those that it needs, and those of its region."""
     at: Mapping[str, int]
     """Where it was traced."""
+    regret: Regret = field(default_factory=Regret)
+    """Of default schedules over all sizes of its region, by the estimate."""
 
 
 def covering(
     every: Sequence[Size],
     tuned: Sequence[TunedSizes],
     trace: Callable[[SizeValues, int, Sequence[Condition]], tuple[T, Sequence[Condition]]],
+    times: Callable[[SizeValues, int, Sequence[Condition]], SizeTimes],
 ) -> list[Traced[T]]:
     """Programs in the order in which they are asked: each size meets the conditions of some.
 
     `trace` makes the program for sizes, by the choices of the tuned sizes of that number, which is
     to be for sizes that meet these conditions, and says on what conditions it holds: these and
-    others. Raises: InputError if too many would be needed.
+    others. `times` estimates what is not chosen there; sizes that are tuned at one value, unlike
+    others, are not cut by it. Raises: InputError if too many would be needed.
     """
     grid = _Grid(every)
     found: list[Traced[T]] = []
     alike = {s.name for s in every if len({dict(each.values)[s.name] for each in tuned}) == 1}
     cut = [s for s in every if len(tuned) == 1 or s.name not in alike]
-    left = np.ones(grid.count, bool)
-    numbered = enumerate(regions(every, tuned))
-    for number, region in ((n, part) for n, whole in numbered for part in parts(whole, cut)):
-        own = left & grid.meets(region)
-        left &= ~own
-        start: SizeValues | None = _nearest(region, every, tuned[number])
-        while start is not None:
-            program, needed = trace(start, number, region)
-            conditions = grid.without_implied(tuple(dict.fromkeys((*region, *needed))))
-            found.append(Traced(program, conditions, start))
-            own &= ~grid.meets(conditions)
-            start = grid.greatest(own)
-            if len(found) > MOST_PROGRAMS:
-                raise InputError(_too_many(every, needed))
+    left, before = np.ones(grid.count, bool), list[Sequence[Condition]]()
+    for number, whole in enumerate(regions(every, tuned)):
+        wanted = dict(tuned[number].values)
+        middle = grid.nearest(left & grid.meets(whole), wanted)
+        if middle is None:
+            continue
+        known = times(middle, number, whole).beyond(before)
+        before.append(whole)
+        for region in parts(whole, cut, known):
+            own = left & grid.meets(region)
+            left &= ~own
+            start: SizeValues | None = grid.nearest(own, wanted)
+            while start is not None:
+                program, needed = trace(start, number, region)
+                conditions = grid.without_implied(tuple(dict.fromkeys((*region, *needed))))
+                found.append(Traced(program, conditions, start, known.regret(region)))
+                own &= ~grid.meets(conditions)
+                start = grid.greatest(own)
+                if len(found) > MOST_PROGRAMS:
+                    raise InputError(_too_many(every, needed))
     return found
 
 
@@ -320,6 +358,18 @@ class _Grid:
             if not np.any(own & (count == 1)):
                 count -= missed.pop(condition)
         return tuple(missed)
+
+    def nearest(self, among: np.ndarray, wanted: SizeValues) -> dict[str, int] | None:
+        """The one among them that is these sizes, or nearest by factors; None if there is none."""
+        numbers = np.flatnonzero(among)
+        if not len(numbers):
+            return None
+        apart = sum(
+            np.abs(np.log1p(values[numbers]) - np.log1p(wanted[name]))
+            for name, values in self._values.items()
+        )
+        chosen = numbers[np.argmin(apart)]
+        return {name: int(values[chosen]) for name, values in self._values.items()}
 
     def greatest(self, among: np.ndarray) -> dict[str, int] | None:
         """The last one among them; None if there is none."""

@@ -56,7 +56,7 @@ def event_of(
         case CompileManifest():
             text = f"{counted(done.kernels, 'kernel')}, {_launches(done.launches)}"
             if done.programs:
-                text += f", {counted(len(done.programs), 'program')}: {'; '.join(done.programs)}"
+                text += f", {counted(len(done.programs), 'program')}: {done.served}"
             if done.host_steps:
                 text += f", on the host: {'; '.join(done.host_steps)}"
             if done.offloaded:

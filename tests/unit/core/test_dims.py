@@ -268,6 +268,21 @@ def test_samples_are_spread_over_what_the_conditions_leave() -> None:
     for name, first, last in (("rows", 256, 512), ("columns", 1, 100)):
         found = sorted(row[name] for row in others)
         assert first <= found[0] and found[-1] <= last
-        quarters = {4 * (value - first) // (last - first + 1) for value in found}
-        assert quarters == {0, 1, 2, 3}
+        assert any(value < first + (last - first) // 4 for value in found)
+        assert any(value > last - (last - first) // 4 for value in found)
     assert all(row["rows"] % 8 == 0 for row in others)
+
+
+def test_samples_meet_conditions_on_several_sizes_and_reach_the_small_ones() -> None:
+    batch, length = Size("batch", 1, 8), Size("length", 1, 256)
+    rows = dim_of(batch) * dim_of(length)
+    few = rows - 16
+    assert isinstance(few, Dim)
+    with assuming({"batch": 1, "length": 15}, [Condition("lt", few, holds=True)]):
+        found = samples_at_hand([batch, length], 8)
+    assert len(found) == 9
+    assert len({tuple(values.items()) for values in found}) == 9
+    assert all(values["batch"] * values["length"] < 16 for values in found)
+    with assuming({"length": 256}):
+        lengths = [values["length"] for values in samples_at_hand([length], 8)]
+    assert min(lengths) < 16, "an even spread has none of these"

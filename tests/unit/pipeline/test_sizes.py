@@ -1,6 +1,6 @@
 """Requests with ranges: what is tuned, and the programs that cover every size."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +8,19 @@ import numpy as np
 import onnx
 import pytest
 
-from retune.core.dims import Condition, Dim, Size, SizeValues, assuming, dim_of, holding
+from retune.core.dims import (
+    Condition,
+    Dim,
+    Size,
+    SizeValues,
+    assuming,
+    condition_of,
+    dim_of,
+    holding,
+)
 from retune.core.errors import InputError, ModelError
-from retune.core.ranges import Extents, tuned_sizes
+from retune.core.ranges import Extents, TunedSizes, tuned_sizes
+from retune.core.results import Regret
 from retune.frontend.onnx.inputs import OpenInputs
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ir.expr import as_expr
@@ -29,7 +39,8 @@ from retune.pipeline.sizes import (
     sizes,
     tuned_requests,
 )
-from tests.support.sized_networks import model_of
+from retune.search.regret import SizeTimes
+from tests.support.sized_networks import UNESTIMATED, model_of
 from tests.unit.graph.test_sizes import STATED
 
 BATCH, LENGTH = Size("batch", 1, 32), Size("length", 1, 100)
@@ -126,7 +137,12 @@ def test_programs_have_no_condition_that_others_imply() -> None:
     every = Size("batch", 2, 32), Size("length", 7, 100)
     batch, length = map(dim_of, every)
     tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
-    found = covering(every, [replace(tuned[-1], values=(("batch", 32), ("length", 9)))], trace)
+    found = covering(
+        every,
+        [replace(tuned[-1], values=(("batch", 32), ("length", 9)))],
+        trace,
+        lambda *_: UNESTIMATED,
+    )
     assert [str(c) for c in found[0].conditions] == ["batch >= 9", "batch + length >= 20"]
 
 
@@ -144,7 +160,7 @@ def test_every_size_has_a_program() -> None:
         alone = Condition("eq", _dim(BATCH) - 1, holds=at["batch"] == 1)  # type: ignore[arg-type]
         return number, [alone]
 
-    found = covering(every, tuned, trace)
+    found = covering(every, tuned, trace, lambda *_: UNESTIMATED)
     for values in holding((), every):
         first = next(t for t in found if all(c.at(values) for c in t.conditions))
         assert (values["batch"] == 1) == (first.at["batch"] == 1)
@@ -165,7 +181,7 @@ def test_programs_for_single_sizes_are_refused() -> None:
         return number, [Condition("eq", same, holds=True)]
 
     with pytest.raises(InputError, match=r"batch=1\.\.32: expected .* more than 16 programs"):
-        covering((BATCH,), tuned, trace)
+        covering((BATCH,), tuned, trace, lambda *_: UNESTIMATED)
 
 
 def test_one_is_a_region_by_itself() -> None:
@@ -180,16 +196,64 @@ def test_one_is_a_region_by_itself() -> None:
     assert list(map(str, assumed.conditions)) == ["batch < 2"]
 
 
-def test_wide_regions_are_cut_between_vectors() -> None:
-    """Once, along their widest size; each part is traced as near as can be to what is tuned."""
+def _times(values: Sequence[SizeValues], rows: Callable[[SizeValues], int]) -> SizeTimes:
+    """A network of one task, whose candidates have tiles of 1, 8 and 32 rows."""
+    took = [[(c + 4) * -(-rows(v) // c) for c in (1, 8, 32)] for v in values]
+    return SizeTimes(values, [np.array(took, np.float64)])
+
+
+def test_regret_is_that_of_one_choice_for_all_sizes_of_a_region() -> None:
+    times = _times([{"n": n} for n in (1, 8, 64)], lambda values: values["n"])  # 5, 12, 72 at best
+    whole = times.regret(())
+    assert (whole.worst, whole.sizes) == (2.4, 3)
+    assert whole.mean == pytest.approx((12 / 5 * 96 / 72) ** (1 / 3))
+    beyond = dim_of(Size("n", 1, 64)) - 8
+    assert isinstance(beyond, Dim)
+    few, many = (condition_of("lt", beyond, holds=holds) for holds in (True, False))
+    assert times.regret([many]).worst == pytest.approx(96 / 72)
+    assert times.regret([few, many]).sizes == 0
+    assert SizeTimes([{"n": 1}], []).regret(()) == Regret()
+
+
+def test_a_region_is_cut_where_one_program_would_be_regretted() -> None:
+    """As long as it is worthwhile; each part is traced as near as can be to what is tuned."""
     size = Size("n", 1, 400)
-    cut = parts((), (BATCH, size))
-    assert [list(map(str, each)) for each in cut] == [["n < 32"], ["n >= 32"]]
-    assert parts((), (Size("n", 8, 128, 8),)) == [()]
+    values = [{"n": n} for n in (*range(1, 9), 100, 200, 300, 400)]
+    times = _times(values, lambda values: values["n"])
+    far = _times(values[-4:], lambda values: values["n"])
+    assert parts((), (size,), far) == [()]  # the largest tile is the best one
     tuned = tuned_sizes([Extents.of("n", [1, 400])])[1:]
-    found = covering((size,), tuned, lambda at, number, region: (number, region))
-    assert [(dict(each.at), each.program) for each in found] == [({"n": 31}, 0), ({"n": 400}, 0)]
-    assert [list(map(str, each.conditions)) for each in found] == [["n < 32"], ["n >= 32"]]
+    found = covering((size,), tuned, lambda at, number, region: (number, region), lambda *_: times)
+    assert [list(map(str, each.conditions)) for each in found] == [
+        ["n < 4"], ["n >= 4", "n < 16"], ["n >= 16"],
+    ]  # fmt: skip
+    assert [dict(each.at) for each in found] == [{"n": 3}, {"n": 15}, {"n": 400}]
+    assert [each.regret.sizes for each in found] == [3, 5, 4]
+    assert times.regret(()).worst > max(each.regret.worst for each in found)
+    assert {each.program for each in found} == {0}
+
+
+def test_a_region_may_be_cut_by_a_product_of_sizes() -> None:
+    """Rows of a dense layer are the tokens of all texts; no size alone says how many."""
+    every = Size("batch", 1, 8), Size("length", 1, 64)
+    values = [{"batch": b, "length": n} for b in (1, 2, 4, 8) for n in (1, 2, 4, 8, 32, 64)]
+    times = _times(values, lambda values: values["batch"] * values["length"])
+    tuned = [TunedSizes((("batch", 8), ("length", 64)), 1.0)]
+    found = covering(every, tuned, lambda at, number, region: (at, region), lambda *_: times)
+    assert [list(map(str, each.conditions)) for each in found] == [
+        ["batch*length < 4"], ["batch*length >= 4", "batch*length < 32"], ["batch*length >= 32"],
+    ]  # fmt: skip
+    for each in found:
+        assert all(condition.at(each.at) for condition in each.conditions)
+        assert each.regret == Regret(mean=1.0, worst=1.0, sizes=each.regret.sizes)
+
+
+def test_sizes_of_regions_before_are_not_regretted() -> None:
+    """No program but theirs runs there."""
+    extents = Extents.of("n", ["1..64"])
+    times = _times([{"n": n} for n in (1, 2, 32, 64)], lambda values: values["n"])
+    found = covering((extents.size,), tuned_sizes([extents]), lambda *_: (0, []), lambda *_: times)
+    assert [each.regret.sizes for each in found] == [1, 1, 2]
 
 
 def test_equal_choices_share_a_program() -> None:

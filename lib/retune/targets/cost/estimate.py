@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 
-from retune.core.dims import assuming, samples_at_hand
+from retune.core.dims import Size, SizeValues, assuming, samples_at_hand
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import sizes_in
 from retune.schedule.space import Candidate, Sketch, Space, join
@@ -16,7 +17,7 @@ _SAMPLES = 1024
 _FEW_PREFERRED = 16
 """One of so many candidates meets its sketch's preferences, about."""
 _SEED = 0
-_SIZES = 12
+_SIZES = 16
 """Sizes beside those at hand for which candidates are estimated."""
 _EMPHASIS = 4
 """Power of the times over the best ones: 1.1 for all of ten sizes is as good as 1.5 for one."""
@@ -50,43 +51,75 @@ def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     return total * _THROUGH_IMAGES if sketch.program.images else total
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Defaults:
+    """The candidates of a space that its default schedule is chosen from, always the same."""
+
+    space: Space
+    entries: Sequence[tuple[int, np.ndarray]]
+    """Numbers of sketches, each with rows of it."""
+
+    @staticmethod
+    def of(space: Space) -> "Defaults":
+        """Those that are exact enough to be used unseen, see MOST_ROUNDINGS. A sketch that states
+        an untuned row enters with that row alone."""
+        rng = np.random.default_rng(_SEED)
+        entries: list[tuple[int, np.ndarray]] = []
+        for number, sketch in enumerate(space.sketches):
+            if sketch.roundings > MOST_ROUNDINGS:
+                continue
+            stated = sketch.untuned
+            count = _SAMPLES * (_FEW_PREFERRED if sketch.preferences else 1)
+            rows = sketch.sample(count, rng) if stated is None else stated[None]
+            rows = sketch.preferred(rows)[:_SAMPLES] if sketch.preferences else rows
+            if len(rows):
+                entries.append((number, rows))
+        assert entries, "a space has at least one valid candidate"
+        return Defaults(space, entries)
+
+    @property
+    def sizes(self) -> frozenset[Size]:
+        """Those that their extents depend on."""
+        programs = (self.space.sketches[number].program for number, _ in self.entries)
+        return frozenset(v.size for program in programs for v in sizes_in(program))
+
+    def times(self, samples: Sequence[SizeValues], spec: DeviceSpec) -> np.ndarray:
+        """The estimates of all of them at these sizes. float64 [samples, candidates]"""
+        found: list[np.ndarray] = []
+        for values in samples:
+            with assuming(values) if values else nullcontext():
+                every = (estimate(self.space.sketches[n], r, spec) for n, r in self.entries)
+                found.append(np.concatenate(list(every)))
+        return np.stack(found)
+
+    def candidate(self, number: int) -> Candidate:
+        """That one of them."""
+        every = join([self.space.population(sketch, rows) for sketch, rows in self.entries])
+        return self.space.candidate(every, number)
+
+
 def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
     """What to compile with when no record exists: the best by the estimate, always the same.
 
-    Of those that are exact enough to be used unseen, see MOST_ROUNDINGS. A sketch that states an
-    untuned row enters with that row alone. Where extents depend on sizes, see `_regret`.
+    Where extents depend on sizes, that of the least regret over them.
     """
-    rng = np.random.default_rng(_SEED)
-    entries: list[tuple[int, np.ndarray]] = []
-    for number, sketch in enumerate(space.sketches):
-        if sketch.roundings > MOST_ROUNDINGS:
-            continue
-        stated = sketch.untuned
-        count = _SAMPLES * (_FEW_PREFERRED if sketch.preferences else 1)
-        rows = sketch.sample(count, rng) if stated is None else stated[None]
-        rows = sketch.preferred(rows)[:_SAMPLES] if sketch.preferences else rows
-        if len(rows):
-            entries.append((number, rows))
-    assert entries, "a space has at least one valid candidate"
-    every = join([space.population(number, rows) for number, rows in entries])
-    times = _times([(space.sketches[number], rows) for number, rows in entries], spec)
-    return space.candidate(every, int(np.argmin(_regret(times) if len(times) > 1 else times[0])))
+    found = Defaults.of(space)
+    times = found.times(samples_at_hand(found.sizes, _SIZES), spec)
+    return found.candidate(least_regret(times))
 
 
-def _regret(times: np.ndarray) -> np.ndarray:
-    """How many times longer rows take than the best one for each size does. float64 [rows]
+def least_regret(times: np.ndarray) -> int:
+    """Which candidate takes the fewest times longer than the best one for each size does.
+
+    `times` are float64 [sizes, candidates].
+    """
+    return int(np.argmin(regretted(times / times.min(axis=1, keepdims=True))))
+
+
+def regretted(ratios: np.ndarray) -> np.ndarray:
+    """How many times longer than the best one it takes, over all sizes, from these of each size.
 
     A power mean, as a program is to be slow for no size: the best tiles for most numbers of rows
-    may take almost twice as long as need be for others.
+    may take almost twice as long as need be for others. `ratios` are float64 [sizes, ...].
     """
-    return ((times / times.min(axis=1, keepdims=True)) ** _EMPHASIS).sum(axis=0)
-
-
-def _times(entries: Sequence[tuple[Sketch, np.ndarray]], spec: DeviceSpec) -> np.ndarray:
-    """The estimates of all rows at some sizes that they are to serve. float64 [sizes, rows]"""
-    found: list[np.ndarray] = []
-    own = {v.size for sketch, _ in entries for v in sizes_in(sketch.program)}
-    for values in samples_at_hand(own, _SIZES):
-        with assuming(values) if own else nullcontext():
-            found.append(np.concatenate([estimate(s, rows, spec) for s, rows in entries]))
-    return np.stack(found)
+    return (ratios**_EMPHASIS).mean(axis=0) ** (1.0 / _EMPHASIS)
