@@ -11,26 +11,37 @@ sees none makes NaN.
 Warps have sixteen rows, or a few times as many; some of them share these and take turns with the
 keys (`parts`). Keys and values go through local memory, `keys` of each part at a time. Products are
 those of mma.sync, whose sums of scores are the first operand of the next product as they lie in
-registers.
+registers. It multiplies 16-bit floats, or float32 rounded to TF32.
 
 Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao,
-"FlashAttention-2" (2023); PTX ISA, mma.sync.m16n8k16, ldmatrix, cp.async, shfl.sync.
+"FlashAttention-2" (2023); PTX ISA, mma.sync.m16n8k16 and .m16n8k8, ldmatrix, cp.async, shfl.sync.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
-from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, TF32, DType
 
 MMA, PLAIN = "attention.mma", "attention.plain"
 """Names of the texts: the first one is among what a device may offer, the other needs nothing."""
 ROWS = 16
 """Of the first operand of mma.sync."""
 _WARP = 32
-_CHUNK = 8
-"""Elements of 16 bytes."""
+CHUNK_BYTES = 16
+"""What operands are copied by."""
+_STEP_BYTES = 32
+"""Of an operand's row that mma.sync multiplies at once."""
 _LOG2E = "1.44269504f"
-_MMA = {FLOAT16: "f16", BFLOAT16: "bf16"}
+_MMA = {
+    FLOAT16: "m16n8k16.row.col.f32.f16.f16.f32",
+    BFLOAT16: "m16n8k16.row.col.f32.bf16.bf16.f32",
+    FLOAT32: "m16n8k8.row.col.f32.tf32.tf32.f32",
+}
+"""Type of the operands -> the instruction; those of float32 are rounded to TF32."""
+_PAIRS = {FLOAT16: "f16", BFLOAT16: "bf16"}
+"""Types of which a word holds two."""
+_HALF = 1 << (FLOAT32.mantissa - TF32.mantissa - 1)
+"""Of the last bit that is read of a float32."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -103,10 +114,24 @@ class Attention:
         return "_".join(map(str, parts))
 
     @property
+    def depth(self) -> int:
+        """Elements of a row that the instruction multiplies at once."""
+        return _STEP_BYTES // self.dtype.itemsize
+
+    @property
+    def chunk(self) -> int:
+        """Elements that are copied at once."""
+        return CHUNK_BYTES // self.dtype.itemsize
+
+    def pitch(self, elements: int) -> int:
+        """Bytes from one row in local memory to the next. Rows lie sixteen bytes further apart than
+        they are long, so that what is read at once of several rows is in different banks."""
+        return self.dtype.itemsize * elements + CHUNK_BYTES
+
+    @property
     def stage_bytes(self) -> int:
-        """Local memory of keys and values of one step. Rows lie sixteen bytes further apart than
-        they are long, so that the eight that ldmatrix reads at once are in different banks."""
-        return self.tile.step * (_pitch(self.width) + _pitch(self.values))
+        """Local memory of keys and values of one step."""
+        return self.tile.step * (self.pitch(self.width) + self.pitch(self.values))
 
     @property
     def local_bytes(self) -> int:
@@ -114,11 +139,6 @@ class Attention:
         t = self.tile
         summed = (t.parts - 1) * t.warps * t.tiles * (self.values // 2 + 4) * _WARP * 4
         return max(t.stages * self.stage_bytes, summed)
-
-
-def _pitch(elements: int) -> int:
-    """Bytes from one row in local memory to the next."""
-    return 2 * (elements + _CHUNK)
 
 
 PARAMETERS = (
@@ -213,7 +233,7 @@ def _plain_store(made: DType) -> str:
 
 
 def _mma_lines(a: Attention) -> list[str]:
-    t, deep, wide = a.tile, a.width // 16, a.values // 8
+    t, deep, wide = a.tile, a.width // a.depth, a.values // 8
     last = [f"const int limit = min(keys, {t.rows} + last);"]
     return [
         f"const int lane = item % {_WARP}, warp = item / {_WARP};",
@@ -234,14 +254,16 @@ def _mma_lines(a: Attention) -> list[str]:
 
 def _start(a: Attention) -> list[str]:
     """Queries are in registers throughout."""
+    words = 4 // a.dtype.itemsize
+    at = f"q + row * q_row + {a.depth} * d + {words} * (t + x / 2 * 4)"
     read = _each(
         "x",
         4,
         "const int row = min(top + 16 * m + g + x % 2 * 8, rows - 1);",
-        "qs[m][d][x] = *(__global const uint*)(q + row * q_row + 16 * d + 2 * t + x / 2 * 8);",
+        f"qs[m][d][x] = {_word(a, f'*(__global const uint*)({at})')};",
     )
     return [
-        *_each("d", a.width // 16, *read),
+        *_each("d", a.width // a.depth, *read),
         *_each("e", a.values // 8, *_each("x", 4, "o[m][e][x] = 0.0f;")),
         "most[m][0] = most[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0.0f;",
     ]
@@ -249,11 +271,15 @@ def _start(a: Attention) -> list[str]:
 
 def _offsets(a: Attention) -> list[str]:
     """Where a lane's row of what ldmatrix reads starts in local memory, in bytes."""
-    keys, values = _pitch(a.width), _pitch(a.values)
-    row = f"part * {a.tile.keys} + lane % 8"
+    keys, values = a.pitch(a.width), a.pitch(a.values)
+    row, start = f"part * {a.tile.keys} + lane % 8", a.tile.step * keys
+    key = f"const uint k_at = (uint)held + ({row} + lane / 16 * 8) * {keys} + lane / 8 % 2 * 16;"
+    if a.dtype not in _PAIRS:
+        place = f"(part * {a.tile.keys} + 2 * t) * {values} + g * 4"
+        return [key, f"__local const char* v_at = (__local const char*)held + {start} + {place};"]
     return [
-        f"const uint k_at = (uint)held + ({row} + lane / 16 * 8) * {keys} + lane / 8 % 2 * 16;",
-        f"const uint v_at = (uint)held + {a.tile.step * keys} + ({row} + lane / 8 % 2 * 8)"
+        key,
+        f"const uint v_at = (uint)held + {start} + ({row} + lane / 8 % 2 * 8)"
         f" * {values} + lane / 16 * 16;",
     ]
 
@@ -281,21 +307,21 @@ def _copied(a: Attention, step: str, at: str) -> list[str]:
     t, lines = a.tile, list[str]()
     start = 0
     for name, elements in (("k", a.width), ("v", a.values)):
-        chunks = elements // _CHUNK
+        chunks = elements // a.chunk
         count = t.step * chunks
         copy = [
             f"const int c = item + x * {t.items}, j = {step} * {t.step} + c / {chunks};",
-            f"const uint to = (uint)held + {at} + {start} + c / {chunks} * {_pitch(elements)}"
+            f"const uint to = (uint)held + {at} + {start} + c / {chunks} * {a.pitch(elements)}"
             f" + c % {chunks} * 16;",
             f"__global const void* from = {name} + min(j, keys - 1) * {name}_row"
-            f" + c % {chunks} * {_CHUNK};",
+            f" + c % {chunks} * {a.chunk};",
             'asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"',
             '    :: "r"(to), "l"(from), "r"(j < keys ? 16 : 0));',
         ]
         whole = count % t.items == 0
         body = copy if whole else [copy[0], f"if (c < {count}) {{", *_in(copy[1:]), "}"]
         lines += _each("x", -(-count // t.items), *body)
-        start = t.step * _pitch(a.width)
+        start = t.step * a.pitch(a.width)
     return [*lines, 'asm volatile("cp.async.commit_group;" ::: "memory");']
 
 
@@ -313,9 +339,8 @@ def _step(a: Attention, at: str) -> list[str]:
 
 
 def _product(a: Attention, sums: str, first: str, second: tuple[str, str]) -> list[str]:
-    kind = _MMA[a.dtype]
     return [
-        f'asm("mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "',
+        f'asm("mma.sync.aligned.{_MMA[a.dtype]} "',
         '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"',
         f"    : {', '.join(f'{chr(34)}+f{chr(34)}({sums}[{x}])' for x in range(4))}",
         f"    : {', '.join(f'{chr(34)}r{chr(34)}({first}[{x}])' for x in range(4))}, "
@@ -334,15 +359,22 @@ def _matrices(at: str, *, turned: bool) -> list[str]:
     ]
 
 
+def _word(a: Attention, word: str) -> str:
+    """What the instruction reads of a word: of float32 the upper 19 bits, so that half of what is
+    left out is added before."""
+    return word if a.dtype in _PAIRS else f"{word} + {_HALF:#x}u"
+
+
 def _scores(a: Attention, at: str) -> list[str]:
-    t, pitch = a.tile, _pitch(a.width)
+    t, pitch = a.tile, a.pitch(a.width)
+    first, second, third, fourth = (_word(a, f"b{n}") for n in range(4))
     products = [
-        *_product(a, "s[m][2 * j]", "qs[m][d]", ("b0", "b1")),
-        *_product(a, "s[m][2 * j + 1]", "qs[m][d]", ("b2", "b3")),
+        *_product(a, "s[m][2 * j]", "qs[m][d]", (first, second)),
+        *_product(a, "s[m][2 * j + 1]", "qs[m][d]", (third, fourth)),
     ]
     read = _matrices(f"k_at + {at} + j * {16 * pitch} + d * 32", turned=False)
     inner = _each("j", t.keys // 16, *read, *_each("m", t.tiles, *products))
-    return _each("d", a.width // 16, *inner)
+    return _each("d", a.width // a.depth, *inner)
 
 
 def _softmax(a: Attention) -> list[str]:
@@ -404,7 +436,29 @@ def _neighbour(value: str, distance: int) -> str:
 
 
 def _values(a: Attention, at: str) -> list[str]:
-    t, pitch = a.tile, _pitch(a.values)
+    return _values_by_pairs(a, at) if a.dtype in _PAIRS else _values_by_words(a, at)
+
+
+def _values_by_words(a: Attention, at: str) -> list[str]:
+    """Lane t has the keys 2 * t and 2 * t + 1 of eight as the instruction's steps t and t + 4, as
+    scores lie; `ldmatrix` turns no words, so that values are read one by one."""
+    t, pitch = a.tile, a.pitch(a.values)
+    score = _word(a, "as_uint(s[m][j][x / 2 + x % 2 * 2])")
+    place = f"v_at + {at} + (8 * j + y) * {pitch} + e * 32"
+    word = _word(a, f"*(__local const uint*)({place})")
+    inner = _each(
+        "e",
+        a.values // 8,
+        "uint b[2];",
+        *_each("y", 2, f"b[y] = {word};"),
+        *_each("m", t.tiles, *_product(a, "o[m][e]", "ps[m]", ("b[0]", "b[1]"))),
+    )
+    scores = _each("m", t.tiles, *_each("x", 4, f"ps[m][x] = {score};"))
+    return _each("j", t.keys // 8, f"uint ps[{t.tiles}][4];", *scores, *inner)
+
+
+def _values_by_pairs(a: Attention, at: str) -> list[str]:
+    t, pitch = a.tile, a.pitch(a.values)
     scores = [[f"s[m][2 * j + {x // 2}][{x % 2 * 2 + y}]" for y in (0, 1)] for x in range(4)]
     rounded = [f"ps[m][{x}] = {_pair(a.dtype, *pair)};" for x, pair in enumerate(scores)]
     products = [
@@ -513,7 +567,7 @@ PRELUDE = (
     "}",
     *(
         line
-        for dtype, kind in _MMA.items()
+        for dtype, kind in _PAIRS.items()
         for line in (
             f"static uint ATTENTION_{str(dtype).upper()}(const float low, const float high) {{",
             "  uint found;",

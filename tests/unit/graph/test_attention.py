@@ -1,11 +1,12 @@
 """Products of attention are joined where the device computes them by one kernel."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
-from retune.core.dtypes import FLOAT16, FLOAT32, DType, TensorType
+from retune.core.dtypes import FLOAT16, FLOAT32, TF32, DType, TensorType
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.attention import fuse_attention
@@ -63,6 +64,22 @@ def test_a_constant_that_hides_what_follows_is_causal():
 )
 def test_what_no_kernel_computes_stays(make: partial[Graph]):
     assert "attention" not in ops(optimise(make(), precision=_FUSING))
+
+
+def test_products_of_tf32_are_one_op():
+    """What the op multiplies is rounded as what the products multiplied."""
+    graph = attention(dtype=FLOAT32)
+    rounded = replace(_FUSING, operands=TF32)
+    joined = optimise(graph, precision=rounded)
+    (node,) = joined.nodes
+    assert node.op == "attention" and node.attrs["operands"] == TF32
+    apart = optimise(graph, precision=replace(rounded, attention=False))
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(graph.types[n].shape).astype(np.float32) for n in "qkv"}
+    (name,) = graph.outputs
+    found, expected = (run_graph(g, feeds)[name] for g in (joined, apart))
+    assert np.abs(found - expected).max() < 1e-5
+    assert np.abs(found - run_graph(graph, feeds)[name]).max() > 1e-5, "they are rounded"
 
 
 def test_other_devices_have_products():

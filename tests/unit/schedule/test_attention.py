@@ -6,6 +6,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import CodegenError, ScheduleError
 from retune.intrinsics.attention import MMA
 from retune.ir.stmt import from_dag
@@ -34,8 +35,9 @@ def whole(dag: Dag) -> Schedule:
         attention_dag(17, 20, causal=3),
         attention_dag(18, 18, causal=0, bias=(2, 1, 1, 18)),
         attention_dag(9, 33, bias=(1, 2, 9, 33)),
+        attention_dag(18, 21, causal=1, dtype=FLOAT32),
     ],
-    ids=["plain", "causal", "causal with a bias", "bias"],
+    ids=["plain", "causal", "causal with a bias", "bias", "TF32"],
 )
 def test_the_form_keeps_the_meaning(dag: Dag):
     s = whole(dag)
@@ -57,7 +59,7 @@ def test_rows_that_are_no_neighbours_are_refused():
         lower(whole(dag).program, GPU)
 
 
-def test_a_group_attends(golden):
+def test_a_group_attends(golden: object):
     s = whole(attention_dag(40, 40, causal=0))
     source = lower(s.program, replace(GPU, offers=(MMA,)))
     assert source.kernels[0].intrinsics == (MMA,)

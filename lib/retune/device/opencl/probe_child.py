@@ -11,7 +11,7 @@ from retune.codegen.kernel import ROUNDED_LANES
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.target import ONE_BASE
-from retune.core.dtypes import BFLOAT16, INT32, DType, TensorType
+from retune.core.dtypes import BFLOAT16, FLOAT32, INT32, TF32, DType, TensorType
 from retune.core.errors import DeviceError
 from retune.core.target import COPY_AHEAD, converting
 from retune.device.opencl import catalogue
@@ -130,9 +130,10 @@ def is_right(
 
 def attends(device: Device) -> bool:
     """Whether the device computes attention by one kernel, within the roundings of its results."""
+    kinds = ((probe, probe.dag.outputs[0].dtype) for probe in attention_probes())
     return all(
-        _agrees(device, probe, 2 * probe.dag.outputs[0].dtype.roundoff)
-        for probe in attention_probes()
+        _agrees(device, probe, 2 * (TF32 if made is FLOAT32 else made).roundoff)
+        for probe, made in kinds
     )
 
 

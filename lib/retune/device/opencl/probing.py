@@ -12,7 +12,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from retune.codegen.kernel import ROUNDED_LANES, Function
@@ -29,7 +29,7 @@ from retune.codegen.opencl.prelude import (
 )
 from retune.codegen.source import Run
 from retune.codegen.target import CPU, GPU, ONE_BASE
-from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, TF32, DType, TensorType
 from retune.core.keys import content_key
 from retune.core.target import COPY_AHEAD, DeviceSpec, converting
 from retune.device.opencl.remembered import kept
@@ -203,7 +203,7 @@ def probe_of(entry: Intrinsic, implementation: Implementation, signature: Signat
 def attention_probes() -> Iterator[Probe]:
     """Kernels of attention: with a part of a tile, of a step and of a pair of steps, with keys that
     are hidden, and with warps that share rows."""
-    for dtype, tile in ((FLOAT16, _ATTENDING[0]), (BFLOAT16, _ATTENDING[1])):
+    for dtype, tile in _ATTENDING.items():
         dag = _attention(dtype)
         (made,) = dag.outputs
         s = Schedule(from_dag(dag, f"probe_attention_{dtype}"))
@@ -215,7 +215,12 @@ def attention_probes() -> Iterator[Probe]:
 
 
 _ROWS_OF = {"q": 70, "k": 150, "v": 150}
-_ATTENDING = ((2, 1, 2, 32, 2), (2, 2, 1, 64, 2))
+_ATTENDING: Mapping[DType, tuple[int, ...]] = {
+    FLOAT16: (2, 1, 2, 32, 2),
+    BFLOAT16: (2, 2, 1, 64, 2),
+    FLOAT32: (2, 2, 2, 16, 2),
+}
+"""Type of the operands, float32 for TF32 -> a tile."""
 
 
 def _attention(dtype: DType) -> Dag:
@@ -224,7 +229,7 @@ def _attention(dtype: DType) -> Dag:
     call = OpCall(
         op="attention",
         inputs=(q, k, v),
-        attrs={"scale": 0.25, "causal": 60},
+        attrs={"scale": 0.25, "causal": 60} | ({"operands": TF32} if dtype is FLOAT32 else {}),
         output=TensorType((2, 70, 64), FLOAT32),
         name=Names(),
     )

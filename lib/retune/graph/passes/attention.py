@@ -2,8 +2,8 @@
 
     p = softmax(scale * (q @ transpose(k)) [+ bias]);  y = p @ v    ->    attention(q, k, v[, bias])
 
-That is done for operands of 16 bits. A constant bias that hides the keys after each query is stated
-as `causal`: what is hidden is not computed.
+That is done for operands of 16 bits, and of TF32. A constant bias that hides the keys after each
+query is stated as `causal`: what is hidden is not computed.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _MIN_QUERIES = 8
 
 
 def fuse_attention(graph: Graph) -> Graph:
-    """The graph with attention as one op wherever its operands are of 16 bits."""
+    """The graph with attention as one op wherever its products are of 16 bits, or of TF32."""
     fused = rebuild(graph, _fused)
     return simplify_products(fused) if len(fused.nodes) < len(graph.nodes) else graph
 
@@ -44,7 +44,7 @@ class _AttentionScores:
 
 def _fused(r: GraphRewriter, node: Node) -> str | None:
     """matmul(softmax(scale * matmul(q, k) + bias), v) -> attention(q, k transposed, v, bias)."""
-    if node.op != "matmul" or not r.types[node.inputs[0]].dtype.is_small_float:
+    if node.op != "matmul" or not _is_small(r, node):
         return None
     weights = _producer(r, node.inputs[0], "softmax")
     if weights is None or not _is_over_last_axis(r, weights):
@@ -56,11 +56,18 @@ def _fused(r: GraphRewriter, node: Node) -> str | None:
     rank = len(r.shape(transposed))
     key = r.emit("transpose", (transposed,), {"perm": (*range(rank - 2), rank - 1, rank - 2)})
     attrs: dict[str, AttrValue] = {"scale": scores.scale}
+    if "operands" in node.attrs:
+        attrs["operands"] = node.attrs["operands"]
     bias = scores.bias
     if bias and _is_causal(r.constant(bias), r.shape(query)[-2], r.shape(transposed)[-1]):
         bias, attrs["causal"] = "", 0
     inputs = (query, key, node.inputs[1], *([bias] if bias else []))
     return r.emit("attention", inputs, attrs, node.outputs[0])
+
+
+def _is_small(r: GraphRewriter, product: Node) -> bool:
+    """Whether it multiplies elements of 16 bits, or what is rounded to TF32."""
+    return "operands" in product.attrs or r.types[product.inputs[0]].dtype.is_small_float
 
 
 def _producer(r: GraphRewriter, value: str, op: str) -> Node | None:
@@ -117,7 +124,7 @@ def _fits(r: GraphRewriter, scores: Node, product: Node) -> bool:
     widths = (types[0].shape[-1], types[2].shape[-1])
     return (
         len({t.dtype for t in types}) == 1
-        and types[0].dtype.is_small_float
+        and _is_small(r, scores)
         and all(always_same(batch, batches[0]) for batch in batches)
         and all(is_fixed(n) and n % _WIDTH_MULTIPLE == 0 for n in widths)
         and least(types[0].shape[-2]) >= _MIN_QUERIES

@@ -30,6 +30,9 @@ _L2_BYTES = 2100.0
 reads all of them."""
 _WIDTH = 64.0
 """Elements of a key for which these are."""
+_FITTED_BYTES = 2
+"""Of an element, in what these were fitted to. Instructions multiply half as many elements of four
+bytes at once."""
 _REGISTERS, _OWN_REGISTERS = 65_536, 60
 """Of a unit, and of an item beside scores, results and queries."""
 _LOCAL_BYTES = 228.0 * 1024
@@ -48,17 +51,18 @@ def attention_cycles(kernel: Kernel, tile: AttentionTile, spec: DeviceSpec) -> A
     scores = next(nest for nest in kernel if len(nest.accesses.operands) > 1)
     *_, keys, width = (scores.extent(loop) for loop in scores.loops)
     groups, units = across(kernel, GROUP), float(max(1, spec.compute_units))
-    held = tile.tiles * (tile.keys / 2 + width * 0.75) + _OWN_REGISTERS
-    local = tile.stages * tile.step * 4 * (width + 8)
+    wide = scores.accesses.operands[0].item_bytes / _FITTED_BYTES
+    held = tile.tiles * (tile.keys / 2 + width * (0.5 + 0.25 * wide)) + _OWN_REGISTERS
+    local = tile.stages * tile.step * 4 * (width * wide + 8)
     resident = np.floor(np.minimum(_REGISTERS / (held * tile.items), _LOCAL_BYTES / local))
     resident = np.clip(np.ceil(groups / units), 1.0, np.maximum(1.0, resident))
     steps = np.ceil(keys / tile.step)
     mean = (steps + 1.0) / 2.0 if _is_causal(kernel) else steps
-    waits = _STEP + tile.keys * (_KEY + _TILE * tile.tiles) * width / _WIDTH
-    work = _BUSY * tile.rows / ROWS * tile.step * width / _WIDTH
+    waits = _STEP + tile.keys * (_KEY + _TILE * tile.tiles) * width / _WIDTH * wide
+    work = _BUSY * tile.rows / ROWS * tile.step * width / _WIDTH * wide
     rounds = np.maximum(1.0, groups / (units * resident))
     busy = rounds * mean * np.maximum(waits, resident * work)
-    read = groups * mean * tile.step * 4.0 * width / _L2_BYTES
+    read = groups * mean * tile.step * 4.0 * width * wide / _L2_BYTES
     return _FIXED + _PART * (tile.parts - 1) + reduce(np.maximum, (busy, read, steps * waits))
 
 

@@ -1,4 +1,4 @@
-"""Attention as one kernel, where a GPU's warps multiply matrices of 16-bit floats.
+"""Attention as one kernel, where a GPU's warps multiply matrices of 16-bit floats, or of TF32.
 
 Each sketch is a tile, without sizes to sample: how warps share rows and keys. Which one is the
 fastest depends on how many groups there are: few groups need warps that share rows, and long rows
