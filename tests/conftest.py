@@ -128,6 +128,7 @@ def own_folders(
     monkeypatch.setenv("RETUNE_JOURNAL", str(folder / "journal"))
     monkeypatch.setenv("RETUNE_LOCKS", str(worker_folder / "locks"))
     monkeypatch.setenv("RETUNE_PROGRAMS", "off")
+    monkeypatch.setenv("RETUNE_SHIPPED_RECORDS", "none")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

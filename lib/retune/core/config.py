@@ -21,6 +21,12 @@ KNOBS: tuple[Knob, ...] = (
         "",
         "records of a team: a file that `retune records distill` wrote, or a folder of them",
     ),
+    Knob(
+        "RETUNE_SHIPPED_RECORDS",
+        "",
+        "a file or folder of records in place of those that come with the package; `none`: without "
+        "any",
+    ),
     Knob("RETUNE_CACHE", "artifacts/cache", "stage outputs, content-addressed"),
     Knob(
         "RETUNE_JOURNAL",

@@ -33,6 +33,7 @@ from retune.pipeline.stage import sha256
 from retune.records.arrow import check_storable
 from retune.records.distilled import merge, travelling
 from retune.records.schema import TuningRecord
+from retune.records.shared import records_named
 from retune.records.store import RecordStore
 
 FORMAT = 1
@@ -79,7 +80,7 @@ class Lock:
 def lock_of(request: TuneRequest, run: FinishedRun, bundle: Path) -> Lock:
     """The lock of that bundle of the run, as it is to be published."""
     ids = {best.record_id: best.task_key for each in run.chosen for best in each.selection.best}
-    known = RecordStore(request.records).named(ids)
+    known = records_named(RecordStore(request.records), ids)
     paths = dict.fromkeys(_PATHS, "")
     return Lock(
         retune=__version__,

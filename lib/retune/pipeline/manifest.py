@@ -285,7 +285,8 @@ class BestRecord:
     task_key: str
     record_id: str
     time_us: float
-    """In its network if it was compared there, otherwise alone."""
+    """In its network if it was compared there, otherwise alone; 0 for a record of others, which was
+    taken elsewhere."""
     default_us: float | None = None
     """Of the default schedule in the network, if it was timed there."""
 

@@ -16,6 +16,7 @@ from retune.pipeline.results import FinishedRun
 from retune.pipeline.sizes import usual_request
 from retune.records.conditions import ALONE
 from retune.records.schema import BESIDE_SEARCH, TuningRecord
+from retune.records.shared import records_named
 from retune.records.store import RecordStore
 from retune.report.data import LayerDetail, LayerGroup, LayerKernel, TriedStrategy
 from retune.schedule.trace import Trace
@@ -39,7 +40,7 @@ def layer_details(request: TuneRequest, run: FinishedRun) -> tuple[LayerDetail, 
     first = _first_trials(trials)
     ids = {each.record_id: key for key, each in best.items()}
     ids |= {record_id: key for key, record_id in first.items() if key not in best}
-    records = RecordStore(request.records).named(ids) if ids else {}
+    records = records_named(RecordStore(request.records), ids) if ids else {}
     tried = strategies(trials)
     groups = _groups(network)
     spent = _spent(run, network)
@@ -164,7 +165,7 @@ def _chosen(
     knobs = "; ".join(f"{name}={list(values)}" for name, values in record.knobs)
     facts = {
         "compiled from": f"record {record.record_id}, {record.phase}, trial {record.trial}",
-        "time of the record": time_text(best.time_us),
+        "time of the record": time_text(best.time_us) if best.time_us else "taken elsewhere",
         "timed": "alone" if place == ALONE else "in the network",
         "constants from": where.constants if where else "",
         "layouts": f"{where.layout_in} to {where.layout_out}" if where else "",

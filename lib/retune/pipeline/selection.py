@@ -1,7 +1,7 @@
 """Stage choose, and what a selection means: which candidate each task of the network is made of."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from retune.core.errors import RecordError
@@ -15,14 +15,17 @@ from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskMan
 from retune.pipeline.network import open_network
 from retune.pipeline.request import TuneRequest
 from retune.records.conditions import CONSTANTS, Conditions, within
+from retune.records.quarantine import quarantined
 from retune.records.ranking import top
 from retune.records.schema import TuningRecord
+from retune.records.shared import records_named
 from retune.records.store import RecordStore
-from retune.schedule.space import Candidate
+from retune.schedule.space import Candidate, Space
 from retune.search.conditions import network_conditions
 from retune.search.extract import Network
 from retune.search.history import candidate_of
 from retune.search.layout.assignment import with_layouts
+from retune.search.matching import fitting_record
 from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate
 
@@ -70,16 +73,42 @@ def stage_choose(
         for where in conditions[key]:
             known += top(store, key, where.comparable, count, sketches)
     found = choose(known, ordered, limits, spaces, denied, winners)
+    others: dict[str, TuningRecord] = {}
+    if request.trials == 0:
+        unknown = {key: task for key, task in chosen.items() if key not in found}
+        others = _of_others(store, unknown, devices, spaces, limits, denied)
+    best = {key: winners.get(r.record_id) or best_record(r) for key, r in found.items()}
+    best |= {key: replace(best_record(r), time_us=0.0) for key, r in others.items()}  # elsewhere
     return Selection(
         target=spec.fingerprint,
-        best=tuple(
-            winners.get(found[key].record_id) or best_record(found[key])
-            for key in chosen
-            if key in found
-        ),
+        best=tuple(best[key] for key in chosen if key in best),
         limits=given.limits,
         layouts=given.layouts,
     )
+
+
+def _of_others(
+    store: RecordStore,
+    tasks: Mapping[str, Task],
+    devices: Mapping[str, DeviceSpec],
+    spaces: Mapping[str, Space],
+    limits: Mapping[str, float],
+    denied: Collection[str],
+) -> dict[str, TuningRecord]:
+    """Where nothing is measured, the records that a team or the package has of tasks, unless their
+    schedules are the default ones. The bundle is compared with one of these."""
+    if not tasks:
+        return {}
+    wrong = {(q.task_key, q.config_hash) for q in quarantined(store.root)}
+    found: dict[str, TuningRecord] = {}
+    for key, task in tasks.items():
+        space, spec = spaces[key], devices[key]
+        refused = {*denied, *(config for task_key, config in wrong if task_key == key)}
+        sketches = within_limit(space, limits.get(key))
+        record = fitting_record(task, space, spec, sketches, refused) if task.tunable else None
+        if record and candidate_of(record, space) != default_candidate(space, spec):
+            found[key] = record
+    return found
 
 
 def _is_of(record: TuningRecord, layouts: LayoutAssignment) -> bool:
@@ -146,7 +175,8 @@ def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str,
     """
     spec = spec_of(request.device)
     network = selected_network(request, selection)
-    records = RecordStore(request.records).named({b.record_id: b.task_key for b in selection.best})
+    ids = {best.record_id: best.task_key for best in selection.best}
+    records = records_named(RecordStore(request.records), ids)
     found: dict[str, Candidate] = {}
     for best in selection.best:
         record = records.get(best.record_id)

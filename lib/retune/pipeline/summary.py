@@ -168,7 +168,9 @@ def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
     """The task with the times of what was compiled and of its default: of one comparison."""
     if best is None:
         return replace(result, best_us=result.default_us or result.best_us)
-    return replace(result, best_us=best.time_us, default_us=best.default_us or result.default_us)
+    return replace(
+        result, best_us=best.time_us or None, default_us=best.default_us or result.default_us
+    )
 
 
 def _cost(result: TaskResult) -> tuple[float, int]:

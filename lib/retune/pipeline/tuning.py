@@ -17,6 +17,7 @@ from retune.core.errors import sentence
 from retune.core.keys import content_key
 from retune.core.layouts import BLOCKED, MEASURED
 from retune.core.quantities import counted
+from retune.core.results import RecordMatch
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import is_absent, open_runner, spec_of, unraced
@@ -36,9 +37,11 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import load, run_once, stage_folder, stage_key
 from retune.pipeline.watch import stopping, tell
+from retune.records.shared import shared_records
 from retune.records.store import RecordStore
-from retune.search.conditions import usual_batch, usual_options
+from retune.search.conditions import network_conditions, usual_batch, usual_options
 from retune.search.expectation import Outlook, expected_share
+from retune.search.matching import Here, fitting_record, match_records
 from retune.search.scheduling import End
 from retune.search.session import RunSettings, Session
 from retune.search.task_run import TaskRun
@@ -369,15 +372,32 @@ def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text:
 
 
 def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> TuneManifest:
+    match = _match_unmeasured(request, task_key)
     return TuneManifest(
         run_id=run,
         target=spec_of(request.device).fingerprint,
-        progress=TaskProgress(task_key=task_key, trials=0, failed=0, best_us=None),
+        progress=TaskProgress(task_key=task_key, trials=0, failed=0, best_us=None, match=match),
         statuses=(),
         trials_done=0,
         seconds_done=0.0,
         reason="no trials were asked for",
     )
+
+
+def _match_unmeasured(request: TuneRequest, task_key: str) -> RecordMatch:
+    """Which records the task has. Of a near hit only those of a device of the same kind are used
+    unmeasured; the others are for a search."""
+    spec, network = spec_of(request.device), open_network(request).network
+    task = network.tasks[task_key]
+    here = Here(spec=spec, conditions=network_conditions(spec, network.tasks.values()))
+    mine = {**here.conditions.comparable, "task_key": task_key, "status": "ok"}
+    measured = bool(len(RecordStore(request.records).scan(mine, ["task_key"])))
+    space = task.space(spec)
+    match = match_records(task, space, here, measured, shared_records).match
+    sketches = [sketch.name for sketch in space.sketches]
+    if match.kind != "near hit" or fitting_record(task, space, spec, sketches, ()):
+        return match
+    return replace(match, why=f"{match.why}; only a search tries it")
 
 
 # -- the comparison of the finalists --------------------------------------------------------------

@@ -45,6 +45,7 @@ from retune.pipeline.selection import (
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.summary import deviation_text
 from retune.records.quarantine import quarantine
+from retune.records.shared import records_named
 from retune.records.store import RecordStore
 from retune.targets.cost.estimate import default_candidate
 
@@ -108,6 +109,7 @@ def stage_compare(
     """The constraints, and what times of the selection's bundle add to them.
 
     Layouts that were found by measuring are kept if the bundle is faster with them than in NHWC.
+    Records of others are given up where the bundle is not faster beyond the comparison's noise.
     Tasks that are slower than their default schedule in the network get it back. Where the rest is
     not faster than default schedules beyond the noise of the comparison either, all of them do.
     """
@@ -125,6 +127,8 @@ def stage_compare(
     if gain.low > 1.0:
         return replace(found, ratio=1 / gain.ratio)
     every = tuple(best.task_key for best in selection.best)
+    if others := tuple(best.task_key for best in selection.best if not best.time_us):
+        return replace(found, ratio=None, given_back=(*found.given_back, *others))
     slower = () if found.given_back else _slower_tasks(request, selection, every)
     return replace(found, ratio=None, given_back=(*found.given_back, *(slower or every)))
 
@@ -182,9 +186,10 @@ class _Made:
         keys = bisect(list(records), lambda some: not self._fault(selection, some))
         found = [(key, records[key]) for key in keys]
         store = RecordStore(self.request.records)
-        for record in store.named({record_id: key for key, record_id in found}).values():
+        here = spec_of(self.request.device).fingerprint
+        for record in records_named(store, {record_id: key for key, record_id in found}).values():
             _LOG.warning("record %s of task %s is in quarantine", record.record_id, record.task_key)
-            quarantine(store.root, [record], reason)
+            quarantine(store.root, [replace(record, device=here)], reason)
         return found
 
     def _fault(self, selection: Selection, keys: Collection[str]) -> str:

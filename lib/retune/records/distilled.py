@@ -1,13 +1,16 @@
 """Records that travel: the best few of each task, as JSON lines that people keep and share.
 
-Read `distill`, `write_records`, `read_records` and `merge`. The first line says what the file is;
-each other line is a record without its features, which follow from its trace, and without single
-repeats. A hundred tasks take half a megabyte.
+Read `distill`, `write_records`, `read_records` and `merge`. The first line says what the file is,
+and describes the devices that took the times; each other line is a record without its features,
+which follow from its trace, and without single repeats. A hundred tasks take half a megabyte, or,
+compressed as a file whose name ends in `.gz` is, a twentieth of it.
 """
 
+import gzip
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date
 from pathlib import Path
 
@@ -15,8 +18,10 @@ from retune import __version__
 from retune.core.errors import InputError, RecordError
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, plain
+from retune.core.target import DeviceSpec
 from retune.records.arrow import check_storable
 from retune.records.conditions import ALONE
+from retune.records.origins import keep_spec, read_spec, spec_key
 from retune.records.ranking import Where, top
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
@@ -27,6 +32,10 @@ BEST = 4
 """Records of each task and device that a file has, where nothing else is asked for."""
 _MOST_BYTES = 1 << 20
 """Of a line."""
+_MOST_FILE_BYTES = 1 << 28
+"""Of a file, uncompressed."""
+_COMPRESSED = b"\x1f\x8b"
+"""How gzip's files begin (RFC 1952, 2.3.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,18 @@ class _FirstLine:
     """The format."""
     retune: str = ""
     """Version that wrote it."""
+    devices: tuple[DeviceSpec, ...] = ()
+    """Those that took the times, as far as the writer knew them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TravellingRecords:
+    """What a file holds."""
+
+    records: tuple[TuningRecord, ...] = ()
+    """The fastest of a task and device first."""
+    devices: Mapping[str, DeviceSpec] = field(default_factory=dict[str, DeviceSpec])
+    """By what records call them, `TuningRecord.spec`."""
 
 
 def distill(
@@ -79,20 +100,35 @@ def travelling(record: TuningRecord) -> TuningRecord:
     return replace(record, features=(), feature_set="", measurement=measured)
 
 
-def write_records(records: Iterable[TuningRecord], path: Path) -> int:
-    """The file holds these records, whole or not at all; gives their number."""
-    lines = [json.dumps(plain(_FirstLine(retune_records=FORMAT, retune=__version__)))]
+def devices_of(store: RecordStore, records: Iterable[TuningRecord]) -> tuple[DeviceSpec, ...]:
+    """The devices that took these records, as far as the store describes them."""
+    keys = dict.fromkeys(record.spec for record in records if record.spec)
+    found = [read_spec(store.root, key) for key in keys]
+    return tuple(spec for spec in found if spec is not None)
+
+
+def write_records(
+    records: Iterable[TuningRecord], path: Path, devices: Sequence[DeviceSpec] = ()
+) -> int:
+    """The file holds these records and devices, whole or not at all; gives the records' number.
+
+    The same records give the same bytes. A name that ends in `.gz` asks for compression.
+    """
+    lasting = tuple(replace(spec, global_memory_bytes=0) for spec in devices)  # less the moment's
+    first = _FirstLine(retune_records=FORMAT, retune=__version__, devices=lasting)
+    lines = [json.dumps(plain(first))]
     lines += [json.dumps(plain(record), allow_nan=False) for record in records]
+    data = "".join(f"{line}\n" for line in lines).encode()
     with replacing(path) as stream:
-        stream.write("".join(f"{line}\n" for line in lines).encode())
+        stream.write(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     return len(lines) - 1
 
 
-def read_records(path: Path) -> tuple[TuningRecord, ...]:
-    """The records of a file. Raises: InputError where it is none, RecordError for a bad line."""
+def read_records(path: Path) -> TravellingRecords:
+    """What a file holds. Raises: InputError where it is none, RecordError for a bad line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = _text(path).splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise _no_file(path) from error
     if not lines or '"retune_records"' not in lines[0]:
         raise _no_file(path)
@@ -103,7 +139,22 @@ def read_records(path: Path) -> tuple[TuningRecord, ...]:
             "install a newer retune"
         )
     numbered = [(f"{path}: line {number}", line) for number, line in enumerate(lines[1:], 2)]
-    return tuple(_record(where, line) for where, line in numbered if line.strip())
+    return TravellingRecords(
+        records=tuple(_record(where, line) for where, line in numbered if line.strip()),
+        devices={spec_key(spec): spec for spec in header.devices},
+    )
+
+
+def _text(path: Path) -> str:
+    """The file's text. Raises: what reading and decompressing raise, RecordError for too much."""
+    with path.open("rb") as file:
+        compressed = file.read(len(_COMPRESSED)) == _COMPRESSED
+        file.seek(0)
+        source = gzip.GzipFile(fileobj=file) if compressed else file
+        data = source.read(_MOST_FILE_BYTES + 1)
+    if len(data) > _MOST_FILE_BYTES:
+        raise RecordError(f"{path}: expected at most {_MOST_FILE_BYTES >> 20} MiB of records")
+    return data.decode()
 
 
 def _record(where: str, line: str) -> TuningRecord:
@@ -120,8 +171,12 @@ def _no_file(path: Path) -> InputError:
     )
 
 
-def merge(store: RecordStore, records: Sequence[TuningRecord]) -> int:
-    """The store has these records; gives the number of those that are new to it."""
+def merge(
+    store: RecordStore, records: Sequence[TuningRecord], devices: Iterable[DeviceSpec] = ()
+) -> int:
+    """The store has these records and devices; gives the number of records that are new to it."""
+    for spec in devices:
+        keep_spec(store.root, spec)
     known = store.named({record.record_id: record.task_key for record in records})
     groups: dict[tuple[str, str, date], dict[str, TuningRecord]] = {}
     for record in records:

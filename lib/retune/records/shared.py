@@ -6,43 +6,66 @@ the package's.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from retune.core.config import knob
 from retune.core.errors import RetuneError
-from retune.records.distilled import read_records
+from retune.records.distilled import TravellingRecords, read_records
 from retune.records.schema import TuningRecord
+from retune.records.store import RecordStore
 
 Level = Literal["user", "team", "package"]
 """Who measured, in the order in which they are asked."""
+SHARED: tuple[Level, ...] = ("team", "package")
+"""The levels of others than the user."""
 
-_SHIPPED = Path(__file__).parent / "shipped"
-"""Files that come with the package."""
+SHIPPED = Path(__file__).parent / "shipped"
+"""Files that come with the package; `benchmarks.ship_records` writes them."""
+_NONE = "none"
+_PATTERNS = ("*.jsonl", "*.jsonl.gz")
 _LOG = logging.getLogger(__name__)
 
 
-def shared_records(level: Level) -> tuple[TuningRecord, ...]:
+def shared_records(level: Level) -> TravellingRecords:
     """The records of that level; none of the user, whose records are in a store.
 
-    A team's are those of the file, or of the folder's files (`*.jsonl`), that RETUNE_TEAM_RECORDS
-    names. A file that cannot be read is left out with a warning that names it.
+    A team's are those of the file, or of the folder's files (`*.jsonl`, `*.jsonl.gz`), that
+    RETUNE_TEAM_RECORDS names; with RETUNE_SHIPPED_RECORDS other files take the place of the
+    package's. A file that cannot be read is left out with a warning that names it.
     """
-    if level == "user":
-        return ()
-    named = knob("RETUNE_TEAM_RECORDS")
-    root = _SHIPPED if level == "package" else Path(named) if named else None
+    root = _root(level)
     if root is None:
-        return ()
-    return tuple(record for path in _files(root) for record in _of(path, _version(path)))
+        return TravellingRecords()
+    return _joined(tuple((path, _version(path)) for path in _files(root)))
+
+
+def records_named(store: RecordStore, record_ids: Mapping[str, str]) -> dict[str, TuningRecord]:
+    """The records of these ids that the store or a shared level has, by id; see
+    `RecordStore.named`."""
+    found = store.named(record_ids)
+    for level in SHARED if record_ids.keys() - found.keys() else ():
+        known = {record.record_id: record for record in shared_records(level).records}
+        found |= {key: known[key] for key in record_ids if key in known and key not in found}
+    return found
+
+
+def _root(level: Level) -> Path | None:
+    if level == "user":
+        return None
+    if level == "team":
+        named = knob("RETUNE_TEAM_RECORDS")
+        return Path(named) if named else None
+    named = knob("RETUNE_SHIPPED_RECORDS")
+    return None if named == _NONE else Path(named or SHIPPED)
 
 
 def _files(root: Path) -> Iterator[Path]:
     if root.is_dir():
-        yield from sorted(root.glob("*.jsonl"))
-    elif root != _SHIPPED:
+        yield from sorted(path for pattern in _PATTERNS for path in root.glob(pattern))
+    elif root != SHIPPED:
         yield root
 
 
@@ -55,10 +78,20 @@ def _version(path: Path) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)
-def _of(path: Path, version: tuple[int, ...]) -> tuple[TuningRecord, ...]:
+def _joined(files: tuple[tuple[Path, tuple[int, ...]], ...]) -> TravellingRecords:
+    """What all files of these versions hold."""
+    found = [_of(path, version) for path, version in files]
+    return TravellingRecords(
+        records=tuple(record for one in found for record in one.records),
+        devices={key: spec for one in found for key, spec in one.devices.items()},
+    )
+
+
+@lru_cache(maxsize=16)
+def _of(path: Path, version: tuple[int, ...]) -> TravellingRecords:
     del version
     try:
         return read_records(path)
     except RetuneError as error:
         _LOG.warning("shared records are left out: %s", error)
-        return ()
+        return TravellingRecords()

@@ -1,19 +1,21 @@
 """What existing records say of a task: a hit, a near hit or a miss, and what to measure first.
 
 Read `match_records`. Nothing is applied unproven: whatever fits is measured and compared with the
-reference like any other candidate, before others.
+reference like any other candidate, before others. Where nothing is measured, `fitting_record` is
+what a bundle may be made of, which is compared with one of default schedules.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from retune.core.results import RecordMatch
-from retune.core.target import model_of
+from retune.core.target import DeviceSpec, model_of
 from retune.records.conditions import Conditions
+from retune.records.distilled import TravellingRecords
 from retune.records.schema import TuningRecord
-from retune.records.shared import Level
+from retune.records.shared import SHARED, Level, shared_records
 from retune.schedule.space import Candidate, Space
 from retune.search.history import candidate_of
 from retune.search.model.transfer import nearest_rows
@@ -21,7 +23,11 @@ from retune.search.task import Task
 
 _MOST = 4
 """Candidates that records suggest, for each task."""
-_LEVELS: tuple[Level, ...] = ("user", "team", "package")
+_LEVELS: tuple[Level, ...] = ("user", *SHARED)
+_SIZES = ("vector_bits", "vector_registers", "l1_bytes", "l2_bytes", "l3_bytes", "compute_units")
+"""Fields of a DeviceSpec by which devices of a class are near each other."""
+_UNKNOWN = 100.0
+"""Distance of a device that nobody has described, or of one of another class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +38,27 @@ class Suggested:
     candidates: tuple[Candidate, ...] = ()
 
 
-Sources = Callable[[Level], Sequence[TuningRecord]]
+Sources = Callable[[Level], TravellingRecords]
 """The records of a level, the fastest first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """Where a task is to run."""
+
+    spec: DeviceSpec
+    conditions: Conditions
+
+
 def match_records(
-    task: Task, space: Space, here: Conditions, measured: bool, sources: Sources
+    task: Task, space: Space, here: Here, measured: bool, sources: Sources
 ) -> Suggested:
     """The match of a task; `measured`: the user's store has times of it under these conditions.
 
     A record of the same task under the same conditions is a hit, under others a near hit. So is one
     of the workload that is nearest by its shapes, of the same operator and types, whose decisions
-    are taken to the nearest ones of this space.
+    are taken to the nearest ones of this space. Of equal ones those of the device that is nearest
+    by its vectors, registers, caches and cores go first.
     """
     if measured:
         return Suggested(match=RecordMatch(kind="hit", level="user"))
@@ -51,7 +66,7 @@ def match_records(
         if found := _of_task(task, space, here, level, sources(level)):
             return found
     for level in _LEVELS:
-        if found := _of_workload(task, space, level, sources(level)):
+        if found := _of_workload(task, space, here, level, sources(level)):
             return found
     return Suggested(match=RecordMatch(kind="miss", why=f"no record of {_workload(task)}"))
 
@@ -60,15 +75,63 @@ def _workload(task: Task) -> str:
     return f"{task.op} of {'/'.join(dict.fromkeys(task.dtypes))}"
 
 
+def fitting_record(
+    task: Task, space: Space, spec: DeviceSpec, sketches: Collection[str], denied: Collection[str]
+) -> TuningRecord | None:
+    """What a team, or the package, has of the task on a device of the same kind; None for nothing.
+
+    The fastest with one of these sketches whose id and configuration are not `denied`. Devices are
+    of one kind where kernels for one are as good for the other: the same class, vectors, registers
+    and instructions, whichever caches and cores.
+    """
+    for level in SHARED:
+        found = shared_records(level)
+        for record in found.records:
+            if record.task_key != task.key or record.sketch not in sketches:
+                continue
+            if denied and {record.record_id, record.config_hash} & {*denied}:
+                continue
+            alike = _alike(spec, record, found.devices)
+            if alike and record.measurement.ok and candidate_of(record, space) is not None:
+                return record
+    return None
+
+
+def _alike(spec: DeviceSpec, record: TuningRecord, devices: Mapping[str, DeviceSpec]) -> bool:
+    there = devices.get(record.spec)
+    if there is None:
+        return record.device == spec.fingerprint
+    same = ("device_class", "vector_bits", "vector_registers")
+    return all(getattr(spec, name) == getattr(there, name) for name in same) and (
+        {*there.instructions} <= {*spec.instructions}
+    )
+
+
+def _farness(spec: DeviceSpec, record: TuningRecord, devices: Mapping[str, DeviceSpec]) -> float:
+    """How many times devices' numbers are doubled or halved from one to the other, in all."""
+    there = devices.get(record.spec)
+    if there is None:
+        return 0.0 if record.device == spec.fingerprint else _UNKNOWN
+    if there.device_class != spec.device_class:
+        return _UNKNOWN
+    mine, others = (np.array([getattr(s, n) for n in _SIZES], float) for s in (spec, there))
+    return float(np.abs(np.log2(1.0 + mine) - np.log2(1.0 + others)).sum())
+
+
 def _of_task(
-    task: Task, space: Space, here: Conditions, level: Level, records: Sequence[TuningRecord]
+    task: Task, space: Space, here: Here, level: Level, known: TravellingRecords
 ) -> Suggested | None:
-    pairs = [(candidate_of(r, space), r) for r in records if r.task_key == task.key]
+    pairs = [(candidate_of(r, space), r) for r in known.records if r.task_key == task.key]
     fitting = [(candidate, record) for candidate, record in pairs if candidate is not None]
     if not fitting:
         return None
-    fitting.sort(key=lambda pair: len(_differences(here, pair[1])))  # stable: fastest first
-    why = ", ".join(_differences(here, fitting[0][1]))
+
+    def order(pair: tuple[Candidate, TuningRecord]) -> tuple[int, float]:
+        differences = len(_differences(here.conditions, pair[1]))
+        return differences, _farness(here.spec, pair[1], known.devices)
+
+    fitting.sort(key=order)  # stable: fastest first
+    why = ", ".join(_differences(here.conditions, fitting[0][1]))
     match = RecordMatch(kind="near hit" if why else "hit", level=level, why=why)
     every = dict.fromkeys(candidate for candidate, _ in fitting)
     return Suggested(match=match, candidates=tuple(every)[:_MOST])
@@ -92,16 +155,20 @@ def _differences(here: Conditions, record: TuningRecord) -> list[str]:
 
 
 def _of_workload(
-    task: Task, space: Space, level: Level, records: Sequence[TuningRecord]
+    task: Task, space: Space, here: Here, level: Level, known: TravellingRecords
 ) -> Suggested | None:
     """By the nearest workload of the same operator and types."""
     alike = [
         record
-        for record in records
+        for record in known.records
         if (record.op, record.dtypes) == (task.op, task.dtypes)
         and _ranks(record.input_shapes) == _ranks(task.input_shapes)
     ]
-    alike.sort(key=lambda record: _distance(task, record))
+
+    def far(record: TuningRecord) -> float:
+        return _distance(task, record) + _farness(here.spec, record, known.devices)
+
+    alike.sort(key=far)
     found: dict[Candidate, TuningRecord] = {}
     for record in alike:
         candidate = _nearest(space, record)

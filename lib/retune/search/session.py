@@ -23,6 +23,7 @@ from retune.device.measure.workload import MeasureOptions, Runner, measuring_con
 from retune.ir.stored import to_text
 from retune.records.conditions import Conditions, group
 from retune.records.cost import measured_costs
+from retune.records.distilled import TravellingRecords
 from retune.records.origins import keep, keep_spec, spec_key
 from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.shared import Level, shared_records
@@ -41,7 +42,7 @@ from retune.search.history import (
     history_of,
     split_run,
 )
-from retune.search.matching import Sources, match_records
+from retune.search.matching import Here, Sources, match_records
 from retune.search.model.cost_model import learned_score
 from retune.search.model.features import VERSION, featurise
 from retune.search.model.learning import Learner, ModelScorer, TrainingSet
@@ -457,9 +458,9 @@ class Session:
         )
         tuner = make_tuner(settings.tuner, setting, task.key)
         known = history_of(earlier.loc[earlier["task_key"] == task.key], space)
-        suggested = match_records(
-            task, space, self.conditions, bool(len(known.costs)), self._sources(task)
-        )
+        here = Here(spec=spec, conditions=self.conditions)
+        measured = bool(len(known.costs))
+        suggested = match_records(task, space, here, measured, self._sources(task))
         first = [default_candidate(space, spec), *space.untuned(), *suggested.candidates]
         limits = (settings.patience, settings.task_trials)
         run = TaskRun(task, space, tuner, first, *limits, self._prior(space, first[0]))
@@ -479,8 +480,10 @@ class Session:
     def _sources(self, task: Task) -> Sources:
         """Records by level; the user's are those of the task under other conditions."""
 
-        def records(level: Level) -> Sequence[TuningRecord]:
-            return self._elsewhere.get(task.key, ()) if level == "user" else shared_records(level)
+        def records(level: Level) -> TravellingRecords:
+            if level != "user":
+                return shared_records(level)
+            return TravellingRecords(records=tuple(self._elsewhere.get(task.key, ())))
 
         return records
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import InputError, RecordError
+from retune.core.target import GENERIC_CPU
 from retune.records.distilled import (
     FORMAT,
+    devices_of,
     distill,
     merge,
     read_records,
@@ -17,7 +19,8 @@ from retune.records.distilled import (
     write_records,
 )
 from retune.records.foreign import KINDS, Kind, foreign_lines, kind_of, read_foreign
-from retune.records.shared import shared_records
+from retune.records.origins import keep_spec, read_spec
+from retune.records.shared import records_named, shared_records
 from retune.records.store import RecordStore
 from tests.support.store import record
 
@@ -37,8 +40,35 @@ def test_the_best_few_of_each_task_come_back_as_they_were(tmp_path: Path):
     assert [row.record_id for row in found] == ["a0", "a1", "a2", "b0", "b1"]
     assert not any(row.features or row.measurement.run_times_us for row in found)
     assert write_records(found, path) == 5
-    assert read_records(path) == found
+    assert read_records(path).records == found
     assert distill(store, 3, model="another") == () == distill(store, 3, device="another")
+
+
+def test_a_compressed_file_describes_the_devices_and_is_the_same_each_time(tmp_path: Path):
+    store, path = RecordStore(tmp_path / "store"), tmp_path / "best.jsonl.gz"
+    key = keep_spec(store.root, GENERIC_CPU)
+    store.append([record(number, record_id=f"a{number}", spec=key) for number in range(9)])
+    found = distill(store, 9)
+    write_records(found, path, devices_of(store, found))
+    data = path.read_bytes()
+    write_records(found, path, [GENERIC_CPU])
+    assert path.read_bytes() == data and len(data) < 2000
+    assert read_records(path).records == found
+    assert [*read_records(path).devices] == [key], "by what records call it"
+    assert merge(there := RecordStore(tmp_path / "there"), found, [GENERIC_CPU]) == 9
+    assert read_spec(there.root, key) == replace(GENERIC_CPU, global_memory_bytes=0)
+    path.write_bytes(data[:-20])
+    with pytest.raises(InputError, match="expected a file of records"):
+        read_records(path)
+
+
+def test_the_packages_records_may_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert shared_records("package").records == ()
+    write_records([travelling(record())], tmp_path / "a.jsonl")
+    monkeypatch.setenv("RETUNE_SHIPPED_RECORDS", str(tmp_path))
+    (found,) = shared_records("package").records
+    named = records_named(RecordStore(tmp_path / "store"), {found.record_id: found.task_key})
+    assert named == {found.record_id: found}
 
 
 def test_merging_adds_what_is_new_once(tmp_path: Path):
@@ -68,15 +98,15 @@ def test_a_file_that_is_none_or_newer_is_refused(tmp_path: Path):
 def test_a_teams_records_are_those_of_a_file_or_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    assert shared_records("user") == shared_records("team") == ()
+    assert shared_records("user").records == shared_records("team").records == ()
     rows = (travelling(record()), travelling(record(1)))
     write_records(rows[:1], tmp_path / "a.jsonl")
     write_records(rows[1:], tmp_path / "b.jsonl")
     monkeypatch.setenv("RETUNE_TEAM_RECORDS", str(tmp_path / "a.jsonl"))
-    assert shared_records("team") == rows[:1]
+    assert shared_records("team").records == rows[:1]
     (tmp_path / "c.jsonl").write_text("{}\n", encoding="utf-8")
     monkeypatch.setenv("RETUNE_TEAM_RECORDS", str(tmp_path))
-    assert shared_records("team") == rows
+    assert shared_records("team").records == rows
     assert "c.jsonl: expected a file of records" in caplog.text
 
 

@@ -2,22 +2,27 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
-from retune.records.distilled import distill, write_records
+from retune.records.distilled import TravellingRecords, distill, write_records
+from retune.records.origins import spec_key
 from retune.records.schema import TuningRecord
 from retune.records.shared import Level
 from retune.records.store import RecordStore
 from retune.schedule.space import Space
 from retune.search.history import candidate_of
-from retune.search.matching import Suggested, match_records
+from retune.search.matching import Here, Suggested, fitting_record, match_records
 from retune.search.session import Session, search_all
 from retune.search.task import Task
 from tests.support.search_fakes import FakeRunner, settings, tasks
 
+NARROW = replace(GENERIC_CPU, model="narrow", vector_bits=256, vector_registers=16)
+NEAR = replace(GENERIC_CPU, model="near", l2_bytes=GENERIC_CPU.l2_bytes // 2)
+DEVICES = {spec_key(spec): spec for spec in (GENERIC_CPU, NARROW, NEAR)}
 CONDITIONS = measuring_conditions(GENERIC_CPU, MeasureOptions())
 
 
@@ -42,10 +47,11 @@ def records(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tunin
 
 
 def matched(task: Task, space: Space, **levels: tuple[TuningRecord, ...]) -> Suggested:
-    def sources(level: Level) -> tuple[TuningRecord, ...]:
-        return levels.get(level, ())
+    def sources(level: Level) -> TravellingRecords:
+        return TravellingRecords(records=levels.get(level, ()), devices=DEVICES)
 
-    return match_records(task, space, CONDITIONS, False, sources)
+    here = Here(spec=GENERIC_CPU, conditions=CONDITIONS)
+    return match_records(task, space, here, False, sources)
 
 
 def test_the_same_task_under_the_same_conditions_is_a_hit_and_measured_first(
@@ -67,7 +73,7 @@ def test_the_same_task_under_the_same_conditions_is_a_hit_and_measured_first(
     ],
 )
 def test_other_conditions_make_it_a_near_hit_that_says_what_differs(
-    task: Task, space: Space, records: tuple[TuningRecord, ...], changes: dict, why: str
+    task: Task, space: Space, records: tuple[TuningRecord, ...], changes: dict[str, Any], why: str
 ):
     elsewhere = tuple(replace(record, **changes) for record in records)
     found = matched(task, space, user=elsewhere)
@@ -112,3 +118,40 @@ def test_a_teams_records_are_measured_here_before_they_count(
     measured = store.scan({}, ["config_hash", "trial"]).sort_values("trial")["config_hash"].tolist()
     assert {record.config_hash for record in records} <= set(measured[:5])
     assert session.runs[0].match is not None and session.runs[0].match.level == "team"
+
+
+def _taken_on(record: TuningRecord, spec: DeviceSpec) -> TuningRecord:
+    return replace(record, device=spec.fingerprint, spec=spec_key(spec))
+
+
+def test_of_other_devices_the_nearest_goes_first(
+    task: Task, space: Space, records: tuple[TuningRecord, ...]
+):
+    far, near = _taken_on(records[0], NARROW), _taken_on(records[1], NEAR)
+    found = matched(task, space, package=(far, near))
+    assert found.match.text == "near hit (package): measured on near"
+    assert found.candidates[0] == candidate_of(near, space)
+
+
+def test_unmeasured_only_records_of_a_device_of_the_same_kind_are_used(
+    task: Task,
+    space: Space,
+    records: tuple[TuningRecord, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    sketches = [sketch.name for sketch in space.sketches]
+
+    def fitting(*denied: str) -> TuningRecord | None:
+        return fitting_record(task, space, GENERIC_CPU, sketches, denied)
+
+    monkeypatch.setenv("RETUNE_SHIPPED_RECORDS", str(tmp_path))
+    assert fitting() is None
+    narrow, near = _taken_on(records[0], NARROW), _taken_on(records[1], NEAR)
+    write_records([narrow], tmp_path / "narrow.jsonl.gz", [NARROW])
+    assert fitting() is None, "its vectors are others"
+    write_records([near], tmp_path / "near.jsonl.gz", [NEAR])
+    found = fitting()
+    assert found is not None and found.config_hash == near.config_hash
+    assert fitting(near.config_hash) is None
+    assert fitting(near.record_id) is None

@@ -1,6 +1,6 @@
 """`retune records`: what was measured, summed up, the best of it, and all of it as a table."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from retune.core.quantities import counted
 
 if TYPE_CHECKING:
     from retune.records import Table
-    from retune.records.schema import TuningRecord
+    from retune.records.distilled import TravellingRecords
     from retune.records.store import RecordStore
 
 _FOR_PROGRAMS = frozenset(
@@ -88,7 +88,7 @@ def export(
 
 @app.command("distill")
 def distill(
-    output: Annotated[Path, typer.Argument(help="Output file: .jsonl.")],
+    output: Annotated[Path, typer.Argument(help="Output file: .jsonl, or .jsonl.gz: compressed.")],
     records: Records = None,
     best: Annotated[
         int, typer.Option(min=1, help="Number of records of each task and device.")
@@ -125,7 +125,7 @@ def distill(
         with replacing(output) as stream:
             stream.write("".join(f"{line}\n" for line in foreign_lines(found, kind)).encode())
     else:
-        distilled.write_records(found, output)
+        distilled.write_records(found, output, distilled.devices_of(store, found))
     tasks = len({record.task_key for record in found})
     say(f"{output}: {counted(len(found), 'record')} of {counted(tasks, 'task')}")
 
@@ -148,22 +148,27 @@ def import_(
     from retune.records.distilled import merge
     from retune.records.store import RecordStore
 
-    found = [record for source in sources for record in _records_of(source)]
+    read = [_records_of(source) for source in sources]
+    found = [record for one in read for record in one.records]
     store = RecordStore(records or records_root())
-    new = merge(store, found)
+    new = merge(store, found, [spec for one in read for spec in one.devices.values()])
     say(f"{store.root}: {counted(new, 'new record')} of {len(found):,}")
 
 
-def _records_of(source: Path) -> "Sequence[TuningRecord]":
+def _records_of(source: Path) -> "TravellingRecords":
     """All records of a store, or those of a file."""
     from retune.records.arrow import to_records
-    from retune.records.distilled import read_records
+    from retune.records.distilled import TravellingRecords, devices_of, read_records
     from retune.records.foreign import kind_of, read_foreign
+    from retune.records.origins import spec_key
 
     if source.is_dir():
-        return to_records(record_store(source).table())
+        store = record_store(source)
+        rows = tuple(to_records(store.table()))
+        devices = {spec_key(spec): spec for spec in devices_of(store, rows)}
+        return TravellingRecords(records=rows, devices=devices)
     kind = kind_of(source)
-    return read_foreign(source, kind) if kind else read_records(source)
+    return TravellingRecords(records=read_foreign(source, kind)) if kind else read_records(source)
 
 
 def plain_rows(frame: "Table") -> list[dict[str, Any]]:
