@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from retune.bundle.runtime.module import random_inputs
 from retune.bundle.verify import peers
@@ -50,6 +50,31 @@ def test_onnxruntime_agrees_with_the_numpy_meaning(model: Path) -> None:
     meaning = numpy_peer(load_file(model, BATCH_OF_TWO))
     assert meaning.inputs == peer.inputs
     assert verify(meaning, peer, partial(random_inputs, peer.inputs)).passed
+
+
+def test_the_oracle_multiplies_bytes_exactly(tmp_path: Path) -> None:
+    """Two products of the largest bytes do not fit 16 bits, which some processors add them in."""
+    weight = numpy_helper.from_array(np.full((8, 4), 127, np.int8), "w")
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["codes", "w", "zero"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["floats", "scale"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [3, 8]), ("y", [3, 4]))
+    ]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], [weight])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    made.ir_version = 8
+    onnx.save(made, path := tmp_path / "bytes.onnx")
+    inputs = {"x": np.linspace(0.5, 1, 24, dtype=np.float32).reshape(3, 8)}
+    found, expected = (
+        made(inputs)["y"]
+        for made in (open_reference(path, lambda: load_file(path)), numpy_peer(load_file(path)))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_nodes_that_share_a_name_are_no_reason_to_refuse_a_network(tmp_path: Path) -> None:
