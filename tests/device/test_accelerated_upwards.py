@@ -63,7 +63,7 @@ def module(packed: Graph) -> Module:
 def test_each_step_is_exact_on_what_it_read(packed: Graph, module: Module):
     """The last layer is read as floats, and is none of the accelerator's."""
     assert [host.engine for host in module.plan.hosts] == ["vta"] * 4
-    found = packed_parts(module, packed)(module.random_inputs(3))
+    found = packed_parts(module, packed)(module.random_inputs(3), {})
     assert any(len(np.unique(part.got)) > 50 for part in found)
     assert max(compare(p.name, p.got, p.expected).max_rel_range for p in found) < 1e-5
 
