@@ -105,7 +105,8 @@ class Recorder:
 
         Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
         tiles of which the last is moved back. Of an extent that depends on sizes they are those for
-        the sizes at hand and for the greatest ones. Otherwise as `sample_perfect_tile`.
+        the sizes at hand and, where these leave a choice, for the greatest ones: what was measured
+        at fixed sizes has the same decisions. Otherwise as `sample_perfect_tile`.
 
         Raises: ScheduleError as that does, or for an extent less than `unit`.
         """
@@ -115,7 +116,7 @@ class Recorder:
                 f"sample_tile({loop}): unit is 1 to the extent {extent}, got {unit}"
             )
         table = any_tiles(extent // unit, parts - 1, max_innermost)
-        if greatest > extent:
+        if greatest > extent and len(table) > 1:
             more = any_tiles(greatest // unit, parts - 1, max_innermost)
             table = np.unique(np.concatenate([table, more]), axis=0)
         arguments = {
