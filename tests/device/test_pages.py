@@ -3,6 +3,7 @@
 `tests.support.pages` has the marks. Pages that tune networks take minutes and are slow tests.
 """
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
@@ -31,9 +32,9 @@ def run(page: Path) -> None:
     write_files(Path.cwd())
     if page.stem == "records":
         write_records(records_root())
-    with ExitStack() as registered:  # what a page registers goes with it
-        for each in (OPS, HANDLERS, CLAIMS, vars(template)["_TEMPLATES"]):
-            registered.enter_context(patch.dict(each))
+    with ExitStack() as changed:  # what a page registers or exports goes with it
+        for each in (OPS, HANDLERS, CLAIMS, vars(template)["_TEMPLATES"], os.environ):
+            changed.enter_context(patch.dict(each))
         session = Session(GIVEN.get(page.stem, GIVEN[""]))
         session.commands(BEFORE.get(page.stem, ()), "before the page")
         for block in blocks(page):
