@@ -26,7 +26,7 @@ def test_a_tiling_uses_the_levels_of_its_class_in_their_order():
 
 
 def test_lanes_are_of_one_axis():
-    with pytest.raises(ScheduleError, match="lanes of 2 axes"):
+    with pytest.raises(ScheduleError, match="lanes of one axis, got 2"):
         Tiling(CPU, {LANE: [ROW, CHANNEL]}, [ROW, CHANNEL])
 
 
