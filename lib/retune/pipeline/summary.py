@@ -78,8 +78,7 @@ def validated(constraints: Constraints, verified: VerifyManifest) -> str:
     ratio, back = constraints.ratio, len(constraints.given_back)
     speed = f"{ratio:.3f}x the time of default schedules" if ratio else "default schedules"
     if back:
-        verb = "is" if back == 1 else "are"
-        speed += f", which {verb} the fastest in the network for {counted(back, 'task')}"
+        speed += f", which are the fastest in the network for {counted(back, 'task')}"
     return f"{speed}; deviation {verified.max_rel:.1e} of the range"
 
 
