@@ -13,10 +13,18 @@ from retune.graph.fuse import partition
 from retune.graph.passes.pipeline import optimise
 from tests.support.peer import Arrays, assert_as_peer, assert_computes, typed_model
 
-RNG = np.random.default_rng(38)
+SEED = 38
+RNG = np.random.default_rng(SEED)
 MICROSOFT = "com.microsoft"
 LSTM_STEP = 4e-3
 """What one step of a quantized state changes in these layers."""
+
+
+@pytest.fixture(autouse=True)
+def own_draws() -> None:
+    """Each test draws the same numbers, whichever ran before it: with some, a state is a tie of two
+    codes, which the last bit of a sigmoid decides."""
+    RNG.bit_generator.state = np.random.default_rng(SEED).bit_generator.state
 
 
 def whole(dtype: str, *shape: int) -> np.ndarray:
