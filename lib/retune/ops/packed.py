@@ -194,16 +194,19 @@ def _zero(c: OpCall, j: Expr, block: Expr) -> Expr:
 
 def to_words(values: Array, bits: int) -> Array:
     """Quantized values, one byte each, packed along the last dimension. int32"""
-    apart = values.reshape(*values.shape[:-1], -1, 8 // bits, _BYTES).astype(np.uint8, copy=False)
-    return np.ascontiguousarray(_joined(np.moveaxis(apart, -2, 0), bits)).view("<i4")[..., 0]
+    lanes = np.ascontiguousarray(values, np.uint8).view("<u4")
+    apart = lanes.reshape(*values.shape[:-1], -1, 8 // bits)
+    return _joined(np.moveaxis(apart, -1, 0), bits).view("<i4")
 
 
 def from_words(words: Array, bits: int) -> Array:
     """The inverse of `to_words`. uint8"""
-    apart = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 1, _BYTES)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    parts = (apart >> shifts[:, None]) & np.uint8((1 << bits) - 1)
-    return parts.reshape(*words.shape[:-1], -1)
+    whole = np.ascontiguousarray(words).view("<u4")
+    mask = np.uint32(0x01010101 * ((1 << bits) - 1))
+    parts = np.empty((*words.shape, 8 // bits), "<u4")
+    for number in range(8 // bits):
+        parts[..., number] = (whole >> np.uint32(bits * number)) & mask
+    return parts.view(np.uint8).reshape(*words.shape[:-1], -1)
 
 
 def unpacked(quantized: Array, bits: int) -> Array:
@@ -221,13 +224,13 @@ def packed(quantized: Array, bits: int) -> Array:
 
 
 def _joined(parts: Array, bits: int) -> Array:
-    """Bytes of values of so many bits, the lowest of which come first along the first axis.
+    """Elements of values of so many bits, the lowest of which come first along the first axis.
 
     Part by part: numpy's reductions over so few elements take ten times as long.
     """
     found = parts[0].copy()
     for number in range(1, 8 // bits):
-        found |= parts[number] << np.uint8(bits * number)
+        found |= parts[number] << parts.dtype.type(bits * number)
     return found
 
 
