@@ -391,7 +391,7 @@ def _match_unmeasured(request: TuneRequest, task_key: str) -> RecordMatch:
     task = network.tasks[task_key]
     here = Here(spec=spec, conditions=network_conditions(spec, network.tasks.values()))
     mine = {**here.conditions.comparable, "task_key": task_key, "status": "ok"}
-    measured = bool(len(RecordStore(request.records).scan(mine, ["task_key"])))
+    measured = bool(RecordStore(request.records).table(mine, ["task_key"]).num_rows)
     space = task.space(spec)
     match = match_records(task, space, here, measured, shared_records).match
     sketches = [sketch.name for sketch in space.sketches]
