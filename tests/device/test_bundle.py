@@ -1,11 +1,13 @@
 """Hand-written kernels through a bundle on PoCL: an alias, shared memory, two outputs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from retune.bundle.format import pack_zip, write_bundle
+from retune.bundle.runtime.allocations import allocated
 from retune.bundle.runtime.module import BundleWarning, Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.compare import verify
@@ -51,6 +53,19 @@ def test_a_bundle_of_another_device_runs_with_a_warning(pocl: Device, tmp_path: 
     with pytest.warns(BundleWarning, match="tuned for two cores"):
         module = Module.load(path, "pocl")
     assert verify(module, _meaning, module.random_inputs).passed
+
+
+def test_weights_that_cannot_be_copied_are_an_error(pocl: Device) -> None:
+    class Unreadable:
+        dtype, nbytes = np.dtype(np.float32), 4 * COLUMNS
+
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            raise MemoryError("no room")
+
+    plan = plan_of(pocl.spec)
+    broken = replace(plan, weights=dict.fromkeys(plan.weights, Unreadable()))  # type: ignore[arg-type]
+    with pytest.raises(MemoryError, match="no room"), allocated(broken, pocl):
+        pass
 
 
 def test_two_modules_share_a_device(pocl: Device, module: Module) -> None:

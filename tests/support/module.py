@@ -54,6 +54,11 @@ class FakeDevice:
     def part(self, buffer: np.ndarray, offset: int, size_bytes: int) -> np.ndarray:
         return buffer[offset : offset + size_bytes]
 
+    @contextmanager
+    def mapped(self, buffer: np.ndarray) -> Generator[np.ndarray]:
+        self.log.append("map")
+        yield buffer
+
     def write(self, buffer: np.ndarray, array: np.ndarray, offset: int = 0) -> None:
         self.log.append("write")
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -8,6 +8,7 @@ in a file chooses a type, so reading executes nothing.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -362,6 +363,13 @@ def _without_limits(kind: object) -> object:
     return kind
 
 
+@functools.cache
+def _stated(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of that dataclass that its data may state."""
+    fields = dataclasses.fields(kind)
+    return tuple(f.name for f in fields if f.metadata.get("stated", True))
+
+
 _SOUND = frozenset((str, int, bool, type(None)))
 """Types of which msgspec has seen all."""
 
@@ -380,8 +388,7 @@ def _beyond(found: object, data: object, path: _Path, *, closed: bool) -> tuple[
             pairs = ((key, (item, stored.get(key))) for key, item in found.items())  # pyright: ignore
         case _ if dataclasses.is_dataclass(found) and isinstance(data, Mapping):
             stored = cast("Mapping[str, object]", data)
-            fields = dataclasses.fields(found)
-            names = [f.name for f in fields if f.metadata.get("stated", True)]
+            names = _stated(type(found))
             if closed and (unknown := [key for key in stored if key not in names]):
                 near = did_you_mean(unknown[0], names)
                 known = ", ".join(names)

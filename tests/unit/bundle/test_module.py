@@ -68,7 +68,7 @@ def test_load_sets_everything_up_and_compiles_every_kernel(
     plan: NetworkPlan, device: FakeDevice
 ) -> None:
     Module(plan, device)  # type: ignore[arg-type]
-    assert device.log.count("build") == device.log.count("write") == 1
+    assert device.log.count("build") == device.log.count("map") == 1
     assert [entry for entry in device.log if entry.startswith("allocate")] == [
         "allocate 512",  # the arena: sum and four share it
         "allocate 512",  # the weights
@@ -96,7 +96,7 @@ def test_nothing_is_launched_with_damaged_weights(
     path.write_bytes(content)
     with pytest.raises(RecordError, match="expected content with hash"):
         Module.load(tmp_path / "module", device)  # type: ignore[arg-type]
-    assert "write" in device.log
+    assert "map" in device.log
     assert not any(entry.startswith("enqueue") for entry in device.log)
 
 

@@ -2,8 +2,10 @@
 of those weights that kernels read so. Sessions have allocations for their states, and share the
 others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Thread
 
 import numpy as np
 
@@ -55,10 +57,12 @@ class Allocations:
         return replace(self, bases=bases)
 
 
-def allocate(plan: NetworkPlan, device: Device) -> Allocations:
-    """Memory for every value of the plan; the weights are uploaded when the call returns.
+@contextmanager
+def allocated(plan: NetworkPlan, device: Device) -> Generator[Allocations]:
+    """Memory for every value of the plan; the weights are in it when the context ends.
 
-    Sizes have their least values.
+    Meanwhile a thread copies them, where the host reaches the device's memory. Sizes have their
+    least values.
     """
     memory = plan_memory(plan)
     placement = lay_out(plan, memory)
@@ -73,18 +77,50 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
         if name in rows:
             images[name] = device.upload(array, rows[name])
             forget_pages(array)
-        else:
-            _fill(device, bases[WEIGHTS], placement.places[name].offset, array)
     for each in plan.sizes:  # a size that is fixed has its value from here on
         value = np.array([each.size.least], np.int32)
         device.write(bases[INTERFACE], value, placement.places[each.buffer].offset)
-    return Allocations(memory=memory, placement=placement, bases=bases, images=images)
+    placed = [(placement.places[n].offset, a) for n, a in plan.weights.items() if n not in rows]
+    with _uploaded(placed, bases[WEIGHTS], device):
+        yield Allocations(memory=memory, placement=placement, bases=bases, images=images)
 
 
-def _fill(device: Device, base: DeviceMemory, offset: int, array: np.ndarray) -> None:
-    """The array lies at that offset; of the file behind it, one block is in memory at a time."""
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    for first in range(0, raw.size, _BLOCK_BYTES):
-        block = raw[first : first + _BLOCK_BYTES]
-        device.write(base, block, offset + first)
-        forget_pages(block)
+@contextmanager
+def _uploaded(
+    placed: Sequence[tuple[int, np.ndarray]], base: DeviceMemory, device: Device
+) -> Generator[None]:
+    """The arrays lie at their offsets when the context ends."""
+    with device.mapped(base) as memory:
+        if memory is None:
+            for first, block in _blocks(placed):
+                device.write(base, block, first)
+            yield
+            return
+        failed = list[Exception]()
+
+        def copy() -> None:
+            try:
+                for first, block in _blocks(placed):
+                    memory[first : first + block.size] = block
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed.append(error)
+
+        thread = Thread(target=copy, name="weights", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+
+def _blocks(placed: Iterable[tuple[int, np.ndarray]]) -> Iterator[tuple[int, np.ndarray]]:
+    """The arrays' bytes in blocks with their offsets; of the file behind them, one block is in
+    memory at a time."""
+    for offset, array in placed:
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for first in range(0, raw.size, _BLOCK_BYTES):
+            block = raw[first : first + _BLOCK_BYTES]
+            yield offset + first, block
+            forget_pages(block)

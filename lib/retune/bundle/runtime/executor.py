@@ -43,11 +43,15 @@ Bind = Callable[[Allocations], Executor]
 
 def forms_here(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
     """The forms that this device and these kernels allow, at least one; the usual one first."""
+    usual = _usual_form(plan, device)
     if way_of(device.spec) and can_stay(plan):
-        return ("queued", "persistent")
-    single = plan.single_item
-    usual: Form = "persistent" if single and can_persist(device) else "queued"
-    return (usual, "inline") if single and device.in_caller else (usual,)
+        return (usual, "persistent")
+    return (usual, "inline") if plan.single_item and device.in_caller else (usual,)
+
+
+def _usual_form(plan: NetworkPlan, device: Device) -> Form:
+    """That of a plan which says none that the device has."""
+    return "persistent" if plan.single_item and can_persist(device) else "queued"
 
 
 def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
@@ -55,8 +59,9 @@ def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
 
     That is the device itself, or for one thread its part that works in the caller.
     """
-    allowed = forms_here(plan, device)
-    form: Form = plan.form if plan.form in allowed else allowed[0]
+    form = _usual_form(plan, device)
+    if plan.form != form and plan.form in forms_here(plan, device):
+        form = plan.form
     return form, (form == "inline" and device.in_caller) or device
 
 

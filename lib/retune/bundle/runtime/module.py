@@ -30,7 +30,7 @@ from retune.bundle.format import OpenBundle, open_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import Form, NetworkPlan, PlanHost
-from retune.bundle.runtime.allocations import allocate
+from retune.bundle.runtime.allocations import allocated
 from retune.bundle.runtime.executor import make_program, settle
 from retune.bundle.runtime.hosting import HostRun, launches_at
 from retune.bundle.runtime.inputs import InputCheck
@@ -161,8 +161,9 @@ class Module:
 
     def _place(self, plan: NetworkPlan) -> None:
         """Memory and launches are there, for the largest sizes."""
-        held = self._held = allocate(plan, self._host)
-        bind = self._bind = make_program(self._form, plan, held.placement, self._host)
+        with allocated(plan, self._host) as held:
+            bind = self._bind = make_program(self._form, plan, held.placement, self._host)
+        self._held = held
         loaded = self._loaded = Loaded(plan, self._host)
         self.plan, self._types = loaded.plan, loaded.types
         self._check = InputCheck(plan)

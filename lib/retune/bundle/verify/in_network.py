@@ -13,7 +13,7 @@ import numpy as np
 
 from retune.bundle.build import FinalistsPlan
 from retune.bundle.plan import NetworkPlan, made_by_hosts, storage_roots
-from retune.bundle.runtime.allocations import Allocations, allocate
+from retune.bundle.runtime.allocations import Allocations, allocated
 from retune.bundle.runtime.executor import queued_launches
 from retune.bundle.runtime.hazards import dependencies, union
 from retune.bundle.runtime.module import sample_inputs
@@ -60,7 +60,8 @@ def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
     valid indices, and take as long for the device as any other numbers.
     """
     plan = plan.at(plan.plan.largest)
-    memory = allocate(plan.plan, device)
+    with allocated(plan.plan, device) as memory:
+        pass
     for name, array in sample_inputs(plan.plan).items():
         device.write(memory.interface(name, device), array)
     hertz = clock_hz(device) if can_persist(device) and plan.plan.single_item else None

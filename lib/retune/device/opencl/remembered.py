@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from retune.core.keys import content_key
@@ -51,8 +52,9 @@ def kept(
     return names
 
 
+@cache
 def _code() -> str:
-    """Equal while no file of the package has changed since."""
+    """Equal in processes between whose first calls no file of the package has changed."""
     return content_key(repr(sorted(_files(_PACKAGE))))
 
 

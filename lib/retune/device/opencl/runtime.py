@@ -355,6 +355,26 @@ class Device:
         with _refusals("write"):
             self._cl.enqueue_copy(self._queue, buffer.handle, data, is_blocking=True)
 
+    @contextlib.contextmanager
+    def mapped(self, buffer: DeviceMemory) -> Generator[np.ndarray | None]:
+        """The bytes of a buffer, for any thread of the host to write all of them in the context.
+
+        None where device and host do not share memory: `write` copies to it.
+        """
+        if self.spec.device_class != "cpu":
+            yield None
+            return
+        with _refusals("map"):
+            array, _ = self._cl.enqueue_map_buffer(
+                *(self._queue, buffer.handle, self._cl.map_flags.WRITE_INVALIDATE_REGION),
+                *(0, (buffer.bytes,), np.uint8),
+            )
+        try:
+            yield array
+        finally:
+            array.base.release(self._queue)
+            self.finish()
+
     def read(self, buffer: DeviceMemory, type: TensorType) -> np.ndarray:
         """The start of `buffer` as an array of `type`, after all enqueued work."""
         out = np.empty(type.shape, numpy_dtype(type.dtype))
