@@ -8,7 +8,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import INT7, INT8
+from retune.core.dtypes import FLOAT32, INT7, INT8, TensorType
 from retune.core.target import GENERIC_CPU
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.stmt import from_dag
@@ -16,8 +16,21 @@ from retune.ir.te import Dag, placeholder
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.space import cpu_space
-from tests.support.dags import attended, byte_product, pair_product, product_of_bytes
-from tests.support.oracle import assert_device_agrees
+from retune.targets.devices import target_of
+from tests.support.dags import (
+    attended,
+    byte_product,
+    packed_product,
+    pair_product,
+    product_of_bytes,
+)
+from tests.support.oracle import (
+    assert_close,
+    assert_device_agrees,
+    inputs_for,
+    reference,
+    run_source,
+)
 from tests.support.properties import seeded
 from tests.support.random_schedules import scramble
 
@@ -67,6 +80,25 @@ def test_dot_products(device: Device, dag: Dag, shape: Callable[[Schedule], None
         shape(s)
     assert " = dot4_" in lower(s.program, CPU).text
     assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("instruction", [True, False])
+def test_the_largest_sums_fit_halves_of_lanes(device: Device, instruction: bool):
+    """32 products of 127 and 15, and of -127 and 15, whether the device has an instruction."""
+    dag = packed_product(2, 3, 4, 16, 4, integers=True)
+    spec = replace(GENERIC_CPU, instructions=("dot4_halves.avx2",), vector_bits=256)
+    sketch = cpu_space(from_dag(dag), spec).sketches[0]
+    program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+    target = target_of(device.spec) if instruction else CPU
+    source = lower(program, target)
+    assert " = dot4_halves_ms_8(" in source.text
+    inputs = inputs_for(dag)
+    inputs["x"] = np.broadcast_to(np.float32([[1], [-1]]), inputs["x"].shape).copy()
+    inputs["w"] = np.full_like(inputs["w"], -1)
+    wanted = reference(dag, inputs)
+    found = run_source(device, source, inputs, {"out": TensorType((2, 16), FLOAT32)})
+    assert_close(found, wanted, source.text)
+    assert wanted["out"].max() > 0
 
 
 @pytest.mark.parametrize("seed", range(16))

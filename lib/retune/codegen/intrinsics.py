@@ -83,6 +83,7 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
+from retune.ir.functions import call
 from retune.ir.simplify import from_polynomial, polynomial, simplify
 from retune.ir.stmt import (
     Block,
@@ -110,7 +111,7 @@ def intrinsics_to_calls(nest: Stmt) -> Stmt:
     for loop, matched in found:
         match matched.entry.residence:
             case "vector lane":
-                nest = _replaced(nest, loop, _lane_call(matched))
+                nest = _joined(_replaced(nest, loop, _lane_call(matched)), matched)
             case "register tile":
                 nest = _TileCalls(nest, loop, matched).whole()
             case "warp":
@@ -194,6 +195,37 @@ def _lane_call(found: Match) -> Block:
     return replace(
         found.block, value=Call(found.entry.name, tuple(packs), found.block.buffer.dtype)
     )
+
+
+def _joined(nest: Stmt, found: Match) -> Stmt:
+    """The nest in which sums that lanes hold in parts become results where they end.
+
+    Raises: CodegenError for sums that do not start at zero in the same nest.
+    """
+    if not found.entry.joined_by:
+        return nest
+    name, done = found.block.name, list[Stmt]()
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Seq):
+            return None
+        starts = [n for n in node.stmts if [b.name for b in blocks(n)] == [f"{name}.init"]]
+        if not starts:
+            return None
+        (zero,) = blocks(starts[0])
+        held = Load(zero.buffer, zero.indices)
+        value = call(found.entry.joined_by, held)
+        joined = _nested(loops(starts[0]), replace(zero, name=f"{name}.join", value=value), "join")
+        sums = [n for n in node.stmts if name in [b.name for b in blocks(n)]]
+        if zero.value != const(0, zero.buffer.dtype) or len(sums) != 1:
+            return None
+        done.append(joined)
+        return Seq(tuple(s for n in node.stmts for s in ((n, joined) if n is sums[0] else (n,))))
+
+    nest = rewrite(nest, rule)
+    if len(done) != 1:
+        raise CodegenError(f"{name}: expected sums that start at zero, as {found.entry.name} does")
+    return nest
 
 
 def _warp_calls(nest: Stmt, loop: For, found: Match) -> Stmt:

@@ -4,6 +4,9 @@
 
 `a` is uint8, uint7 or int8 and `b` int8 or int7; both are read as packed int8x4. All
 implementations are exact.
+
+dot4_halves adds the first two products in the lower half of a lane, and the others in the upper
+one, for sums so small that they fit: with weights of four bits those of a block of 32 do.
 """
 
 from retune.core.dtypes import INT7, INT8, UINT7, UINT8
@@ -130,6 +133,27 @@ def _standard(signature: Signature) -> list[str]:
     ]
 
 
+def _avx2_halves(_: Signature) -> list[str]:
+    """VPMADDUBSW alone, whose sums of two products are added in 16 bits."""
+    return [
+        "typedef char bytes __attribute__((__vector_size__(32)));",
+        "const bytes a_bytes = __builtin_astype(a, bytes), b_bytes = __builtin_astype(b, bytes);",
+        "const short16 products =",
+        "    __builtin_astype(__builtin_ia32_pmaddubsw256(a_bytes, b_bytes), short16);",
+        "return as_int8(as_short16(sum) + products);",
+    ]
+
+
+def _plain_halves(signature: Signature) -> list[str]:
+    """As `_plain`, two products for each half."""
+    convert = f"convert_{_vector('int', signature.lanes)}" if _unsigned(signature) else ""
+    products = [f"{convert}({_high('a', i)}) * ({_high('b', i)})" for i in range(PACK)]
+    return [
+        f"return ((sum + {products[0]} + {products[1]}) & 0xffff)",
+        f"    | (((sum >> 16) + {products[2]} + {products[3]}) << 16);",
+    ]
+
+
 def _plain(signature: Signature) -> list[str]:
     """Products of bytes: each byte shifted up, and down again with its sign where it has one."""
     convert = f"convert_{_vector('int', signature.lanes)}" if _unsigned(signature) else ""
@@ -146,14 +170,16 @@ def _high(pack: str, byte: int) -> str:
     return f"({pack} << {shift}) >> 24" if shift else f"{pack} >> 24"
 
 
+_OPERANDS = (
+    MatrixOperand("a", (UINT8, INT8, UINT7), PACK),
+    MatrixOperand("b", (INT8, INT7), PACK),
+)
+
 DOT4 = register_intrinsic(
     Intrinsic(
         name="dot4",
         k=PACK,
-        operands=(
-            MatrixOperand("a", (UINT8, INT8, UINT7), PACK),
-            MatrixOperand("b", (INT8, INT7), PACK),
-        ),
+        operands=_OPERANDS,
         implementations=(
             Implementation(
                 "vnni", lambda s: _unsigned(s) and s.lanes in (4, 8, 16), {"OpenCL C": _vnni}
@@ -191,6 +217,25 @@ DOT4 = register_intrinsic(
                 options=("-cl-std=CL3.0",),
             ),
             Implementation("plain", lambda _: True, {"OpenCL C": _plain}, slots=8.0),
+        ),
+    )
+)
+
+DOT4_HALVES = register_intrinsic(
+    Intrinsic(
+        name="dot4_halves",
+        k=PACK,
+        operands=_OPERANDS,
+        joined_by="sum_of_halves",
+        most=2 * (1 << 15) - 1,
+        implementations=(
+            Implementation(
+                "avx2",
+                lambda s: _is_narrow(s) and s.lanes == 8,
+                {"OpenCL C": _avx2_halves},
+                slots=1.25,
+            ),
+            Implementation("plain", lambda _: True, {"OpenCL C": _plain_halves}, slots=8.0),
         ),
     )
 )

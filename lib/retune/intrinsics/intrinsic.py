@@ -173,6 +173,11 @@ class Intrinsic:
     configuration."""
     warp: Warp | None = None
     """The work-items of an instruction of warps."""
+    joined_by: str = ""
+    """In vector lanes: the scalar function that makes a sum of what a lane holds of it, in parts;
+    '' where a lane holds the sum itself."""
+    most: int = 0
+    """Of such: how large the products of a sum may be, all of their magnitudes together."""
     combine: Callable[[Expr, Expr, DType], Expr] = multiplied
     """What an element of each operand contributes to a result of the accumulator's type: their
     product, or that of what an instruction rounds them to."""

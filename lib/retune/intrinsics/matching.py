@@ -10,6 +10,7 @@ A byte may also be a part of a word that is read, as packed weights have them: `
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf, prod
 
 from retune.core.dtypes import INT32, UINT7, UINT8, DType, packed
 from retune.intrinsics.intrinsic import Intrinsic, Signature
@@ -34,6 +35,7 @@ from retune.ir.expr import (
     walk,
 )
 from retune.ir.flat import elements, flat_index, flat_terms
+from retune.ir.reduction import reduce_loops
 from retune.ir.simplify import Polynomial, from_polynomial, polynomial, simplify
 from retune.ir.stmt import Block, For, Stmt, blocks, loops, paths
 
@@ -113,6 +115,16 @@ class Match:
             return operand.buffer.dtype
         taken = self.entry.operands[number].dtypes
         return UINT7 if operand.mask <= UINT7.limits[1] and UINT7 in taken else UINT8
+
+    @property
+    def magnitude(self) -> int:
+        """Of its products, which are of whole numbers, the largest."""
+        return prod(
+            operand.mask
+            if isinstance(operand, Part)
+            else max(map(abs, operand.buffer.dtype.limits))
+            for operand in self.operands
+        )
 
     def pack(self, number: int) -> Expr | None:
         """The pack that an operand's elements are in; None where they are not in one."""
@@ -325,6 +337,8 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
         return found
     if entry.warp is not None and (problem := _apart(found, nest, loop)):
         return problem
+    if entry.joined_by and (problem := _too_large(found, nest)):
+        return problem
     for number, load in enumerate(found.reads):
         if unordered is None and entry.reads_locally and load.buffer.scope != "local":
             return f"expected {load.buffer.name} in local memory, where items read for each other"
@@ -342,6 +356,25 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
         if other and load.buffer.scope != "local" and not own:  # bytes may be read as anything
             return f"{load.buffer} is read by packs, but {other} of the same nest touches its bytes"
     return ""
+
+
+def fits_parts(found: Match, steps: Sequence[For]) -> bool:
+    """Whether sums over these loops fit the parts of a lane in which an intrinsic holds them."""
+    counts = [n.extent.value if isinstance(n.extent, Const) else inf for n in steps]
+    return prod(counts) * found.magnitude <= found.entry.most
+
+
+def _too_large(found: Match, nest: Stmt) -> str:
+    """Why the sums do not fit the parts of a lane; empty where they do."""
+    path = next(path for block, path in paths(nest) if block is found.block)
+    steps = reduce_loops(path, found.block)
+    if fits_parts(found, steps):
+        return ""
+    count = " x ".join(str(n.extent) for n in steps)
+    return (
+        f"expected products of magnitudes up to {found.entry.most} in a sum, got {count} of up to "
+        f"{found.magnitude}"
+    )
 
 
 def item_loops(entry: Intrinsic, nest: Stmt, loop: For) -> tuple[For, For] | None:

@@ -7,7 +7,7 @@ from retune.core.dims import is_fixed
 from retune.core.dtypes import DType
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
-from retune.intrinsics.matching import matching_block, pack_index
+from retune.intrinsics.matching import fits_parts, matching_block, pack_index
 from retune.ir.evaluate import evaluate_int
 from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.schedule import Schedule
@@ -54,7 +54,18 @@ def find_instructions(
 def multiplying(
     stage: Accesses, spec: DeviceSpec, residence: Residence, lanes: int = 1
 ) -> Iterator[Instruction]:
-    """The instructions of the device for what the stage adds up, wherever its operands lie."""
+    """The instructions of the device for what the stage adds up, wherever its operands lie.
+
+    Those in vector lanes come by their time, and hold sums in parts of lanes if all sums fit.
+    """
+    found = list(_multiplying(stage, spec, residence, lanes))
+    lane = residence == "vector lane"
+    yield from sorted(found, key=lambda one: one.implementation.slots) if lane else found
+
+
+def _multiplying(
+    stage: Accesses, spec: DeviceSpec, residence: Residence, lanes: int
+) -> Iterator[Instruction]:
     if not stage.steps:
         return
     along = stage.steps[-1].var
@@ -62,7 +73,7 @@ def multiplying(
         if entry.residence != residence:
             continue
         found = matching_block(entry, stage.block, [along] * len(entry.axes))
-        if isinstance(found, Match):
+        if isinstance(found, Match) and (not entry.joined_by or fits_parts(found, stage.steps)):
             chosen = entry.implementation(found.signature(lanes), spec.instructions)
             if chosen is not entry.implementations[-1]:
                 yield Instruction(entry, chosen)

@@ -178,6 +178,30 @@ def test_what_a_mask_leaves_is_narrow(bits: int, name: str, way: str):
     assert f"// dot4.{way}\nstatic int8 dot4_{name}_8(" in text
 
 
+@pytest.mark.parametrize(
+    ("bits", "words", "fits"), [(4, 4, True), (4, 8, False), (2, 4, True), (8, 1, False)]
+)
+def test_sums_that_fit_halves_of_lanes_are_held_there(bits: int, words: int, fits: bool):
+    """Those of a block of 32 values of four bits do: 32 * 15 * 128 < 2 * 2**15."""
+    dag = packed_product(2, 2, words, 32, bits, integers=True)
+    names = ("dot4.avx2_narrow", "dot4.avx2", "dot4_halves.avx2")
+    spec = replace(GENERIC_CPU, instructions=names, vector_bits=256)
+    sketch = cpu_space(from_dag(dag, "net"), spec).sketches[0]
+    program = sketch.instantiate(sketch.row({"tile.out.i": (1, 2), "tile.out.j": (1, 2)}))
+    assert_same_meaning(dag, program)
+    text = lower(program, replace(CPU, offers=names)).text
+    assert ("// dot4_halves.avx2\nstatic int8 dot4_halves_ms_8(" in text) == fits
+    assert ("T_products_0 = ((T_products_0) << 16 >> 16) + ((T_products_0) >> 16);" in text) == fits
+
+
+def test_the_faster_instruction_holds_the_sums():
+    dag = packed_product(2, 2, 4, 32, 4, integers=True)
+    names = ("dot4.vnni", "dot4_halves.avx2")
+    spec = replace(GENERIC_CPU, instructions=names, vector_bits=256)
+    sketch = cpu_space(from_dag(dag, "net"), spec).sketches[0]
+    assert "intrinsic='dot4')" in str(sketch.trace)
+
+
 def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():
     x, w = placeholder("x", (3, 8), INT8), placeholder("w", (5, 8), UINT8)
     dag = product_of_bytes(x, w)
@@ -198,6 +222,12 @@ def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():
             4,
             "dot4",
             r"int32 sums of .* with a of uint8 or int8",
+        ),
+        (
+            byte_product(4, 8, 4, second=INT7),
+            4,
+            "dot4_halves",
+            r"products of magnitudes up to 65535 in a sum, got 2 x 4 of up to 16320",
         ),
         (
             byte_product(4, 10, 4),

@@ -8,7 +8,7 @@ import pytest
 
 from retune.codegen.lower import finished, lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import INT32, UINT8
+from retune.core.dtypes import INT7, INT32, UINT8
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, binary, cast, const, equal, loads, maximum, minimum, select
 from retune.ir.stmt import Program, blocks, from_dag
@@ -146,6 +146,16 @@ def test_two_sums_of_one_reader_start_each_at_its_own():
     for name in ("sums", "squares"):
         s.compute_at(name, "z.i")
     assert sorted(starts(s.program)) == ["b[z.i]", "c[z.i]"]
+    assert_items_agree(dag, s.program)
+
+
+def test_sums_that_lanes_hold_in_halves_start_at_zero():
+    dag = codes_of(byte_product(6, 4, 20, second=INT7).outputs[0], after, shape=(20,))
+    s = tiled(dag)
+    far, near = s.split("y.k", [4])
+    s.reorder(far, "y.i", "y.j", near)
+    s.tensorize(near, "dot4_halves")
+    assert starts(s.program) == ["a number"]
     assert_items_agree(dag, s.program)
 
 

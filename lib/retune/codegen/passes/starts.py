@@ -29,7 +29,8 @@ def starts_at_addends(program: Program) -> Program:
         for k: for i: sum[i] += f(i, k)            ->  for k: for i: sum[i] += f(i, k)
         for j: y[j] = g(bias[c + j] + sum[j])          for j: y[j] = g(sum[j])
 
-    Valid after `decompose_all`. What tiles of matrices or a warp add up starts at zero as before.
+    Valid after `decompose_all`. What tiles of matrices or a warp add up starts at zero as before,
+    and so does what lanes hold in parts.
     """
     for buffer in {b.buffer: None for b in blocks(program.body) if _is_exact_sum(b)}:
         found = _sum_in(program.body, buffer)
@@ -131,8 +132,9 @@ class _Addends(Rewriter):
 
 
 def _by_elements(path: Sequence[For]) -> bool:
-    """Whether no tiles, and no warps, make the sums."""
-    return not any(n.intrinsic and intrinsic(n.intrinsic).op.axes for n in path)
+    """Whether no tiles, and no warps, make the sums, and no lane holds them in parts."""
+    used = [intrinsic(n.intrinsic) for n in path if n.intrinsic]
+    return not any(entry.op.axes or entry.joined_by for entry in used)
 
 
 def _restarted(body: Stmt, found: _Sum, start: Load) -> Stmt:

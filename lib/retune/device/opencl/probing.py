@@ -247,8 +247,9 @@ def _sums(entry: Intrinsic, signature: Signature) -> Dag:
     ]
     if entry.residence == "vector lane":
         axes = outer = (Axis(Var("i"), _ROWS), Axis(Var("l"), signature.lanes))
-        steps = (reduce_axis("t", _STEPS),)
-        shapes = [(_ROWS, _STEPS, signature.lanes, entry.k)] * 2
+        count = 1 if entry.joined_by else _STEPS  # of any bytes, more may not fit a lane's parts
+        steps = (reduce_axis("t", count),)
+        shapes = [(_ROWS, count, signature.lanes, entry.k)] * 2
     inputs = {
         tensor.name: placeholder(tensor.name, shape, dtype)
         for tensor, shape, dtype in zip(op.inputs, shapes, signature.dtypes, strict=True)
