@@ -70,21 +70,21 @@ def ids(root: Path, filters: dict[str, object]) -> list[str]:
 
 def opened(root: Path, filters: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many files a query reads, whether rows of them or what the index wants of them."""
-    count, plain, read = 0, stores._open_file, stores._fragment  # pyright: ignore
+    count, plain, read = 0, stores._open_file, stores._read_file  # pyright: ignore
 
     def counting(path: Path) -> object:
         nonlocal count
         count += 1
         return plain(path)
 
-    def reading(path: Path) -> object:
+    def reading(path: Path, *arguments: object) -> object:
         nonlocal count
         count += 1
-        return read(path)
+        return read(path, *arguments)  # pyright: ignore
 
     with monkeypatch.context() as patch:
         patch.setattr(stores, "_open_file", counting)
-        patch.setattr(stores, "_fragment", reading)
+        patch.setattr(stores, "_read_file", reading)
         ids(root, filters)
     return count
 

@@ -334,6 +334,28 @@ def test_compaction_leaves_files_with_damaged_pages_alone(
     assert len(records.load(store)) == 2
 
 
+def test_of_a_long_file_only_those_groups_are_read_that_can_match(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(files, "ROW_GROUP_ROWS", 2)
+    for task in ("b", "a", "c"):
+        RecordStore(store).append([record(number, task_key=task) for number in range(2)])
+    RecordStore(store).compact(today=date(2026, 3, 2))
+    read, plain = list[list[int]](), pq.ParquetFile.read_row_groups
+
+    def reading(
+        file: pq.ParquetFile, groups: list[int], *rest: object, **named: object
+    ) -> pa.Table:
+        read.append(groups)
+        return plain(file, groups, *rest, **named)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", reading)
+    for task, groups in (("a", [0]), ("c", [2]), (["c", "a"], [0, 2])):
+        found = RecordStore(store).table({"task_key": task}, ["task_key"])["task_key"].to_pylist()
+        assert (read.pop(), found) == (groups, sorted(2 * [*task]))
+    assert RecordStore(store).table({"task_key": "bb"}).num_rows == 0
+
+
 def test_a_crash_in_compaction_only_leaves_duplicates(store: Path, monkeypatch):
     for number in range(3):
         RecordStore(store).append([record(number)])
