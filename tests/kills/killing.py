@@ -63,13 +63,17 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 def kill_nights(undisturbed: Undisturbed, kills: int, folder: Path, seed: int) -> Iterator[Killed]:
     """After each kill, and each night that came to its end, what was found so far."""
-    rng, found = random.Random(seed), Killed()
+    rng, found, whole_s = random.Random(seed), Killed(), undisturbed.seconds
     while found.kills < kills:
-        own = folder / f"night-{found.nights}"
+        own, ran_s = folder / f"night-{found.nights}", 0.0
         own.mkdir()
         for _ in range(min(MOST_KILLS, kills - found.kills)):
-            if _killed(own, rng.uniform(0, undisturbed.seconds), found):
+            left_s = max(whole_s - ran_s, whole_s / MOST_KILLS)
+            delay_s = rng.uniform(0, left_s)
+            if (ended_s := _killed(own, delay_s, found)) is not None:
+                whole_s = whole_s if ran_s else ended_s  # the machine has become less busy
                 break
+            ran_s += delay_s
             yield found
         else:
             if start(own).wait(timeout=LONGEST_S):
@@ -80,9 +84,10 @@ def kill_nights(undisturbed: Undisturbed, kills: int, folder: Path, seed: int) -
         yield found
 
 
-def _killed(folder: Path, delay_s: float, found: Killed) -> bool:
-    """Kills the night that long after it has begun; true if it came to its end before."""
+def _killed(folder: Path, delay_s: float, found: Killed) -> float | None:
+    """Kills the night that long after it has begun; how long it took if it ended before."""
     process = start(folder)
+    begin = time.monotonic()
     try:
         code = process.wait(timeout=delay_s)
     except subprocess.TimeoutExpired:
@@ -90,7 +95,7 @@ def _killed(folder: Path, delay_s: float, found: Killed) -> bool:
     if code is not None:
         if code:
             found.defects.append(f"{folder}: it failed: {_end(folder)}")
-        return True
+        return time.monotonic() - begin
     children, before = list(descendants(process.pid).items()), trials_on_disk(folder)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -104,7 +109,7 @@ def _killed(folder: Path, delay_s: float, found: Killed) -> bool:
         found.defects.append(f"{where}: {len(lost)} records are lost")
     if doubled := len(after) - len(set(after.values())):
         found.defects.append(f"{where}: {doubled} trials were measured twice")
-    return False
+    return None
 
 
 def _end(folder: Path) -> str:
