@@ -34,7 +34,7 @@ from retune.device.measure.lease import lease
 from retune.device.opencl.runtime import Device, open_device
 from retune.device.opening import spec_of
 from retune.pipeline.delivery import stage_compile
-from retune.pipeline.manifest import Selection, SizeSelection
+from retune.pipeline.manifest import Selection
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.request import TuneRequest, model_file
@@ -58,12 +58,7 @@ def range_bundle(request: TuneRequest) -> tuple[Path, str]:
     """The bundle of a request with ranges, of default schedules; what its programs serve."""
     target = spec_of(request.device).fingerprint
     chosen = tuple(
-        SizeSelection(
-            values=point.values,
-            weight=point.weight,
-            model_key=stage_import(own).model_key,
-            selection=Selection(target=target),
-        )
+        Selection(sizes=point, model_key=stage_import(own).model_key, target=target)
         for point, own in tuned_requests(request)
     )
     network = stage_import(usual_request(request))

@@ -14,7 +14,7 @@ from retune.core.errors import InputError
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
 from retune.pipeline.delivery import stage_compile
-from retune.pipeline.manifest import Selection, SizeSelection
+from retune.pipeline.manifest import Selection
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.request import TuneRequest
@@ -63,12 +63,7 @@ def request_(model: Path, tmp_path: Path) -> TuneRequest:
 
 def _bundle(request: TuneRequest) -> Path:
     """Of default schedules."""
-    chosen = tuple(
-        SizeSelection(
-            values=p.values, weight=p.weight, model_key="", selection=Selection(target="")
-        )
-        for p, _ in tuned_requests(request)
-    )
+    chosen = tuple(Selection(sizes=sizes, target="") for sizes, _ in tuned_requests(request))
     network = stage_import(usual_request(request))
     made = stage_compile_programs(request, network, chosen, "untuned")
     return made.file(made.module)

@@ -96,7 +96,7 @@ class FakeStages:
             network=network,
             tasks=tasks,
             searched=searched,
-            selection=selection,
+            chosen=(selection,),
             constraints=self.stage_compare(request, network, tasks, selection, Constraints()),
             tuned=tuned,
             verified=self.stage_verify(request, network, tuned),

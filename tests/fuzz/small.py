@@ -21,7 +21,7 @@ from retune.core.target import GENERIC_CPU
 from retune.farm.certs import make_certs
 from retune.ir.stored import to_text
 from retune.pipeline.lock import Lock
-from retune.pipeline.manifest import BestRecord, Selection, SizeSelection
+from retune.pipeline.manifest import BestRecord, Selection
 from retune.pipeline.request import TuneRequest
 from retune.records.origins import keep_spec
 from retune.records.quarantine import FILE, quarantine
@@ -198,7 +198,7 @@ def _lock() -> bytes:
         conditions="0",
         request=TuneRequest(model="zoo:mlp", out="out", records="records", work="work"),
         form="queued",
-        chosen=(SizeSelection(values=(), weight=1.0, model_key="0", selection=selection),),
+        chosen=(selection,),
         records=(record(1),),
         complete=True,
         digest="0",

@@ -24,7 +24,6 @@ from retune.pipeline.manifest import (
     PrecisionManifest,
     QuantizeManifest,
     Selection,
-    SizeSelection,
     TaskManifest,
     TunedTasks,
     Variant,
@@ -163,7 +162,8 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
     usual = _usual(parts)
     search = usual.search
     network = search.network
-    chosen, default = _chosen(parts, "tuned"), _chosen(parts, "untuned")
+    chosen = tuple(replace(part.selection, sizes=part.search.sizes) for part in parts)
+    default = tuple(untuned(p.search.request, c) for p, c in zip(parts, chosen, strict=True))
     alike = chosen == default  # as without trials: one bundle is both
     plain = None if alike else _compiled(request, parts, default, by, "untuned")
     tuned = _compiled(request, parts, chosen, by, "tuned")
@@ -178,7 +178,6 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
         network=network,
         tasks=search.tasks,
         searched=joined_searches(search.searched, [part.search.searched for part in parts]),
-        selection=usual.selection,
         chosen=chosen,
         constraints=usual.constraints,
         tuned=tuned,
@@ -202,32 +201,17 @@ def _usual(parts: Sequence[_Part]) -> _Part:
     return parts[points.index(usual_sizes(points))]
 
 
-def _chosen(parts: Sequence[_Part], variant: Variant) -> tuple[SizeSelection, ...]:
-    """What was selected for each of the sizes, or default schedules."""
-    return tuple(
-        SizeSelection(
-            values=part.search.sizes.values,
-            weight=part.search.sizes.weight,
-            model_key=part.search.network.model_key,
-            selection=part.selection
-            if variant == "tuned"
-            else untuned(part.search.request, part.selection),
-        )
-        for part in parts
-    )
-
-
 def _compiled(
     request: TuneRequest,
     parts: Sequence[_Part],
-    chosen: tuple[SizeSelection, ...],
+    chosen: tuple[Selection, ...],
     by: Caller,
     variant: Variant,
 ) -> CompileManifest:
     """The bundle of these selections."""
-    first, selection = parts[0].search, chosen[0].selection
+    first = parts[0].search
     if not first.sizes.values:
-        return by.call(stage_compile, request, first.network, first.tasks, selection, variant)
+        return by.call(stage_compile, request, first.network, first.tasks, chosen[0], variant)
     return by.call(stage_compile_programs, request, _usual(parts).search.network, chosen, variant)
 
 

@@ -21,7 +21,7 @@ from retune.core.schema import from_json, to_json
 from retune.core.target import model_of
 from retune.device.opening import spec_of
 from retune.pipeline.delivery import device_conditions, selected_plan
-from retune.pipeline.manifest import ImportManifest, SizeSelection
+from retune.pipeline.manifest import ImportManifest, Selection
 from retune.pipeline.network import stage_import
 from retune.pipeline.precision import mixed_network, stage_precision
 from retune.pipeline.programs import planned_programs
@@ -36,7 +36,7 @@ from retune.records.schema import TuningRecord
 from retune.records.shared import records_named
 from retune.records.store import RecordStore
 
-FORMAT = 1
+FORMAT = 2
 """Of lock files. Fields are only ever added; a file of a newer format is refused."""
 _PATHS = ("model", "out", "records", "work")
 """Fields of a request that are of one checkout."""
@@ -65,7 +65,7 @@ class Lock:
     """Without the paths of one checkout."""
     form: Form
     """How the bundle runs, as it was the fastest."""
-    chosen: tuple[SizeSelection, ...]
+    chosen: tuple[Selection, ...]
     """The record of each task, at each of the sizes; other tasks have their default schedule."""
     records: tuple[TuningRecord, ...]
     """The chosen schedules, with their hashes and conditions."""
@@ -79,7 +79,7 @@ class Lock:
 
 def lock_of(request: TuneRequest, run: FinishedRun, bundle: Path) -> Lock:
     """The lock of that bundle of the run, as it is to be published."""
-    ids = {best.record_id: best.task_key for each in run.chosen for best in each.selection.best}
+    ids = {best.record_id: best.task_key for each in run.chosen for best in each.best}
     known = records_named(RecordStore(request.records), ids)
     paths = dict.fromkeys(_PATHS, "")
     return Lock(
@@ -190,10 +190,10 @@ def _plan(request: TuneRequest, lock: Lock) -> NetworkPlan:
             f"{request.model}: expected the network {lock.name} as it is locked, got another one: "
             f"its key is {network.model_key}, and not {lock.model_key}; tune this one"
         )
-    if lock.chosen[0].values:
+    if lock.chosen[0].sizes.values:
         plan = planned_programs(request, network, lock.chosen, "tuned")
     else:
-        plan = selected_plan(request, network, lock.chosen[0].selection, "tuned")
+        plan = selected_plan(request, network, lock.chosen[0], "tuned")
     notes = {**plan.notes, "model": lock.model}
     return replace(plan, name=lock.name, form=lock.form, notes=notes)
 

@@ -16,8 +16,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, Self
 
-from retune.core.dims import values_text
 from retune.core.layouts import ALL_NHWC, LayoutAssignment
+from retune.core.ranges import FIXED, TunedSizes
 from retune.core.results import (
     KernelTime,
     Latency,
@@ -285,8 +285,9 @@ class BestRecord:
     task_key: str
     record_id: str
     time_us: float
-    """In its network if it was compared there, otherwise alone; 0 for a record of others, which was
-    taken elsewhere."""
+    """In its network if it was compared there, otherwise alone."""
+    elsewhere: bool = False
+    """Whether it is a record of others: its time is of another device or other conditions."""
     default_us: float | None = None
     """Of the default schedule in the network, if it was timed there."""
 
@@ -330,29 +331,15 @@ class Constraints(Manifest):
 class Selection:
     """What each task is compiled from: a record, or the default schedule where none is named."""
 
+    sizes: TunedSizes = FIXED
+    """Of a bundle for ranges: those at which it was found, and how often they occur."""
+    model_key: str = ""
+    """Of the network, with these sizes fixed; empty for default schedules of any network."""
     target: str
     best: tuple[BestRecord, ...] = ()
     limits: tuple[tuple[str, float], ...] = ()
     """See `Constraints.limits`."""
     layouts: LayoutAssignment = ALL_NHWC
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeSelection:
-    """What tasks are compiled from where sizes are near these, of a bundle for ranges of them."""
-
-    values: tuple[tuple[str, int], ...]
-    """Of all sizes: those at which it was found."""
-    weight: float
-    """How often they occur: a share of all."""
-    model_key: str
-    """Of the network with these sizes fixed."""
-    selection: Selection
-
-    @property
-    def text(self) -> str:
-        """The sizes as people read them."""
-        return values_text(dict(self.values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

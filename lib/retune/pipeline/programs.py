@@ -14,7 +14,6 @@ from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.variants import join_plans, with_sizes_of
 from retune.core.dims import Condition, Size, SizeValues, assuming
-from retune.core.ranges import TunedSizes
 from retune.core.target import DeviceSpec
 from retune.device.measure.gate import HOST
 from retune.device.opening import spec_of
@@ -30,7 +29,7 @@ from retune.pipeline.manifest import (
     CompileManifest,
     ImportManifest,
     SamplesManifest,
-    SizeSelection,
+    Selection,
     Variant,
 )
 from retune.pipeline.network import open_network, traced_network
@@ -44,7 +43,7 @@ from retune.search.extract import Network
 from retune.search.layout.assignment import with_layouts
 from retune.search.regret import SizeTimes
 
-Chosen = tuple[SizeSelection, ...]
+Chosen = tuple[Selection, ...]
 """What was found at each of the sizes to tune for, the least first."""
 
 
@@ -89,7 +88,7 @@ def planned_programs(
 
 def _planned(programs: "_Programs") -> tuple[Sequence[Traced[NetworkPlan]], NetworkPlan]:
     """The programs, and their plan."""
-    tuned = [TunedSizes(each.values, each.weight) for each in programs.chosen]
+    tuned = [each.sizes for each in programs.chosen]
     every = sizes(programs.request)
     with HOST.working():
         traced = covering(every, tuned, programs.trace, programs.times)
@@ -112,7 +111,7 @@ def choices_apart(chosen: Chosen) -> Chosen:
     that a program serves, and one program for many sizes is smaller and loads faster than several.
     Sizes of one stay apart, as their loops are gone.
     """
-    found: list[SizeSelection] = []
+    found: list[Selection] = []
     for each in chosen:
         same = (n for n, other in enumerate(found) if _is_like(other, each))
         if (number := next(same, None)) is not None:
@@ -121,9 +120,10 @@ def choices_apart(chosen: Chosen) -> Chosen:
     return tuple(found)
 
 
-def _is_like(a: SizeSelection, b: SizeSelection) -> bool:
-    ones = ({name for name, value in each.values if value == 1} for each in (a, b))
-    return a.selection == b.selection and next(ones) == next(ones)
+def _is_like(a: Selection, b: Selection) -> bool:
+    ones = ({name for name, value in each.sizes.values if value == 1} for each in (a, b))
+    same = replace(a, sizes=b.sizes, model_key=b.model_key) == b
+    return same and next(ones) == next(ones)
 
 
 def _joined(network: ImportManifest, traced: Sequence[Traced[NetworkPlan]]) -> NetworkPlan:
@@ -186,7 +186,7 @@ class _Programs:
 
     def _limited(self, network: Network, number: int, fixed: Mapping[str, str]) -> Network:
         """The network, whose tasks have the limits of the selection, and its images layouts."""
-        selection = self.chosen[number].selection
+        selection = self.chosen[number]
         limits = dict(selection.limits)
         tasks = {
             key: replace(task, max_error=min(limits.get(fixed.get(key, ""), inf), task.max_error))
@@ -196,7 +196,7 @@ class _Programs:
 
     def _fixed_keys(self, network: Network, number: int) -> dict[str, str]:
         """The keys of the network's tasks where its sizes are those of a selection."""
-        own = fixed_request(self.request, dict(self.chosen[number].values))
+        own = fixed_request(self.request, dict(self.chosen[number].sizes.values))
         named = open_network(own).network.task_keys
         return {key: named[name] for name, key in network.task_keys.items() if name in named}
 
@@ -220,7 +220,7 @@ class _Programs:
     def _selected(self) -> list[Mapping[str, Candidate]]:
         """The candidates of each selection, by the keys of tasks of these sizes."""
         return [
-            selected_candidates(fixed_request(self.request, dict(each.values)), each.selection)
+            selected_candidates(fixed_request(self.request, dict(each.sizes.values)), each)
             for each in self.chosen
         ]
 

@@ -165,7 +165,7 @@ def _chosen(
     knobs = "; ".join(f"{name}={list(values)}" for name, values in record.knobs)
     facts = {
         "compiled from": f"record {record.record_id}, {record.phase}, trial {record.trial}",
-        "time of the record": time_text(best.time_us) if best.time_us else "taken elsewhere",
+        "time of the record": "taken elsewhere" if best.elsewhere else time_text(best.time_us),
         "timed": "alone" if place == ALONE else "in the network",
         "constants from": where.constants if where else "",
         "layouts": f"{where.layout_in} to {where.layout_out}" if where else "",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from retune.core.errors import RetuneError
+from retune.core.ranges import usual_sizes
 from retune.core.results import Latency, SizeLatency, TaskResult
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.manifest import (
@@ -14,7 +15,6 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     QuantizeManifest,
     Selection,
-    SizeSelection,
     TaskManifest,
     TunedTasks,
     VerifyManifest,
@@ -28,10 +28,8 @@ class FinishedRun:
     network: ImportManifest
     tasks: TaskManifest
     searched: TunedTasks
-    selection: Selection
-    """What the tuned bundle was compiled from; of ranges that of the sizes that occur most."""
-    chosen: tuple[SizeSelection, ...] = ()
-    """The same at each of the sizes."""
+    chosen: tuple[Selection, ...]
+    """What the tuned bundle was compiled from, at each of the sizes; a fixed network has one."""
     constraints: Constraints
     """Those that it complies with."""
     tuned: CompileManifest
@@ -41,6 +39,12 @@ class FinishedRun:
     precision: PrecisionManifest | None = None
     """Of mixed precision."""
     layouts: LayoutManifest = field(default_factory=LayoutManifest)
+
+    @property
+    def selection(self) -> Selection:
+        """That of the sizes that occur most."""
+        usual = usual_sizes([each.sizes for each in self.chosen])
+        return next(each for each in self.chosen if each.sizes == usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,13 +73,12 @@ def stage_choose(
         for where in conditions[key]:
             known += top(store, key, where.comparable, count, sketches)
     found = choose(known, ordered, limits, spaces, denied, winners)
-    others: dict[str, TuningRecord] = {}
-    if request.trials == 0:
-        unknown = {key: task for key, task in chosen.items() if key not in found}
-        others = _of_others(store, unknown, devices, spaces, limits, denied)
+    unknown = {k: t for k, t in chosen.items() if k not in found} if request.trials == 0 else {}
+    others = _of_others(store, unknown, devices, spaces, limits, denied)
     best = {key: winners.get(r.record_id) or best_record(r) for key, r in found.items()}
-    best |= {key: replace(best_record(r), time_us=0.0) for key, r in others.items()}  # elsewhere
+    best |= {key: replace(best_record(r), elsewhere=True) for key, r in others.items()}
     return Selection(
+        model_key=tasks.model_key,
         target=spec.fingerprint,
         best=tuple(best[key] for key in chosen if key in best),
         limits=given.limits,

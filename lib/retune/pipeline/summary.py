@@ -167,9 +167,8 @@ def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
     """The task with the times of what was compiled and of its default: of one comparison."""
     if best is None:
         return replace(result, best_us=result.default_us or result.best_us)
-    return replace(
-        result, best_us=best.time_us or None, default_us=best.default_us or result.default_us
-    )
+    here = None if best.elsewhere else best.time_us
+    return replace(result, best_us=here, default_us=best.default_us or result.default_us)
 
 
 def _cost(result: TaskResult) -> tuple[float, int]:

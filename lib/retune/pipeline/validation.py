@@ -127,7 +127,7 @@ def stage_compare(
     if gain.low > 1.0:
         return replace(found, ratio=1 / gain.ratio)
     every = tuple(best.task_key for best in selection.best)
-    if others := tuple(best.task_key for best in selection.best if not best.time_us):
+    if others := tuple(best.task_key for best in selection.best if best.elsewhere):
         return replace(found, ratio=None, given_back=(*found.given_back, *others))
     slower = () if found.given_back else _slower_tasks(request, selection, every)
     return replace(found, ratio=None, given_back=(*found.given_back, *(slower or every)))

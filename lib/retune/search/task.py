@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -84,11 +85,7 @@ class Task:
     @property
     def constant_bytes(self) -> int:
         """Bytes of the constants that one run reads."""
-        return sum(
-            TensorType(tensor.shape, _dtype(tensor.dtype)).bytes
-            for tensor in self.dag.placeholders
-            if tensor.buffer.scope == "constant"
-        )
+        return _constant_bytes(self)
 
     @property
     def tunable(self) -> bool:
@@ -238,6 +235,16 @@ def _known_space(task: Task, spec: DeviceSpec) -> Space:
     if task.packed is not None:
         return packed_space(task.packed.work, task.packed.config)
     return space_of(task.program, task.op, spec, max_error=task.max_error)
+
+
+@lru_cache(maxsize=1024)
+def _constant_bytes(task: Task) -> int:
+    """Summed once: the conditions of each task ask all tasks of its network."""
+    return sum(
+        TensorType(tensor.shape, _dtype(tensor.dtype)).bytes
+        for tensor in task.dag.placeholders
+        if tensor.buffer.scope == "constant"
+    )
 
 
 def _shape_at(shape: tuple[int, ...], values: SizeValues) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from retune.core.errors import InputError, RecordError
 from retune.core.schema import to_json
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import delivery, lock, selection
-from retune.pipeline.manifest import Constraints, SizeSelection
+from retune.pipeline.manifest import Constraints
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
@@ -47,10 +47,9 @@ def locked(patched: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tune
 
     published = folder / "published" / "module"
     restate_bundle(folder / "compiled", published, named)
-    each = SizeSelection(values=(), weight=1.0, model_key=network.model_key, selection=chosen)
     run = SimpleNamespace(
         network=network,
-        chosen=(each,),
+        chosen=(chosen,),
         tuned=SimpleNamespace(target=GENERIC_CPU.fingerprint),
         searched=SimpleNamespace(complete=True),
     )
@@ -139,5 +138,5 @@ def test_a_lock_that_cannot_be_read_is_refused(locked: tuple[TuneRequest, Path],
         lock.read_lock(tmp_path / LOCK)
     newer = replace(lock.read_lock(locked[1] / LOCK), lock=lock.FORMAT + 1)
     (tmp_path / LOCK).write_text(to_json(newer), encoding="utf-8")
-    with pytest.raises(RecordError, match=r"of format 1 at most, got 2; install a newer retune"):
+    with pytest.raises(RecordError, match=r"of format 2 at most, got 3; install a newer retune"):
         lock.read_lock(tmp_path / LOCK)

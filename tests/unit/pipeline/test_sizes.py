@@ -24,7 +24,7 @@ from retune.core.results import Regret
 from retune.frontend.onnx.inputs import OpenInputs
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ir.expr import as_expr
-from retune.pipeline.manifest import Selection, SizeSelection
+from retune.pipeline.manifest import Selection
 from retune.pipeline.network import stage_import
 from retune.pipeline.programs import choices_apart
 from retune.pipeline.quantization import sampled_network
@@ -259,10 +259,9 @@ def test_sizes_of_regions_before_are_not_regretted() -> None:
 def test_equal_choices_share_a_program() -> None:
     """Except for sizes of one: loops of a single iteration are gone there."""
 
-    def chosen(batch: int, target: str = "cpu") -> SizeSelection:
-        selection = Selection(target=target)
-        values = (("batch", batch),)
-        return SizeSelection(values=values, weight=0.2, model_key="net", selection=selection)
+    def chosen(batch: int, target: str = "cpu") -> Selection:
+        sizes = TunedSizes((("batch", batch),), 0.2)
+        return Selection(sizes=sizes, model_key=f"net of {batch}", target=target)
 
     found = choices_apart((chosen(1), chosen(5), chosen(12, "tuned"), chosen(32)))
     assert found == (chosen(1), chosen(12, "tuned"), chosen(32))
