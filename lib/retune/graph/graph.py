@@ -445,21 +445,27 @@ class GraphBuilder:
             types = tuple(definition.infer(read, attributes))
         made = tuple(outputs) if outputs is not None else self._names(name or op, len(types))
         node = Node(op=op, name=name or made[0], inputs=sources, outputs=made, attrs=attributes)
-        if self._fold and self._folded(node, types):
-            return made[0]
-        for value, entry in zip(made, types, strict=True):
-            self._claim(value, entry)
-        self._append(node)
-        return made[0]
+        return self.put(node, types)
+
+    def put(self, node: Node, types: Sequence[TensorType]) -> str:
+        """The first output's name, after a valid node is appended (or folded to a constant).
+
+        `types` are those of its outputs.
+        """
+        if not (self._fold and self._folded(node, types)):
+            for value, entry in zip(node.outputs, types, strict=True):
+                self._claim(value, entry)
+            self._append(node)
+        return node.outputs[0]
 
     def _folded(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether what the node makes is known, now as constants or in terms of sizes."""
-        definition, inputs, made = lookup(node.op), node.inputs, node.outputs
-        if all(not v or v in self.constants for v in inputs):
+        constants, inputs, made = self.constants, node.inputs, node.outputs
+        if all(not v or v in constants for v in inputs):
             if depends_on_sizes(node.attrs, types):
                 return False
-            arrays = [self.constants[v] if v else None for v in inputs]
-            results = definition.reference(arrays, node.attrs)
+            arrays = [constants[v] if v else None for v in inputs]
+            results = lookup(node.op).reference(arrays, node.attrs)
             for value, result, entry in zip(made, results, types, strict=True):
                 self.constants[value] = np.asarray(result)
                 self._claim(value, array_type(self.constants[value], entry.dtype))
@@ -470,7 +476,7 @@ class GraphBuilder:
         arrays = [self.extents.get(v, self.constants.get(v)) for v in inputs]
         if any(array is None for array in arrays):
             return False
-        found = over_extents(definition, arrays, node.attrs, entry)
+        found = over_extents(lookup(node.op), arrays, node.attrs, entry)
         if found is not None and found.dtype == object:
             self.extents[output] = found
             self._unmade[output] = node
@@ -481,8 +487,9 @@ class GraphBuilder:
 
     def _append(self, node: Node) -> None:
         """The node is the last one, after those that make extents that it reads."""
-        for value in node.inputs:
-            self._make(value)
+        if self._unmade:
+            for value in node.inputs:
+                self._make(value)
         self._nodes.append(node)
 
     def _make(self, value: str) -> None:

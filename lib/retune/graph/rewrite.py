@@ -33,6 +33,11 @@ class GraphRewriter:
         """The new name of an old value."""
         return self._new.get(old, old)
 
+    def current(self, old: Node) -> Node:
+        """The old node over its inputs in the new graph: itself if these have their old names."""
+        inputs = tuple([self._new.get(value, value) for value in old.inputs])
+        return old if inputs == old.inputs else replace(old, inputs=inputs)
+
     def constant(self, new: str) -> Array | None:
         """The contents of a new value, if they are known."""
         return self._build.constants.get(new)
@@ -56,12 +61,14 @@ class GraphRewriter:
 
     def repeat(self, node: Node, old: Node) -> None:
         """The old node over its inputs in the new graph makes its output there too."""
-        types = self.old.types
-        same = node.inputs == old.inputs and all(
-            self.types[value] is types[value] for value in old.inputs if value
-        )
-        (made,) = old.outputs
-        self._add(node.op, node.inputs, node.attrs, made, (types[made],) if same else ())
+        before, now, (made,) = self.old.types, self.types, old.outputs
+        same = node is old and all(now.get(v) is before.get(v) for v in node.inputs)
+        types = (before[made],) if same else ()
+        if types and node.name == made:
+            self._build.put(node, types)
+            self._note(made)
+        else:
+            self._add(node.op, node.inputs, node.attrs, made, types)
 
     def _add(
         self,
@@ -71,7 +78,11 @@ class GraphRewriter:
         name: str,
         types: Sequence[TensorType] = (),
     ) -> str:
-        made = self._build.add(op, inputs, attrs, outputs=[name], name=name, types=types)
+        self._build.add(op, inputs, attrs, outputs=[name], name=name, types=types)
+        return self._note(name)
+
+    def _note(self, made: str) -> str:
+        """The value, whose node was added last unless it was folded."""
         if made not in self._build.constants:
             self._made[made] = self._build.last
         return made
@@ -110,19 +121,17 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
     """The graph after the first rule that answers has replaced each node."""
     rewriter = GraphRewriter(graph)
     for old in graph.nodes:
-        inputs = tuple(rewriter.value(v) for v in old.inputs)
-        node = Node(op=old.op, name=old.name, inputs=inputs, outputs=old.outputs, attrs=old.attrs)
+        node = rewriter.current(old)
         if lookup(node.op).kind in SEVERAL_OUTPUTS:
             rewriter.keep(node)
             continue
-        if not node.inputs:  # positions and sizes: there is nothing to be rewritten
-            rewriter.repeat(node, old)
-            continue
-        answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
-        if answer is None:
-            rewriter.repeat(node, old)
+        # without inputs it makes positions or sizes: there is nothing to be rewritten
+        for rule in rules if node.inputs else ():
+            if (answer := rule(rewriter, node)) is not None:
+                rewriter.replace(old.outputs[0], answer)
+                break
         else:
-            rewriter.replace(old.outputs[0], answer)
+            rewriter.repeat(node, old)
     return rewriter.finish()
 
 
@@ -131,7 +140,7 @@ def until_stable(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
     while True:
         after = step(graph)
         if len(after.nodes) == len(graph.nodes) and all(
-            a.op == b.op and a.inputs == b.inputs
+            a is b or (a.op == b.op and a.inputs == b.inputs)
             for a, b in zip(after.nodes, graph.nodes, strict=True)
         ):
             return after
