@@ -130,6 +130,7 @@ def extract(
     tasks: dict[str, Task] = {}
     placed: list[PlacedGroup] = []
     loops: dict[str, Loop] = {}
+    made: dict[tuple[str, ...], tuple[Task, Task]] = {}
     groups = partition(graph, joined=step)
     offloaded = packed_tasks(graph, groups, accelerator) if accelerator else {}
     parts = {value for node in graph.nodes for value, _, _ in inclusions(node, graph)}
@@ -141,13 +142,35 @@ def extract(
         if group.kind in (ALIAS, APPEND, HOST, SCAN):
             placed.append(PlacedGroup(group, None))
             continue
-        task = offloaded.get(group.name) or replace(
-            make_task(graph, group, parts), max_error=max_error, searched=accelerator is None
-        )
-        fixed = _for_largest_counts(task)
+        form = _form(graph, group, parts)
+        if form not in made:
+            task = offloaded.get(group.name) or replace(
+                make_task(graph, group, parts), max_error=max_error, searched=accelerator is None
+            )
+            made[form] = task, _for_largest_counts(task)
+        task, fixed = made[form]
         _count(tasks, {fixed.key: fixed}, 1)
         placed.append(PlacedGroup(group, fixed.key, None if fixed is task else task))
     return Network(graph, tuple(placed), tasks, loops=loops)
+
+
+def _form(graph: Graph, group: Group, parts: Collection[str]) -> tuple[str, ...]:
+    """What the group's task follows from: groups of equal forms are instances of one.
+
+    Values by their number, type and contents, and whether they are among `parts`.
+    """
+    read = (*group.inputs, *group.params)
+    values = dict.fromkeys((*read, *(v for node in group.nodes for v in node.outputs)))
+    number = {value: str(at) for at, value in enumerate(values)} | {"": ""}
+    return (
+        f"{group.kind} {len(group.inputs)} {len(read)} {group.conversions}",
+        *(f"{graph.types[v]} {graph.values.get(v)} {v in parts}" for v in values),
+        *(
+            f"{node.op}({[number[v] for v in node.inputs]}, {sorted(node.attrs.items())})"
+            for node in group.nodes
+        ),
+        *(number[v] for v in group.outputs),
+    )
 
 
 def _for_largest_counts(task: Task) -> Task:
@@ -202,10 +225,11 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     batches = [tensor.buffer for tensor in ends.values() if moves and most(tensor.shape[0]) > 1]
     narrow = moved_as_stored(made_as_read(tensors.dag))
     merged = merge_axes(split_patches(narrow), rows=rows, batches=batches)
+    key = merged.key
     strides = group.anchor.attrs.get("strides")
     return Task(
-        key=merged.key,
-        name=_task_name(graph, group, merged.key),
+        key=key,
+        name=_task_name(graph, group, key),
         op=_op_name(graph, group),
         weight=1,
         graph=alone,

@@ -1,22 +1,27 @@
 """Tasks: equal groups are one, and each has a workload that tells right from wrong."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
 
 from benchmarks.digest import texts_of
+from benchmarks.large_graphs import write_model
 from retune.core.dtypes import BOOL, INT32, INT64, UINT8, DType, TensorType
 from retune.core.target import GENERIC_CPU
+from retune.frontend.onnx.importer import load_file
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.passes.joins import inclusions
 from retune.graph.passes.pipeline import optimise
 from retune.ir.interp import run_dag
 from retune.records.ranking import top
 from retune.records.store import RecordStore
-from retune.search.extract import extract
+from retune.search.extract import Network, extract, make_task
 from retune.search.history import best_candidate, candidate_of
 from retune.search.session import Session, search_all
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate
@@ -55,6 +60,34 @@ def test_a_name_states_ops_window_and_key(window: tuple[int, int]):
     pooling = {"kernel": window, "layout": "NHWC", **rest}
     (task,) = extract(one_op("max_pool2d", image, **pooling)).tasks.values()
     assert task.name == f"max_pool2d_{window[0]}x{window[1]}_{task.key[:8]}"
+
+
+def counted_calls(path: Path) -> tuple[Network, int]:
+    """The tasks of a model's file, and how many functions were called until they were there."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        return extract(optimise(load_file(path))), calls
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("shape", ["row", "beside", "concat", "split"])
+def test_tasks_take_work_in_proportion_to_the_nodes(shape: str, tmp_path: Path):
+    """Networks of the same levels (`graph/passes/wide.py`), with two times the nodes."""
+    (_, less), (network, more) = (
+        counted_calls(write_model(tmp_path / f"{nodes}.onnx", shape, nodes)) for nodes in (150, 300)
+    )
+    assert more <= 2.1 * less
+    known = [placed for placed in network.groups if placed.task_key is not None]
+    parts = {v for node in network.graph.nodes for v, _, _ in inclusions(node, network.graph)}
+    for placed in known:  # those that share a task would be this one alone, too
+        assert make_task(network.graph, placed.group, parts).key == placed.task_key
 
 
 def test_an_alias_has_no_task():
