@@ -37,3 +37,9 @@ def test_a_limit_has_a_test():
     ]
     assert len(limits) > 10
     assert not [row[0] for row in limits if not NAMED.search(row[-1])]
+
+
+def test_what_a_planted_fault_makes_the_program_say_is_what_its_test_expects():
+    rows = re.findall(r'^\| .* \| "([^"]+)" \| `(tests/[\w/]+\.py)::\w+` \|$', PAGE, re.MULTILINE)
+    assert len(rows) > 12
+    assert not [said for said, file in rows if said not in (ROOT / file).read_text("utf-8")]
