@@ -95,5 +95,5 @@ def test_a_reader_that_ends_or_hangs_is_a_defect(tmp_path: Path, monkeypatch: py
         assert reader.read("onnx", Path("/nowhere"))["status"] == "refused"
         assert reader._process is not None
         reader._process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr("tests.fuzz.reading.DEADLINE_S", 0.1)
+        monkeypatch.setattr("tests.fuzz.reading.DEADLINE_S", 0.02)
         assert "no answer" in reader.read("onnx", Path("/nowhere"))["text"]
