@@ -200,17 +200,17 @@ class NightRun:
         except (RetuneError, OSError) as error:
             self.night.note(COMPACT, sentence(error), failed=True)
         else:
-            self.night.note(COMPACT, f"{gone:,} files of records fewer")
+            text = f"{gone:,} files of records fewer" if gone else "no files of records to join"
+            self.night.note(COMPACT, text)
 
     def _judge(self) -> tuple[NightRow, ...]:
-        """Tonight's absolute times have their verdicts, and the page over all nights shows them.
+        """Tonight's absolute times have their verdicts.
 
         A night does not fail for the lack of them: it says why there are none.
         """
         config, night = self.config, self.night
         try:
             rows = stage_verdicts(config, night.name, night.state.members)
-            write_index(config)
         except (RetuneError, OSError) as error:
             night.note(VERDICTS, sentence(error), failed=True)
             return ()
@@ -232,8 +232,9 @@ class NightRun:
         try:
             with replacing(page) as stream:
                 stream.write(night_page(summary, config.timezone).encode())
-        except OSError as error:
-            _LOG.warning("%s cannot be written (%s)", page, error.strerror)
+            write_index(config)  # which leads to the night's page
+        except (RetuneError, OSError) as error:
+            _LOG.warning("%s cannot be written (%s)", page, sentence(error))
         self.services.show(summary, judged)
 
 

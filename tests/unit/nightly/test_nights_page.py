@@ -84,6 +84,7 @@ def test_networks_without_a_time_and_fleets_without_a_night_have_a_page():
             for row in quiet(3)]  # fmt: skip
     found = Words(nights_page("fleet", judged(rows)))
     assert "it does not run" in found.text
+    assert "Over the nights" not in found.text, "there is no chart to show"
     assert "no night was run yet" in Words(nights_page("fleet", [])).text
 
 

@@ -105,6 +105,7 @@ def test_a_night_in_which_nothing_can_be_tuned_ends_and_is_told(run: Night, fold
     assert "notify command" in {note.step for note in stored(folder).notes}
     page = (folder / "fleet/nights/n.html").read_text()
     assert "told of failure, idle" in page and shown == ["n"]
+    assert 'href="n.html"' in (folder / "fleet/nights/index.html").read_text()
 
 
 @pytest.mark.device
