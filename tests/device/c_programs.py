@@ -13,15 +13,15 @@ from retune.bundle.runtime.module import Module
 FLAGS = "-O1 -Wall -Wextra -Wconversion -pedantic -Werror"
 
 
-def build(folder: Path, *defines: str, more: str = "") -> None:
-    """`network` is built in the folder, without a warning, and linked with `more`.
+def build(folder: Path, *defines: str, more: str = "", target: str = "network") -> None:
+    """The target of the Makefile is built, without a warning, and linked with `more`.
 
     Skips where there is no compiler.
     """
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler (cc) or no make on this machine: apt-get install gcc make")
     flags = " ".join([FLAGS, *(f"-D{name}" for name in defines)])
-    command = ["make", "-s", f"CFLAGS={flags}", f"OPENCL={more} {brought_link()}"]
+    command = ["make", "-s", target, f"CFLAGS={flags}", f"OPENCL={more} {brought_link()}"]
     done = _run(command, folder)
     assert done.returncode == 0, done.stderr
 

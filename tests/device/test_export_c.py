@@ -1,6 +1,7 @@
 """Bundles as C programs: built without a warning, and run on PoCL, they compute the same."""
 
 import re
+import subprocess
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +24,7 @@ from retune.search.extract import Network
 from tests.device import c_programs
 from tests.support.bundle import plan_of as halves
 from tests.support.device_networks import Net
+from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.device
 
@@ -103,6 +105,19 @@ def test_the_ways_of_a_gpu_compute_the_same(
     c_programs.build(folder, "PASS_FOR_GPU")
     c_programs.agrees(Module(plan, passing), folder)
     assert "launches in a queue" in c_programs.run(folder).stdout
+
+
+def test_the_program_of_the_page_calls_the_network(pocl: Device, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```c\n(.*?)```", (ROOT / "docs/bundles.md").read_text(), re.DOTALL)
+    mlp = import_network("zoo:mlp", cache=tmp_path).network
+    plan = build_plan(mlp, {}, pocl.spec, model_key="0", notes={})
+    folder = export_c(plan, tmp_path / "c")
+    (folder / "app.c").write_text(text)
+    c_programs.build(folder, target="app")
+    done = subprocess.run(["./app"], cwd=folder, capture_output=True, text=True, check=True)
+    with Module(plan, pocl) as module:
+        expected = module.run(np.zeros((1, 784), np.float32))[0][0]
+    assert done.stdout.splitlines() == [f"{i}: {p:g}" for i, p in enumerate(expected)]
 
 
 def test_a_problem_is_one_sentence(program: Path) -> None:

@@ -8,6 +8,10 @@ OPENCL ?= -lOpenCL
 network: network.c network.h
 	$(CC) -std=c99 $(CFLAGS) -o $@ network.c $(LDFLAGS) $(OPENCL)
 
+# A program of your own that calls the functions of network.h: `make app` builds it from app.c.
+%: %.c network.c network.h
+	$(CC) -std=c99 $(CFLAGS) -DWITHOUT_MAIN -o $@ $< network.c $(LDFLAGS) $(OPENCL)
+
 clean:
 	rm -f network
 
