@@ -2,6 +2,9 @@
 
 import contextlib
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Self
 
@@ -36,6 +39,21 @@ def test_help_shows_the_most_important_options_first_and_the_others_in_groups(ca
     assert headings[0] == "Search"
     assert {each.group for each in options().values()} - {""} <= set(headings)
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_arguments_are_capital_in_the_usage(capsys: Captured):
+    for command, usage in (("tune", "MODEL"), ("bench", "BUNDLE [OTHER]"), ("init", "MODEL...")):
+        assert run_command([command, "--help"]) == 0
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first == f"Usage: retune {command} [OPTIONS] {usage}"
+
+
+def test_a_shell_completes_names_of_devices():
+    asked = {"COMP_WORDS": "retune tune zoo:mlp --device p", "COMP_CWORD": "4"}
+    variables = {**os.environ, **asked, "_RETUNE_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "retune"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    assert {"pocl", "profile:mali-g76"} <= {*done.stdout.split()}
 
 
 def test_commands_are_in_groups(capsys: Captured):

@@ -13,7 +13,16 @@ _ALL = "Options"
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options are shown in groups; those without one come first."""
+    """A command whose options are shown in groups; those without one come first.
+
+    Arguments are capital in its usage, `MODEL` if required and `[MODEL]` otherwise.
+    """
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The parts of the usage line, behind the command's name."""
+        return [
+            piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)
+        ]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes arguments and options."""

@@ -25,7 +25,7 @@ MOST_DAYS = 36_500
 """That somebody may ask for: a century, as dates have a first year."""
 Module = Annotated[
     Path,
-    typer.Argument(metavar="bundle", help="Bundle: a folder, such as OUT/module, or a zip file."),
+    typer.Argument(metavar="BUNDLE", help="Bundle: a folder, such as OUT/module, or a zip file."),
 ]
 
 
@@ -34,6 +34,13 @@ def place(text: str) -> Path:
     if not text:
         raise InputError("expected the name of a folder, got ''; `.` is the one you are in")
     return Path(text)
+
+
+def device_names(incomplete: str) -> list[str]:
+    """What a shell completes of a device's name: those of `retune devices`, and of profiles."""
+    from retune.device.opening import known_names
+
+    return [name for name in known_names() if name.startswith(incomplete)]
 
 
 Trusted = Annotated[
@@ -47,7 +54,11 @@ Digest = Annotated[
     str, typer.Option(help="Digest that the bundle must have. Default: any.", show_default=False)
 ]
 RunsOn = Annotated[
-    str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
+    str | None,
+    typer.Option(
+        help="Device that runs it. Default: the one that it was tuned for.",
+        autocompletion=device_names,
+    ),
 ]
 Verbose = Annotated[
     bool,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from retune.cli.commands.farm import Certs, Scheduler, farm_device
-from retune.cli.options import parse_shapes, parse_values, place
+from retune.cli.options import device_names, parse_shapes, parse_values, place
 from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters
 from retune.graph.quantize.settings import QuantizeSettings
@@ -107,10 +107,12 @@ def _parameters(
     shown: dict[str, Any] = {"rich_help_panel": option.group or None}
     if option.choices:
         shown["autocompletion"] = lambda: list(option.choices)
+    elif name == "device":
+        shown["autocompletion"] = device_names
     kind = spelled.kind if spelled else option.kind if option.kind in (int, float) else str
     default = defaults.get(name, option.default)
     if name == "model":
-        info: Any = typer.Argument(help=option.help)
+        info: Any = typer.Argument(help=option.help, metavar="MODEL")
     elif name in _FOLDERS:
         kind, info = Path, typer.Option(help=option.help, parser=place, metavar="PATH", **shown)
     else:

@@ -21,10 +21,17 @@ from retune.core.names import how_to_install
 from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
 from retune.device.opencl import runtime
-from retune.device.opencl.catalogue import device_spec, find_device
+from retune.device.opencl.catalogue import device_names, device_spec, find_device
 from retune.device.opencl.described import DescribedDevice
 from retune.device.opencl.runtime import Device
-from retune.device.profiles import PLAYED, is_profile, played, split_profile
+from retune.device.profiles import (
+    PLAYED,
+    PROFILE,
+    is_profile,
+    played,
+    profile_names,
+    split_profile,
+)
 from retune.device.remote.names import farm_name, is_farm
 from retune.device.simulated.board import SIMULATED, SimulatedBoard, read_board
 from retune.device.simulated.names import BASE, NAME, is_accelerator
@@ -154,6 +161,12 @@ def base_leased(name: str) -> Generator[None]:
 
     with lease(device_spec(base)) if base else nullcontext():
         yield
+
+
+def known_names() -> tuple[str, ...]:
+    """Names that need no further word: of this machine's devices, the simulated accelerator and
+    profiles."""
+    return (*device_names(), NAME, *(f"{PROFILE}{name}" for name in profile_names()))
 
 
 def list_simulated() -> tuple[DeviceSpec, ...]:

@@ -53,7 +53,7 @@ Repeat = Annotated[
 
 Other = Annotated[
     Path | None,
-    typer.Argument(metavar="other", help="Bundle that is measured in turns with the first one."),
+    typer.Argument(metavar="OTHER", help="Bundle that is measured in turns with the first one."),
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
+from retune.cli.options import device_names
 from retune.core.config import knob
 from retune.core.errors import InputError
 from retune.core.files import check_folder
@@ -29,6 +30,7 @@ Device = Annotated[
     typer.Option(
         help="Device: one of `retune devices`, or farm:KEY. Default: the bundle's own.",
         show_default=False,
+        autocompletion=device_names,
     ),
 ]
 MostMb = Annotated[float, typer.Option(help="Largest accepted message, in MiB.")]
@@ -73,7 +75,11 @@ def serve(
     ],
     scheduler: Scheduler = "",
     device: Annotated[
-        str, typer.Option(help="Device of this machine that measures: one of `retune devices`.")
+        str,
+        typer.Option(
+            help="Device of this machine that measures: one of `retune devices`.",
+            autocompletion=device_names,
+        ),
     ] = "pocl",
     name: Annotated[str, typer.Option(help="Name of the board. Default: the host's.")] = "",
     certs: Certs = None,
@@ -107,7 +113,9 @@ def serve(
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(help="Folder of the farm's authority.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of the farm's authority.")
+    ],
     name: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,11 +148,14 @@ def certs(
 
 @app.command()
 def revoke(
-    folder: Annotated[Path, typer.Argument(help="Folder of the farm's authority.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of the farm's authority.")
+    ],
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Certificates: names of folders, or serial numbers.", metavar="NAME..."
+            help="Certificates to revoke: their folders' names, or serial numbers.",
+            metavar="NAME",
         ),
     ],
 ) -> None:

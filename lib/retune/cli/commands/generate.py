@@ -22,7 +22,10 @@ Temperature = Annotated[
 ]
 TopK = Annotated[int, typer.Option(help="Number of likeliest tokens to draw from; 0: all.")]
 TopP = Annotated[
-    float, typer.Option(help="Probability of the likeliest tokens to draw from, together.")
+    float,
+    typer.Option(
+        help="Nucleus sampling: draw from the likeliest tokens of this total probability."
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Random seed: the same one draws the same tokens.")]
 Tokenizer = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from retune.cli.console import print_line
-from retune.cli.options import MODEL_HELP, NIGHTLY_FILE, check_model
+from retune.cli.options import MODEL_HELP, NIGHTLY_FILE, check_model, device_names
 from retune.core.errors import InputError
 from retune.core.files import check_file
 from retune.core.names import is_built_in
@@ -33,11 +33,14 @@ _EVERY_KEY = "examples/nightly.toml"
 
 
 def init(
-    models: Annotated[list[str], typer.Argument(metavar="model...", help=MODEL_HELP)],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     config: Annotated[Path, typer.Option(help="File to write.")] = NIGHTLY_FILE,
     device: Annotated[
         list[str] | None,
-        typer.Option(help="Device: one of `retune devices`. Repeatable. Default: pocl."),
+        typer.Option(
+            help="Device: one of `retune devices`. Repeatable. Default: pocl.",
+            autocompletion=device_names,
+        ),
     ] = None,
     minutes: Annotated[
         float, typer.Option(min=1, help="Measuring time of a night on each device, in minutes.")
@@ -52,9 +55,9 @@ def init(
     """
     for model in models:
         check_model(model)
+    check_file("--config", config)
     if config.exists():
         raise InputError(f"--config {config}: expected a new file, got one that exists; edit it")
-    check_file("--config", config)
     text = _FILE.format(
         every_key=_EVERY_KEY,
         minutes=minutes,

@@ -59,7 +59,7 @@ def _retrain(records: str, seed: int) -> "ModelCard":
 @app.command("evaluate")
 def evaluate(
     name: Annotated[
-        str | None, typer.Argument(help="Name of a model. Default: the newest.")
+        str | None, typer.Argument(metavar="NAME", help="Name of a model. Default: the newest.")
     ] = None,
     records: Records = None,
     json: Json = False,

@@ -12,7 +12,9 @@ from retune.cli.options import Json
 if TYPE_CHECKING:
     from retune.frontend.onnx.support import Support
 
-Name = Annotated[str | None, typer.Argument(help="Operator, such as Conv. Default: all.")]
+Name = Annotated[
+    str | None, typer.Argument(metavar="OPERATOR", help="Operator, such as Conv. Default: all.")
+]
 
 
 def ops(name: Name = None, json: Json = False) -> None:

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from retune.cli.console import print_line
-from retune.cli.options import check_module
+from retune.cli.options import check_module, device_names
 from retune.core.errors import InputError
 from retune.core.files import check_file
 
-Folder = Annotated[Path, typer.Argument(metavar="bundle", help="Bundle: a folder.")]
-File = Annotated[Path, typer.Argument(metavar="file.zip", help="Bundle to write, as one file.")]
+Folder = Annotated[Path, typer.Argument(metavar="BUNDLE", help="Bundle: a folder.")]
+File = Annotated[Path, typer.Argument(metavar="FILE.zip", help="Bundle to write, as one file.")]
 Sign = Annotated[
     Path | None,
     typer.Option(
@@ -32,7 +32,10 @@ WithBinaries = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(help="Device to compile for. Default: the one that it was tuned for."),
+    typer.Option(
+        help="Device to compile for. Default: the one that it was tuned for.",
+        autocompletion=device_names,
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
-from retune.cli.options import Json, Records, record_store
+from retune.cli.options import Json, Records, device_names, record_store
 from retune.core.config import records_root
 from retune.core.errors import InputError, LookupFailed
 from retune.core.files import check_file
@@ -33,7 +33,10 @@ _PLACE_CHARS = len("network:") + 8
 Model = Annotated[str | None, typer.Option(help="Network whose records count. Default: all.")]
 Device = Annotated[
     str | None,
-    typer.Option(help="Device whose records count: its name, model or fingerprint. Default: all."),
+    typer.Option(
+        help="Device whose records count: its name, model or fingerprint. Default: all.",
+        autocompletion=device_names,
+    ),
 ]
 
 app = typer.Typer(
@@ -67,7 +70,9 @@ def summary(records: Records = None, json: Json = False) -> None:
 
 @app.command("export")
 def export(
-    output: Annotated[Path, typer.Argument(help="Output file: .csv, .json or .parquet.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Output file: .csv, .json or .parquet.")
+    ],
     records: Records = None,
     model: Model = None,
 ) -> None:
@@ -88,7 +93,9 @@ def export(
 
 @app.command("distill")
 def distill(
-    output: Annotated[Path, typer.Argument(help="Output file: .jsonl, or .jsonl.gz: compressed.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Output file: .jsonl, or .jsonl.gz, compressed.")
+    ],
     records: Records = None,
     best: Annotated[
         int, typer.Option(min=1, help="Number of records of each task and device.")
@@ -135,7 +142,8 @@ def import_(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="JSON lines of retune (`retune records distill`), AutoTVM or Ansor, or stores."
+            metavar="SOURCE",
+            help="JSON lines of retune (`retune records distill`), AutoTVM or Ansor, or stores.",
         ),
     ],
     records: Records = None,

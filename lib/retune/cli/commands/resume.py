@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="Run: its name, the beginning of it, or `last`. Default: list the runs."),
+    typer.Argument(
+        metavar="RUN", help="Run: its name, the beginning of it, or `last`. Default: list the runs."
+    ),
 ]
 
 

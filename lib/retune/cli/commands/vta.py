@@ -20,12 +20,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Module = Annotated[Path, typer.Argument(metavar="module.npz", help="Module: a file.")]
+Module = Annotated[Path, typer.Argument(metavar="MODULE.npz", help="Module: a file.")]
 Modules = Annotated[
-    list[Path], typer.Argument(metavar="module.npz...", help="Modules: files, or folders of them.")
+    list[Path], typer.Argument(metavar="MODULE.npz", help="Modules: files, or folders of them.")
 ]
 Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE.svg", help="Picture file to write, too.")
+    Path | None,
+    typer.Option(
+        "--picture", metavar="FILE.svg", help="Picture of it as well: an SVG file. Default: none."
+    ),
 ]
 
 

@@ -30,6 +30,11 @@ def list_devices() -> tuple[DeviceSpec, ...]:
     return tuple(_probed(spec) for spec in _catalogue())
 
 
+def device_names() -> tuple[str, ...]:
+    """The names of these devices. Their instructions are not probed, which takes seconds."""
+    return tuple(spec.name for spec in _catalogue())
+
+
 def driver_problems() -> tuple[str, ...]:
     """One sentence for each OpenCL driver that is installed but cannot be loaded."""
     return tuple(
