@@ -90,13 +90,15 @@ def _show_best(found: "Table") -> None:
 def _show_curve(found: "Table") -> None:
     """Print the best time of each task so far, by its number of trials.
 
-    After 1, 2, 4, 8 and so on. With --json every trial.
+    After 1, 2, 4, 8 and so on, and after all. With --json every trial.
     """
     from retune.records import analysis
 
     at = found[found["trial"].isin(_POINTS)]
     lines = ["task_name", "run_id", *analysis.ALIKE]  # times of two devices have no mean
-    wide = at.pivot_table("best_us", lines, "trial").reset_index()
+    wide = at.pivot_table("best_us", lines, "trial")
+    wide["all"] = found.groupby(lines)["best_us"].last()
+    wide = wide.reset_index()
     wide = wide.drop(columns=["task_key", "conditions"])
     wide.columns = [str(name) for name in wide.columns]
     wide["run_id"] = wide["run_id"].str.slice(0, 8)
@@ -118,7 +120,10 @@ def _show_importance(found: "Table") -> None:
 
     found["explained"] = [f"{100 * each:.0f} %" for each in found["explained"]]
     shown = found.drop(columns=analysis.ALIKE)
-    _show(shown, "knobs, by the spread that they explain", ("strategy",))
+    title = "knobs, by the spread that they explain"
+    if found.empty:
+        title = "knobs with fewer values than there are trials of their strategy"
+    _show(shown, title, ("strategy",))
 
 
 @_answers("tuners")
