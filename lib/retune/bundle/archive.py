@@ -52,7 +52,9 @@ def machine_bytes() -> int:
 
 def damaged(path: Path, name: str, expected: str, got: str) -> RecordError:
     """What is wrong with a part."""
-    return RecordError(f"{path}: {name}: expected {expected}; got {got}; write the bundle again")
+    return RecordError(
+        f"{path}: {name}: expected {expected}; got {got}; copy the whole bundle again"
+    )
 
 
 @contextmanager

@@ -153,7 +153,9 @@ class KernelBody:
             case Barrier(pending):
                 self._add(Wait(pending if self.copies_ahead else None))
             case Block():
-                raise CodegenError(f"{stmt.name}: a block outside straight-line code")
+                raise CodegenError(
+                    f"{stmt.name}: expected a block in straight-line code, got one beside loops"
+                )
 
     def _sequence(self, stmts: tuple[Stmt, ...], env: dict[str, int]) -> None:
         """Statements in order; adjacent ones without loops or waits share what they read."""

@@ -336,7 +336,8 @@ class _TileCalls:
         return Tile(dtype, self._extents[row], last + 1, place.pitch)
 
     def whole(self) -> Stmt:
-        """The nest with the registers set, added to, and stored."""
+        """The whole loop nest: it sets the accumulators, adds to them by the instruction, and
+        stores them."""
         value = Call(self._found.entry.name, tuple(self._operands()), self._held.dtype)
         added = replace(self._found.block, buffer=self._held, indices=self._number, value=value)
 

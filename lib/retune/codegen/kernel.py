@@ -355,7 +355,7 @@ class TileStep(IRNode):
 
 @node
 class Together(IRNode):
-    """What the items of a warp do at once: a function adds to registers of each of them."""
+    """An instruction of a whole warp, such as `mma.sync`: it adds to registers of its items."""
 
     function: "Function"
     targets: tuple[Name, ...]
@@ -364,7 +364,8 @@ class Together(IRNode):
 
 @node
 class GroupCall(IRNode):
-    """What all items of a group do at once: a function reads and writes at places in memory."""
+    """What all work-items of a group do at once, such as attention: a function reads and writes
+    memory from these addresses on."""
 
     function: Attention
     to: At

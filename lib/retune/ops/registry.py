@@ -144,7 +144,10 @@ class OpDef:
     doc: str = ""
 
     def reference(self, arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-        """What the op makes of the arrays, by numpy. Raises: ModelError for a missing input."""
+        """The op's outputs for these inputs, by numpy; None stands for an optional input left out.
+
+        Raises: ModelError for an input that is missing.
+        """
         if self.numpy is not None:
             return self.numpy(arrays, attrs)
         given = [

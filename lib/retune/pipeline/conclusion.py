@@ -41,7 +41,8 @@ def _speed(run: FinishedRun) -> str:
     if tuned is None:
         return ""
     others = "".join(f"; {_beside(row, tuned)}" for row in rows.values())
-    return f"The bundle takes {time_text(tuned.median_us)} for one call{others}."
+    at = [f" at {each.sizes}" for each in run.bench.sizes if each.rows == run.bench.rows]
+    return f"The bundle takes {time_text(tuned.median_us)} for one call{''.join(at[:1])}{others}."
 
 
 def _beside(row: Latency, tuned: Latency) -> str:
@@ -127,5 +128,5 @@ def _more(request: TuneRequest, run: FinishedRun) -> str:
     """What is expected to gain more than searching on."""
     found = [lower] if (lower := gain_text(request, run)) else []
     if request.layout == "NHWC" and not no_layouts(request):
-        found.append("--layout auto measures other activation layouts, whose gain is not estimated")
+        found.append("--layout auto (measures other activation layouts; no estimate)")
     return f"What may gain more: {'; '.join(found)}." if found else ""

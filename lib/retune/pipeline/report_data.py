@@ -121,7 +121,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches, {tuned.form}",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
         "validation": validated(run.constraints, run.verified),
-        "errors of layers": f"{request.max_error:g} of the output's range allowed, "
+        "errors of strategies": f"{request.max_error:g} of a layer's range allowed, "
         f"{tuned.largest_error} used",
         "weights": _size(tuned.weight_bytes),
         "memory between kernels": f"{_size(tuned.arena_bytes)} (least possible: "

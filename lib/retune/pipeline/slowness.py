@@ -66,7 +66,7 @@ def _cause(profile: Sequence[KernelTime]) -> str:
     if any(step.roofline is None for step in steps):
         return f"{part} task {name}"
     reached = sum((step.roofline or 0.0) * step.us for step in steps) / spent
-    return f"{part} task {name}, which reached {reached:.0%} of the peak"
+    return f"{part} task {name}, which reached {min(reached, 1.0):.0%} of the peak"
 
 
 def _is_on_host(step: KernelTime) -> bool:

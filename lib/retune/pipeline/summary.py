@@ -78,7 +78,8 @@ def validated(constraints: Constraints, verified: VerifyManifest) -> str:
     ratio, back = constraints.ratio, len(constraints.given_back)
     speed = f"{ratio:.3f}x the time of default schedules" if ratio else "default schedules"
     if back:
-        speed += f", which are the fastest in the network for {counted(back, 'task')}"
+        keeps = "keeps its" if back == 1 else "keep their"
+        speed += f"; {counted(back, 'task')} {keeps} default schedule, the fastest in the network"
     return f"{speed}; deviation {verified.max_rel:.1e} of the range"
 
 
@@ -213,10 +214,14 @@ def gain_text(request: TuneRequest, run: FinishedRun) -> str:
         f"--precision {dtype}": _part([(step, step.in_16_bits) for step in steps]),
         "--quantize int8": _part([(step, step.in_8_bits) for step in steps]),
     }
-    found = [f"{part:.2f}x with {option}" for option, part in parts.items() if part <= _WORTH]
+    found = [
+        f"{option} (at best {part:.2f}x the time, by the device's ceilings)"
+        for option, part in parts.items()
+        if part <= _WORTH
+    ]
     if not found or not _is_of_float32(run):
         return ""
-    return f"by the device's ceilings the time is {', '.join(found)}"
+    return "; ".join(found)
 
 
 def _part(steps: Sequence[tuple[KernelTime, float | None]]) -> float:

@@ -330,9 +330,9 @@ def _reason(request: TuneRequest, end: End, trials: int) -> str:
             return f"{request.trials} trials are done"
         case "time":
             minutes = request.minutes or 0.0
-            return (
-                f"{minutes:g} minutes are over" if minutes >= 1 else f"{60 * minutes:g} s are over"
-            )
+            unit = "minute" if minutes == 1 else "minutes"
+            span = f"{minutes:g} {unit}" if minutes >= 1 else f"{60 * minutes:g} s"
+            return f"the budget of {span} is spent"
         case "little expected":
             return f"less than {request.least_gain:.0%} is expected of further trials"
         case "stopped":

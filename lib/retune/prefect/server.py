@@ -26,8 +26,9 @@ from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import tell
 from retune.prefect.database import keep_database, provide_database
 
-START_DEADLINE_S = 120.0
-"""A user's first start creates the database and may take a slow machine half a minute."""
+START_DEADLINE_S = 600.0
+"""A user's first start creates the database: half a minute on a slow machine, and minutes on one
+that works for others. A server that ends is noticed at once."""
 
 DATABASE = "prefect.db"
 """Of the private server, in its folder."""

@@ -18,7 +18,10 @@ from retune.targets.tiling import unroll_all
 
 
 def total_of(program: Program, block: Block) -> Block | None:
-    """The sum that alone reads the reduction's results, one of them in each of its steps."""
+    """The outer sum: the only reader of the reduction's results, one of them in each step.
+
+    None if there is no such block.
+    """
     users = readers(program, block.buffer)
     if len(users) != 1 or users[0].reducer != "sum" or block.reducer != "sum":
         return None

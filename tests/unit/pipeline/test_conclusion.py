@@ -56,8 +56,8 @@ def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
         "1 layer is not.",
         "The search is not complete: as many trials again are expected to save 3.4% of the time; "
         "`--effort full` goes on.",
-        "What may gain more: 0.50x the time; --layout auto measures other activation layouts, "
-        "whose gain is not estimated.",
+        "What may gain more: 0.50x the time; --layout auto (measures other activation layouts; no "
+        "estimate).",
     ]
 
 

@@ -87,7 +87,8 @@ def print_result(result: TuneResult) -> None:
     if result.precision:
         print_line(f"precision {result.precision}")
     print_line(
-        f"layers    {result.max_error:g} of a layer's range allowed, {result.largest_error} used"
+        f"layers    largest error of a strategy: {result.largest_error} (of a layer's range; "
+        f"--max-error allows {result.max_error:g})"
     )
     print_line(f"check     {result.settled}")
     if result.published is not None:

@@ -94,7 +94,7 @@ class Boards:
     """The scheduler passes on no larger message."""
 
     def most_bytes_to(self, resource: str) -> int:
-        """Of a job for any board of that resource."""
+        """The most bytes that a job for any board of that resource may have."""
         taken = (board.about.most_bytes for board in self.found if board.resource == resource)
         return min(MOST_BYTES, self.most_bytes, *taken) - _AROUND_BYTES
 

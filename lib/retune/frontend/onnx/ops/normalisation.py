@@ -57,7 +57,7 @@ def lp_normalization(node: OnnxNode, emit: Emitter) -> None:
     """x / norm of order 1 or 2 along an axis; zero where the norm is."""
     data, order = node.inputs[0], node.integer("p", 2)
     if order not in (1, 2):
-        raise ModelError(f"norm of order {order} is not known; expected p of 1 or 2")
+        raise ModelError(f"p: expected a norm of order 1 or 2, got {order}")
     axis = positive_axis(node.integer("axis", -1), len(emit.shape(data)))
     sizes = emit.temp("abs", data) if order == 1 else emit.temp("multiply", data, data)
     norm = emit.temp("reduce_sum", sizes, label="norm", axes=(axis,), keepdims=True)
