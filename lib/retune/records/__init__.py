@@ -57,8 +57,9 @@ def load(
     """The records below `root` (default: the RETUNE_RECORDS folder) that match everything given.
 
     `run` is the id of a run, or its beginning; `model` what was given to `retune tune`, or its name
-    without folder and ending; `device` a model, such as `pthread-AMD EPYC`, or a
-    whole fingerprint; `shape` that of an input or of the output. Filters are columns:
+    without folder, with its ending or not: files of that name in every folder; `device` a model,
+    such as `pthread-AMD EPYC`, or a whole fingerprint; `shape` that of an input or of the output.
+    Filters are columns:
     `load(status="ok", phase=["search", "layout"])` keeps rows with these values.
     Raises: LookupFailed for a night, run, model, device or shape that no record is of; InputError
     for an unknown column, or a folder that is not there; RecordError for a file of a newer schema.

@@ -5,6 +5,7 @@
 # pyright: reportReturnType=false, reportAttributeAccessIssue=false
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 import pandas as pd
 
@@ -44,7 +45,7 @@ def _is_meant(name: str, asked: str, known: str) -> bool:
     if name == "run_id":
         return bool(asked) and known.startswith(asked)
     if name == "model":
-        return asked == model_name(known)
+        return asked in (model_name(known), PurePath(known).name)
     return name == "device" and known.partition("|")[0] == asked
 
 

@@ -53,8 +53,11 @@ def test_a_finalist_counts_by_the_middle_one_of_its_times(store: Path):
 
 def test_records_are_asked_for_by_the_name_of_a_file(store: Path):
     RecordStore(store).append([trial(1, 2.0, model="zoo:mlp")])
+    RecordStore(store).append([trial(2, 3.0, model="/home/folder/own.onnx")])
     own = trial(0, 1.0, model="folder/own.onnx")
-    assert rows_of(store, own, model="own")["median_us"].tolist() == [1.0]
+    assert len(rows_of(store, own, model="own")) == 2
+    assert len(records.load(store, model="own.onnx")) == 2
+    assert records.load(store, model="folder/own.onnx")["median_us"].tolist() == [1.0]
     assert records.load(store, model="mlp")["median_us"].tolist() == [2.0]
 
 
