@@ -40,7 +40,7 @@ def compiled(
     """The network for any batch, with default schedules for these."""
 
     def trace(
-        values: SizeValues, _: int, region: Sequence[Condition]
+        values: SizeValues, _: int, region: Sequence[Condition], __: object
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
         with assuming(values, region) as assumed:
             graph = import_model(model, {size.name: (dim_of(size),)})

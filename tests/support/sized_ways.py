@@ -19,6 +19,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.ops import Array
 from retune.pipeline.sizes import Traced, covering
+from retune.schedule.space import Candidate
 from retune.search.extract import Network, extract
 from retune.search.regret import SizeTimes
 from tests.external.on_device import opened
@@ -61,11 +62,15 @@ class Compiled:
         return extract(optimise(graph.verify(), self.layout), max_error=0.0)
 
     def _trace(
-        self, values: SizeValues, _: int, region: Sequence[Condition]
+        self,
+        values: SizeValues,
+        _: int,
+        region: Sequence[Condition],
+        defaults: Mapping[str, Candidate],
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
         with assuming(values, region) as assumed:
             spec = opened(self.device).spec
-            plan = build_plan(self._network(), {}, spec, model_key="0", notes={})
+            plan = build_plan(self._network(), defaults, spec, model_key="0", notes={})
         return plan, assumed.conditions
 
     def _times(self, values: SizeValues, _: int, region: Sequence[Condition]) -> SizeTimes:

@@ -152,7 +152,11 @@ class _Programs:
     """Kernels run there, where they can."""
 
     def trace(
-        self, at: SizeValues, number: int, region: Sequence[Condition]
+        self,
+        at: SizeValues,
+        number: int,
+        region: Sequence[Condition],
+        defaults: Mapping[str, Candidate],
     ) -> tuple[NetworkPlan, Sequence[Condition]]:
         """The plan that is made at sizes of a region, and on what conditions it holds."""
         with assuming(at, region) as assumed:
@@ -161,7 +165,7 @@ class _Programs:
             self.counts.append((len(chosen), tunable))
             plan = build_plan(
                 network,
-                chosen,
+                {**defaults, **chosen},
                 self.spec,
                 model_key=self.network.model_key,
                 notes={"variant": self.variant, **bundle_notes(self.request, self.network)},

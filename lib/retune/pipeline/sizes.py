@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isqrt, prod
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -34,10 +34,12 @@ from retune.graph.quantize.annotate import means_over_sizes
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
+from retune.schedule.space import Candidate
 from retune.search.regret import SizeTimes
 from retune.targets.cost.estimate import regretted
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _RANDOM_SIZES = 3
 _GOAL = Regret(mean=1.03, worst=1.10)
@@ -284,18 +286,37 @@ class Traced(Generic[T]):
     """Of default schedules over all sizes of its region, by the estimate."""
 
 
+class TraceProgram(Protocol[T_co]):
+    """Makes a program."""
+
+    def __call__(
+        self,
+        at: SizeValues,
+        number: int,
+        region: Sequence[Condition],
+        defaults: Mapping[str, Candidate],
+        /,
+    ) -> tuple[T_co, Sequence[Condition]]:
+        """The program that is made at sizes, by the choices of the tuned sizes of that number; it
+        is to be for sizes that meet the conditions of a region.
+
+        On what conditions it holds: these and others. `defaults` are default schedules by tasks'
+        keys, of those whose default schedule is known already.
+        """
+        ...
+
+
 def covering(
     every: Sequence[Size],
     tuned: Sequence[TunedSizes],
-    trace: Callable[[SizeValues, int, Sequence[Condition]], tuple[T, Sequence[Condition]]],
+    trace: TraceProgram[T],
     times: Callable[[SizeValues, int, Sequence[Condition]], SizeTimes],
 ) -> list[Traced[T]]:
     """Programs in the order in which they are asked: each size meets the conditions of some.
 
-    `trace` makes the program for sizes, by the choices of the tuned sizes of that number, which is
-    to be for sizes that meet these conditions, and says on what conditions it holds: these and
-    others. `times` estimates what is not chosen there; sizes that are tuned at one value, unlike
-    others, are not cut by it. Raises: InputError if too many would be needed.
+    `times` estimates what is not chosen at the tuned sizes of that number; sizes that are tuned at
+    one value, unlike others, are not cut by it. Where a region is not cut, what the estimates are
+    for is what its first program has. Raises: InputError if too many would be needed.
     """
     grid = _Grid(every)
     found: list[Traced[T]] = []
@@ -314,7 +335,9 @@ def covering(
             left &= ~own
             start: SizeValues | None = grid.nearest(own, wanted)
             while start is not None:
-                program, needed = trace(start, number, region)
+                same = start == middle and region == tuple(whole)  # so spaces are the same
+                defaults = known.defaults(region) if same else {}
+                program, needed = trace(start, number, region, defaults)
                 conditions = grid.without_implied(tuple(dict.fromkeys((*region, *needed))))
                 found.append(Traced(program, conditions, start, known.regret(region)))
                 own &= ~grid.meets(conditions)

@@ -1,6 +1,6 @@
 """Requests with ranges: what is tuned, and the programs that cover every size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from retune.core.dims import (
 from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, TunedSizes, tuned_sizes
 from retune.core.results import Regret
+from retune.core.target import GENERIC_CPU
 from retune.frontend.onnx.inputs import OpenInputs
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ir.expr import as_expr
@@ -39,8 +40,12 @@ from retune.pipeline.sizes import (
     sizes,
     tuned_requests,
 )
+from retune.schedule.space import Candidate
 from retune.search.regret import SizeTimes
+from retune.search.task import expression_task
+from retune.targets.cost.estimate import estimate
 from tests.support.sized_networks import UNESTIMATED, model_of
+from tests.support.sizes import tokens
 from tests.unit.graph.test_sizes import STATED
 
 BATCH, LENGTH = Size("batch", 1, 32), Size("length", 1, 100)
@@ -126,7 +131,7 @@ def test_programs_have_no_condition_that_others_imply() -> None:
     """Neither a weaker one of a size, nor one that two others make up."""
 
     def trace(
-        at: SizeValues, number: int, region: Sequence[Condition]
+        at: SizeValues, number: int, region: Sequence[Condition], _: object
     ) -> tuple[str, Sequence[Condition]]:
         with assuming(at, region) as assumed:
             for least in (3, 5, 9):
@@ -153,7 +158,7 @@ def test_every_size_has_a_program() -> None:
     asked: list[tuple[SizeValues, int]] = []
 
     def trace(
-        at: SizeValues, number: int, region: Sequence[Condition]
+        at: SizeValues, number: int, region: Sequence[Condition], _: object
     ) -> tuple[int, Sequence[Condition]]:
         asked.append((at, number))
         assert all(condition.at(at) for condition in region)
@@ -173,7 +178,7 @@ def test_programs_for_single_sizes_are_refused() -> None:
     tuned = tuned_sizes([Extents.of("batch", ["1..32"])])
 
     def trace(
-        at: SizeValues, number: int, region: Sequence[Condition]
+        at: SizeValues, number: int, region: Sequence[Condition], _: object
     ) -> tuple[int, Sequence[Condition]]:
         del region
         same = _dim(BATCH) - at["batch"]
@@ -223,7 +228,9 @@ def test_a_region_is_cut_where_one_program_would_be_regretted() -> None:
     far = _times(values[-4:], lambda values: values["n"])
     assert parts((), (size,), far) == [()]  # the largest tile is the best one
     tuned = tuned_sizes([Extents.of("n", [1, 400])])[1:]
-    found = covering((size,), tuned, lambda at, number, region: (number, region), lambda *_: times)
+    found = covering(
+        (size,), tuned, lambda at, number, region, _: (number, region), lambda *_: times
+    )
     assert [list(map(str, each.conditions)) for each in found] == [
         ["n < 4"], ["n >= 4", "n < 16"], ["n >= 16"],
     ]  # fmt: skip
@@ -239,13 +246,44 @@ def test_a_region_may_be_cut_by_a_product_of_sizes() -> None:
     values = [{"batch": b, "length": n} for b in (1, 2, 4, 8) for n in (1, 2, 4, 8, 32, 64)]
     times = _times(values, lambda values: values["batch"] * values["length"])
     tuned = [TunedSizes((("batch", 8), ("length", 64)), 1.0)]
-    found = covering(every, tuned, lambda at, number, region: (at, region), lambda *_: times)
+    found = covering(every, tuned, lambda at, number, region, _: (at, region), lambda *_: times)
     assert [list(map(str, each.conditions)) for each in found] == [
         ["batch*length < 4"], ["batch*length >= 4", "batch*length < 32"], ["batch*length >= 32"],
     ]  # fmt: skip
     for each in found:
         assert all(condition.at(each.at) for condition in each.conditions)
         assert each.regret == Regret(mean=1.0, worst=1.0, sizes=each.regret.sizes)
+
+
+def test_a_program_has_the_schedules_whose_regret_is_stated() -> None:
+    """Where its region is not cut."""
+    size = Size("tokens", 96, 128)
+    task = expression_task(tokens(2, dim_of(size), 64, 48))
+    made: list[SizeTimes] = []
+
+    def times(at: SizeValues, _: int, region: Sequence[Condition]) -> SizeTimes:
+        with assuming(at, region):
+            made.append(SizeTimes.of([task], [size], GENERIC_CPU))
+        return made[0]
+
+    def trace(
+        at: SizeValues, _: int, region: Sequence[Condition], defaults: Mapping[str, Candidate]
+    ) -> tuple[list[float], Sequence[Condition]]:
+        with assuming(at, region):
+            candidate, space = defaults[task.at(at).key], task.space(GENERIC_CPU)
+            sketch = space.sketch(candidate.sketch)
+            row = sketch.row(dict(candidate.decisions))[None]
+            took = list[float]()
+            for values in made[0].values:
+                with assuming(values):
+                    took.append(float(estimate(sketch, row, GENERIC_CPU)[0]))
+        return took, region
+
+    (found,) = covering((size,), tuned_sizes([Extents.of("tokens", ["96..128"])])[1:], trace, times)
+    ratios = found.program / made[0].tasks[0].min(axis=1)
+    assert len(ratios) > 10
+    assert found.regret.worst == pytest.approx(ratios.max())
+    assert found.regret.mean == pytest.approx(np.exp(np.log(ratios).mean()))
 
 
 def test_sizes_of_regions_before_are_not_regretted() -> None:

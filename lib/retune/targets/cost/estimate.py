@@ -85,12 +85,14 @@ class Defaults:
 
     def times(self, samples: Sequence[SizeValues], spec: DeviceSpec) -> np.ndarray:
         """The estimates of all of them at these sizes. float64 [samples, candidates]"""
-        found: list[np.ndarray] = []
-        for values in samples:
-            with assuming(values) if values else nullcontext():
-                every = (estimate(self.space.sketches[n], r, spec) for n, r in self.entries)
-                found.append(np.concatenate(list(every)))
-        return np.stack(found)
+        own, found = {size.name for size in self.sizes}, dict[object, np.ndarray]()
+        keys = [tuple((n, v) for n, v in values.items() if n in own) for values in samples]
+        for key, values in zip(keys, samples, strict=True):
+            if key not in found:
+                with assuming(values) if values else nullcontext():
+                    every = (estimate(self.space.sketches[n], r, spec) for n, r in self.entries)
+                    found[key] = np.concatenate(list(every))
+        return np.stack([found[key] for key in keys])
 
     def candidate(self, number: int) -> Candidate:
         """That one of them."""
