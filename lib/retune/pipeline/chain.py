@@ -48,6 +48,7 @@ from retune.pipeline.tuning import (
     stage_finalists,
     stage_tune,
 )
+from retune.pipeline.valid_sizes import check_every_size
 from retune.pipeline.validation import stage_compare, stage_validate
 from retune.pipeline.watch import tell
 
@@ -63,6 +64,7 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
     SlowerThanPeer once all is published, and otherwise: as `retune.api.tune_network` does.
     """
     check_request(request)
+    check_every_size(request)
     points = tuned_requests(request)
     with ExitStack() as held:
         run: RecordedRun | None = None

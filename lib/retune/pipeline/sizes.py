@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isqrt, prod
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from retune.frontend.onnx.inputs import OpenInputs, lengths_of_states, open_inpu
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import means_over_sizes
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.pipeline.grid import SizeGrid
 from retune.pipeline.request import Shapes, TuneRequest, model_file
 from retune.proto.file import read_onnx
 from retune.schedule.space import Candidate
@@ -318,7 +319,7 @@ def covering(
     one value, unlike others, are not cut by it. Where a region is not cut, what the estimates are
     for is what its first program has. Raises: InputError if too many would be needed.
     """
-    grid = _Grid(every)
+    grid = SizeGrid(every)
     found: list[Traced[T]] = []
     alike = {s.name for s in every if len({dict(each.values)[s.name] for each in tuned}) == 1}
     cut = [s for s in every if len(tuned) == 1 or s.name not in alike]
@@ -354,52 +355,6 @@ def _too_many(every: Sequence[Size], needed: Sequence[Condition]) -> str:
         f"{named}: expected a network whose kernels serve many sizes; more than {MOST_PROGRAMS} "
         f"programs would be needed ({why}); give narrower ranges, or single extents"
     )
-
-
-class _Grid:
-    """All values of some sizes, as arrays of a common length."""
-
-    def __init__(self, every: Sequence[Size]) -> None:
-        axes = np.meshgrid(*(np.asarray(size.values) for size in every), indexing="ij")
-        self._values: Mapping[str, Any] = {
-            size.name: axis.reshape(-1) for size, axis in zip(every, axes, strict=True)
-        }
-        self.count = prod(len(size.values) for size in every)
-
-    def meets(self, conditions: Sequence[Condition]) -> np.ndarray:
-        """Which of them meet all the conditions. bool [count]"""
-        result = np.ones(self.count, bool)
-        for condition in conditions:
-            result &= condition.at(self._values)
-        return result
-
-    def without_implied(self, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
-        """Those that are met by the same sizes as all of them, without what others say as well."""
-        missed = {condition: ~self.meets([condition]) for condition in conditions}
-        count = sum(missed.values(), np.zeros(self.count, np.int64))
-        for condition, own in list(missed.items()):
-            if not np.any(own & (count == 1)):
-                count -= missed.pop(condition)
-        return tuple(missed)
-
-    def nearest(self, among: np.ndarray, wanted: SizeValues) -> dict[str, int] | None:
-        """The one among them that is these sizes, or nearest by factors; None if there is none."""
-        numbers = np.flatnonzero(among)
-        if not len(numbers):
-            return None
-        apart = sum(
-            np.abs(np.log1p(values[numbers]) - np.log1p(wanted[name]))
-            for name, values in self._values.items()
-        )
-        chosen = numbers[np.argmin(apart)]
-        return {name: int(values[chosen]) for name, values in self._values.items()}
-
-    def greatest(self, among: np.ndarray) -> dict[str, int] | None:
-        """The last one among them; None if there is none."""
-        places = np.flatnonzero(among)
-        if not len(places):
-            return None
-        return {name: int(values[places[-1]]) for name, values in self._values.items()}
 
 
 def checked_sizes(request: TuneRequest, traced: Sequence[SizeValues]) -> list[dict[str, int]]:
