@@ -14,18 +14,23 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import random_inputs
 from retune.bundle.verify import peers
 from retune.bundle.verify.compare import verify
+from retune.bundle.verify.examination import Original
+from retune.bundle.verify.oracles import multiplies_bytes, rounding_of
 from retune.bundle.verify.peers import (
     numpy_peer,
     open_peer,
     open_reference,
     oracle_version,
     peer_versions,
+    unoptimised_is_exact,
 )
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, ModelError
+from retune.core.target import GENERIC_CPU
 from retune.frontend.onnx.importer import load_file
 
 BATCH_OF_TWO = {"x": (2, 3)}
@@ -52,7 +57,8 @@ def test_onnxruntime_agrees_with_the_numpy_meaning(model: Path) -> None:
     assert verify(meaning, peer, partial(random_inputs, peer.inputs)).passed
 
 
-def test_the_oracle_multiplies_bytes_exactly(tmp_path: Path) -> None:
+@pytest.fixture
+def product_of_bytes(tmp_path: Path) -> Path:
     """Two products of the largest bytes do not fit 16 bits, which some processors add them in."""
     weight = numpy_helper.from_array(np.full((8, 4), 127, np.int8), "w")
     nodes = [
@@ -69,12 +75,37 @@ def test_the_oracle_multiplies_bytes_exactly(tmp_path: Path) -> None:
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     made.ir_version = 8
     onnx.save(made, path := tmp_path / "bytes.onnx")
-    inputs = {"x": np.linspace(0.5, 1, 24, dtype=np.float32).reshape(3, 8)}
-    found, expected = (
-        made(inputs)["y"]
-        for made in (open_reference(path, lambda: load_file(path)), numpy_peer(load_file(path)))
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    return path
+
+
+BYTES = {"x": np.linspace(0.5, 1, 24, dtype=np.float32).reshape(3, 8)}
+
+
+def test_the_oracle_multiplies_bytes_exactly(product_of_bytes: Path) -> None:
+    load = partial(load_file, product_of_bytes)
+    oracle, numpy = open_reference(product_of_bytes, load), numpy_peer(load())
+    np.testing.assert_allclose(oracle(BYTES)["y"], numpy(BYTES)["y"], rtol=1e-6)
+
+
+def test_sums_that_are_cut_off_are_not_taken_for_rounding(
+    product_of_bytes: Path, plan: NetworkPlan
+) -> None:
+    """On any processor: where onnxruntime cannot add exactly, it is not asked to."""
+    network = Original(onnx=product_of_bytes, shapes={"x": (3, 8)})
+    assert multiplies_bytes(load_file(product_of_bytes))
+    oracle = open_reference(product_of_bytes, partial(load_file, product_of_bytes))
+    found = rounding_of(plan, network, GENERIC_CPU, oracle)
+    assert found is not None
+    runs = found(BYTES)["y"].oracle
+    np.testing.assert_allclose(runs, np.broadcast_to(runs[0], runs.shape), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "exact"),
+    [("", True), ("avx2 fma", False), ("avx2 avx512bw", False), ("avx2 avx_vnni", True)],
+)
+def test_what_a_processor_adds_exactly(flags: str, exact: bool) -> None:
+    assert unoptimised_is_exact(frozenset(flags.split())) is exact
 
 
 def test_nodes_that_share_a_name_are_no_reason_to_refuse_a_network(tmp_path: Path) -> None:

@@ -20,18 +20,21 @@ from retune.bundle.verify.peers import (
     numpy_peer,
     open_peer,
     open_reference,
+    unoptimised_is_exact,
 )
 from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
 from retune.core.dims import apart
-from retune.core.dtypes import FLOAT16
+from retune.core.dtypes import FLOAT16, INT8, UINT8
 from retune.core.keys import file_key
 from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
+from retune.device.opencl.host import read_flags
 from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.storage import in_compute_types
 from retune.graph.quantize.recipe import Recipe, quantized
+from retune.ops import lookup
 from retune.proto.file import external_files
 
 T = TypeVar("T")
@@ -89,23 +92,30 @@ def rounding_of(
 ) -> Rounding | None:
     """What rounding does to the network, from the cache where it was found before.
 
-    None where integers have to be exactly those of numpy: rounding is no excuse there.
+    None where integers have to be exactly those of numpy: rounding is no excuse there. Nor are sums
+    that onnxruntime cuts off without its optimisations: where a network may have some, it is not
+    run so.
     """
     if is_coded(plan, network):
         return None
+    exact = unoptimised_is_exact(read_flags())
 
     @cache
-    def unoptimised() -> Peer:
+    def peer() -> Peer:
         return open_peer("onnxruntime", network.onnx, shapes=network.shapes, optimised=False)
 
     def content(own: Original) -> object:
         files = (network.onnx, *external_files(network.onnx))
-        asked = dict(own.shapes), FLOAT16 in spec.stored, oracle.name, oracle.version
+        asked = dict(own.shapes), FLOAT16 in spec.stored, oracle.name, oracle.version, exact
         asked = (*asked, dict(own.values)) if own.values else asked
         return [file_key(file) for file in files], asked
 
     def at(own: Original) -> Rounding:
-        graph = partial(_graph_of, own, spec)
+        graph = cache(partial(_graph_of, own, spec))
+
+        def unoptimised() -> Peer | None:
+            return peer() if exact or not multiplies_bytes(graph()) else None
+
         other = oracle.name != NUMPY
         model = RoundingModel(graph, oracle, unoptimised) if other else RoundingModel(graph)
         return StoredRounding(model, partial(content, own))
@@ -122,6 +132,18 @@ def is_coded(plan: NetworkPlan, network: Original) -> bool:
 def rounds_rows(plan: NetworkPlan, network: Original) -> bool:
     """Whether it is compared with a numpy meaning that rounds rows to int8 as the bundle does."""
     return network.integers and ROWS_NOTE in plan.notes and not is_coded(plan, network)
+
+
+def multiplies_bytes(graph: Graph) -> bool:
+    """Whether it sums products of bytes, in a body of a loop perhaps."""
+    return any(
+        (
+            lookup(node.op).kind == "heavy"
+            and all(graph.types[value].dtype in (INT8, UINT8) for value in node.inputs[:2])
+        )
+        or any(isinstance(a, Graph) and multiplies_bytes(a) for a in node.attrs.values())
+        for node in graph.nodes
+    )
 
 
 def _graph_of(network: Original, spec: DeviceSpec, *, counts: bool = False) -> Graph:

@@ -34,6 +34,8 @@ NUMPY = "numpy"
 EXACT_PRODUCTS = "session.x64quantprecision"
 """onnxruntime's option: without it, sums of two products of uint8 and int8 are cut off at 16 bits
 where the processor has AVX2 but no VNNI. It takes effect in the optimised form alone."""
+_CUTS_OFF, _EXACT = frozenset({"avx2"}), frozenset({"avx_vnni", "avx512_vnni"})
+"""Flags of processors that add two products in 16 bits, and of those among them that need not."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 _CHECK = "; check the model file"
@@ -129,6 +131,12 @@ def numpy_peer(graph: Graph) -> Peer:
 def has_onnxruntime() -> bool:
     """Whether the oracle is installed."""
     return importlib.util.find_spec("onnxruntime") is not None
+
+
+def unoptimised_is_exact(flags: frozenset[str]) -> bool:
+    """Whether onnxruntime's unoptimised form makes integer products that are exact on a processor
+    with these flags (`EXACT_PRODUCTS`)."""
+    return not flags & _CUTS_OFF or bool(flags & _EXACT)
 
 
 def oracle_version() -> str:

@@ -62,8 +62,8 @@ class OutputRounding:
     numpy: Array
     """By the numpy meaning, every number changed in its last bits."""
     oracle: Array
-    """By the oracle, the inputs changed so, and without its optimisations: how far its own
-    approximations go. Empty where it is numpy."""
+    """By the oracle, the inputs changed so, and without its optimisations where these only
+    approximate: how far it goes. Empty where it is numpy."""
 
     def spread(self, runs: Array) -> Array:
         """By how much each element of a float moves in the runs: the root mean square at least."""
@@ -103,13 +103,13 @@ class RoundingModel:
         self,
         graph: Callable[[], Graph],
         oracle: Program | None = None,
-        unoptimised: Callable[[], Program] | None = None,
+        unoptimised: Callable[[], Program | None] = lambda: None,
     ) -> None:
         """`graph` is asked for when the first inputs come, and so is the oracle without its
-        optimisations."""
+        optimisations, if it can run so."""
         self._graph = cache(graph)
         self._oracle = oracle
-        self._unoptimised = cache(unoptimised) if unoptimised else None
+        self._unoptimised = cache(unoptimised)
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, OutputRounding]:
         graph = self._graph()
@@ -131,7 +131,8 @@ class RoundingModel:
         for seed in range(_RUNS):
             rng = np.random.default_rng(seed)
             found.append(self._oracle({name: _moved(a, rng) for name, a in inputs.items()}))
-        return [*found, self._unoptimised()(inputs)] if self._unoptimised else found
+        unoptimised = self._unoptimised()
+        return [*found, unoptimised(inputs)] if unoptimised else found
 
 
 def _stacked(runs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
