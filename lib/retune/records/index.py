@@ -33,7 +33,7 @@ INDEXED = ("task_key", "run_id", "device", "conditions", "feature_set")
 """Columns whose values are kept for each file."""
 MOST_VALUES = 256
 """Of a column in a file; a file with more is opened in any case."""
-NEW_FILES = 64
+NEW_FILES = 16
 """A reader that had to open or list as many files and folders writes the index anew."""
 SETTLED_NS = 2_000_000_000
 """Nanoseconds after which two changes of a folder have different times on every file system."""
@@ -117,12 +117,11 @@ def find(
     """
     top, settled_ns = root / files.ROOT_FOLDER, time.time_ns() - SETTLED_NS
     index = _read(top / files.INDEX)
-    match = _matching(index.table, wanted)
-    rows, looked = list[int](), dict[str, int]()
+    listed, looked = np.zeros(index.table.num_rows, bool), dict[str, int]()
     for folder, changed_ns in files.folders(top, partitions):
         seen_ns, first, end = index.folders.get(folder, (-1, 0, 0))
         if seen_ns == changed_ns:
-            rows += (first + np.flatnonzero(match[first:end])).tolist()
+            listed[first:end] = True
         else:
             looked[folder] = changed_ns
     known = _known(index, looked)
@@ -131,13 +130,14 @@ def find(
     opened = sum(entry.key not in known for entry in entries)
     if complete and opened + sum(map(bool, times.values())) >= NEW_FILES:
         _write(top, index, entries, times)
-    found = _paths(index, rows, top) if rows else []
+    rows = np.flatnonzero(listed & _matching(index.table, wanted))
+    found = _paths(index, rows, top) if rows.size else []
     found += [top.joinpath(*entry.key) for entry in entries if entry.may_match(wanted)]
     return Found(paths=sorted(found), complete=complete)
 
 
-def _paths(index: _Index, rows: Sequence[int], top: Path) -> list[Path]:
-    chosen = index.table.select(["folder", "name"]).take(pa.array(rows, pa.int64()))
+def _paths(index: _Index, rows: np.ndarray, top: Path) -> list[Path]:
+    chosen = index.table.select(["folder", "name"]).take(pa.array(rows))
     return [top / row["folder"] / row["name"] for row in chosen.to_pylist()]
 
 
@@ -199,9 +199,10 @@ def _index(table: pa.Table) -> _Index:
     order = codes.indices.to_numpy(zero_copy_only=False)
     starts = [0, *(np.flatnonzero(np.diff(order)) + 1).tolist(), len(order)] if len(order) else [0]
     names, times = codes.dictionary.to_pylist(), table.column("folder_ns").to_numpy()
-    folders = {
-        names[order[first]]: (int(times[first]), first, end) for first, end in pairwise(starts)
-    }
+    rows = zip(
+        order[starts[:-1]].tolist(), times[starts[:-1]].tolist(), pairwise(starts), strict=True
+    )
+    folders = {names[code]: (changed_ns, *span) for code, changed_ns, span in rows}
     return _Index(table=table, folders=folders)
 
 
@@ -255,6 +256,8 @@ def _inspected(
                 Entry(folder=folder, name=name, bytes=size, changed_ns=changed_ns, values=None)
             )
     complete = True
+    if not new:
+        return entries, complete
     with ThreadPoolExecutor(_OPENERS) as pool:
         paths = [top.joinpath(*entry.key) for entry in new]
         for entry, path, values in zip(new, paths, pool.map(inspect, paths), strict=True):
