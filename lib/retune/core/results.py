@@ -70,6 +70,8 @@ class TaskResult:
     best_us: float | None = None
     """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
     default_us: float | None = None
+    alone: bool = False
+    """Whether these are times of the kernel alone, where others are of the network's comparison."""
     expected: float | None = None
     """Part of its time that the search was expected to save when it began; None: not known."""
     further: float | None = None

@@ -70,7 +70,8 @@ def ceilings(profile: Sequence[KernelTime]) -> str:
     if rest <= (1.0 - _NEAR) * total:
         return f"{text}."
     causes = sorted(above, key=lambda kind: above[kind], reverse=True)[:_CAUSES]
-    most = [f"{kind} ({above[kind] / total:.0%})" for kind in causes]
+    parts = [(kind, f"{above[kind] / total:.0%}") for kind in causes]
+    most = [f"{kind} ({part})" for kind, part in parts if part != "0%"]
     return f"{text}; most of the rest is spent in {', '.join(most)}."
 
 

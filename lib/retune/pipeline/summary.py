@@ -78,8 +78,7 @@ def validated(constraints: Constraints, verified: VerifyManifest) -> str:
     ratio, back = constraints.ratio, len(constraints.given_back)
     speed = f"{ratio:.3f}x the time of default schedules" if ratio else "default schedules"
     if back:
-        keeps = "keeps its" if back == 1 else "keep their"
-        speed += f"; {counted(back, 'task')} {keeps} default schedule, the fastest in the network"
+        speed += f"; in the network what was found for {counted(back, 'task')} is no faster"
     return f"{speed}; deviation {verified.max_rel:.1e} of the range"
 
 
@@ -156,18 +155,26 @@ def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
     """Every task with what was measured and what was compiled, the costliest first."""
     known = {entry.task_key: entry for entry in run.searched.progress}
     compiled = {best.task_key: best for best in run.selection.best}
+    winners = {best.task_key: best for best in run.constraints.winners}
     found = [
         progress.of(entry) if (progress := known.get(entry.key)) else TaskResult(entry=entry)
         for entry in run.tasks.tasks
     ]
-    results = [_as_compiled(r, compiled.get(r.entry.key)) for r in found]
+    results = [_as_compiled(r, compiled.get(r.entry.key), winners.get(r.entry.key)) for r in found]
     return tuple(sorted(results, key=_cost, reverse=True))
 
 
-def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
-    """The task with the times of what was compiled and of its default: of one comparison."""
+def _as_compiled(
+    result: TaskResult, best: BestRecord | None, winner: BestRecord | None
+) -> TaskResult:
+    """The task with the times of what was compiled and of its default: of one comparison.
+
+    What won in the network, and was given back for the default schedule, knows the latter's time.
+    """
+    if best is None and winner is not None and winner.default_us:
+        return replace(result, best_us=winner.default_us, default_us=winner.default_us)
     if best is None:
-        return replace(result, best_us=result.default_us or result.best_us)
+        return replace(result, best_us=result.default_us or result.best_us, alone=True)
     here = None if best.elsewhere else best.time_us
     return replace(result, best_us=here, default_us=best.default_us or result.default_us)
 

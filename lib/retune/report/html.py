@@ -28,7 +28,8 @@ def render(data: ReportData, other: ReportData | None = None) -> str:
         packed=packed(data),
         comparison=compared(data, other) if other else None,
         headline=_headline(data),
-        tasks=[_task_row(task, number, data) for number, task in enumerate(data.tasks, 1)],
+        tasks=_task_rows(data),
+        spent=_are_spent(data),
         timed="in the network" if data.network_times else "alone",
         curves=_curves(data),
         hidden_curves=max(0, len(data.curves) - CURVES),
@@ -127,19 +128,33 @@ def _headline(data: ReportData) -> list[tuple[str, str]]:
     return numbers
 
 
-def _total_us(data: ReportData) -> float:
-    return sum((task.best_us or 0.0) * task.entry.weight for task in data.tasks) or 1.0
+def _are_spent(data: ReportData) -> bool:
+    """Whether the bundle's launches were timed, so that shares are of the time spent in it."""
+    return any(detail.measured_us for detail in data.details)
 
 
-def _task_row(task: TaskResult, number: int, data: ReportData) -> dict[str, object]:
-    best = task.best_us
-    return {
-        "number": number,
-        "task": task,
-        "detail": next((d for d in data.details if d.task_key == task.entry.key), NO_DETAIL),
-        "share": 100.0 * best * task.entry.weight / _total_us(data) if best else None,
-        "gain": task.default_us / best if best and task.default_us else None,
-    }
+def _task_rows(data: ReportData) -> list[dict[str, object]]:
+    """A row for each task, the costliest first: in the bundle, or by records if it was not timed.
+
+    `share` is that of the sum over all of them, in per cent; None where the time is not known.
+    """
+    spent = _are_spent(data)
+    details = {detail.task_key: detail for detail in data.details}
+    found: list[tuple[float, TaskResult, int]] = []
+    for number, task in enumerate(data.tasks, 1):
+        us = details.get(task.entry.key, NO_DETAIL).measured_us if spent else task.best_us
+        found.append(((us or 0.0) * task.entry.weight, task, number))
+    total = sum(us for us, _, _ in found) or 1.0
+    return [
+        {
+            "number": number,
+            "task": task,
+            "detail": details.get(task.entry.key, NO_DETAIL),
+            "share": 100.0 * us / total if us else None,
+            "gain": task.default_us / task.best_us if task.best_us and task.default_us else None,
+        }
+        for us, task, number in sorted(found, key=lambda each: each[0], reverse=True)
+    ]
 
 
 def _latency_bar(row: Latency, data: ReportData) -> Bar:

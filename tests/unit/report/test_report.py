@@ -97,6 +97,19 @@ def test_times_that_were_counted_are_not_called_measured():
     assert "measured interleaved" not in page
 
 
+def test_shares_are_of_the_bundle_and_each_time_says_where_it_was_taken():
+    data = detailed(sample(tasks=3))
+    first, *others = data.tasks
+    slow = data.tasks[-1].entry
+    details = [replace(d, measured_us=1e7) if d.task_key == slow.key else d for d in data.details]
+    tasks = (replace(first, alone=True), *others)
+    page = render(replace(data, tasks=tasks, details=tuple(details), network_times=True))
+    row = page.partition('id="tasks"')[2].partition("<tbody>")[2].partition("</tr>")[0]
+    assert slow.name in row and float(re.findall(r"([\d.]+) %</td>", row)[-1]) > 50
+    told = re.findall(r"<b>([^<]+)</b> <span>[^<]* (alone|in the network)", page)
+    assert told and {name for name, how in told if how == "alone"} == {first.entry.name}
+
+
 def test_failed_verification_is_said():
     data = sample(tasks=2)
     data = replace(data, verification=replace(data.verification, passed=False))
