@@ -22,9 +22,10 @@ def check_every_size(request: TuneRequest) -> None:
     It says so before minutes are spent at sizes that are right. The conditions under which operands
     fit at some sizes say at which others to look.
     """
-    stated, path, usual = opened(request), model_file(request), usual_values(request)
+    usual = usual_values(request)
     if not usual:
         return
+    stated, path = opened(request), model_file(request)
     every = [each.size for each in stated.extents]
     fit, grid = _fitting(path, stated, every, usual), SizeGrid(every)
     beyond = (grid.greatest(~grid.meets([condition])) for condition in fit)
