@@ -1,10 +1,11 @@
 """Greedy tokens of transformers in float32 with a GGUF file's weights, for `benchmarks.language`.
 
-    /path/to/other/bin/python benchmarks/language_reference.py FILE.gguf smollm2/tokenizer.json OUT
+    /path/to/other/bin/python -P benchmarks/language_reference.py FILE.gguf TOKENIZER.json OUT
 
-Runs in an environment of its own with torch, transformers, gguf, accelerate and tokenizers. For
-each prompt OUT has its tokens, the tokens that follow, the margin of each one's logit over the
-next largest, and the logits after the prompt.
+Runs in an environment of its own with torch, transformers, gguf, accelerate and tokenizers; `-P`
+keeps this folder from its path, as other packages have modules of the same names. For each prompt
+OUT has its tokens, the tokens that follow, the margin of each one's logit over the next largest,
+and the logits after the prompt.
 """
 
 import json
