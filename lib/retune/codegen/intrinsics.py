@@ -83,7 +83,6 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
-from retune.ir.functions import call
 from retune.ir.simplify import from_polynomial, polynomial, simplify
 from retune.ir.stmt import (
     Block,
@@ -197,12 +196,17 @@ def _lane_call(found: Match) -> Block:
     )
 
 
+def joining(entry: Intrinsic) -> str:
+    """The name of the function that makes sums of what lanes hold of them."""
+    return f"{entry.name}_joined"
+
+
 def _joined(nest: Stmt, found: Match) -> Stmt:
     """The nest in which sums that lanes hold in parts become results where they end.
 
     Raises: CodegenError for sums that do not start at zero in the same nest.
     """
-    if not found.entry.joined_by:
+    if not found.entry.most:
         return nest
     name, done = found.block.name, list[Stmt]()
 
@@ -214,7 +218,7 @@ def _joined(nest: Stmt, found: Match) -> Stmt:
             return None
         (zero,) = blocks(starts[0])
         held = Load(zero.buffer, zero.indices)
-        value = call(found.entry.joined_by, held)
+        value = Call(joining(found.entry), (held,), zero.buffer.dtype)
         joined = _nested(loops(starts[0]), replace(zero, name=f"{name}.join", value=value), "join")
         sums = [n for n in node.stmts if name in [b.name for b in blocks(n)]]
         if zero.value != const(0, zero.buffer.dtype) or len(sums) != 1:

@@ -144,6 +144,14 @@ def _avx2_halves(_: Signature) -> list[str]:
     ]
 
 
+_AVX2_JOINED = (
+    "typedef short pairs __attribute__((__vector_size__(32)));",
+    "const pairs ones = __builtin_astype((short16)(1), pairs);",
+    "const pairs halves = __builtin_astype(sum, pairs);",
+    "return __builtin_astype(__builtin_ia32_pmaddwd256(halves, ones), int8);",
+)
+
+
 def _plain_halves(signature: Signature) -> list[str]:
     """As `_plain`, two products for each half."""
     convert = f"convert_{_vector('int', signature.lanes)}" if _unsigned(signature) else ""
@@ -226,7 +234,6 @@ DOT4_HALVES = register_intrinsic(
         name="dot4_halves",
         k=PACK,
         operands=_OPERANDS,
-        joined_by="sum_of_halves",
         most=2 * (1 << 15) - 1,
         implementations=(
             Implementation(
@@ -234,8 +241,15 @@ DOT4_HALVES = register_intrinsic(
                 lambda s: _is_narrow(s) and s.lanes == 8,
                 {"OpenCL C": _avx2_halves},
                 slots=1.25,
+                joined={"OpenCL C": _AVX2_JOINED},
             ),
-            Implementation("plain", lambda _: True, {"OpenCL C": _plain_halves}, slots=8.0),
+            Implementation(
+                "plain",
+                lambda _: True,
+                {"OpenCL C": _plain_halves},
+                slots=8.0,
+                joined={"OpenCL C": ("return (sum << 16 >> 16) + (sum >> 16);",)},
+            ),
         ),
     )
 )

@@ -106,6 +106,9 @@ class Implementation:
     """Time on an operand that all lanes share, once for all functions that read it."""
     second_slots: float = 0.0
     """Time on the other operand, once for all functions that read it."""
+    joined: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Of sums in parts: renderer's name -> the body of a function of vectors `sum` of those, which
+    returns the sums themselves."""
     options: tuple[str, ...] = ()
     """Build options without which compilers do not know its text."""
     permission: bool = False
@@ -173,11 +176,9 @@ class Intrinsic:
     configuration."""
     warp: Warp | None = None
     """The work-items of an instruction of warps."""
-    joined_by: str = ""
-    """In vector lanes: the scalar function that makes a sum of what a lane holds of it, in parts;
-    '' where a lane holds the sum itself."""
     most: int = 0
-    """Of such: how large the products of a sum may be, all of their magnitudes together."""
+    """Of one whose lanes hold sums in parts: how large the products of a sum may be, all of their
+    magnitudes together; 0: lanes hold the sums themselves."""
     combine: Callable[[Expr, Expr, DType], Expr] = multiplied
     """What an element of each operand contributes to a result of the accumulator's type: their
     product, or that of what an instruction rounds them to."""

@@ -337,7 +337,7 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
         return found
     if entry.warp is not None and (problem := _apart(found, nest, loop)):
         return problem
-    if entry.joined_by and (problem := _too_large(found, nest)):
+    if entry.most and (problem := _too_large(found, nest)):
         return problem
     for number, load in enumerate(found.reads):
         if unordered is None and entry.reads_locally and load.buffer.scope != "local":

@@ -234,13 +234,6 @@ def _leading_zeros(x: np.ndarray) -> np.ndarray:
 function("leading_zeros", numpy=_leading_zeros, opencl="clz", operator="")
 """Of an integer of 32 or 64 bits: how many of its highest bits are 0."""
 function(
-    "sum_of_halves",
-    numpy=lambda x: (x << 16 >> 16) + (x >> 16),
-    opencl="((({0}) << 16 >> 16) + (({0}) >> 16))",
-    operator="",
-)
-"""Of an int32 that holds two numbers of 16 bits."""
-function(
     "fma",
     numpy=lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype),
     opencl="fma",

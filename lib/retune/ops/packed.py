@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retune.core.dtypes import INT8, INT32, UINT8, Array, TensorType
+from retune.core.dtypes import FLOAT32, INT8, INT32, UINT8, Array, TensorType
 from retune.ir.expr import Expr, Load, binary, cast, const, maximum, select
 from retune.ir.functions import call
 from retune.ir.te import Axis, Tensor, reduce_axis
@@ -87,15 +87,16 @@ def dense_blocks(c: OpCall) -> Tensor:
     """T(i, j) += (products(i, block, j) - zero * sums(i, block)) * scale[j, block].
 
     Products and sums are those of the rows' elements in a block; of rows that are quantized they
-    are integers, and the row's own scale is a part of the scale.
+    are whole numbers, and the row's own scale is a part of the scale.
     """
     _, quantized, scale, *zeros = c.inputs
     (count, blocks, _), dtype = quantized.shape, c.output.dtype
     near, steps, own = reduce_axis("k", _length(c)), _steps(c), reduce_axis("block", blocks)
     rows = _quantized_rows(c) if c.attrs.get("rows") == INT8 else _rows(c)
     extents = (c.output.shape[0], blocks)
+    exact = FLOAT32 if rows.scales else dtype  # of integers far below 2**24
     total = c.stage(
-        lambda i, block: rows.element(i, block, near.var),
+        lambda i, block: cast(rows.element(i, block, near.var), exact),
         rows.inputs, stem="T_sums", shape=extents, reduce=[near],
     )  # fmt: skip
 
@@ -153,7 +154,7 @@ def _quantized_rows(c: OpCall) -> _RowBlocks:
     return _RowBlocks(
         lambda i, block, k: cast(row[i, block, k], INT32),
         [row],
-        lambda scale, i, block: scale * (largest[i, block] * (1 / _MOST)),
+        lambda scale, i, block: scale * (1 / _MOST) * largest[i, block],
         (largest,),
     )
 

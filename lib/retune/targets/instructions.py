@@ -73,7 +73,7 @@ def _multiplying(
         if entry.residence != residence:
             continue
         found = matching_block(entry, stage.block, [along] * len(entry.axes))
-        if isinstance(found, Match) and (not entry.joined_by or fits_parts(found, stage.steps)):
+        if isinstance(found, Match) and (not entry.most or fits_parts(found, stage.steps)):
             chosen = entry.implementation(found.signature(lanes), spec.instructions)
             if chosen is not entry.implementations[-1]:
                 yield Instruction(entry, chosen)

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable
 
-from retune.codegen.intrinsics import EXCHANGE
+from retune.codegen.intrinsics import EXCHANGE, joining
 from retune.codegen.kernel import Function
 from retune.codegen.opencl.prelude import once
 from retune.codegen.opencl.types import type_name
@@ -58,13 +58,25 @@ def _definition(f: Function) -> list[str]:
             operands = zip(entry.operands, f.signature.dtypes, strict=True)
             given = [f"const {_packs(o, dtype, lanes)} {o.name}" for o, dtype in operands]
             head = f"static {result} {name}({', '.join(given)}, const {result} sum) {{"
-            return once(name.upper(), f"#define {name.upper()}", full, head, *body)
+            lines = once(name.upper(), f"#define {name.upper()}", full, head, *body)
+            return [*lines, *_joined(entry, chosen, lanes)]
         case "warp":
             given, taken, passed = _warp_arguments(f, entry, exchanged=chosen.exchanged > 0)
             inline = "__attribute__((always_inline)) " if chosen.exchanged else ""  # for PoCL
             head = f"static {inline}void {name}({given}) {{"
             macro = f"#define {name.upper()}({taken}) {name}({passed})"
             return [*_reader(entry, chosen), *once(name.upper(), full, head, *body, macro)]
+
+
+def _joined(entry: Intrinsic, chosen: Implementation, lanes: int) -> list[str]:
+    """The function that makes sums of so many lanes of what these hold of them, if that differs."""
+    if not entry.most:
+        return []
+    kind = type_name(entry.accumulator, lanes)
+    name = function_name(joining(entry), Signature((entry.accumulator,), lanes))
+    body = (*(f"  {line}" for line in chosen.joined[LANGUAGE]), "}")
+    head = f"static {kind} {name}(const {kind} sum) {{"
+    return once(name.upper(), f"#define {name.upper()}", head, *body)
 
 
 def reader_name(op: str) -> str:

@@ -333,7 +333,7 @@ def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> s
         name = macro_of(entry) if entry.builtin else entry.opencl
         return f"{name}({', '.join(args)})"
     first = value.args[0]
-    bits, magnitude, infinity = _BITS.get(first.dtype, ("", "", ""))
+    bits, magnitude, infinity = _BITS[first.dtype]
     bits += str(first.lanes) if first.lanes > 1 else ""
     texts = map(bare, args)
     return entry.opencl.format(*texts, bits=bits, magnitude=magnitude, infinity=infinity)

@@ -134,7 +134,7 @@ class _Addends(Rewriter):
 def _by_elements(path: Sequence[For]) -> bool:
     """Whether no tiles, and no warps, make the sums, and no lane holds them in parts."""
     used = [intrinsic(n.intrinsic) for n in path if n.intrinsic]
-    return not any(entry.op.axes or entry.joined_by for entry in used)
+    return not any(entry.op.axes or entry.most for entry in used)
 
 
 def _restarted(body: Stmt, found: _Sum, start: Load) -> Stmt:

@@ -247,7 +247,7 @@ def _sums(entry: Intrinsic, signature: Signature) -> Dag:
     ]
     if entry.residence == "vector lane":
         axes = outer = (Axis(Var("i"), _ROWS), Axis(Var("l"), signature.lanes))
-        count = 1 if entry.joined_by else _STEPS  # of any bytes, more may not fit a lane's parts
+        count = 1 if entry.most else _STEPS  # of any bytes, more may not fit a lane's parts
         steps = (reduce_axis("t", count),)
         shapes = [(_ROWS, count, signature.lanes, entry.k)] * 2
     inputs = {
