@@ -14,7 +14,7 @@ from retune.core.errors import InputError
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
 from retune.pipeline.delivery import stage_compile
-from retune.pipeline.manifest import Selection
+from retune.pipeline.manifest import ONE_SIZE, Selection
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.programs import stage_compile_programs
 from retune.pipeline.request import TuneRequest
@@ -107,7 +107,9 @@ def test_a_run_with_a_range_publishes_one_bundle(request_: TuneRequest) -> None:
     assert result.verified.passed
     assert {"n=1", f"n={LARGEST}"} <= {*result.verified.sizes}
     assert [each.sizes for each in result.sizes] == ["n=1", f"n={LARGEST}"]
-    assert all(next(row.name for row in each.rows) == "tuned" for each in result.sizes)
+    assert all([row.name for row in each.rows][:2] == ["tuned", ONE_SIZE] for each in result.sizes)
+    assert ONE_SIZE not in {row.name for row in result.latency}
+    assert "At the 2 sizes that are tuned for" in result.conclusion[1]
     module = Module.load(result.module, "pocl")
     for count in (1, 4):
         assert module.run(module.random_inputs(sizes={"n": count}))["z"].shape == (count, 5)

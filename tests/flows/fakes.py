@@ -7,7 +7,7 @@ that were killed.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,6 +276,7 @@ class FakeStages:
         network: ImportManifest,
         untuned: CompileManifest,
         tuned: CompileManifest,
+        alone: Sequence[CompileManifest] = (),
     ) -> BenchManifest:
         def body(_folder: Path) -> BenchManifest:
             ran(request, "bench")

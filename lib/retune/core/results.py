@@ -1,21 +1,36 @@
 """What a run found, as plain data: for manifests, tables and the report."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """Estimated time of a program over that of the best schedules for each size that it serves."""
+    """Time of a program over that of the best schedules for each size that it serves."""
 
     mean: float = 1.0
     """The geometric mean."""
     worst: float = 1.0
     sizes: int = 1
     """How many were looked at."""
+    measured: bool = False
+    """Whether calls were timed, in turns with those of bundles for one size; else it is estimated.
+    """
+
+    @staticmethod
+    def of(ratios: Sequence[float], *, measured: bool = False) -> "Regret":
+        """That of these times over the best ones, one for each size."""
+        if not ratios:
+            return Regret(sizes=0, measured=measured)
+        mean = exp(fmean(map(log, ratios)))
+        return Regret(mean=mean, worst=max(ratios), sizes=len(ratios), measured=measured)
 
     def __str__(self) -> str:
-        return f"regret {self.mean:.2f}, at most {self.worst:.2f}"
+        how = "measured" if self.measured else "estimated"
+        return f"{how} regret {self.mean:.2f}, at most {self.worst:.2f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

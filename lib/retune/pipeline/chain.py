@@ -175,7 +175,7 @@ def _delivered(request: TuneRequest, parts: Sequence[_Part], by: Caller) -> Tune
     tell(TuneEvent(stage="validate", text=validated(usual.constraints, verified)))
     if request.publish == "always":  # otherwise what is published stays, and the result says why
         check_verified(tuned, verified)
-    bench = by.call(stage_bench, request, network, plain, tuned)
+    bench = by.call(stage_bench, request, network, plain, tuned, _alone(parts, by))
     finished = FinishedRun(
         network=network,
         tasks=search.tasks,
@@ -201,6 +201,16 @@ def _usual(parts: Sequence[_Part]) -> _Part:
     """The part of the sizes that occur most."""
     points = [part.search.sizes for part in parts]
     return parts[points.index(usual_sizes(points))]
+
+
+def _alone(parts: Sequence[_Part], by: Caller) -> tuple[CompileManifest, ...]:
+    """The bundles for each of the sizes alone, as they were validated; none of a fixed network."""
+    ranges = [part for part in parts if part.search.sizes.values]
+    found = ((part.search, part.selection) for part in ranges)
+    return tuple(
+        by.call(stage_compile, own.request, own.network, own.tasks, selection, "tuned")
+        for own, selection in found
+    )
 
 
 def _compiled(

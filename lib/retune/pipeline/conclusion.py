@@ -26,6 +26,7 @@ def conclusion(request: TuneRequest, run: FinishedRun) -> tuple[str, ...]:
     """The sentences, each by itself."""
     found = (
         _speed(run),
+        _regret(run),
         ceilings(run.bench.profile),
         _layers(run),
         _outlook(request, run),
@@ -52,6 +53,18 @@ def _beside(row: Latency, tuned: Latency) -> str:
         return f"{name} take{'s' if row.name != 'untuned' else ''} as long"
     verb = "take" if row.name == "untuned" else "takes"
     return f"{name} {verb} {time_text(row.median_us)} ({ratio:.2f}x as long)"
+
+
+def _regret(run: FinishedRun) -> str:
+    """What serving many sizes costs, at those that were tuned."""
+    found = run.bench.regret
+    if found is None:
+        return ""
+    sizes = "the size that is" if found.sizes == 1 else f"the {found.sizes} sizes that are"
+    return (
+        f"At {sizes} tuned for, it takes {found.mean:.2f} times as long as bundles for one size, "
+        f"and at most {found.worst:.2f} times."
+    )
 
 
 def ceilings(profile: Sequence[KernelTime]) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from retune.device.measure.gate import HOST
 from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.frontend.onnx.inputs import OpenInputs
 from retune.pipeline.manifest import (
+    ONE_SIZE,
     BenchManifest,
     CompileManifest,
     ImportManifest,
@@ -264,10 +266,15 @@ def _originals(
 
 
 def _bench_inputs(
-    request: TuneRequest, network: ImportManifest, untuned: CompileManifest, tuned: CompileManifest
+    request: TuneRequest,
+    network: ImportManifest,
+    untuned: CompileManifest,
+    tuned: CompileManifest,
+    alone: Sequence[CompileManifest] = (),
 ) -> Inputs:
     del network  # the bundles are of it
-    return untuned.key, tuned.key, peer_versions(_peers(request)), device_conditions(request)
+    keys = [made.key for made in (untuned, tuned, *alone)]
+    return keys, peer_versions(_peers(request)), device_conditions(request)
 
 
 def _peers(request: TuneRequest) -> tuple[str, ...]:
@@ -282,12 +289,14 @@ def stage_bench(
     network: ImportManifest,
     untuned: CompileManifest,
     tuned: CompileManifest,
+    alone: Sequence[CompileManifest] = (),
 ) -> BenchManifest:
     """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
 
-    A bundle that is both is timed once, as the tuned one. With the tuned bundle's profile, step by
-    step, against the roofline of the device now. A device that is not here has no times, and nobody
-    else's are given for its own.
+    A bundle that is both is timed once, as the tuned one. One for ranges is timed at the sizes that
+    it is tuned for, beside those for each of these sizes `alone`. With the tuned bundle's profile,
+    step by step, against the roofline of the device now. A device that is not here has no times,
+    and nobody else's are given for its own.
     """
     if is_absent(request.device):
         return BenchManifest(rows=(), profile=())
@@ -298,19 +307,21 @@ def stage_bench(
     originals = _originals(request, network, tuned)
     rows: list[tuple[Latency, ...]] = []
     with open_examiner(request.device) as examiner:
-        for point in points:
+        for point, own in zip_longest(points, alone):
             values = dict(point.values)
+            entrants: dict[str, Entrant] = dict(bundles)
+            if own is not None:
+                entrants[ONE_SIZE] = own.file(own.module)
             rivals = {name: Rival(peer=name, network=originals(values)) for name in peers}
-            entrants: dict[str, Entrant] = {**bundles, **rivals}
             budget_s = _UNTUNED_BENCH_SECONDS if request.trials == 0 else _BENCH_SECONDS
             options = BenchOptions(budget_s=budget_s / len(points))
-            outcome = examiner.compare(entrants, options=options, sizes=values)
+            outcome = examiner.compare({**entrants, **rivals}, options=options, sizes=values)
             rows.append(tuple(latency_of(timing) for timing in outcome.timings))
         board = examiner.where
         steps = examiner.profile(bundles["tuned"])
     usual = points.index(usual_sizes(points))
     return BenchManifest(
-        rows=rows[usual],
+        rows=tuple(row for row in rows[usual] if row.name != ONE_SIZE),
         profile=tuple(_kernel_time(step) for step in steps),
         board=board,
         sizes=tuple(

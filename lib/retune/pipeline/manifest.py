@@ -34,6 +34,9 @@ from retune.search.defaults import LEAST_GAIN
 
 Variant = Literal["untuned", "tuned"]
 
+ONE_SIZE = "one size"
+"""Name of bundles that are for one size each, in comparisons with one for ranges."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile:
@@ -402,6 +405,14 @@ class BenchManifest(Manifest):
     sizes: tuple[SizeLatency, ...] = ()
     """Of a bundle for ranges, at the sizes that it is tuned for; `rows` are those that occur most.
     """
+
+    @property
+    def regret(self) -> Regret | None:
+        """Of a bundle for ranges, over bundles of the same schedules for one size each; None where
+        these were not timed."""
+        times = [{row.name: row.median_us for row in each.rows} for each in self.sizes]
+        ratios = [own["tuned"] / own[ONE_SIZE] for own in times if ONE_SIZE in own]
+        return Regret.of(ratios, measured=True) if ratios else None
 
     def median_us(self, name: str) -> float | None:
         """The median of that contestant, if it took part."""

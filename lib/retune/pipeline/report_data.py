@@ -167,6 +167,7 @@ def _sizes(request: TuneRequest, run: FinishedRun) -> dict[str, str]:
     return {
         **own,
         "programs": run.tuned.served,
+        **({"beside bundles for one size": str(regret)} if (regret := run.bench.regret) else {}),
         "checked at": "; ".join(run.verified.sizes),
         **times,
     }

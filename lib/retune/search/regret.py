@@ -81,7 +81,4 @@ class SizeTimes:
 
     def regret(self, region: Sequence[Condition]) -> Regret:
         """That of one program for the sizes of a region."""
-        ratios = self.ratios(region)
-        if not len(ratios):
-            return Regret(sizes=0)
-        return Regret(float(np.exp(np.log(ratios).mean())), float(ratios.max()), len(ratios))
+        return Regret.of(self.ratios(region).tolist())

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from retune.core.results import KernelTime, Latency, TaskEntry, TaskResult
+from retune.core.results import KernelTime, Latency, SizeLatency, TaskEntry, TaskResult
 from retune.pipeline import conclusion as module
-from retune.pipeline.manifest import BenchManifest, TunedTasks
+from retune.pipeline.manifest import ONE_SIZE, BenchManifest, TunedTasks
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.tuning import joined_searches
@@ -30,12 +30,16 @@ def task(name: str, best_us: float | None) -> TaskResult:
 
 
 def said(
-    monkeypatch: pytest.MonkeyPatch, further: float | None, from_records: int = 1, **asked: Any
+    monkeypatch: pytest.MonkeyPatch,
+    further: float | None,
+    from_records: int = 1,
+    sizes: tuple[SizeLatency, ...] = (),
+    **asked: Any,
 ) -> list[str]:
     """The sentences at the end of a run with two layers, one of which got faster."""
     rows = (latency("tuned", 900.0), latency("untuned", 1000.0), latency("onnxruntime", 1800.0))
     run = SimpleNamespace(
-        bench=BenchManifest(rows=rows),
+        bench=BenchManifest(rows=rows, sizes=sizes),
         searched=replace(SEARCHED, further=further),
         tuned=SimpleNamespace(from_records=from_records),
     )
@@ -59,6 +63,22 @@ def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
         "What may gain more: 0.50x the time; --layout auto (measures other activation layouts; no "
         "estimate).",
     ]
+
+
+def test_they_say_what_serving_many_sizes_costs(monkeypatch: pytest.MonkeyPatch):
+    """As it was measured in turns with bundles for one size each."""
+    both = ((100.0, 100.0), (121.0, 100.0))
+    sizes = tuple(
+        SizeLatency(sizes=f"n={n}", rows=(latency("tuned", own), latency(ONE_SIZE, alone)))
+        for n, (own, alone) in enumerate(both)
+    )
+    found = said(monkeypatch, 0.034, sizes=sizes)
+    assert found[1] == (
+        "At the 2 sizes that are tuned for, it takes 1.10 times as long as bundles for one size, "
+        "and at most 1.21 times."
+    )
+    assert str(BenchManifest(rows=(), sizes=sizes).regret) == "measured regret 1.10, at most 1.21"
+    assert BenchManifest(rows=()).regret is None
 
 
 def step(label: str, us: float, roofline: float | None, **facts: Any) -> KernelTime:

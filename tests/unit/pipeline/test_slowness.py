@@ -85,7 +85,7 @@ def test_a_run_that_has_to_be_faster_fails_after_publishing(
     slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class Stages(FakeStages):
-        def stage_bench(self, request, network, untuned, tuned):  # type: ignore[no-untyped-def]
+        def stage_bench(self, request, network, untuned, tuned, alone):  # type: ignore[no-untyped-def]
             return bench(*CONV, untuned=9, tuned=8 if slow else 3, onnxruntime=4)
 
     Stages().install(monkeypatch)
