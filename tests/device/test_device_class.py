@@ -41,7 +41,7 @@ def test_a_third_class_of_devices_goes_all_the_way(
         str(write("bottleneck", tmp_path)),
         tmp_path / "out",
         device=npu,
-        trials=16,
+        trials=8,
         records=tmp_path / "records",
     )
     assert made.verified.passed and made.verified.max_abs > 0

@@ -123,11 +123,11 @@ def test_between_convolutions(name: str, layout: Layout):
     assert_on_device(between(name), {"x": x}, layout)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_positions_of_maxima(layout: Layout):
+@pytest.mark.parametrize(("layout", "window"), [("NHWC", 3), ("NCHW", 2)])
+def test_positions_of_maxima(layout: Layout, window: int):
     nodes = [
         node("Conv", ["x", "w"], ["a"]),
-        node("MaxPool", ["a"], ["y", "places"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+        node("MaxPool", ["a"], ["y", "places"], kernel_shape=[window] * 2, **BESIDE),
     ]
     weights = {"w": np.round(normal(np.random.default_rng(1), 16, 1, 1, 1))}
     made = model(nodes, {"x": (2, 1, 9, 8)}, ["y", "places"], weights)

@@ -1,5 +1,6 @@
 """Recurrent, quantized and normalising layers through generated kernels, by default schedules."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,17 @@ def whole(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
     return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
 
 
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("lengths", ["none", "constant", "input"])
+GATE = {("LSTM", "input"), ("GRU", "none"), ("RNN", "constant")}
+"""All are computed by numpy in tests/unit/graph; kernels of one of each are here."""
+
+
+@pytest.mark.parametrize(
+    ("op", "lengths"),
+    [
+        pytest.param(*case, marks=() if case in GATE else pytest.mark.slow)
+        for case in product(("LSTM", "GRU", "RNN"), ("none", "constant", "input"))
+    ],
+)
 def test_recurrent_layers(op, lengths):
     """In both directions, over sequences that end at different steps."""
     steps, batch, width, hidden = 4, 3, 5, 16

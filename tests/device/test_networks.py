@@ -20,19 +20,23 @@ from tests.support.sampling import one_of_each
 pytestmark = pytest.mark.device
 
 LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
+BLOCKED = ("grouped", "depthwise", "dense_block", "bottleneck", "pools", "neighbours", "long_rows",
+           "blocks_joined", "beside_a_constant", "element_by_element")  # fmt: skip
+"""Networks whose values can lie in blocks, among all that cannot. The gate runs them so alone."""
 
 
-@pytest.mark.parametrize(("name", "layout"), one_of_each(NETWORKS, LAYOUTS))
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        *one_of_each([name for name in NETWORKS if name not in BLOCKED], LAYOUTS),
+        *(pytest.param(n, o, marks=pytest.mark.slow) for n in BLOCKED for o in LAYOUTS),
+    ],
+)
 def test_a_network_agrees_with_onnxruntime(name: str, layout: Layout, tmp_path: Path):
     path = write(name, tmp_path)
     module = compile_graph(load_file(path), layout)
     outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=2)
     assert outcome.passed, outcome
-
-
-BLOCKED = ("grouped", "depthwise", "dense_block", "bottleneck", "pools", "neighbours", "long_rows",
-           "blocks_joined", "beside_a_constant", "element_by_element")  # fmt: skip
-"""Networks whose values can lie in blocks, among all that cannot."""
 
 
 @pytest.mark.parametrize("name", BLOCKED)

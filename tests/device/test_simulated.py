@@ -45,7 +45,7 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
         model = str(write("bottleneck", tmp_path))
         device = f"sim:{written(folder, text, 'board-a')}"
         return tune_network(
-            model, folder / "out", device=device, trials=32, records=folder / "records"
+            model, folder / "out", device=device, trials=16, records=folder / "records"
         )
 
     return run

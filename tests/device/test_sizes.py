@@ -130,7 +130,7 @@ def test_winograd(device: Device) -> None:
     make, at = lambda: conv2d(FEW, 7, W, 16, 16), {"batch": 2, "w": 16}
     made = lowered(make, rules, GENERIC_CPU, at)
     assert made.noted == []
-    assert_right_at(device, made.sample(2), [{"batch": b, "w": w} for b, w in [(1, 4), (3, 17)]])
+    assert_right_at(device, made.sample(1), [{"batch": b, "w": w} for b, w in [(1, 4), (3, 17)]])
 
 
 @pytest.mark.parametrize("name", TOKENS)
@@ -141,12 +141,12 @@ def test_tokens(device: Device, name: str) -> None:
     assert_right_at(device, made.sample(2), [{"batch": b, "seq": s} for b, s in every])
 
 
-@pytest.mark.parametrize("make", [lambda: scores(4, SEQUENCE, 16), lambda: softmax(4, SEQUENCE)])
+@pytest.mark.parametrize("make", [lambda: scores(4, SEQUENCE, 3), lambda: softmax(4, SEQUENCE)])
 def test_rows_of_tokens(device: Device, make: Callable[[], Dag]) -> None:
     """A tile of vectors along a row fills it: kernels are for rows of that length or longer."""
-    made = lowered(make, cpu_space, GENERIC_CPU, {"seq": 64})
-    assert set(made.noted) <= {"seq >= 16", "seq >= 32", "seq >= 64"}
-    assert_right_at(device, made.sample(1), [{"seq": s} for s in (64, 65, 95, 128, 255)])
+    made = lowered(make, cpu_space, GENERIC_CPU, {"seq": 32})
+    assert set(made.noted) <= {"seq >= 16", "seq >= 32"}
+    assert_right_at(device, made.shortest(), [{"seq": s} for s in (32, 33, 47, 64, 255)])
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_GPU
@@ -15,7 +14,7 @@ from retune.intrinsics.warp32 import WARP32, WARP32C
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
 from tests.support.gpu_warps import SHAPES, random_product
-from tests.support.oracle import assert_device_agrees
+from tests.support.oracle import assert_device_agrees, assert_sketches_agree
 from tests.support.properties import seeded
 
 pytestmark = pytest.mark.device
@@ -48,9 +47,7 @@ def device() -> Device:
 )
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
-    for sketch in (s for s in space.sketches if ".warp" in s.name):
-        (row,) = sketch.sample(1, np.random.default_rng(1))
-        assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
+    assert_sketches_agree(device, SHAPES[name], (s for s in space.sketches if ".warp" in s.name))
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
 """A graph through everything that a user's network goes through, and run on PoCL."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 
 from retune.bundle.build import build_plan
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
@@ -48,7 +50,18 @@ def compile_network(
     wanted = {key: choose(task) for key, task in network.tasks.items()}
     chosen = {key: candidate for key, candidate in wanted.items() if candidate is not None}
     plan = build_plan(network, chosen, there.spec, model_key=network.graph.name, notes={})
-    return Module(plan, there)
+    return loaded(plan, there)
+
+
+def loaded(plan: NetworkPlan, device: Device) -> Module:
+    """The plan on that device. PoCL does not optimise kernels that are for GPUs.
+
+    It takes several times as long to compile work-items and barriers if it does, and is not the
+    compiler that they are for.
+    """
+    if device.spec.device_class == "gpu":
+        plan = replace(plan, options=(*plan.options, "-cl-opt-disable"))
+    return Module(plan, device)
 
 
 def run_on_device(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -5,7 +5,8 @@ work-items, which looks for races, `assert_device_agrees` its generated kernels 
 compare with `run_dag` and name the first index that differs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from retune.device.opencl.runtime import Device
 from retune.ir.interp import run_dag, run_program
 from retune.ir.stmt import Program
 from retune.ir.te import Dag
+from retune.schedule.space import Sketch
 from retune.targets.devices import target_of
 from tests.support.items import run_items
+from tests.support.sampling import drawn
 
 Arrays = dict[str, np.ndarray]
 
@@ -57,13 +60,33 @@ def assert_items_agree(dag: Dag, program: Program, seed: int = 0) -> None:
     assert_close(made, reference(dag, inputs), str(program))
 
 
-def assert_device_agrees(device: Device, dag: Dag, program: Program, seed: int = 0) -> None:
+def assert_device_agrees(
+    device: Device, dag: Dag, program: Program, seed: int = 0, *, optimised: bool = True
+) -> None:
     """The kernels generated for the program give the values that the tensor expression states."""
     inputs = inputs_for(dag, seed)
     source = lower(program, target_of(device.spec))
+    source = source if optimised else unoptimised(source)
     types = {t.name: TensorType(t.shape, t.dtype) for t in dag.outputs}  # type: ignore[arg-type]
     found = run_source(device, source, inputs, types)
     assert_close(found, reference(dag, inputs), f"{program}\n{source.text}")
+
+
+def unoptimised(source: ProgramSource) -> ProgramSource:
+    """The program as PoCL compiles it in an eighth of the time; for kernels that are for GPUs."""
+    return replace(source, options=(*source.options, "-cl-opt-disable"))
+
+
+def assert_sketches_agree(device: Device, dag: Dag, sketches: Iterable[Sketch]) -> None:
+    """A random candidate of each sketch for a GPU gives the values of the tensor expression.
+
+    What is tested is the text, work-items and barriers: no device that it is for compiles it here.
+    So PoCL optimises one sketch of sixteen.
+    """
+    for sketch in sketches:
+        (row,) = sketch.sample(1, np.random.default_rng(1))
+        optimised = drawn(f"{sketch.name} {dag}", 16) == 0
+        assert_device_agrees(device, dag, sketch.instantiate(row), optimised=optimised)
 
 
 def assert_close(found: Arrays, expected: Arrays, context: str) -> None:

@@ -18,7 +18,7 @@ from retune.search.layout.assignment import uniform_layout, with_layouts
 from retune.search.layout.choices import LayoutChoices, Measured, choices_of
 from retune.search.layout.problem import Cost, LayoutProblem
 from retune.search.layout.trials import assigned_to_tasks, blocked_candidates
-from tests.external.on_device import opened
+from tests.external.on_device import loaded, opened
 
 CPU, SHORT = "pocl", "pocl?vector_bits=128"
 """The machine, and as if its vectors had four floats: so do its blocks of channels then."""
@@ -51,7 +51,7 @@ def compiled(
     chosen = _for_blocks(network, choice, found.spec) if choice and for_blocks else {}
     plan = build_plan(laid, chosen, found.spec, model_key=graph.name, notes={})
     verify_plan(plan)
-    return Module(plan, found)
+    return loaded(plan, found)
 
 
 def _for_blocks(

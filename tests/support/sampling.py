@@ -9,15 +9,19 @@ import pytest
 from _pytest.mark import ParameterSet
 
 
+def drawn(name: Any, count: int) -> int:
+    """A number below `count`: the same in every process, others with another RETUNE_SEED."""
+    return crc32(f"{os.environ.get('RETUNE_SEED', '')} {name}".encode()) % count
+
+
 def one_of_each(names: Iterable[Any], others: Sequence[Any]) -> list[ParameterSet]:
     """All pairs as parameters; for each name one pair is in the gate, and the others are slow.
 
-    The choice is the same in every process; another RETUNE_SEED chooses others.
+    The choice is that of `drawn`.
     """
-    seed = os.environ.get("RETUNE_SEED", "")
 
     def marks(name: Any, other: Any) -> tuple[pytest.MarkDecorator, ...]:
-        chosen = others[crc32(f"{seed} {name}".encode()) % len(others)]
+        chosen = others[drawn(name, len(others))]
         return () if other == chosen else (pytest.mark.slow,)
 
     return [pytest.param(n, o, marks=marks(n, o)) for n in names for o in others]

@@ -40,7 +40,7 @@ from tests.support.dags import (
     transpose,
 )
 from tests.support.items import run_items
-from tests.support.oracle import Arrays, assert_close, inputs_for, poisoned, reference
+from tests.support.oracle import Arrays, assert_close, inputs_for, poisoned, reference, unoptimised
 
 MARGIN = 64
 """Elements behind each buffer that no kernel may write."""
@@ -72,6 +72,11 @@ class Lowered:
         chosen = (rng or np.random.default_rng(0)).permutation(len(names))[:count]
         return replace(self, sources={names[i]: self.sources[names[i]] for i in chosen})
 
+    def shortest(self) -> "Lowered":
+        """The same with the kernels of least text: others write the same statements more often."""
+        name = min(self.sources, key=lambda name: len(self.sources[name].text))
+        return replace(self, sources={name: self.sources[name]})
+
 
 def lowered(
     make: Callable[[], Dag],
@@ -92,7 +97,8 @@ def lowered(
             for row in sketch.sample(each, rng):
                 name, program = f"{sketch.name} {sketch.decided(row)}", sketch.instantiate(row)
                 verify(program)
-                sources[name] = lower(program, target or target_of(spec))
+                source = lower(program, target or target_of(spec))
+                sources[name] = unoptimised(source) if spec.device_class == "gpu" else source
     return Lowered(dag, sources, assumed.conditions)
 
 
