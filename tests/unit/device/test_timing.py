@@ -7,6 +7,7 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
+from retune.device.measure.contention import Took
 from retune.device.measure.messages import Timed
 from retune.device.measure.timing import (
     check_deadline_s,
@@ -31,9 +32,9 @@ class Kernel:
         self.rounds: list[int] = []
         self.pauses = 0
 
-    def run(self, number: int) -> float:
+    def run(self, number: int) -> Took:
         self.rounds.append(number)
-        return number * self.call_us * 1e-6
+        return Took(seconds=number * self.call_us * 1e-6)
 
     def pause(self) -> None:
         self.pauses += 1
@@ -77,7 +78,21 @@ def test_a_hopeless_candidate_is_let_go_after_one_repeat():
 
 
 def test_a_clock_that_reads_zero_ends():
-    assert time_repeats(lambda number: 0.0, OPTIONS, None, lambda: None) == (0.0, 0.0, 0.0)
+    still = Took(seconds=0.0)
+    assert time_repeats(lambda number: still, OPTIONS, None, lambda: None) == (0.0, 0.0, 0.0)
+
+
+def test_repeats_that_others_disturb_are_made_again():
+    each = iter([(50, True), (10, False), (90, True), (11, False), (12, False)])
+
+    def run(number: int) -> Took:
+        milliseconds, disturbed = next(each)
+        return Took(seconds=1e-3 * milliseconds, disturbed=disturbed)
+
+    pauses: list[int] = []
+    found = time_repeats(run, OPTIONS, None, lambda: pauses.append(1))
+    assert found == pytest.approx((10_000, 11_000, 12_000))
+    assert len(pauses) == 5, "each has its pause"
 
 
 def outputs(*values: float) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass
 
 from retune.core.dtypes import FLOAT32
+from retune.device.measure.contention import Took, calm_times, took
 from retune.device.opencl.runtime import Device
 
 _CHAINS = 12
@@ -52,8 +53,12 @@ class Reference:
         self._device.time([self._launch])
 
     def time_us(self) -> float:
-        """Median microseconds of a few runs, right now."""
-        return 1e6 * statistics.median(self._device.time([self._launch]) for _ in range(_RUNS))
+        """Median microseconds of a few runs, right now; see `calm_times`."""
+
+        def call() -> Took:
+            return took(lambda: self._device.time([self._launch]), self._device.spec)
+
+        return 1e6 * statistics.median(calm_times(call, _RUNS))
 
     def gflops(self) -> float:
         """The multiply-add ceiling of all cores right now, in 1e9 operations a second."""

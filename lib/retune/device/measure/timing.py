@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retune.codegen.source import ProgramSource
+from retune.device.measure.contention import MOST_REPEATS, Took, calm_times
 from retune.device.measure.messages import Timed
 from retune.device.measure.workload import MeasureOptions
 from retune.records.cost import pace
@@ -32,31 +33,33 @@ class Deviation:
 
 
 def time_repeats(
-    run: Callable[[int], float],
+    run: Callable[[int], Took],
     options: MeasureOptions,
     best_us: float | None,
     before_repeat: Callable[[], None],
 ) -> tuple[float, ...]:
-    """Mean microseconds of a call, for each repeat; `run(n)` gives the seconds of n calls.
+    """Mean microseconds of a call, for each repeat; `run(n)` gives the time of n calls.
 
     The first repeat's calls are doubled or more until it lasts min_repeat_ms; the count stays. A
-    candidate far slower than `best_us` is let go after one repeat.
+    candidate far slower than `best_us` is let go after one repeat. Repeats that others disturb are
+    made again, see `calm_times`.
     """
     number = 1 if options.cache_flush else options.number
     least_s = 0.0 if options.cache_flush else options.min_repeat_ms * 1e-3
-    before_repeat()
-    seconds = run(number)
-    while seconds < least_s and number < _MAX_CALLS:
-        wanted = number * least_s / max(seconds, 1e-9)
-        number = min(_MAX_CALLS, max(math.ceil(wanted * _MARGIN), math.ceil(number * _GROWTH)))
-        seconds = run(number)
-    times = [1e6 * seconds / number]
-    if best_us and options.give_up_factor and times[0] > options.give_up_factor * best_us:
-        return tuple(times)
-    for _ in range(options.repeat - 1):
+
+    def repeat() -> Took:
         before_repeat()
-        times.append(1e6 * run(number) / number)
-    return tuple(times)
+        return run(number)
+
+    first = repeat()
+    while first.seconds < least_s and number < _MAX_CALLS:
+        wanted = number * least_s / max(first.seconds, 1e-9)
+        number = min(_MAX_CALLS, max(math.ceil(wanted * _MARGIN), math.ceil(number * _GROWTH)))
+        first = run(number)
+    first_us = 1e6 * first.seconds / number
+    if best_us and options.give_up_factor and first_us > options.give_up_factor * best_us:
+        return (first_us,)
+    return tuple(1e6 * s / number for s in calm_times(repeat, options.repeat, [first]))
 
 
 def present_us(cost: float | None, reference_us: float, calm_us: float | None) -> float | None:
@@ -123,5 +126,5 @@ def check_deadline_s(source: ProgramSource, options: MeasureOptions) -> float:
 def time_deadline_s(first_s: float, options: MeasureOptions) -> float:
     """Seconds after which timing is taken for a hang, given the first run's time."""
     call_s = max(first_s * options.number, options.min_repeat_ms * 1e-3)
-    planned = (options.repeat + 3) * (call_s + options.cooldown_s)
+    planned = (MOST_REPEATS * options.repeat + 3) * (call_s + options.cooldown_s)
     return options.run_deadline_s + options.deadline_factor * planned

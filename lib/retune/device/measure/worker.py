@@ -25,6 +25,7 @@ from retune.core.dtypes import DType, TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import pack, unpack
 from retune.core.target import DeviceSpec
+from retune.device.measure.contention import Took, took
 from retune.device.measure.inputs import random_array
 from retune.device.measure.messages import (
     REQUESTS,
@@ -192,7 +193,11 @@ class Worker:
         before, bound = self._reference.time_us(), right.bound
         bound.time_spread()
         best_us = present_us(request.best_cost, before, request.calm_us)
-        times = time_repeats(bound.time_spread, options, best_us, before_repeat)
+
+        def calls(number: int) -> Took:
+            return took(lambda: bound.time_spread(number), self._device.spec)
+
+        times = time_repeats(calls, options, best_us, before_repeat)
         after = self._reference.time_us()
         return self._still_right(right) or Timed(times_us=times, before_us=before, after_us=after)
 
