@@ -56,6 +56,7 @@ class _Timed(TypedDict):
     rounds: int
     rows: list[_Row]
     ratio: float | None
+    waited_percent: float
 
 
 class _Bench(_Timed, total=False):

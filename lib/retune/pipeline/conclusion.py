@@ -10,6 +10,7 @@ from retune.core.quantities import counted, time_text
 from retune.core.results import KernelTime, Latency
 from retune.pipeline.request import DEFAULT_MINUTES, TuneRequest
 from retune.pipeline.results import FinishedRun
+from retune.pipeline.slowness import busy_sentence
 from retune.pipeline.summary import gain_text, task_results
 from retune.pipeline.tuning import no_layouts
 from retune.search.defaults import LEAST_GAIN
@@ -26,6 +27,7 @@ def conclusion(request: TuneRequest, run: FinishedRun) -> tuple[str, ...]:
     """The sentences, each by itself."""
     found = (
         _speed(run),
+        busy_sentence(run.bench.waited),
         _regret(run),
         ceilings(run.bench.profile),
         _layers(run),

@@ -306,6 +306,7 @@ def stage_bench(
     points = tuned_sizes(opened(request).extents) if tuned.programs else (FIXED,)
     originals = _originals(request, network, tuned)
     rows: list[tuple[Latency, ...]] = []
+    waited = 0.0
     with open_examiner(request.device) as examiner:
         for point, own in zip_longest(points, alone):
             values = dict(point.values)
@@ -317,6 +318,7 @@ def stage_bench(
             options = BenchOptions(budget_s=budget_s / len(points))
             outcome = examiner.compare({**entrants, **rivals}, options=options, sizes=values)
             rows.append(tuple(latency_of(timing) for timing in outcome.timings))
+            waited = max(waited, outcome.waited)
         board = examiner.where
         steps = examiner.profile(bundles["tuned"])
     usual = points.index(usual_sizes(points))
@@ -329,6 +331,7 @@ def stage_bench(
             for point, each in zip(points, rows, strict=True)
             if tuned.programs
         ),
+        waited=waited,
     )
 
 

@@ -405,6 +405,8 @@ class BenchManifest(Manifest):
     sizes: tuple[SizeLatency, ...] = ()
     """Of a bundle for ranges, at the sizes that it is tuned for; `rows` are those that occur most.
     """
+    waited: float = 0.0
+    """Part of the measured time that threads waited for cores, at most over the sizes. 0 to 1"""
 
     @property
     def regret(self) -> Regret | None:

@@ -1,11 +1,12 @@
 """Is a bundle slower than its peer, or mostly on the host? One sentence, with the first cause.
 
-Read `slow_sentence`.
+Read `slow_sentence`; `busy_sentence` says whether the times are to be trusted.
 """
 
 from collections.abc import Sequence
 
 from retune.core.results import KernelTime
+from retune.device.measure.contention import NOTICEABLE
 from retune.pipeline.manifest import BenchManifest
 from retune.targets.vta.step import TITLE
 
@@ -37,6 +38,17 @@ def slow_sentence(bench: BenchManifest) -> str:
     start = f"slower than {peers}" if peers else f"{on_host / total:.0%} of the time is on the host"
     cause = _cause(bench.profile)
     return f"{start}: {cause}" if cause else start
+
+
+def busy_sentence(waited: float) -> str:
+    """What it means that threads waited for cores for this part of what was measured; '' where it
+    is too little to matter."""
+    if waited <= NOTICEABLE:
+        return ""
+    return (
+        f"Other programs used the processor: threads waited for cores for {waited:.0%} of the time "
+        "that was measured, so times are too long, and ratios less certain."
+    )
 
 
 def required_speed(bench: BenchManifest, peer: str | None) -> str:

@@ -74,6 +74,18 @@ def test_medians_quartiles_and_ratio(stage: Stage) -> None:
     assert 2.0 <= ratio.low <= 5.0 <= ratio.high <= 8.0
 
 
+def test_what_threads_waited_for_cores_is_a_part_of_the_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = itertools.count(0.0, 0.5)  # each sample's threads wait for half a second
+    monkeypatch.setattr(bench, "waited_s", lambda: next(accounts))
+    found = compare_times({"a": stage.contender("a", 2.0)}, options=FIXED, clock=stage.clock)
+    assert found.waited == 0.25
+    accounts = itertools.count(0.0, 9.0)  # several threads do
+    found = compare_times({"a": stage.contender("a", 2.0)}, options=FIXED, clock=stage.clock)
+    assert found.waited == 1.0
+
+
 def test_the_order_rotates_and_each_sample_is_warmed_up(stage: Stage) -> None:
     contenders = {name: stage.contender(name, 1.0) for name in "abc"}
     compare_times(contenders, options=FIXED, clock=stage.clock)

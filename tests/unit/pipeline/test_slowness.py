@@ -7,13 +7,14 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.core.results import KernelTime, Latency
+from retune.device.measure.contention import NOTICEABLE
 from retune.pipeline import chain
 from retune.pipeline.calling import InProcess
 from retune.pipeline.manifest import BenchManifest
 from retune.pipeline.request import TuneRequest, check_request
 from retune.pipeline.results import SlowerThanPeer
 from retune.pipeline.rows import result_data
-from retune.pipeline.slowness import required_speed, slow_sentence
+from retune.pipeline.slowness import busy_sentence, required_speed, slow_sentence
 from tests.flows.fakes import FakeStages
 
 
@@ -118,3 +119,8 @@ def test_a_peer_that_cannot_take_part_is_refused(
     folders = {name: str(tmp_path / name) for name in ("out", "records", "work")}
     with pytest.raises(InputError, match=message):
         check_request(TuneRequest("zoo:mlp", **folders, **fields))  # type: ignore[arg-type]
+
+
+def test_a_busy_processor_is_said():
+    assert busy_sentence(0.0) == busy_sentence(NOTICEABLE) == ""
+    assert "waited for cores for 83% of the time that was measured" in busy_sentence(0.83)

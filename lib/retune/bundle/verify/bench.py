@@ -8,12 +8,14 @@ run: 30 ms later a network of 5.2 ms still took 6.7 on two cores.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, sqrt
+from statistics import median
 
 import numpy as np
 
 from retune.core.errors import InputError
+from retune.device.measure.contention import waited_s
 
 Contender = Callable[[], object]
 Clock = Callable[[], float]
@@ -100,6 +102,9 @@ class Benchmark:
     timings: tuple[Timing, ...]
     ratios: tuple[Speedup, ...]
     """One for each contender but the baseline."""
+    waited: float = 0.0
+    """Part of the time of a sample, in the middle, that threads were ready and had no core. 0 to 1
+    """
 
     def timing(self, name: str) -> Timing:
         """That contender's samples. Raises: KeyError."""
@@ -127,12 +132,16 @@ def compare_times(
     start = clock()
     calls = {name: _calls(contenders[name], options, clock) for name in names}
     rounds: list[list[float]] = []
+    waited: list[float] = []
     while _goes_on(rounds, base, clock() - start, options):
         row = dict.fromkeys(names, 0.0)
         for name in _rotated(names, len(rounds)):
-            row[name] = _sample(contenders[name], calls[name], clock, options.settle_s)
+            sample = _sample(contenders[name], calls[name], clock, options.settle_s)
+            row[name] = sample.call_s
+            waited.append(sample.waited)
         rounds.append(list(row.values()))
-    return _outcome(calls, np.array(rounds), base, options.seed)
+    outcome = _outcome(calls, np.array(rounds), base, options.seed)
+    return replace(outcome, waited=median(waited))
 
 
 def known_times(seconds: Mapping[str, float], *, baseline: str | None = None) -> Benchmark:
@@ -203,22 +212,33 @@ def _calls(contender: Contender, options: BenchOptions, clock: Clock) -> int:
     """Warms the contender up, and returns how many calls make one sample."""
     for _ in range(options.warmup):
         contender()
-    seconds = _sample(contender, 1, clock, options.settle_s)
+    seconds = _sample(contender, 1, clock, options.settle_s).call_s
     if seconds <= 0:
         return 1
     return max(1, ceil(options.min_sample_s / seconds))
 
 
-def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> float:
-    """Seconds of one call, as the mean of `calls` of them; half as many before have no clock."""
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """One measurement of a contender."""
+
+    call_s: float
+    waited: float
+    """Part of the time that threads waited for cores."""
+
+
+def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> _Sample:
+    """One call, as the mean of `calls` of them; half as many before have no clock."""
     if settle_s > 0:
         _settle(settle_s)
     for _ in range(max(1, calls // 2)):
         contender()
-    start = clock()
+    waited, start = waited_s(), clock()
     for _ in range(calls):
         contender()
-    return (clock() - start) / calls
+    seconds = clock() - start
+    waited = waited_s() - waited
+    return _Sample(seconds / calls, min(1.0, waited / seconds) if seconds > 0 else 0.0)
 
 
 def _settle(pause_s: float) -> None:

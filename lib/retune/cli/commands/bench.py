@@ -116,10 +116,13 @@ def _told(
     json: bool,
 ) -> float | None:
     """Prints the times; returns the time of what was compared with, in units of the bundle's."""
+    from retune.pipeline.slowness import busy_sentence
+
     rows = [_row(timing) for timing in found.timings]
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
     if json:
         result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
+        result["waited_percent"] = round(100 * found.waited, 1)
         where = {"board": board} if board else {}
         print_json(result | where | ({"profile": kernels} if kernels else {}))
         return ratio
@@ -134,6 +137,8 @@ def _told(
         first = rows[0]["name"]
         name = "the bundle" if first == "retune" else first
         print_line(f"{rows[1]['name']} takes {ratio:.2f} x the time of {name}")
+    if busy := busy_sentence(found.waited):
+        print_line(busy)
     return ratio
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from retune.core.target import DeviceSpec
 
 THREADS = Path("/proc/self/task")
-_NOTICEABLE = 0.05
+NOTICEABLE = 0.05
 """Part of a time that threads waited for cores from which on it counts as disturbed: what waking a
 worker takes is less."""
 MOST_REPEATS = 2
@@ -55,7 +55,13 @@ def took(run: Callable[[], float], spec: DeviceSpec, threads: Path = THREADS) ->
     waited = sum(now.waited - earlier.waited for now, earlier in each)
     busiest = max((now.ran - earlier.ran for now, earlier in each), default=0.0)
     own = min(wall, max(busiest, wall - waited))
-    return Took(seconds=own, disturbed=waited > _NOTICEABLE * wall)
+    return Took(seconds=own, disturbed=waited > NOTICEABLE * wall)
+
+
+def waited_s(threads: Path = THREADS) -> float:
+    """Seconds that this process's threads were ready and had no core since they began, all
+    together; 0 where the system does not tell."""
+    return sum(usage.waited for usage in _usage(threads).values())
 
 
 def calm_times(run: Callable[[], Took], count: int, taken: Sequence[Took] = ()) -> list[float]:
