@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.fuzz.corpus import Corpus
+from tests.support.processes import busy_s
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 10.0
@@ -102,12 +103,6 @@ def _answers(process: subprocess.Popen[str], deadline_s: float) -> bool:
         if select.select([process.stdout], [], [], deadline_s / 10)[0]:
             return True
     return False
-
-
-def busy_s(pid: int) -> float:
-    """The processor time of a process that was not waited for (proc(5), stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_all(corpus: Corpus, numbers: Iterable[int], folder: Path) -> Outcome:

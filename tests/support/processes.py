@@ -59,3 +59,9 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(_TICK_S)
     return True
+
+
+def busy_s(pid: int) -> float:
+    """The processor time of a process that was not waited for (proc(5), stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
