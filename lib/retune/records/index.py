@@ -146,16 +146,16 @@ def values_of(file: pq.ParquetFile) -> dict[str, Values]:
 
     Raises: pa.ArrowTypeError if one of these columns is a list or has fields.
     """
-    metadata, leaves = file.metadata, file.schema
+    metadata, leaves, held = file.metadata, file.schema, file.schema_arrow
     paths = [leaves.column(number).path for number in range(len(leaves))]
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     stated: dict[str, Values] = {}
     for name in INDEXED:
-        if name not in file.schema_arrow.names:
+        if name not in held.names:
             stated[name] = (None,)
             continue
         if name not in paths:
-            found = file.schema_arrow.field(name).type
+            found = held.field(name).type
             raise pa.ArrowTypeError(f"column {name}: expected texts, got {found}")
         position = paths.index(name)
         single = [_single(group.column(position)) for group in groups]
