@@ -68,6 +68,34 @@ def test_one_import_serves_all_lengths() -> None:
             np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("column", [False, True])
+def test_buffers_that_are_shared_keep_their_length(column: bool) -> None:
+    """Caches of full length, of which the mask says how many tokens there are after the step; the
+    builder counts them by rows [batch], or by columns [batch, 1]."""
+    made, capacity = decoder(), 8
+    (counted,) = (node for node in made.graph.node if node.op_type == "ReduceSum")
+    counted.attribute[0].i = int(column)
+    shapes = {"batch": (1,), "sequence": (1,), "past": (capacity,)}
+    with assuming({"total": 4}):
+        graph = import_model(made, shapes | {"total": (dim_of(Size("total", 1, capacity)),)})
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    names = [entry.name for entry in session.get_outputs()]
+    rng = np.random.default_rng(4)
+    for held in (0, 3, capacity - 1):
+        caches = {
+            name: rng.standard_normal((1, SHARED, capacity, WIDE)).astype(np.float32)
+            for name in empty(1)
+        }
+        inputs = step(caches, rng.integers(0, WORDS, (1, 1)), held)
+        found = run_graph(graph.at({"total": held + 1}), inputs)
+        for name, array in zip(names, session.run(names, inputs), strict=True):
+            filled = (slice(None), slice(None), slice(held + 1))[: 1 if name == "logits" else 3]
+            np.testing.assert_allclose(
+                found[name][filled], array[filled], rtol=1e-4, atol=1e-4, err_msg=name
+            )
+            assert name == "logits" or found[name].shape[2] == capacity
+
+
 @pytest.mark.parametrize(("past", "sequence"), [((0, 24), 9), ((0, 32), 1), ((0, 0), 33)])
 def test_tokens_beyond_the_tables_of_the_rotation_are_refused(
     past: tuple[int, int], sequence: int

@@ -120,17 +120,18 @@ def _normalised(node: OnnxNode, emit: Emitter, value: str, index: int) -> str:
 def _cache(node: OnnxNode, emit: Emitter, past: str, length: int) -> Cache:
     """The cache of this step. In the first step there are no tokens before.
 
-    A cache grows where shapes say that all of its tokens are filled.
+    A cache grows where shapes say that all of its tokens are filled. One that has space for all
+    tokens that there may be keeps its length: input and output share a buffer.
     """
     held = emit.shape(past)[2] if past else 0
     if not always_equal(held, 0) and _is_full(node, emit, held + length):
         return Cache(length=length, capacity=held + length, held=held)
-    known = emit.known(node.inputs[6])
-    total = int(known.reshape(-1)[0]) if known is not None else held + length
-    capacity = max(total, held)
-    if not held or total == length:
+    longest = emit.extents(node.inputs[6])
+    total = held + length if longest is None else longest.reshape(-1).tolist()[0]
+    capacity = held if is_fixed(held) and most(total) <= held else max(total, held)
+    if not held or always_equal(total, length):
         return Cache(length=length, capacity=capacity)
-    (batch,) = emit.shape(node.inputs[5])
+    batch = emit.shape(past)[0]
     counts = emit.reshaped(emit.cast(node.inputs[5], INT32), (batch, 1))
     earlier = emit.stored("earlier", np.asarray(1 - length, np.int32))
     return Cache(length=length, capacity=capacity, before=emit.temp("add", counts, earlier))
