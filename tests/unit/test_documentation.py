@@ -96,6 +96,18 @@ def test_every_figure_is_in_the_table_with_its_day():
         assert any(day in line for line in lines), row
 
 
+@pytest.mark.parametrize("name", ["language", "sizes"])
+def test_the_other_tables_are_there_for_programs(name: str):
+    lines = (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").splitlines()
+    tables = [line.replace("*", "") for line in lines if line.startswith("|")]
+    for row in json.loads((DATA.parent / f"{name}.json").read_text(encoding="utf-8"))["rows"]:
+        stated = {f"{float(part):g}" for part in row.values() if isinstance(part, int | float)}
+        what = row.get("program") or row["network"]
+        found = [{f"{float(n):g}" for n in re.findall(r"\d+(?:\.\d+)?", line)}
+                 for line in tables if line.startswith(f"| {what} |")]  # fmt: skip
+        assert any(stated <= numbers for numbers in found), row
+
+
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is an extra: pip install '.[docs]'")
