@@ -49,6 +49,10 @@ RANDOM = ("--calibration", "random", "--trials", "0")
         (["plan", "zoo:mlp", "--device", "farm:k"], "write --scheduler tls://HOST:8786"),
         (["farm", "certs", "/dev/null"], "farm /dev/null: expected a folder, got something else"),
         (["farm", "certs", "/dev/null/f"], "farm /dev/null/f: expected a folder"),
+        (
+            ["report", "build", "--out", "/tmp"],
+            "--out /tmp: expected the name of a file, got a folder",
+        ),
     ],
 )
 def test_one_sentence_and_nothing_is_left(

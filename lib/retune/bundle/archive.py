@@ -73,7 +73,7 @@ def open_parts(path: Path) -> Generator[BundleParts, None, None]:
     except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise RecordError(
             f"{path}: expected a bundle folder or zip; got a file that is neither, or is damaged "
-            f"({_brief(error)}); write the bundle again"
+            f"({_brief(error)}); `retune pack` writes such a zip"
         ) from error
 
 

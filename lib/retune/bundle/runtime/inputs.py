@@ -78,10 +78,8 @@ class InputCheck:
 
     def _examined(self, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         """The same for whatever can be made into arrays, with an error that says what is wrong."""
-        missing = [f"no {key}" for key in self._types if key not in inputs]
-        unknown = [f"an unknown {key}" for key in inputs if key not in self._types]
-        if missing or unknown:
-            got, expected = " and ".join(missing + unknown), ", ".join(self._types)
+        if set(inputs) != set(self._types):
+            got, expected = ", ".join(inputs) or "none", ", ".join(self._types)
             raise InputError(f"bundle {self._plan.name}: expected the inputs {expected}; got {got}")
         arrays = {key: np.asarray(inputs[key]) for key in self._types}
         for key, array in arrays.items():

@@ -7,6 +7,7 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table
 from retune.cli.options import Json
+from retune.core.files import check_file
 
 if TYPE_CHECKING:
     from retune.report.comparison import ReportComparison
@@ -34,6 +35,7 @@ def report(
     from retune.report.html import render
     from retune.report.stored import read_report
 
+    check_file("--out", out)
     data = read_report(_file(bundle))
     other = read_report(_file(compare)) if compare else None
     with replacing(out) as stream:
