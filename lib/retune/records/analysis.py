@@ -40,9 +40,7 @@ def best(rows: pd.DataFrame) -> pd.DataFrame:
     first = standing(right, [*ALIKE, "config_hash"]).sort_values("cost", kind="stable")
     first = first.drop_duplicates(ALIKE)
     searched = found[~found["phase"].isin(BESIDE_SEARCH)]
-    counts = searched.groupby(ALIKE).agg(
-        trials=("status", "size"), failed=("status", lambda column: int((column != "ok").sum()))
-    )
+    counts = searched.groupby(ALIKE).agg(trials=("wrong", "size"), failed=("wrong", "sum"))
     first = first.merge(counts.reset_index(), "left", on=ALIKE)
     counted = {"trials": first["trials"].fillna(0), "failed": first["failed"].fillna(0)}
     first = first.assign(**{name: column.astype(int) for name, column in counted.items()})
@@ -148,7 +146,7 @@ def tuners(rows: pd.DataFrame) -> pd.DataFrame:
     table = found.groupby([*ALIKE, "tuner"], as_index=False).agg(
         task_name=("task_name", "first"),
         trials=("status", "size"),
-        failed=("status", lambda column: int((column != "ok").sum())),
+        failed=("wrong", "sum"),
         best_us=("median_us", "min"),
         cost=("cost", "min"),
         overall=("overall", "min"),
@@ -162,7 +160,8 @@ def tuners(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _costed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `cost`, NaN where one failed; text that early versions lack is empty."""
+    """The rows with `cost`, NaN where one failed (`wrong`: 1); text that early versions lack is
+    empty."""
     texts = [
         *("conditions", "place", "constants", "layout_in", "layout_out", "config_hash"),
         *("tuner", "strategy", "error", "run_id", "night"),
@@ -172,6 +171,7 @@ def _costed(rows: pd.DataFrame) -> pd.DataFrame:
         found[name] = found[name].astype(object).where(found[name].notna().to_numpy(bool), "")
     found["cost"] = recorded_costs(found[list(COST_COLUMNS)])[1]
     right = (found["status"] == "ok").to_numpy(bool)
+    found["wrong"] = (~right).astype(int)
     found["median_us"] = found["median_us"].astype(float).where(right)
     return found
 

@@ -51,6 +51,11 @@ def test_a_finalist_counts_by_the_middle_one_of_its_times(store: Path):
     assert table["median_us"].tolist() == [11.0]
 
 
+def test_a_night_that_searched_nothing_has_its_finalists(store: Path):
+    table = records.best(rows_of(store, trial(0, 9.0, phase="final")))
+    assert table[["median_us", "trials", "failed"]].to_numpy().tolist() == [[9.0, 0, 0]]
+
+
 def test_records_are_asked_for_by_the_name_of_a_file(store: Path):
     RecordStore(store).append([trial(1, 2.0, model="zoo:mlp")])
     RecordStore(store).append([trial(2, 3.0, model="/home/folder/own.onnx")])
