@@ -58,6 +58,6 @@ def _advice(every: Sequence[Size], grid: SizeGrid, fit: Sequence[Condition]) -> 
         inside = grid.multiples(halved, step)
         if inside.any() and grid.meets(fit)[inside].all():
             named = (s for s in every if s.name in halved)
-            ranges = (f"{s.name}={-(-s.least // step) * step}..{s.most}:{step}" for s in named)
-            return f"give steps of {step}, such as {' '.join(ranges)}"
+            each = (f"{-(-s.least // step) * step}..{s.most}:{step} for {s.name}" for s in named)
+            return f"give steps of {step}: {', '.join(each)}"
     return "give single extents, or a narrower range"

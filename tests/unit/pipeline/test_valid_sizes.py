@@ -36,7 +36,7 @@ def _request(folder: Path, sizes: str) -> TuneRequest:
 
 
 def test_a_range_with_sizes_that_do_not_fit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"at n=9: .*'join'.*; give steps of 2, such as n=6..9:2"):
+    with pytest.raises(ModelError, match=r"at n=9: .*'join'.*; give steps of 2: 6..9:2 for n"):
         check_every_size(_request(tmp_path, "5,8,9"))
 
 
