@@ -161,10 +161,10 @@ def test_without_onnxruntime_the_oracle_is_the_numpy_meaning(
     half: bool, tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
     file = half_network(tmp_path / "net.onnx") if half else write("bottleneck", tmp_path)
-    made, worker = bundle_of(file, device), OracleWorker(device)
-    theirs = verdict(worker, made)
+    made = bundle_of(file, device)
+    theirs = verdict(OracleWorker(device), made)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    ours = verdict(worker, made)
+    ours = verdict(OracleWorker(device), made)
     assert (theirs.oracle, ours.oracle) == ("onnxruntime", "numpy")
     assert theirs.found.passed and ours.found.passed
 

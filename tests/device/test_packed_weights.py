@@ -12,7 +12,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.runtime.module import Module
 from retune.bundle.variants import join_plans
 from retune.bundle.verify.examination import Original
-from retune.bundle.verify.examiner_child import oracle_of
+from retune.bundle.verify.oracles import oracle_of
 from retune.core.dims import Size, assuming, dim_of
 from retune.device.opencl.runtime import open_device
 from retune.frontend.onnx.importer import import_model

@@ -9,8 +9,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from retune.bundle.format import read_bundle
 from retune.bundle.runtime.module import Module
+from retune.bundle.verify import examiner_child
+from retune.bundle.verify.examination import Original, Verdict, Verify
 from retune.bundle.verify.peers import open_peer
 from retune.core.errors import InputError
+from retune.device.opening import open_device
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
 from retune.pipeline.delivery import stage_compile
@@ -79,6 +82,30 @@ def test_a_bundle_serves_every_size_of_its_range(request_: TuneRequest, model: P
         np.testing.assert_allclose(module.run(feeds)["z"], expected["z"], rtol=1e-4, atol=1e-6)
     with pytest.raises(InputError, match="expected n from 1 to 6; got 7"):
         module.run({"x": np.zeros((LARGEST + 1, 3, 12, 12), np.float32)})
+
+
+def test_all_sizes_are_compared_with_one_oracle(
+    request_: TuneRequest, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened once, and takes inputs of any size."""
+    asked: list[object] = []
+    opened = examiner_child.oracle_of
+    monkeypatch.setattr(examiner_child, "oracle_of", lambda *a: asked.append(a) or opened(*a))
+    bundle, worker = _bundle(request_), examiner_child.OracleWorker(open_device("pocl"))
+    for count in (1, 4, LARGEST):
+        asking = Verify(
+            bundle=bundle,
+            network=Original(onnx=model, shapes={"x": (count, 3, 12, 12)}),
+            samples=2,
+            given={},
+            seed=0,
+            tolerance=1e-4,
+            sizes={"n": count},
+        )
+        reply = worker.handle(asking)
+        assert isinstance(reply, Verdict), reply
+        assert reply.found.passed and reply.found.samples == 2
+    assert len(asked) == 1
 
 
 def test_one_has_the_program_of_a_fixed_shape(request_: TuneRequest) -> None:

@@ -17,7 +17,14 @@ from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
 from retune.bundle.verify.compare import SampleSet, both, sampling, tolerance_of, verify
 from retune.bundle.verify.examination import REQUESTS, Drop, Entrant, Original, Verdict, Verify
-from retune.bundle.verify.oracles import is_coded, oracle_of, rounding_of, rounds_rows
+from retune.bundle.verify.oracles import (
+    BySizes,
+    Oracle,
+    is_coded,
+    oracle_of,
+    rounding_of,
+    rounds_rows,
+)
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, open_peer
 from retune.bundle.verify.reach import OutputReach, Reach
@@ -41,10 +48,13 @@ class OracleWorker(BundleWorker):
     def __init__(self, device: Device) -> None:
         super().__init__(device)
         self._peers: dict[tuple[object, ...], Peer] = {}
+        self._oracles: dict[tuple[object, ...], Oracle] = {}
+        """By bundle and network; each takes inputs of any sizes."""
 
     def _carry_out(self, request: object) -> object:
         if isinstance(request, Drop):
             self._peers.clear()
+            self._oracles.clear()
         return self._verify(request) if isinstance(request, Verify) else super()._carry_out(request)
 
     def _call(self, entrant: Entrant, bundle: Path, sizes: SizeValues) -> Callable[[], object]:
@@ -60,10 +70,15 @@ class OracleWorker(BundleWorker):
         return lambda: peer(feeds)
 
     def _verify(self, request: Verify) -> Verdict:
+        module, spec, network = self._module(request.bundle), self._device.spec, request.network
+        key = request.bundle, network.onnx, network.recipe, network.integers
+        if key not in self._oracles:
+            self._oracles[key] = oracle_of(module.plan, network, spec)
         return verdict_on(
-            self._module(request.bundle),
-            request.network,
-            self._device.spec,
+            module,
+            network,
+            spec,
+            oracle=self._oracles[key],
             samples=request.samples,
             given=request.given,
             seed=request.seed,
@@ -82,20 +97,23 @@ def verdict_on(
     seed: int = 0,
     tolerance: float | None = None,
     sizes: SizeValues | None = None,
+    oracle: Oracle | None = None,
 ) -> Verdict:
     """How far the module is from its oracle, by the criterion that decides on publishing it.
 
-    Samples, seed, tolerance and sizes are those of `examination.Verify`.
+    Samples, seed, tolerance and sizes are those of `examination.Verify`. Without an `oracle` of
+    that module and network, one is opened.
     """
-    oracle, parts = _oracle(module, network, spec)
+    reference, graphs = oracle or oracle_of(module.plan, network, spec)
+    parts = _parts(module, network, graphs)
     taken = sampling(module.plan, samples, given or {}, sizes)
-    judged = Judged(plan=module.plan, network=network, spec=spec, oracle=oracle, parts=parts)
+    judged = Judged(plan=module.plan, network=network, spec=spec, oracle=reference, parts=parts)
     verdict = judged.verdict(Reach(module), taken, seed, tolerance)
     if not module.plan.has_sessions:
         return verdict
     calls = verify_calls(
         module,
-        oracle,
+        reference,
         seed=seed,
         tolerance=verdict.found.tolerance,
         sizes=sizes,
@@ -151,17 +169,16 @@ class Judged:
         return Verdict(oracle=oracle.name, version=oracle.version, found=found, note=oracle.note)
 
 
-def _oracle(module: Module, network: Original, spec: DeviceSpec) -> tuple[Peer, Parts | None]:
-    """The oracle, and the comparison by parts where the network has some."""
-    oracle, graphs = oracle_of(module.plan, network, spec)
+def _parts(module: Module, network: Original, graphs: BySizes[Graph] | None) -> Parts | None:
+    """The comparison by parts where the network has some."""
     if graphs is None:
-        return oracle, None
+        return None
     graph = graphs.at(network)
     if is_coded(module.plan, network):
-        return oracle, _packed_parts(module, graph) if module.plan.simulated_s else None
+        return _packed_parts(module, graph) if module.plan.simulated_s else None
     if module.plan.hosts:
-        return oracle, parts_of(module, network.onnx, graph)
-    return oracle, row_parts(module, graphs, graph)
+        return parts_of(module, network.onnx, graph)
+    return row_parts(module, graphs, graph)
 
 
 def _packed_parts(module: Module, graph: Graph) -> Parts | None:

@@ -64,10 +64,12 @@ class BySizes(Generic[T]):
         return self._made[key]
 
 
-def oracle_of(
-    plan: NetworkPlan, network: Original, spec: DeviceSpec
-) -> tuple[Peer, BySizes[Graph] | None]:
-    """What a bundle of that plan is compared with, and the network where its parts need it.
+Oracle = tuple[Peer, BySizes[Graph] | None]
+"""What a bundle is compared with, and its network at any sizes where parts of it need that."""
+
+
+def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> Oracle:
+    """What a bundle of that plan is compared with.
 
     In float32 where a device like that does not store the network's small floats. What rounds rows
     to int8 where onnxruntime does not (`ROWS_NOTE`) is compared with numpy's meaning of it. The
