@@ -6,9 +6,11 @@ Values compare by content. Integers narrower than 32 bits calculate as int32; `w
 one of them of the result. Read `Operation`, then `Kernel`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, cast
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar, Self
 
 from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT7, UINT8, DType, packed
 from retune.intrinsics import Signature
@@ -431,7 +433,17 @@ class Kernel:
     comment: tuple[str, ...] = ()
 
 
-_NODES = (IRNode, Wait, Commit)
+@cache
+def _fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    """What gives the fields of a node of that class, or a tuple's items; None: it has no parts."""
+    if issubclass(kind, tuple):
+        return tuple
+    if not issubclass(kind, (IRNode, Wait, Commit)):
+        return None
+    names: tuple[str, ...] = kind.__match_args__
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda part: tuple(getattr(part, name) for name in names)
 
 
 def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statement | Value | At]":
@@ -439,8 +451,8 @@ def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statem
     stack: list[Any] = [tree]
     while stack:
         part = stack.pop()
-        if isinstance(part, _NODES):
-            yield part  # pyright: ignore[reportReturnType]  # these are the nodes that there are
-            stack.extend([getattr(part, name) for name in part.__match_args__])
-        elif isinstance(part, tuple):
-            stack.extend(cast("tuple[Any, ...]", part))
+        fields = _fields_of(type(part))
+        if fields is not None:
+            if not isinstance(part, tuple):
+                yield part
+            stack.extend(fields(part))

@@ -683,9 +683,8 @@ def _conversion(dtype: DType) -> Conversion | None:
     return CONVERSIONS.get(dtype, _SMALL_FLOAT if dtype.is_small_float else None)
 
 
-def _storage_lines(kernel: Kernel) -> list[str]:
+def _storage_lines(kernel: Kernel, nodes: Sequence[MemoryLoad | Store]) -> list[str]:
     """The conversions that the kernel's loads and stores need."""
-    nodes = [part for part in parts(kernel.body) if isinstance(part, MemoryLoad | Store)]
     used = {
         (type(n) is MemoryLoad, n.at.memory.dtype, n.at.lanes, n.at.aligned): n.at for n in nodes
     }
@@ -712,12 +711,12 @@ def _places(node: MemoryLoad | Store) -> list[At]:
     return [node.at]
 
 
-def _extreme_lines(kernel: Kernel) -> list[str]:
+def _extreme_lines(operations: Sequence[Operation]) -> list[str]:
     """The functions that the kernel's minima and maxima of floats need."""
     found = dict.fromkeys(
-        (part.op, part.dtype, part.lanes, _limit(part) is not None)
-        for part in parts(kernel.body)
-        if isinstance(part, Operation) and part.op in ("min", "max") and part.dtype.is_float
+        (each.op, each.dtype, each.lanes, _limit(each) is not None)
+        for each in operations
+        if each.op in ("min", "max") and each.dtype.is_float
     )
     return [
         line
@@ -726,9 +725,8 @@ def _extreme_lines(kernel: Kernel) -> list[str]:
     ]
 
 
-def _vector_function_lines(kernel: Kernel) -> list[str]:
+def _vector_function_lines(operations: Sequence[Operation]) -> list[str]:
     """The functions of vectors that the kernel needs in place of OpenCL's."""
-    operations = (part for part in parts(kernel.body) if isinstance(part, Operation))
     used = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if v.op in FUNCTIONS)
     found = [(FUNCTIONS[op], dtype, lanes) for op, dtype, lanes in used]
     return [line for each in found if of_vectors(*each) for line in of_vectors_lines(*each)]
@@ -740,14 +738,18 @@ def _vector_function_lines(kernel: Kernel) -> list[str]:
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
     ahead = (*(FETCH_LINES if kernel.fetches else ()), *(COPY_LINES if kernel.copies_ahead else ()))
+    found = list(parts(kernel.body))  # once: a kernel may have a million of them
+    nodes = [part for part in found if isinstance(part, MemoryLoad | Store)]
+    operations = [part for part in found if isinstance(part, Operation)]
+    calls = dict.fromkeys(part.function for part in found if isinstance(part, GroupCall))
     functions = [
-        *_storage_lines(kernel),
+        *_storage_lines(kernel, nodes),
         *rounding_lines(body),
-        *_extreme_lines(kernel),
-        *_vector_function_lines(kernel),
+        *_extreme_lines(operations),
+        *_vector_function_lines(operations),
         *lookup_lines(body),
         *function_lines(kernel.functions),
-        *attention_functions(kernel),
+        *attention_functions(calls, kernel.attention),
     ]
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
     return [*ahead, *functions, *comment, *kernel_lines(kernel, body)]
