@@ -121,6 +121,15 @@ def read_outline(path: Path) -> NetworkPlan:
         return replace(_plan_of(parts, manifest, _read_bytes(parts, manifest, WEIGHTS)), weights={})
 
 
+def stated_hashes(path: Path) -> dict[str, str]:
+    """The hash of each part of the bundle but its manifest, as that states it; none is read.
+
+    Raises: as `read_bundle`, of the manifest alone.
+    """
+    with open_parts(path) as parts:
+        return {name: facts.digest for name, facts in _manifest_of(parts).files.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBundle:
     """A bundle whose weights are hashed while its plan is prepared to run."""

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retune import __version__
-from retune.bundle.format import program_key, read_outline, write_bundle
+from retune.bundle.format import (
+    MANIFEST,
+    program_key,
+    read_outline,
+    stated_hashes,
+    write_bundle,
+)
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.trust import digest_of
 from retune.bundle.versions import LOCK, MODULE, Version, add_version, promote, prune, take_over
@@ -29,7 +35,6 @@ from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import MIXED, TuneRequest, check_request
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.sizes import usual_request
-from retune.pipeline.stage import sha256
 from retune.records.arrow import check_storable
 from retune.records.distilled import merge, travelling
 from retune.records.schema import TuningRecord
@@ -101,7 +106,8 @@ def lock_of(request: TuneRequest, run: FinishedRun, bundle: Path) -> Lock:
 
 
 def _hashes(bundle: Path) -> Mapping[str, str]:
-    return {path.name: sha256(path) for path in sorted(bundle.iterdir())}
+    """By the name of each file. Of parts they are those by which a reader will check them."""
+    return dict(sorted({MANIFEST: digest_of(bundle), **stated_hashes(bundle)}.items()))
 
 
 def write_lock(lock: Lock, path: Path) -> None:

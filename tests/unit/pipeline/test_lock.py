@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -75,6 +76,8 @@ def test_a_locked_build_has_the_same_bytes_in_another_checkout(
 ):
     request, published = locked
     stated = lock.read_lock(published / LOCK)
+    files = contents(published / "module")
+    assert stated.files == {name: sha256(data).hexdigest() for name, data in files.items()}
     other = elsewhere(request, tmp_path)
     version = lock.build_locked(other, stated)
     assert contents(Path(other.out) / "module") == contents(published / "module")
