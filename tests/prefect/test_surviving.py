@@ -4,6 +4,8 @@ import httpx
 import pytest
 
 from retune.core.errors import InputError
+from retune.prefect.launch import run_flow
+from retune.prefect.server import ServerError
 from retune.prefect.surviving import kept, surviving
 
 
@@ -40,6 +42,12 @@ def test_what_the_body_raised_is_raised():
 def test_a_flow_that_did_not_begin_has_no_result():
     with pytest.raises(httpx.ConnectError):
         surviving(lost)
+
+
+def test_a_server_that_never_answered_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    with pytest.raises(ServerError, match=r"server http://127\.0\.0\.1:9/api does not answer"):
+        run_flow(lost)
 
 
 def test_a_flow_within_a_flow_has_its_own_result():

@@ -6,7 +6,7 @@ Importing this module does not import Prefect: its server must be there first.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retune.prefect.server import prefect_api
+from retune.prefect.server import ServerError, prefect_api
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -22,12 +22,14 @@ def run_flow(call: Callable[[], R]) -> R:
     """What `call` returns, which imports a flow and calls it, while there is a Prefect API.
 
     A server that dies meanwhile changes neither. Raises: what a stage raised, when it fails for
-    good; RunCancelled if the run was cancelled or suspended on its server.
+    good; RunCancelled if the run was cancelled or suspended on its server; ServerError if the
+    server did not answer when the run was to begin.
     """
-    with prefect_api():
+    with prefect_api() as url:
         from prefect.exceptions import CancelledRun, Pause
 
         from retune.prefect.cancelling import RunCancelled
+        from retune.prefect.contact import is_silence
         from retune.prefect.surviving import surviving
 
         try:
@@ -38,6 +40,13 @@ def run_flow(call: Callable[[], R]) -> R:
             raise RunCancelled(
                 "the flow run was suspended; everything measured is kept"
             ) from paused
+        except Exception as error:
+            if not is_silence(error):
+                raise
+            raise ServerError(
+                f"the Prefect server {url} does not answer ({error}): start it, unset "
+                "PREFECT_API_URL, or run with --no-prefect"
+            ) from error
         finally:
             flush()
 

@@ -69,7 +69,7 @@ IDLE: Mapping[str, str] = {
 
 
 class ServerError(RetuneError):
-    """The private Prefect server did not start."""
+    """The private Prefect server did not start, or the user's own does not answer."""
 
 
 def default_home() -> Path:

@@ -158,7 +158,8 @@ def compare(
         return
     strategies = ("strategy_before", "strategy_after")
     _show(found.drop(columns=analysis.ALIKE), f"{second} beside {first}", ("place", *strategies))
-    print_line(f"{len(found.dropna(subset='ratio'))} of {len(found)} tasks are in both")
+    both = len(found.dropna(subset="ratio"))
+    print_line(f"{both} of {len(found)} tasks are in both; drift is taken out of the ratios")
 
 
 def _rows(records: Path | None, **asked: str | None) -> "Table":
