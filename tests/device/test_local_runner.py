@@ -157,7 +157,7 @@ def test_several_builders_give_the_same_outcomes():
 
 @pytest.mark.parametrize("builders", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_candidates_of_one_program_end_as_they_would_alone(builders: int):
-    bodies = [RIGHT, WRONG, UNBUILDABLE, RIGHT + " // another", HALF, LATE_CRASH, "y[i] = 0;"]
+    bodies = [RIGHT, WRONG, UNBUILDABLE, RIGHT + " // another", HALF, LATE_CRASH]
     sources = [program(body, printed=single_item) for body in bodies]
     with LocalRunner("pocl", builders=builders) as local:
         local.prepare(WORKLOAD)
@@ -168,7 +168,7 @@ def test_candidates_of_one_program_end_as_they_would_alone(builders: int):
         buildable = [source for source in sources if UNBUILDABLE not in source.text]
         again = local.measure("axpy", buildable, QUICK)
     wrong = "wrong_result"
-    assert statuses(alone) == ["ok", wrong, "compile_error", "ok", wrong, "crash", wrong]
+    assert statuses(alone) == ["ok", wrong, "compile_error", "ok", wrong, "crash"]
     assert statuses(together) == statuses(alone)
     assert [reason(row) for row in together] == [reason(row) for row in alone]
     assert [row.max_abs_err for row in together] == [row.max_abs_err for row in alone]

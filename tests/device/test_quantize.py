@@ -46,8 +46,15 @@ def test_ranges_that_are_found_while_it_runs_multiply_by_instructions(tmp_path: 
     np.testing.assert_allclose(found, peer(model, inputs), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", ["per channel", "signed"])
-@pytest.mark.parametrize("network", [small, lines])
+@pytest.mark.parametrize(
+    ("way", "network"),
+    [
+        ("per channel", lines),
+        ("signed", small),
+        pytest.param("per channel", small, marks=pytest.mark.slow),
+        pytest.param("signed", lines, marks=pytest.mark.slow),
+    ],
+)
 def test_networks_of_operators_are_exact_from_codes_to_codes(
     network: Callable[[], onnx.ModelProto], way: str, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.search.task import Task
 from retune.targets.devices import target_of
-from tests.support.oracle import run_source
+from tests.support.oracle import run_source, unoptimised
 
 _LOCAL = re.compile(r"^\s*__local (\w+?)(\d*) \w+\[(\d+)\]", re.MULTILINE)
 _BYTES = {"float": 4, "int": 4, "uint": 4, "ushort": 2, "char": 1, "uchar": 1, "double": 8}
@@ -53,7 +53,7 @@ class Checker:
                 if source.key in self._right:
                     continue
                 kinds = {n: TensorType(a.shape, a.dtype.name) for n, a in workload.outputs.items()}
-                found = run_source(device, source, workload.inputs, kinds)
+                found = run_source(device, unoptimised(source), workload.inputs, kinds)
                 off = deviation(found, workload.outputs, workload.rtol, workload.atol)
                 assert not off.problem, f"{where}: {off.problem}\n{source.text}"
                 self._right.add(source.key)
