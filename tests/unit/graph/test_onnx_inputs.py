@@ -76,6 +76,14 @@ def test_a_contradicting_shape_is_refused(shapes: dict[str, tuple[int, ...]], me
         types({"x": ["n", 3, 8]}, **shapes)
 
 
+def test_symbols_may_be_written_as_sizes_are_printed():
+    """In letters, digits and underscores, unless an input or another symbol is called so."""
+    assert types({"x": ["a.n", 3]}, a_n=(5,))["x"].shape == (5, 3)
+    assert types({"x": ["a.n", "a_n"]}, a_n=(5,), **{"a.n": (2,)})["x"].shape == (2, 5)
+    with pytest.raises(ModelError, match=r"inputs are x, and their open dimensions are a.n, m"):
+        types({"x": ["a.n", "m"]}, a_m=(5,))
+
+
 def test_symbols_may_not_take_two_values():
     with pytest.raises(
         ModelError, match="'z': the shape given is 3,4; the model fixes n,4, where n is 5; give"

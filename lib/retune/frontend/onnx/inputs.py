@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
+from typing import TypeVar
 
 import onnx
 
@@ -18,6 +19,8 @@ from retune.core.errors import ModelError, ShapesMissing
 from retune.core.ranges import Extents, Stated, is_open
 from retune.core.states import states_among
 from retune.proto.file import element_type
+
+T = TypeVar("T")
 
 Shapes = Mapping[str, Sequence[int]]
 """Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent. These
@@ -233,7 +236,7 @@ def _open_shapes(
     inputs = {e.name: _dims(e) if _has_rank(e) else [] for e in entries}
     symbols = {dim for dims in inputs.values() for dim in dims if isinstance(dim, str)}
     shapes: dict[str, tuple[int, ...]] = {}
-    for key, extents in stated.items():
+    for key, extents in _by_symbol(stated, symbols, inputs).items():
         if key in symbols - inputs.keys() - {_UNNAMED} and (len(extents) > 1 or is_open(extents)):
             shapes[key] = (sizes.of(key, key, extents, "--shape"),)
             continue
@@ -389,12 +392,22 @@ def _symbols_apart(
     """
     symbols = {dim for entry in entries for dim in _dims(entry) if isinstance(dim, str)}
     vectors = {e.name for e in entries if not _has_rank(e) or len(_dims(e)) == 1}
+    shapes = _by_symbol(shapes, symbols, {entry.name for entry in entries})
     bound = {
         key: extents[0]
         for key, extents in shapes.items()
         if key in symbols - vectors - {_UNNAMED} and len(extents) == 1 and extents[0] >= 0
     }
     return bound, {key: shape for key, shape in shapes.items() if key not in bound}
+
+
+def _by_symbol(
+    stated: Mapping[str, T], symbols: Collection[str], inputs: Collection[str]
+) -> dict[str, T]:
+    """What is stated, by the symbols of the file: they may be written as sizes are printed."""
+    printed = {_size_name(symbol, ()): symbol for symbol in symbols}
+    own = {*symbols, *inputs}
+    return {key if key in own else printed.get(key, key): each for key, each in stated.items()}
 
 
 def _extents(
@@ -409,11 +422,17 @@ def _extents(
         raise ModelError(
             f"a shape is given for '{', '.join(unknown)}', which is not an input of the network; "
             f"its inputs are {', '.join(entry.name for entry in entries) or 'none'}"
+            f"{_open_dimensions(entries)}"
         )
     for entry in entries:
         if entry.name in shapes:
             _bind(entry, tuple(shapes[entry.name]), bound)
     return bound | _sums(entries, bound)
+
+
+def _open_dimensions(entries: Sequence[onnx.ValueInfoProto]) -> str:
+    symbols = {d: None for e in entries for d in _dims(e) if isinstance(d, str) and d != _UNNAMED}
+    return f", and their open dimensions are {', '.join(symbols)}" if symbols else ""
 
 
 def _sums(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -> dict[str, int]:
