@@ -174,8 +174,10 @@ field.dispatchEvent(new Event("input"));
 told.push([...table.tBodies[0].rows].filter((row) => !row.hidden).length);
 document.querySelectorAll("th, summary, button, a").forEach((each) =>
   each.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true })));
-document.querySelectorAll("svg circle").forEach((each) =>
-  each.dispatchEvent(new PointerEvent("pointermove", { bubbles: true })));
+document.querySelectorAll("th").forEach((each) =>
+  each.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true })));
+document.querySelectorAll("svg title").forEach((each) =>
+  each.parentElement.dispatchEvent(new PointerEvent("pointermove", { bubbles: true })));
 document.querySelectorAll("input[type=search]").forEach((each) => {
   each.value = "no such text";
   each.dispatchEvent(new Event("input"));

@@ -131,7 +131,8 @@ def _show_tuners(found: "Table") -> None:
     """Print what each tuner found for each task, and how soon."""
     from retune.records import analysis
 
-    _show(found.drop(columns=analysis.ALIKE), "tuners", ("failed", "trials_to_near"))
+    title = "tuners (drift is taken out of ratios; near: within 5 % of the best)"
+    _show(found.drop(columns=analysis.ALIKE), title, ("failed", "trials_to_near"))
 
 
 @app.command("compare")
