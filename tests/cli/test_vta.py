@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from retune.cli.main import run_command
-from retune.targets.vta.assembly import assemble
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.template import KNOBS
 from tests.support.layers import PLAIN
+from tests.support.vta_assembly import assemble
 
 
 @pytest.fixture

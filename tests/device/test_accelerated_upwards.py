@@ -24,12 +24,13 @@ from retune.pipeline import delivery, validation
 from retune.records.store import RecordStore
 from retune.report.vta import Layer, roofline_chart
 from retune.search.extract import extract
-from retune.targets.vta.assembly import assemble, disassemble
+from retune.targets.vta.assembly import disassemble
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.module import VtaModule
 from retune.targets.vta.packed import packed_network
 from retune.targets.vta.timing import simulate
 from tests.support.device_networks import Net
+from tests.support.vta_assembly import assemble
 
 
 def generator() -> onnx.ModelProto:

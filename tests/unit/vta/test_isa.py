@@ -5,7 +5,7 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.targets.vta import isa
-from retune.targets.vta.assembly import assemble, assemble_uops, disassemble, disassemble_uops
+from retune.targets.vta.assembly import disassemble, disassemble_uops
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.isa import (
     INSTRUCTION,
@@ -17,6 +17,7 @@ from retune.targets.vta.isa import (
     layouts,
 )
 from tests.support.layers import SMALL
+from tests.support.vta_assembly import assemble, assemble_uops
 
 
 def _random(count: int, config: VtaConfig, seed: int = 0) -> np.ndarray:
@@ -104,21 +105,3 @@ def test_stray_bits_are_refused():
     uops["wgt"][1] = 1024
     with pytest.raises(InputError, match="micro-op 1: expected wgt from 0 to 1023; got 1024"):
         encode_uops(uops, VtaConfig())
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("jump", "line 1: expected one of load, store, gemm, finish, alu; got jump"),
-        ("load.rom sram=0", "expected one of uop, wgt"),
-        ("load.inp sram=0 dram=0 size=4 stride=1 pad=0,0,0,0", "expected size=NxN; got size=4"),
-        ("load.inp sram=0", "expected dram, size, stride, pad of load"),
-        ("alu.shr uops=0:1 loops=1x1 dst=0,0 src=0,0 wgt=0,0", "of alu; got wgt=0,0"),
-        ("finish.now", "expected finish; got finish.now"),
-        (f"load.inp sram={'9' * 5000}", "expected sram=N; got sram=99"),
-        (f"load.{'9' * 5000} sram=0", "expected one of uop, wgt"),
-    ],
-)
-def test_text_that_means_nothing_is_refused(line: str, message: str):
-    with pytest.raises(InputError, match=message):
-        assemble(line)

@@ -5,7 +5,6 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.targets.vta import timing
-from retune.targets.vta.assembly import assemble
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.isa import QUEUES, encode
 from retune.targets.vta.lower import lower
@@ -13,6 +12,7 @@ from retune.targets.vta.module import VtaModule
 from retune.targets.vta.timing import costs, simulate
 from tests.support.layers import SMALL, WHOLE
 from tests.support.refusals import DECIDED
+from tests.support.vta_assembly import assemble
 
 ROW = "size=1x8 stride=8 pad=0,0,0,0"
 

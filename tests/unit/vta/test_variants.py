@@ -11,7 +11,7 @@ import pytest
 
 from retune.core.errors import InputError, ScheduleError
 from retune.schedule.space import Space
-from retune.targets.vta.assembly import assemble, disassemble
+from retune.targets.vta.assembly import disassemble
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.functional import execute
 from retune.targets.vta.isa import TOKENS, encode
@@ -21,6 +21,7 @@ from retune.targets.vta.space import space_of
 from retune.targets.vta.timing import simulate
 from retune.targets.vta.workload import OUTPUT, Convolution, requantized
 from tests.support.layers import WHOLE, arrays_of
+from tests.support.vta_assembly import assemble
 from tests.support.vta_reference import reference
 
 
