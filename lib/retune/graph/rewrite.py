@@ -59,7 +59,7 @@ class GraphRewriter:
         name = output or self._fresh(f"{inputs[0]}.{op}")
         return self._add(op, inputs, attrs, name)
 
-    def repeat(self, node: Node, old: Node) -> None:
+    def copy(self, node: Node, old: Node) -> None:
         """The old node over its inputs in the new graph makes its output there too."""
         before, now, (made,) = self.old.types, self.types, old.outputs
         same = node is old and all(now.get(v) is before.get(v) for v in node.inputs)
@@ -131,12 +131,12 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
                 rewriter.replace(old.outputs[0], answer)
                 break
         else:
-            rewriter.repeat(node, old)
+            rewriter.copy(node, old)
     return rewriter.finish()
 
 
-def until_stable(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
-    """The graph after as many steps as still change its nodes."""
+def to_fixed_point(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
+    """The graph after as many steps as still change its nodes, so that one more changes none."""
     while True:
         after = step(graph)
         if len(after.nodes) == len(graph.nodes) and all(

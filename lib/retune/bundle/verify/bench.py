@@ -133,7 +133,7 @@ def compare_times(
     calls = {name: _calls(contenders[name], options, clock) for name in names}
     rounds: list[list[float]] = []
     waited: list[float] = []
-    while _goes_on(rounds, base, clock() - start, options):
+    while _needs_another_round(rounds, base, clock() - start, options):
         row = dict.fromkeys(names, 0.0)
         for name in _rotated(names, len(rounds)):
             sample = _sample(contenders[name], calls[name], clock, options.settle_s)
@@ -175,7 +175,7 @@ def median_interval(times: Sequence[float]) -> tuple[float, float]:
 
 
 def _baseline(names: Sequence[str], wanted: str | None) -> int:
-    """The place of the baseline among the contenders. Raises: InputError."""
+    """The index of the baseline among the contenders. Raises: InputError."""
     if not names:
         raise InputError("benchmark: expected at least one contender; got none")
     if wanted is not None and wanted not in names:
@@ -230,7 +230,7 @@ class _Sample:
 def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> _Sample:
     """One call, as the mean of `calls` of them; half as many before have no clock."""
     if settle_s > 0:
-        _settle(settle_s)
+        _wait_until_idle(settle_s)
     for _ in range(max(1, calls // 2)):
         contender()
     waited, start = waited_s(), clock()
@@ -241,7 +241,7 @@ def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> 
     return _Sample(seconds / calls, min(1.0, waited / seconds) if seconds > 0 else 0.0)
 
 
-def _settle(pause_s: float) -> None:
+def _wait_until_idle(pause_s: float) -> None:
     """This process' threads are asleep when the call returns, or will not go to sleep."""
     began = time.perf_counter()
     while True:
@@ -258,7 +258,9 @@ def _rotated(names: Sequence[str], round_number: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _goes_on(rounds: list[list[float]], base: int, elapsed_s: float, options: BenchOptions) -> bool:
+def _needs_another_round(
+    rounds: list[list[float]], base: int, elapsed_s: float, options: BenchOptions
+) -> bool:
     done = len(rounds)
     if done < max(1, options.min_rounds):
         return True

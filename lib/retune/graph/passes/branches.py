@@ -17,7 +17,7 @@ from retune.graph.passes.fold import (
     scale_into_weight,
     scale_through_add,
 )
-from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, to_fixed_point
 from retune.ops import Array
 from retune.ops.convolution import border
 from retune.ops.registry import integer, ints
@@ -32,7 +32,7 @@ def merge_branches(graph: Graph) -> Graph:
     No kernel grows by it. What is scaled once it is one convolution goes into its kernel.
     """
     rules = _merged_sum, scale_into_weight, scale_through_add, merge_constants
-    return until_stable(graph, lambda g: rebuild(g, *rules))
+    return to_fixed_point(graph, lambda g: rebuild(g, *rules))
 
 
 @dataclass(frozen=True, slots=True)

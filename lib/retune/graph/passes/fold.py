@@ -6,7 +6,7 @@ from retune.core.dims import always_equal
 from retune.core.dtypes import dtype_of
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import drop_identity, merge_reshapes
-from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, to_fixed_point
 from retune.ops import Array
 from retune.ops.registry import integer, number
 
@@ -38,7 +38,7 @@ def _batch_norm_to_scale(r: GraphRewriter, node: Node) -> str | None:
 def fold_scales(graph: Graph) -> Graph:
     """Products and sums with constants move into weights and merge, where values allow it."""
     rules = scale_into_weight, scale_through_add, merge_constants
-    return until_stable(graph, lambda g: rebuild(g, *rules))
+    return to_fixed_point(graph, lambda g: rebuild(g, *rules))
 
 
 def scale_into_weight(r: GraphRewriter, node: Node) -> str | None:
@@ -119,7 +119,7 @@ def per_channel(array: Array, shape: tuple[int, ...]) -> Array | None:
 def dense_of_transposed(graph: Graph) -> Graph:
     """dense(flatten(transpose(x)), w) -> dense(flatten(x), w with its columns reordered)."""
     rules = _transpose_into_dense, drop_identity, merge_reshapes
-    return until_stable(graph, lambda g: rebuild(g, *rules))
+    return to_fixed_point(graph, lambda g: rebuild(g, *rules))
 
 
 def _transpose_into_dense(r: GraphRewriter, node: Node) -> str | None:

@@ -14,7 +14,7 @@ from retune.graph.passes.simplify import (
     merge_transposes,
     transpose_to_reshape,
 )
-from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, to_fixed_point
 from retune.ops.registry import AttrValue, ints
 from retune.ops.shapes import same_blocks, same_but_ones
 
@@ -25,7 +25,7 @@ def simplify_products(graph: Graph) -> Graph:
     """No product reads scaled data, and slices are cut before they are transposed."""
     rules = _scale_behind, _slice_first, _slice_before_ones, _split_before_slice, _ones_last
     merging = drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape
-    return until_stable(graph, lambda g: rebuild(g, *rules, *merging))
+    return to_fixed_point(graph, lambda g: rebuild(g, *rules, *merging))
 
 
 def _scale_behind(r: GraphRewriter, node: Node) -> str | None:

@@ -8,7 +8,7 @@ finds its convolution, and element-wise ops are fused with it.
 from retune.core.dims import always_same
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.simplify import drop_identity, merge_reshapes
-from retune.graph.rewrite import GraphRewriter, rebuild, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, to_fixed_point
 from retune.ops.registry import integer, lookup
 
 
@@ -18,7 +18,7 @@ def rows_as_images(graph: Graph) -> Graph:
     row: [N, C, 1, L] -> [N, C, L] is a reshape.
     """
     rules = _elementwise_on_images, _concat_of_images, merge_reshapes, drop_identity
-    return until_stable(graph, lambda g: rebuild(g, *rules))
+    return to_fixed_point(graph, lambda g: rebuild(g, *rules))
 
 
 def _elementwise_on_images(r: GraphRewriter, node: Node) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 from retune.core.dims import always_empty, always_equal, always_same, is_fixed
 from retune.graph.graph import Graph, Node, without_dead
 from retune.graph.passes.numbers import gather_of_positions, move_positions
-from retune.graph.rewrite import GraphRewriter, rebuild, renamed, until_stable
+from retune.graph.rewrite import GraphRewriter, rebuild, renamed, to_fixed_point
 from retune.ops.convolution import border
 from retune.ops.registry import AttrValue, integer, ints, lookup, number
 from retune.ops.shapes import broadcast_shapes, same_blocks, spatial
@@ -34,7 +34,7 @@ def remove_identities(graph: Graph) -> Graph:
         transpose_around_reshape,
         transpose_to_reshape,
     )
-    return until_stable(graph, lambda g: absorb_names(rebuild(g, *rules), g.outputs))
+    return to_fixed_point(graph, lambda g: absorb_names(rebuild(g, *rules), g.outputs))
 
 
 def drop_identity(r: GraphRewriter, node: Node) -> str | None:

@@ -71,7 +71,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         size *= s.likely(loop)
         group = s.fuse(group, loop)
     if size >= 2 * wanted:
-        group = s.split(group, [share(size, wanted)], "shift")[0]
+        group = s.split(group, [tile_near(size, wanted)], "shift")[0]
     s.bind(group, "group.0")
 
 
@@ -80,7 +80,7 @@ def _masking(value: Expr) -> frozenset[Var]:
     return frozenset(v for mask in position_masks(value) for v in variables(mask))
 
 
-def share(size: int, parts: int) -> int:
+def tile_near(size: int, parts: int) -> int:
     """Steps of each of so many parts of `size`: a divisor if one is near."""
     longest = -(-size // parts)
     divisors = [n for n in range(max(1, longest // 2), longest + 1) if size % n == 0]

@@ -47,23 +47,23 @@ def padded_neighbours(program: Program, block: Block, lanes: int) -> Block | Non
     It is the only operand, nothing else reads it, and the results of a row are whole vectors.
     """
     stage = Accesses.of(block, program.body)
-    made = padding_of(program, block)
+    paddings = padding_of(program, block)
     if block.reducer is None or len(block.indices) < 2 or len(stage.operands) != 1:
         return None
     (operand,) = stage.operands
-    made = [padding for padding in made if padding.buffer == operand.load.buffer]
-    if not made or block.value != operand.load or not _slides(stage, operand):
+    paddings = [padding for padding in paddings if padding.buffer == operand.load.buffer]
+    if not paddings or block.value != operand.load or not _is_sliding_window(stage, operand):
         return None
     read, results = (evaluate_int(b.shape[-1]) for b in (operand.load.buffer, block.buffer))
     if not is_fixed(read):
         return None
     size = operand.load.buffer.dtype.itemsize * read
     few = 0 < read - results < _MOST_NEIGHBOURS and size <= _MOST_BYTES
-    return made[0] if few and lanes >= _LEAST_LANES and results % lanes == 0 else None
+    return paddings[0] if few and lanes >= _LEAST_LANES and results % lanes == 0 else None
 
 
-def _slides(stage: Accesses, operand: AffineAccess) -> bool:
-    """Whether it reads the result's own row, at the result's place plus one more variable."""
+def _is_sliding_window(stage: Accesses, operand: AffineAccess) -> bool:
+    """Whether it reads the result's own row, at the result's index plus one more variable."""
     own = operand.load.indices[:-1] == stage.block.indices[:-1]
     return own and stage.channel in operand.last and len(operand.last) == 2 and operand.adjacent
 
@@ -81,17 +81,17 @@ def schedule_neighbours(s: Schedule, name: str, plan: Neighbours) -> None:
     sizes = s.sample_tile(rows[-1], 3, _MOST_ROWS)
     least = min(_LEAST_ROWS, s.likely(rows[-1]))
     s.require(const(least) <= sizes[-1], "sums wait for what has just been stored")
-    far, some, row = s.split(rows[-1], sizes, "shift")
+    outer, tile, row = s.split(rows[-1], sizes, "shift")
     vectors, lane = s.split(loops[-1], [lanes])
-    s.reorder(*rows[:-1], far, some, row, vectors, lane)
+    s.reorder(*rows[:-1], outer, tile, row, vectors, lane)
     s.compute_at(name, vectors)
-    s.compute_at(padded.name, some, "private")
-    s.bind(fuse_all(s, [*rows[:-1], far]), "group.0")
+    s.compute_at(padded.name, tile, "private")
+    s.bind(fuse_all(s, [*rows[:-1], outer]), "group.0")
     s.vectorize(lane)
     _sum_up(s, name)
-    ends, _, vector = s.split(s.loops(padded.name)[-1], [1, lanes], "shift")
+    peeled, _, vector = s.split(s.loops(padded.name)[-1], [1, lanes], "shift")
     s.vectorize(vector)
-    s.annotate(ends, PEEL, "ends")
+    s.annotate(peeled, PEEL, "ends")
 
 
 def _sum_up(s: Schedule, name: str) -> None:

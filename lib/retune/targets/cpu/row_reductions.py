@@ -18,7 +18,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, const
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
-from retune.targets.cpu.elementwise import share
+from retune.targets.cpu.elementwise import tile_near
 from retune.targets.fusion import accesses, results_of
 from retune.targets.row_programs import RowProgram, factored, schedule_in_one_nest
 
@@ -155,5 +155,5 @@ def _bind_rows(s: Schedule, loops: Sequence[str], groups: int) -> None:
             break
         rows = s.fuse(rows, loop)
     if (size := s.likely(rows)) >= 2 * groups:
-        rows = s.split(rows, [share(size, groups)], "shift")[0]
+        rows = s.split(rows, [tile_near(size, groups)], "shift")[0]
     s.bind(rows, "group.0")

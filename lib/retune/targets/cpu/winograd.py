@@ -21,7 +21,7 @@ from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Sketch
 from retune.schedule.winograd import WinogradConvolution
-from retune.targets.cpu.elementwise import schedule_elementwise, share, wanted_groups
+from retune.targets.cpu.elementwise import schedule_elementwise, tile_near, wanted_groups
 from retune.targets.cpu.space import schedule_rest
 from retune.targets.cpu.tile import (
     RegisterTile,
@@ -213,7 +213,7 @@ def _outputs(s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec) -> None
 def _shared(s: Schedule, loops: list[str], spec: DeviceSpec) -> str:
     """The loops as one, shared out evenly over work-groups; its part of one group."""
     whole = fuse_all(s, loops)
-    size = share(s.likely(whole), wanted_groups(spec))
+    size = tile_near(s.likely(whole), wanted_groups(spec))
     group, own = s.split(whole, [size], "shift")
     s.bind(group, "group.0")
     return own

@@ -1,8 +1,8 @@
 """Sketches that follow from what a layer reads: the orders in which its tiles can be made.
 
-Read `stays`. The template makes tiles row by row, with all channels of a row before the next one. A
-tile that a buffer holds already is not loaded again, so other orders load less: where the loops go
-innermost that do not move an operand, it stays on chip for all of them.
+Read `stationary_sketches`. The template makes tiles row by row, with all channels of a row before
+the next one. A tile that a buffer holds already is not loaded again, so other orders load less:
+where the loops go innermost that do not move an operand, it stays on chip for all of them.
 """
 
 from retune.core.errors import ScheduleError
@@ -19,7 +19,7 @@ BY_RULE = "vta.stay."
 """What the names of these sketches begin with."""
 
 
-def stays(program: Program, work: Convolution, config: VtaConfig) -> list[Sketch]:
+def stationary_sketches(program: Program, work: Convolution, config: VtaConfig) -> list[Sketch]:
     """A sketch for each operand of the products that other orders than the template's keep on chip.
 
     Its candidates are those that load otherwise than with the template's order.

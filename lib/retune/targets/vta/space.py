@@ -15,14 +15,14 @@ from retune.schedule.space import Sketch, Space, sketch_of
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.estimate import cycles
 from retune.targets.vta.expression import expression
-from retune.targets.vta.rules import stays
+from retune.targets.vta.rules import stationary_sketches
 from retune.targets.vta.template import KNOBS, ORDER, packed
 from retune.targets.vta.workload import Convolution
 
 TEMPLATE = "vta.conv2d_packed"
 """Name of the template's sketch, which comes first."""
 
-_LISTED, _SAMPLED = 1 << 16, 4096
+_ENUMERATED, _SAMPLED = 1 << 16, 4096
 """Option rows of a sketch that are all looked at, and those that are where there are more."""
 
 
@@ -41,12 +41,17 @@ def space_of(work: Convolution, config: VtaConfig) -> Space:
     sketch = sketch_of(program, lambda s: packed(s, work, config), TEMPLATE)
     if sketch.empty:
         raise ScheduleError(f"{work.name}: no tiles of it fit the memories of {config.name}")
-    return Space(tuple(_known(s, work, config) for s in (sketch, *stays(program, work, config))))
+    return Space(
+        tuple(
+            _with_cost(s, work, config)
+            for s in (sketch, *stationary_sketches(program, work, config))
+        )
+    )
 
 
-def _known(sketch: Sketch, work: Convolution, config: VtaConfig) -> Sketch:
+def _with_cost(sketch: Sketch, work: Convolution, config: VtaConfig) -> Sketch:
     rng = np.random.default_rng(0)
-    rows = sketch.all_rows() if sketch.size <= _LISTED else sketch.sample(_SAMPLED, rng)
+    rows = sketch.all_rows() if sketch.size <= _ENUMERATED else sketch.sample(_SAMPLED, rng)
     cost = partial(_cycles, work, config)
     fastest = rows[int(np.argmin(cost(sketch.values(rows))))]
     return replace(sketch, cost=cost, untuned=fastest)
