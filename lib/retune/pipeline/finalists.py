@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Self
@@ -49,6 +50,9 @@ _BUILD_SHARE = 0.6
 and its default are built whatever it takes."""
 _LEAST_ROUNDS = 6
 """Rounds of iterations, whatever they take: fewer tell nothing apart."""
+_MOST_WAITED = 0.4
+"""Part of the time that threads may wait for cores. A finalist's lower quartile stands for it, and
+is wrong where three of four of its samples were disturbed."""
 _MEMORY_SHARE = 8
 """Constants of all finalists take one in so many bytes of the device at most: PoCL allocates no
 more than a quarter at once, rounded down to a power of two."""
@@ -89,6 +93,9 @@ def compare_finalists(
         compared = compare_in_network(
             assigned, candidates, session.spec, request.device, request.seed, time_left
         )
+    except ProcessorBusy as error:
+        _LOG.warning("finalists are not compared in their network: %s", error)
+        return Constraints(uncompared="other programs use the processor")
     except DeviceError as error:
         _LOG.warning("finalists are not compared in their network: %s", error)
         return Constraints(uncompared="the network cannot run with its finalists")
@@ -170,6 +177,10 @@ def _known(
     return [(default, records.get(default)), *others[:MOST]]
 
 
+class ProcessorBusy(DeviceError):
+    """Times in a network cannot be had while other programs use the processor."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InNetwork:
     """What a comparison in a network came to, by task."""
@@ -194,7 +205,8 @@ def compare_in_network(
 ) -> InNetwork:
     """The comparison of these finalists, the default schedule first; a few rounds at least.
 
-    Raises: DeviceError where the network with all of them cannot be run, or is simulated.
+    Raises: DeviceError where the network with all of them cannot be run, or is simulated;
+    ProcessorBusy where other programs have the cores for too long for times to mean anything.
     """
     if why := unraced(device):
         raise DeviceError(f"{why}: finalists are chosen by their records")
@@ -206,10 +218,16 @@ def compare_in_network(
         _Network(device, *stored, list(finalists)) as iterations,
     ):
         rounds = 0
-        while not comparison.decided and (rounds < _LEAST_ROUNDS or time_left()):
+        while not comparison.decided and (
+            rounds < _LEAST_ROUNDS or (time_left() and iterations.waited <= _MOST_WAITED)
+        ):
             for choices in comparison.round(resolved=iterations.resolved):
                 iterations.observe(comparison, choices)
             rounds += 1
+        if (waited := iterations.waited) > _MOST_WAITED:
+            raise ProcessorBusy(
+                f"other programs use the processor: threads waited for {waited:.0%} of the time"
+            )
         return InNetwork(
             resolved=iterations.resolved,
             leaders=dict(zip(finalists, comparison.leaders.tolist(), strict=True)),
@@ -236,6 +254,7 @@ class _Network:
         self, device: str, plan: FinalistsPlan, weights: Path, tasks: Sequence[str]
     ) -> None:
         self.references: list[float] = []
+        self._waited: list[float] = []
         self.count = 0
         self._device = device
         self._plan = plan
@@ -253,6 +272,11 @@ class _Network:
         """Whether an iteration gives the time of each task."""
         return self._opened().resolved
 
+    @property
+    def waited(self) -> float:
+        """Part of the time that a thread waited for cores, of the parts of rounds in the middle."""
+        return median(self._waited or [0.0])
+
     def observe(self, comparison: FinalistComparison, choices: np.ndarray) -> None:
         """One part of a round. Where the child is lost, each finalist is tried again alone."""
         try:
@@ -262,6 +286,7 @@ class _Network:
             self._eliminate(comparison, choices)
             return
         self.references.append(found.reference_us)
+        self._waited.append(found.waited)
         comparison.observe(choices, self._by_task(found.seconds), resolved=self.resolved)
 
     def _eliminate(self, comparison: FinalistComparison, choices: np.ndarray) -> None:

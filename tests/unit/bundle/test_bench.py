@@ -18,6 +18,7 @@ from retune.bundle.verify.bench import (
     rounds_of,
 )
 from retune.core.errors import InputError
+from retune.device.measure.contention import Waiting
 from tests.support.properties import quick
 
 
@@ -74,16 +75,16 @@ def test_medians_quartiles_and_ratio(stage: Stage) -> None:
     assert 2.0 <= ratio.low <= 5.0 <= ratio.high <= 8.0
 
 
-def test_what_threads_waited_for_cores_is_a_part_of_the_time(
+def test_what_a_thread_waited_for_cores_is_a_part_of_the_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accounts = itertools.count(0.0, 0.5)  # each sample's threads wait for half a second
-    monkeypatch.setattr(bench, "waited_s", lambda: next(accounts))
+    class HalfASecond(Waiting):
+        def share(self, seconds: float) -> float:
+            return 0.5 / seconds
+
+    monkeypatch.setattr(bench, "Waiting", HalfASecond)
     found = compare_times({"a": stage.contender("a", 2.0)}, options=FIXED, clock=stage.clock)
     assert found.waited == 0.25
-    accounts = itertools.count(0.0, 9.0)  # several threads do
-    found = compare_times({"a": stage.contender("a", 2.0)}, options=FIXED, clock=stage.clock)
-    assert found.waited == 1.0
 
 
 def test_the_order_rotates_and_each_sample_is_warmed_up(stage: Stage) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.target import GENERIC_CPU
-from retune.device.measure.contention import MOST_REPEATS, Took, calm_times, took
+from retune.device.measure.contention import MOST_REPEATS, Took, Waiting, calm_times, took
 
 MS = 1_000_000
 """Nanoseconds, as the system counts."""
@@ -62,6 +62,17 @@ def test_threads_of_this_process_do_not_work_for_other_devices(tmp_path: Path):
     states(tmp_path, {"1": (0, 0)})
     run = running(tmp_path, 10.0, {"1": (1, 9)})
     assert took(run, replace(GENERIC_CPU, device_class="gpu"), tmp_path) == Took(seconds=0.01)
+
+
+def test_the_thread_that_waited_most_says_which_part(tmp_path: Path):
+    states(tmp_path, {"1": (100, 3), "2": (200, 5)})
+    waiting = Waiting(tmp_path)
+    assert waiting.share(0.01) == 0.0
+    states(tmp_path, {"1": (104, 6), "2": (203, 12)})
+    assert waiting.share(0.01) == pytest.approx(0.7)
+    assert waiting.share(0.001) == 1.0
+    assert waiting.share(0.0) == 0.0
+    assert Waiting(tmp_path / "none").share(1.0) == 0.0
 
 
 def test_this_machine_states_no_more_than_passes():

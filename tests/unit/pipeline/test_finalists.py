@@ -28,6 +28,7 @@ class FakeChild:
 
     opened = 0
     deadly: tuple[int, int] | None = None
+    waited = 0.0
 
     def __init__(self, device: str, plan: FinalistsPlan, weights: Path) -> None:
         type(self).opened += 1
@@ -40,7 +41,7 @@ class FakeChild:
     def run(self, choices: np.ndarray) -> Iterations:
         if self.deadly is not None and (choices[:, self.deadly[0]] == self.deadly[1]).any():
             raise ChildLostError("crash", "the process died of SIGSEGV")
-        return Iterations(seconds=1.0 / (1.0 + choices), reference_us=1000.0)
+        return Iterations(seconds=1.0 / (1.0 + choices), reference_us=1000.0, waited=self.waited)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -142,3 +143,13 @@ def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
             import_network(str(write("bottleneck", tmp_path))).network,
             {}, GENERIC_CPU, device, 0, lambda: True,
         )  # fmt: skip
+
+
+def test_where_others_have_the_cores_records_decide(
+    session: Session, tmp_path: Path, child: type[FakeChild]
+):
+    child.waited = 0.39
+    compared(session, tmp_path)
+    child.waited = 0.83
+    with pytest.raises(comparing.ProcessorBusy, match="threads waited for 83% of the time"):
+        compared(session, tmp_path)

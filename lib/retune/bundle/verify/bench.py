@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.device.measure.contention import waited_s
+from retune.device.measure.contention import Waiting
 
 Contender = Callable[[], object]
 Clock = Callable[[], float]
@@ -103,8 +103,8 @@ class Benchmark:
     ratios: tuple[Speedup, ...]
     """One for each contender but the baseline."""
     waited: float = 0.0
-    """Part of the time of a sample, in the middle, that threads were ready and had no core. 0 to 1
-    """
+    """Part of a sample's time that some thread was ready and had no core: of the samples in the
+    middle. 0 to 1"""
 
     def timing(self, name: str) -> Timing:
         """That contender's samples. Raises: KeyError."""
@@ -224,7 +224,7 @@ class _Sample:
 
     call_s: float
     waited: float
-    """Part of the time that threads waited for cores."""
+    """Part of the time; see `Benchmark.waited`."""
 
 
 def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> _Sample:
@@ -233,12 +233,11 @@ def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> 
         _wait_until_idle(settle_s)
     for _ in range(max(1, calls // 2)):
         contender()
-    waited, start = waited_s(), clock()
+    waiting, start = Waiting(), clock()
     for _ in range(calls):
         contender()
     seconds = clock() - start
-    waited = waited_s() - waited
-    return _Sample(seconds / calls, min(1.0, waited / seconds) if seconds > 0 else 0.0)
+    return _Sample(seconds / calls, waiting.share(seconds))
 
 
 def _wait_until_idle(pause_s: float) -> None:

@@ -6,6 +6,7 @@ Read `FinalistsChild`; `main` is what its process runs.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Self, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from retune.core.errors import DeviceError
 from retune.core.schema import from_json, to_json
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child
+from retune.device.measure.contention import Waiting
 from retune.device.measure.lease import lease
 from retune.device.measure.messages import Refused
 from retune.device.measure.reference import Reference
@@ -42,6 +44,8 @@ class Iterations:
     seconds: np.ndarray
     """As `FinalistsRunner.times` gives them."""
     reference_us: float
+    waited: float = 0.0
+    """Part of the time that some thread was ready and had no core. 0 to 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +178,11 @@ class _Handler:
     def _run(self, choices: np.ndarray) -> Iterations:
         assert self._runner is not None and self._reference is not None
         before = self._reference.time_us()
+        waiting, start = Waiting(), perf_counter()
         seconds = self._runner.times(choices)
+        waited = waiting.share(perf_counter() - start)
         after = self._reference.time_us()
-        return Iterations(seconds=seconds, reference_us=(before + after) / 2)
+        return Iterations(seconds=seconds, reference_us=(before + after) / 2, waited=waited)
 
 
 def main(channel: int, lifeline: int, device: str) -> None:

@@ -1,4 +1,5 @@
-"""Times on a processor that others use, too, less what they had of it. Read `took`.
+"""Times on a processor that others use, too, less what they had of it. Read `took`; `Waiting` says
+how much that was.
 
 Linux states for each thread how long it ran, and how long it was ready to run and had no core
 (`/proc/PID/task/TID/schedstat`; Documentation/scheduler/sched-stats.rst of the kernel). At six
@@ -29,9 +30,34 @@ class Took:
     """Threads waited for cores: the time is an estimate, and rather too long."""
 
 
+class Waiting:
+    """How long this process's threads are ready and have no core, from now on."""
+
+    def __init__(self, threads: Path = THREADS) -> None:
+        self._threads = threads
+        self._before = _usage(threads)
+
+    def share(self, seconds: float) -> float:
+        """Part of so many seconds, all that have passed, that the thread that waited most did wait.
+
+        From 0 to 1; 0 where the system does not tell.
+        """
+        longest = max((each.waited for each in self.since()), default=0.0)
+        return min(1.0, longest / seconds) if seconds > 0 else 0.0
+
+    def since(self) -> "list[Usage]":
+        """What each thread that there is now did since then."""
+        none = Usage(0.0, 0.0)
+        return [
+            Usage(now.ran - before.ran, now.waited - before.waited)
+            for thread, now in _usage(self._threads).items()
+            for before in (self._before.get(thread, none),)
+        ]
+
+
 @dataclass(frozen=True, slots=True)
-class _Usage:
-    """Seconds of one thread since it began."""
+class Usage:
+    """Seconds of one thread."""
 
     ran: float
     waited: float
@@ -47,21 +73,13 @@ def took(run: Callable[[], float], spec: DeviceSpec, threads: Path = THREADS) ->
     """
     if spec.device_class != "cpu":
         return Took(seconds=run())
-    before = _usage(threads)
+    waiting = Waiting(threads)
     wall = run()
-    after = _usage(threads)
-    unknown = _Usage(0.0, 0.0)
-    each = [(now, before.get(thread, unknown)) for thread, now in after.items()]
-    waited = sum(now.waited - earlier.waited for now, earlier in each)
-    busiest = max((now.ran - earlier.ran for now, earlier in each), default=0.0)
-    own = min(wall, max(busiest, wall - waited))
-    return Took(seconds=own, disturbed=waited > NOTICEABLE * wall)
-
-
-def waited_s(threads: Path = THREADS) -> float:
-    """Seconds that this process's threads were ready and had no core since they began, all
-    together; 0 where the system does not tell."""
-    return sum(usage.waited for usage in _usage(threads).values())
+    each = waiting.since()
+    busiest = max((usage.ran for usage in each), default=0.0)
+    own = min(wall, max(busiest, wall - sum(usage.waited for usage in each)))
+    longest = max((usage.waited for usage in each), default=0.0)
+    return Took(seconds=own, disturbed=longest > NOTICEABLE * wall)
 
 
 def calm_times(run: Callable[[], Took], count: int, taken: Sequence[Took] = ()) -> list[float]:
@@ -77,9 +95,9 @@ def calm_times(run: Callable[[], Took], count: int, taken: Sequence[Took] = ()) 
     return calm[:count] if len(calm) >= count else sorted(one.seconds for one in every)[:count]
 
 
-def _usage(threads: Path) -> dict[str, _Usage]:
+def _usage(threads: Path) -> dict[str, Usage]:
     """By thread; none where the system does not tell."""
-    found: dict[str, _Usage] = {}
+    found: dict[str, Usage] = {}
     try:
         names = [path.name for path in threads.iterdir()]
     except OSError:
@@ -89,5 +107,5 @@ def _usage(threads: Path) -> dict[str, _Usage]:
             ran, waited, *_ = (threads / name / "schedstat").read_text().split()
         except (OSError, ValueError):
             continue  # it has ended, or the kernel keeps no such account
-        found[name] = _Usage(1e-9 * int(ran), 1e-9 * int(waited))
+        found[name] = Usage(1e-9 * int(ran), 1e-9 * int(waited))
     return found
