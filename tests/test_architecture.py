@@ -3,7 +3,7 @@
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -65,15 +65,18 @@ def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+Nodes = Sequence[ast.AST]
+"""All nodes of a file, the module first."""
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def nodes_of(text: str) -> Nodes:
+    """The nodes of a source text."""
+    return [*ast.walk(ast.parse(text))]
+
+
+def _imports(nodes: Nodes) -> Iterator[tuple[str, int]]:
     """Every imported module of a file, wherever the import stands."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -98,15 +101,17 @@ def _tracked() -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def trees() -> dict[Path, ast.Module]:
-    """The syntax tree of each source file."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+def files() -> dict[Path, Nodes]:
+    """The nodes of each source file: to find them takes longer than to look at them."""
+    return {path: nodes_of(path.read_text(encoding="utf-8")) for path in SOURCES}
 
 
-def test_functions_fit_on_a_screen(trees: dict[Path, ast.Module]):
+def test_functions_fit_on_a_screen(files: dict[Path, Nodes]):
     long: dict[str, int] = {}
-    for path, tree in trees.items():
-        for node in _functions(tree):
+    for path, nodes in files.items():
+        for node in nodes:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             where = f"{_name(path)}::{node.name}"
             if lines > MAX_FUNCTION_LINES and where not in LONG_FUNCTIONS:
@@ -120,11 +125,11 @@ def test_named_exceptions_are_still_needed():
     assert not stale, f"exceptions for what no longer exists: {stale}"
 
 
-def test_third_parties_stay_behind_their_doors(trees: dict[Path, ast.Module]):
+def test_third_parties_stay_behind_their_doors(files: dict[Path, Nodes]):
     broken: list[str] = []
-    for path, tree in trees.items():
+    for path, nodes in files.items():
         name = _name(path)
-        for module, line in _imports(tree):
+        for module, line in _imports(nodes):
             doors = FENCES.get(module.split(".")[0])
             if doors and not any(name == door or name.startswith(door) for door in doors):
                 broken.append(f"{name}:{line} imports {module}; only {', '.join(doors)} may")
@@ -167,10 +172,10 @@ SHARED_NAMES: dict[str, str] = {
 """Name of a class that two modules may define -> why."""
 
 
-def test_class_names_are_unique(trees: dict[Path, ast.Module]):
+def test_class_names_are_unique(files: dict[Path, Nodes]):
     found: dict[str, list[str]] = {}
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
+    for path, nodes in files.items():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(f"{_name(path)}:{node.lineno}")
     shared = {name: places for name, places in found.items() if len(places) > 1}
@@ -183,27 +188,27 @@ UNPICKLING: dict[str, str] = {
 """File -> why it may unpickle."""
 
 
-def test_nothing_is_unpickled(trees: dict[Path, ast.Module]):
+def test_nothing_is_unpickled(files: dict[Path, Nodes]):
     """Loading a bundle or a record file executes nothing, and processes talk without pickles."""
     found = {
         f"{_name(path)}:{line} {what}"
-        for path, tree in trees.items()
+        for path, nodes in files.items()
         if _name(path) not in UNPICKLING
-        for line, what in unpickles(tree)
+        for line, what in unpickles(nodes)
     }
     assert not found
 
 
-def unpickles(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def unpickles(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """Where code may unpickle: by a module for it, or by a call that does it on the way."""
     banned = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-    for module, line in _imports(tree):
+    for module, line in _imports(nodes):
         whole = module.split(".")[0]
         processes = whole == "multiprocessing" and not module.startswith(f"{whole}.connection")
         if whole in banned or processes or module.endswith("ProcessPoolExecutor"):
             yield line, f"imports {module}"
     calls = {"recv", "read_pickle"}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in calls:
             yield node.lineno, f"calls {node.attr}"
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
@@ -227,12 +232,12 @@ def unpickles(tree: ast.AST) -> Iterator[tuple[int, str]]:
     ],
 )
 def test_unpickling_is_found(code: str):
-    assert list(unpickles(ast.parse(code)))
+    assert list(unpickles(nodes_of(code)))
 
 
 def test_frames_and_arrays_are_not_pickles():
     code = "connection.recv_bytes(9)\nnp.load(path, allow_pickle=False)"
-    assert not list(unpickles(ast.parse(code)))
+    assert not list(unpickles(nodes_of(code)))
 
 
 def test_no_registry_addresses():
@@ -252,8 +257,8 @@ def test_no_registry_addresses():
     assert not broken
 
 
-def test_every_package_says_what_it_is(trees: dict[Path, ast.Module]):
-    missing = [_name(path) for path, tree in trees.items() if not ast.get_docstring(tree)]
+def test_every_package_says_what_it_is(files: dict[Path, Nodes]):
+    missing = [_name(path) for path, nodes in files.items() if not ast.get_docstring(nodes[0])]
     assert not missing, f"no module docstring: {missing}"
 
 
@@ -272,7 +277,7 @@ TYPE_NAMES = {str(dtype) for dtype in DTYPES} | {"x4", "x8"}
 PREFIXES = {"float", "int", "uint", *TYPE_NAMES}
 
 
-def type_comparisons(tree: ast.AST) -> list[int]:
+def type_comparisons(nodes: Nodes) -> list[int]:
     """Lines that compare something with the name of an element type, or a part of it."""
 
     def names(node: ast.expr) -> set[object]:
@@ -280,7 +285,7 @@ def type_comparisons(tree: ast.AST) -> list[int]:
         return {e.value for e in elements if isinstance(e, ast.Constant)}
 
     found: list[int] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Compare(left=left, comparators=others):
                 compared = set[object]().union(*map(names, (left, *others))) & TYPE_NAMES
@@ -300,14 +305,14 @@ def type_comparisons(tree: ast.AST) -> list[int]:
     ['x.dtype == "float32"', 'd in ("int8", "uint8")', 'd.startswith("float")', 'd.endswith("x8")'],
 )
 def test_comparisons_of_types_with_strings_are_found(text: str):
-    assert type_comparisons(ast.parse(text)) == [1]
+    assert type_comparisons(nodes_of(text)) == [1]
 
 
-def test_types_are_not_compared_with_strings(trees: dict[Path, ast.Module]):
+def test_types_are_not_compared_with_strings(files: dict[Path, Nodes]):
     """What depends on a type is a property of its entry, see `core/dtypes.py`."""
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path, tree in trees.items()
-        for line in type_comparisons(tree)
+        for path, nodes in files.items()
+        for line in type_comparisons(nodes)
     ]
     assert not found
