@@ -4,12 +4,15 @@ What they compute is in `ops.host_numpy`; here are ONNX's attributes, by operato
 scattering are here because their kernels search where numpy just writes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import signature
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from retune.frontend.host.ops.registry import NodeCall, Value, host_op
+from retune.frontend.host.ops.registry import HostFunction, NodeCall, Value, host_op
 from retune.frontend.onnx.ops.pooling import unpooled_shape
 from retune.frontend.onnx.ops.registry import full_name
 from retune.ops import host_numpy
@@ -19,17 +22,45 @@ _AXIS_IS_INPUT = 20
 """The opset from which DFT reads its axis; before it was an attribute, 1 by default."""
 
 
-@host_op("NonZero", since=9)
-def non_zero(call: NodeCall) -> Sequence[Value]:
-    """Where elements are not zero: [dimensions, elements]."""
-    return (host_numpy.non_zero(call.array(0)),)
+def _by_name(function: Callable[..., Any]) -> HostFunction:
+    """The function, whose inputs and attributes are the operator's, by ONNX's names."""
+    taken = signature(function).parameters
+    needed = sum(parameter.default is parameter.empty for parameter in taken.values())
+
+    def run(call: NodeCall) -> Sequence[Value]:
+        inputs = [(call.array if i < needed else call.given)(i) for i in range(len(call.args))]
+        attrs = {key: value for key, value in call.node.attrs.items() if key in taken}
+        made = function(*inputs, **attrs)
+        return made if isinstance(made, tuple) else (made,)
+
+    return run
 
 
-@host_op("Unique", since=11)
-def unique(call: NodeCall) -> Sequence[Value]:
-    """Distinct values, and where they come from."""
-    axis = call.node.attrs.get("axis")
-    return host_numpy.unique(call.array(0), axis, call.node.integer("sorted", 1))
+_of_pixels = _by_name(partial(host_numpy.roi_align, half_pixel=False))
+_of_half_pixels = _by_name(partial(host_numpy.roi_align, half_pixel=True))
+BY_NAME: Sequence[tuple[str, int, HostFunction]] = (
+    ("NonZero", 9, _by_name(host_numpy.non_zero)),
+    ("Unique", 11, _by_name(host_numpy.unique)),
+    ("NonMaxSuppression", 10, _by_name(host_numpy.non_max_suppression)),
+    ("TopK", 1, _by_name(host_numpy.top_k)),
+    ("GatherElements", 11, _by_name(host_numpy.gather_elements)),
+    ("GatherND", 11, _by_name(host_numpy.gather_nd)),
+    ("Scatter", 9, _by_name(host_numpy.scatter_elements)),
+    ("ScatterElements", 11, _by_name(host_numpy.scatter_elements)),
+    ("ScatterND", 11, _by_name(host_numpy.scatter_nd)),
+    ("RoiAlign", 10, _of_pixels),
+)
+"""Operator, its first opset of that meaning, and what runs it."""
+
+for _name, _since, _function in BY_NAME:
+    host_op(_name, since=_since)(_function)
+
+
+@host_op("RoiAlign", since=16)
+def roi_align(call: NodeCall) -> Sequence[Value]:
+    """From opset 16 on: regions half a pixel further, unless stated otherwise."""
+    form = call.node.text("coordinate_transformation_mode", "half_pixel")
+    return (_of_half_pixels if form == "half_pixel" else _of_pixels)(call)
 
 
 @host_op("Compress", since=9)
@@ -40,79 +71,6 @@ def compress(call: NodeCall) -> Sequence[Value]:
     if axis is None:
         data, axis = data.reshape(-1), 0
     return (np.take(data, chosen[chosen < data.shape[axis]], axis),)
-
-
-@host_op("NonMaxSuppression", since=10)
-def non_max_suppression(call: NodeCall) -> Sequence[Value]:
-    """The boxes that are kept."""
-    center = call.node.integer("center_point_box", 0)
-    return (host_numpy.non_max_suppression(*call.args, center_point_box=center),)
-
-
-@host_op("TopK")
-@host_op("TopK", since=10)
-def top_k(call: NodeCall) -> Sequence[Value]:
-    """The first elements in order, and where they are; how many is an input from opset 10 on."""
-    node = call.node
-    count = node.integer("k", 0) if call.given(1) is None else call.array(1)
-    axis, largest = node.integer("axis", -1), node.integer("largest", 1)
-    return host_numpy.top_k(call.array(0), count, axis, largest)
-
-
-@host_op("GatherElements", since=11)
-def gather_elements(call: NodeCall) -> Sequence[Value]:
-    """One element for each index."""
-    axis = call.node.integer("axis", 0)
-    return (host_numpy.gather_elements(call.array(0), call.array(1), axis),)
-
-
-@host_op("GatherND", since=11)
-def gather_nd(call: NodeCall) -> Sequence[Value]:
-    """Slices by index tuples."""
-    batch = call.node.integer("batch_dims", 0)
-    return (host_numpy.gather_nd(call.array(0), call.array(1), batch),)
-
-
-@host_op("Scatter", since=9)
-@host_op("ScatterElements", since=11)
-def scatter_elements(call: NodeCall) -> Sequence[Value]:
-    """Elements written at an index along one axis."""
-    arrays = [call.array(index) for index in range(3)]
-    axis, reduction = call.node.integer("axis", 0), call.node.text("reduction", "none")
-    return (host_numpy.scatter_elements(*arrays, axis=axis, reduction=reduction),)
-
-
-@host_op("ScatterND", since=11)
-def scatter_nd(call: NodeCall) -> Sequence[Value]:
-    """Slices written at index tuples."""
-    arrays = [call.array(index) for index in range(3)]
-    return (host_numpy.scatter_nd(*arrays, reduction=call.node.text("reduction", "none")),)
-
-
-@host_op("RoiAlign", since=10)
-def roi_align_of_pixels(call: NodeCall) -> Sequence[Value]:
-    """Until opset 15: regions as they are."""
-    return (_roi_align(call, half_pixel=False),)
-
-
-@host_op("RoiAlign", since=16)
-def roi_align(call: NodeCall) -> Sequence[Value]:
-    """From opset 16 on: regions half a pixel further, unless stated otherwise."""
-    form = call.node.text("coordinate_transformation_mode", "half_pixel")
-    return (_roi_align(call, half_pixel=form == "half_pixel"),)
-
-
-def _roi_align(call: NodeCall, *, half_pixel: bool) -> Value:
-    node = call.node
-    return host_numpy.roi_align(
-        *(call.array(index) for index in range(3)),
-        mode=node.text("mode", "avg"),
-        output_height=node.integer("output_height", 1),
-        output_width=node.integer("output_width", 1),
-        sampling_ratio=node.integer("sampling_ratio", 0),
-        spatial_scale=node.number("spatial_scale", 1.0),
-        half_pixel=half_pixel,
-    )
 
 
 @host_op("MaxUnpool", since=9)
