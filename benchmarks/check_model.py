@@ -20,6 +20,7 @@ from benchmarks.passes import alone
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.build import build_plan
 from retune.bundle.plan import NetworkPlan
+from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.examination import Original
@@ -64,7 +65,7 @@ def facts_of(options: Namespace, stated: OpenInputs) -> Iterator[Facts]:
     peer = open_peer("onnxruntime", path, shapes=shapes)
     feeds, original = (
         module.random_inputs(),
-        Original(onnx=path, shapes=stated.shapes, values=stated.values),
+        Original(onnx=path, shapes=plan.input_shapes, values=stated.values),
     )
     verdict = verdict_on(module, original, opened.spec, samples=_SAMPLES)
     outcome = verdict.found
@@ -77,11 +78,13 @@ def facts_of(options: Namespace, stated: OpenInputs) -> Iterator[Facts]:
         "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],
         "constant": [name for name, array in peer(feeds).items() if is_constant(array)],
     }
+    fastest = Module(best_form(plan, opened), opened)
     timed = compare_times(
-        {"default": lambda: module.run(feeds), "onnxruntime": lambda: peer(feeds)},
+        {"default": lambda: fastest.run(feeds), "onnxruntime": lambda: peer(feeds)},
         options=BenchOptions(budget_s=options.seconds),
     )
     yield {
+        "form": fastest.form,
         "median_ms": {t.name: 1e3 * t.median_s for t in timed.timings},
         "heaviest": heaviest(plan, module, opened, feeds),
     }
