@@ -9,16 +9,13 @@ import onnx
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from retune.bundle.verify.peers import EXACT_PRODUCTS
+from retune.bundle.verify.peers import EXACT_PRODUCTS, unoptimised_is_exact
 from retune.device.opencl.host import read_flags
 from retune.graph.graph import Graph
 from tests.support.device_networks import Net
 from tests.support.networks import node
 
 Arrays = dict[str, np.ndarray]
-
-_CUTS_SUMS = "avx2" in read_flags() and not {"avx512_vnni", "avx_vnni"} & read_flags()
-"""Whether onnxruntime adds products of bytes in 16 bits on this processor."""
 
 
 def small() -> onnx.ModelProto:
@@ -69,7 +66,7 @@ def peer(model: onnx.ModelProto, inputs: Arrays) -> np.ndarray:
     those where only they make products of uint8 and int8 exact (`EXACT_PRODUCTS`)."""
     unsigned = any(t.data_type == onnx.TensorProto.UINT8 for t in model.graph.initializer)
     options = onnxruntime.SessionOptions()
-    if not (unsigned and _CUTS_SUMS):
+    if not unsigned or unoptimised_is_exact(read_flags()):
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(EXACT_PRODUCTS, "1")
     session = onnxruntime.InferenceSession(

@@ -1,6 +1,8 @@
 """Each operator of onnxruntime's domain means what onnxruntime computes."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,6 +12,7 @@ from onnx import helper
 from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops.registry import CLAIMS
+from retune.frontend.onnx.support import supported
 from retune.graph.evaluate import run_graph
 from retune.proto.scope import MICROSOFT
 from tests.support.contrib import malformed, model_of, rand
@@ -47,6 +50,17 @@ def test_operator_sets_may_be_unstated_or_named_in_full(sets: dict[str, int]) ->
     x = rand(1, 4)
     expected = np.maximum(x / (1 + np.exp(-1.702 * x)), 0)
     np.testing.assert_allclose(run_graph(made, {"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_every_operator_that_is_imported_has_cases() -> None:
+    """Of onnxruntime's domain and of ai.onnx.ml: a test's model is named after it in this folder,
+    or in the tables of cases."""
+    folder = Path(__file__).parent
+    files = (*folder.glob("*.py"), *(folder.parents[1] / "support").glob("contrib*.py"))
+    named = {word for file in files for word in re.findall(r'"(\w+)"', file.read_text())}
+    imported = [s.name for s in supported() if s.domain and s.imported]
+    assert len(imported) > 80
+    assert [name for name in imported if name.partition("::")[2] not in named] == []
 
 
 REFUSED = [name.split("::") for (name, _), claim in CLAIMS.items() if claim.refused]

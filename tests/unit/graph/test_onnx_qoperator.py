@@ -149,6 +149,21 @@ def test_zero_points_may_be_left_out() -> None:
     assert np.abs(found - np.clip(np.rint(whole), 0, 255)).max() <= 1
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_means_over_axes(dtype: str, keepdims: int) -> None:
+    """By the text of the specification: onnxruntime has no kernel for it."""
+    known = coding("x", 0.03, 120, dtype) | coding("y", 0.02, 90, dtype)
+    inputs = {"x": codes(2, 3, 6, 5, dtype=dtype)}
+    made = microsoft("QLinearReduceMean", ["x", *known], axes=[1, -1], keepdims=keepdims)
+    found = run_graph(import_model(model_of(made, inputs, known)), inputs)["y"]
+    values = (inputs["x"].astype(np.float64) - known["xz"]) * 0.03
+    whole = values.mean((1, 3), keepdims=bool(keepdims)) / 0.02 + known["yz"]
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    assert found.dtype == dtype and found.shape == whole.shape
+    assert np.abs(found - np.clip(np.rint(whole), least, most)).max() <= 1
+
+
 def test_concatenation_of_values_in_codes_of_their_own() -> None:
     known = coding("y", 0.03, 120, "uint8") | coding("a", 0.02, 90, "uint8")
     known |= coding("b", 0.05, 128, "uint8")

@@ -1,4 +1,4 @@
-"""Tables of numbers: LabelEncoder and CategoryMapper. Read `looked_up`."""
+"""Tables of numbers: LabelEncoder; and what reads text or maps. Read `looked_up`."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from retune.core.dtypes import INT64, Array
 from retune.core.errors import ModelError
-from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
+from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, refuse_op
 
 _KINDS: dict[str, tuple[type[Any], float]] = {
     "int64s": (np.int64, -1),
@@ -14,6 +14,9 @@ _KINDS: dict[str, tuple[type[Any], float]] = {
 }
 """Ending of an attribute of keys or values -> its element type, and the usual default."""
 
+_ML = "ai.onnx.ml"
+_ENCODED = "encode text as numbers before the model (OrdinalEncoder), and train with integer labels"
+"""What to do about text."""
 _NAN_IS_A_KEY = 4
 """The version from which data that are NaN may be found."""
 
@@ -33,7 +36,7 @@ def label_encoder(node: OnnxNode, emit: Emitter) -> None:
     looked_up(emit, node.inputs[0], keys, values, usual)
 
 
-@onnx_op("ai.onnx.ml::LabelEncoder", "ai.onnx.ml::CategoryMapper")
+@onnx_op("ai.onnx.ml::LabelEncoder")
 def of_text(node: OnnxNode, _: Emitter) -> None:
     """From text to numbers, or back: the importer has no text."""
     raise _of_text(node)
@@ -49,17 +52,16 @@ def zip_map(_: OnnxNode, emit: Emitter) -> None:
     )
 
 
-@onnx_op("ai.onnx.ml::DictVectorizer", "ai.onnx.ml::CastMap", limits="refused: reads maps")
-def of_maps(node: OnnxNode, emit: Emitter) -> None:
-    """From maps to tensors."""
-    raise emit.refuse(f"{node.op_type}, which reads maps,", "pass the features as a tensor")
+refuse_op("CategoryMapper", domain=_ML, advice=f"it maps text: {_ENCODED}")
+refuse_op(
+    *("DictVectorizer", "CastMap"),
+    domain=_ML,
+    advice="it reads maps: pass the features as a tensor",
+)
 
 
 def _of_text(node: OnnxNode) -> ModelError:
-    return ModelError(
-        f"{node.op_type} of text is not supported; encode text as numbers before the model "
-        "(OrdinalEncoder), and train with integer labels"
-    )
+    return ModelError(f"{node.op_type} of text is not supported; {_ENCODED}")
 
 
 def _numbers(node: OnnxNode, key: str) -> tuple[Array, float]:
