@@ -62,10 +62,9 @@ def _regret(run: FinishedRun) -> str:
     found = run.bench.regret
     if found is None:
         return ""
-    sizes = "the size that is" if found.sizes == 1 else f"the {found.sizes} sizes that are"
     return (
-        f"At {sizes} tuned for, it takes {found.mean:.2f} times as long as bundles for one size, "
-        f"and at most {found.worst:.2f} times."
+        f"Over {counted(found.sizes, 'size')}, it takes {found.mean:.2f} times as long as bundles "
+        f"for one size each, and at most {found.worst:.2f} times."
     )
 
 

@@ -74,8 +74,8 @@ def test_they_say_what_serving_many_sizes_costs(monkeypatch: pytest.MonkeyPatch)
     )
     found = said(monkeypatch, 0.034, sizes=sizes)
     assert found[1] == (
-        "At the 2 sizes that are tuned for, it takes 1.10 times as long as bundles for one size, "
-        "and at most 1.21 times."
+        "Over 2 sizes, it takes 1.10 times as long as bundles for one size each, and at most 1.21 "
+        "times."
     )
     assert str(BenchManifest(rows=(), sizes=sizes).regret) == "measured regret 1.10, at most 1.21"
     assert BenchManifest(rows=()).regret is None

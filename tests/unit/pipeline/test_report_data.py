@@ -16,7 +16,7 @@ from retune.pipeline.report_data import report_data
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.rows import result_data
-from retune.pipeline.summary import summarize
+from retune.pipeline.summary import summarize, task_results
 from retune.records.conditions import Conditions
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
@@ -64,6 +64,12 @@ def request_in(folder: Path) -> TuneRequest:
     """Of a model that no stage reads."""
     folders = {name: str(folder / name) for name in ("out", "records", "work")}
     return TuneRequest(model="zoo:fake", **folders)
+
+
+def test_times_that_were_taken_elsewhere_are_not_the_tasks(tmp_path: Path):
+    best = BestRecord(task_key="key0", record_id="r", time_us=25.0, elsewhere=True)
+    run = FakeStages().finished(request_in(tmp_path), Selection(target=DEVICE, best=(best,)))
+    assert {t.entry.name: t.best_us for t in task_results(run)}["conv0"] is None
 
 
 def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):

@@ -190,6 +190,20 @@ def test_a_bundle_that_is_not_faster_beyond_doubt_is_not_published(
     assert len(world.compared) == 1 + losers
 
 
+def test_records_of_others_are_given_up_before_those_of_the_user(
+    request_: TuneRequest, world: World
+):
+    """Where the bundle is not faster; they were taken elsewhere."""
+    world.ratio = lambda _: 1.05
+    chosen = selected(request_)
+    first, *rest = chosen.best
+    mixed = replace(chosen, best=(replace(first, elsewhere=True), *rest))
+    network = stage_import(request_)
+    tasks = stage_extract(request_, network)
+    found = validation.stage_compare(request_, network, tasks, mixed, Constraints())
+    assert found.given_back == (first.task_key,)
+
+
 def test_nothing_selected_is_compared_with_nothing(request_: TuneRequest, world: World):
     done, constraints = validated(replace(request_, records=f"{request_.records}/empty"))
     assert done.best == () and constraints.ratio is None and not world.compared
