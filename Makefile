@@ -20,7 +20,7 @@ tests quick-tests test-slow: export OPENBLAS_NUM_THREADS := 1
 tests quick-tests test-slow: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test tests test-slow check quick-tests lint format docs setup clean
+.PHONY: help run test tests test-slow check quick-tests lint types style format docs setup clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ tests: $(VENV)/.dev
 	@MAKEFLAGS= $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 check: $(VENV)/.dev ## What needs neither a device nor a process, in under a minute
-	@$(MAKE) --no-print-directory -j 2 lint quick-tests
+	@$(MAKE) --no-print-directory -j 2 types style quick-tests
 
 quick-tests: $(VENV)/.dev
 	@MAKEFLAGS= $(BIN)/python -m pytest -q -m "not slow and not device and not process" $(QUICK)
@@ -43,10 +43,14 @@ quick-tests: $(VENV)/.dev
 test-slow: $(VENV)/.dev ## The tests that take minutes each
 	@$(BIN)/python -m pytest -q -m slow
 
-lint: $(VENV)/.dev ## Formatting, lint, types and layers, without the tests
+lint: types style ## Formatting, lint, types and layers, without the tests
+
+types: $(VENV)/.dev
+	@$(BIN)/pyright
+
+style: $(VENV)/.dev
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log 2>&1 \
 		|| { cat $(VENV)/lint-imports.log; exit 1; }
 
