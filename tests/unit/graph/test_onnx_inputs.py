@@ -95,7 +95,7 @@ def test_what_is_open_is_asked_for_once_with_an_example():
     error = missing({"x": ["batch", 3, None, "w"], "fixed": [2], "z": ["batch", "length"]})
     assert str(error) == (
         "2 inputs have open dimensions: 'x' is batch,3,?,w; 'z' is batch,length; expected extents, "
-        "or ranges such as 1..8; bind them with --shape x=1,3,224,224 --shape z=1,128"
+        "or ranges such as --shape batch=1..8; bind them with --shape x=1,3,224,224 --shape z=1,128"
     )
     assert error.options == ("--shape", "x=1,3,224,224", "--shape", "z=1,128")
 

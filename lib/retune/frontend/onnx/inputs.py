@@ -505,10 +505,13 @@ def _missing(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -
         f"'{entry.name}' is {_listed(_dims(entry)) if _has_rank(entry) else 'of unknown rank'}"
         for entry in entries
     )
+    dims = [dim for entry in entries if _has_rank(entry) for dim in _dims(entry)]
+    names = [dim for dim in dims if isinstance(dim, str) and dim != _UNNAMED and dim not in bound]
+    ranges = f"--shape {names[0]}=1..8" if names else "1..8"
     count = f"{len(entries)} inputs have" if len(entries) > 1 else "an input has"
     return ShapesMissing(
-        f"{count} open dimensions: {stated}; expected extents, or ranges such as 1..8; bind them "
-        f"with {' '.join(options)}",
+        f"{count} open dimensions: {stated}; expected extents, or ranges such as {ranges}; bind "
+        f"them with {' '.join(options)}",
         options,
     )
 
