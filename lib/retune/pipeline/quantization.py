@@ -25,7 +25,13 @@ from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise
 from retune.graph.quantize.recipe import Recipe, calibrated, qdq, quantized
-from retune.graph.quantize.samples import held_out, load_samples, random_samples, shapes_of
+from retune.graph.quantize.samples import (
+    check_archives,
+    held_out,
+    load_samples,
+    random_samples,
+    shapes_of,
+)
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
@@ -89,11 +95,8 @@ def check_settings(
 def _check_samples(calibration: str, drop: float | None) -> None:
     if drop is not None and not (isfinite(drop) and 0 <= drop <= 100):
         raise InputError(f"accuracy_drop: expected points from 0 to 100, got {drop:g}")
-    if calibration not in (RANDOM, "") and not Path(calibration).exists():
-        raise InputError(
-            f"calibration {calibration}: expected an .npz file or a folder of them, got "
-            "nothing there"
-        )
+    if calibration not in (RANDOM, ""):
+        check_archives("calibration", Path(calibration))
 
 
 def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:

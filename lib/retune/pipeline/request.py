@@ -597,12 +597,11 @@ def _check_peer(request: TuneRequest) -> None:
 
 
 def check_samples(samples: int | str) -> None:
-    """Raises: InputError for a path at which there is nothing."""
-    if isinstance(samples, str) and not Path(samples).exists():
-        raise InputError(
-            f"samples {samples}: expected a number, an .npz file or a folder of them, got nothing "
-            "there"
-        )
+    """Raises: InputError for a path at which there are no .npz files."""
+    from retune.graph.quantize.samples import check_archives
+
+    if isinstance(samples, str):
+        check_archives("samples", Path(samples), also="a number, ")
 
 
 def _check_absent(request: TuneRequest) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from retune.core.errors import InputError
@@ -76,7 +77,7 @@ def test_the_example_is_right_and_its_defaults_are_the_defaults(load: Load):
 
 
 def test_networks_are_quantized_as_the_file_says_of_all_or_of_one(load: Load, tmp_path: Path):
-    (tmp_path / "digits.npz").write_bytes(b"samples")
+    np.savez(tmp_path / "digits.npz", data=np.zeros(1))
     config = load(
         """
         out = "fleet"

@@ -14,7 +14,9 @@ from retune.bundle.verify.compare import sampling
 from retune.bundle.verify.reach import untaken_branches
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.frontend.onnx.importer import import_model
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.network import stage_import
+from retune.pipeline.quantization import check_settings
 from retune.pipeline.request import TuneRequest, check_samples
 from retune.pipeline.sampling import given_content, given_samples, stage_samples
 from tests.support.bundle_fixtures import make_plan
@@ -102,6 +104,16 @@ def test_a_path_without_a_file_is_refused():
     check_samples(2)
     with pytest.raises(InputError, match=r"samples none.npz: expected a number, an .npz file"):
         check_samples("none.npz")
+
+
+def test_files_of_another_kind_are_refused_before_anything_is_imported(tmp_path: Path):
+    with pytest.raises(InputError, match="got a folder without any"):
+        check_samples(str(tmp_path))
+    (tmp_path / "a.npz").write_text("not an archive")
+    with pytest.raises(InputError, match=r"got a folder in which a\.npz is none"):
+        check_samples(str(tmp_path))
+    with pytest.raises(InputError, match=r"got another kind of file"):
+        check_settings(QuantizeSettings(), str(tmp_path / "a.npz"), None)
 
 
 @pytest.mark.parametrize(("given", "kept"), [("3", 3), (3, 3), (Path("a.npz"), "a.npz")])

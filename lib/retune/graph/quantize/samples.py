@@ -6,7 +6,7 @@ are used in parts of the network's own extent there.
 
 from collections.abc import Mapping
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 
@@ -14,6 +14,24 @@ from retune.core.dtypes import as_stored
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
 from retune.ops import Array
+
+
+def check_archives(what: str, path: Path, also: str = "") -> None:
+    """Raises: InputError unless there is an .npz file, or a folder of them. Nothing is unpacked.
+
+    `also` says what else the path might have been.
+    """
+    files = _files(path)
+    other = next((file for file in files if not is_zipfile(file)), None)
+    if files and other is None:
+        return
+    got = "another kind of file" if path.is_file() else "nothing there"
+    if path.is_dir():
+        got = f"a folder in which {other.name} is none" if other else "a folder without any"
+    raise InputError(
+        f"{what} {path}: expected {also}an .npz file or a folder of them, got {got}; numpy.savez "
+        "writes them"
+    )
 
 
 def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
