@@ -281,7 +281,8 @@ def _kernel(
             case "vector lane":
                 pass
     converts = _converts(written, target)
-    calls = [s for s in parts(statements) if isinstance(s, GroupCall)]
+    looked_at = parts(statements) if calls_attention(nest.root) else ()
+    calls = [s for s in looked_at if isinstance(s, GroupCall)]
     attends = "" if not calls else MMA if MMA in target.offers else PLAIN
     statements = (*(_held(call, attends) for call in calls), *statements)
     kernel = Kernel(
