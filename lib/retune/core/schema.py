@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from difflib import get_close_matches
 from pathlib import Path
+from threading import Lock
 from typing import (
     Annotated,
     Any,
@@ -37,6 +38,10 @@ from msgspec import Meta
 from retune.core.errors import InputError, RecordError, RetuneError
 
 T = TypeVar("T")
+
+_KNOWN: set[object] = set()
+"""Types that msgspec has looked at."""
+_LOOKING = Lock()
 
 Text = Annotated[str, Meta(min_length=1)]
 """A text that is not empty."""
@@ -149,7 +154,7 @@ def from_plain(
     Raises: `error` as a sentence: where, what was expected, what was found.
     """
     try:
-        found = msgspec.convert(data, kind)
+        found = msgspec.convert(data, _known(kind))
     except UnicodeEncodeError as caught:
         raise error(f"{where}: expected text of Unicode, got {caught}{_then(remedy)}") from None
     except (msgspec.ValidationError, RecursionError) as caught:
@@ -158,6 +163,19 @@ def from_plain(
         path, why = problem
         raise error(f"{_place(where, path, style)}: {why}{_then(remedy)}")
     return found
+
+
+def _known(kind: type[T]) -> type[T]:
+    """The type, after msgspec has looked at all of it, and at what it is made of.
+
+    Two threads that let it look at one dataclass at once end the process by SIGSEGV (0.22): the
+    second one finds what the first has begun.
+    """
+    if kind not in _KNOWN:
+        with _LOOKING:
+            msgspec.msgpack.Decoder(kind, dec_hook=_unpacked)
+            _KNOWN.add(kind)
+    return kind
 
 
 def json_schema(kind: object) -> dict[str, object]:
@@ -189,7 +207,7 @@ def unpack(kinds: Sequence[type[T]], frame: bytes | memoryview, most_bytes: int)
         name, body = msgspec.msgpack.decode(frame, type=tuple[str, msgspec.Raw])
         if name not in known:
             raise RecordError(f"message: expected one of {', '.join(known)}, got {_shown(name)}")
-        return msgspec.msgpack.decode(body, type=known[name], dec_hook=_unpacked)
+        return msgspec.msgpack.decode(body, type=_known(known[name]), dec_hook=_unpacked)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise RecordError(f"message: expected one of {', '.join(known)}; {error}") from None
 

@@ -1,5 +1,7 @@
 """Plain dataclasses come back from JSON as they were, or the field that is wrong is named."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -209,3 +211,33 @@ def test_a_frame_that_is_not_a_known_message_is_refused(frame: bytes, message: s
     with pytest.raises(RecordError) as caught:
         unpack((Message,), frame, 10_000)
     assert message in str(caught.value)
+
+
+THREADS = """
+import sys, threading
+from dataclasses import make_dataclass
+from retune.core.schema import from_plain
+
+sys.setswitchinterval(1e-6)
+data = {f"g{i}": {f"f{j}": j for j in range(20)} for i in range(20)}
+for number in range(200):
+    inner = make_dataclass(f"Inner{number}", [(f"f{i}", int) for i in range(20)], frozen=True)
+    kind = make_dataclass(f"Outer{number}", [(f"g{i}", inner) for i in range(20)], frozen=True)
+    together, found = threading.Barrier(4), []
+
+    def read() -> None:
+        together.wait()
+        found.append(from_plain(kind, data, where="x"))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and len(set(found)) == 1
+"""
+
+
+def test_threads_that_read_a_type_at_first_at_once_do_not_crash():
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
