@@ -49,7 +49,7 @@ class Undisturbed:
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """The night of that folder, begun or continued."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
-    environment["PYTHONPATH"] = f"{ROOT / 'lib'}:{ROOT}"
+    environment |= {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PYTHONFAULTHANDLER": "1"}
     command = [sys.executable, "-m", "tests.kills.night", str(folder.resolve())]
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(
@@ -76,10 +76,10 @@ def kill_nights(undisturbed: Undisturbed, kills: int, folder: Path, seed: int) -
             ran_s += delay_s
             yield found
         else:
-            if start(own).wait(timeout=LONGEST_S):
-                found.defects.append(f"{own}: it failed: {_end(own)}")
+            if code := start(own).wait(timeout=LONGEST_S):
+                found.defects.append(_failed(own, code))
         found.nights += 1
-        if not found.defects and decided(own) != undisturbed.decided:
+        if decided(own) != undisturbed.decided:
             found.defects.append(f"{own}: it decided other than a night that nobody killed")
         yield found
 
@@ -94,7 +94,7 @@ def _killed(folder: Path, delay_s: float, found: Killed) -> float | None:
         code = None
     if code is not None:
         if code:
-            found.defects.append(f"{folder}: it failed: {_end(folder)}")
+            found.defects.append(_failed(folder, code))
         return time.monotonic() - begin
     children, before = list(descendants(process.pid).items()), trials_on_disk(folder)
     process.send_signal(signal.SIGKILL)
@@ -112,8 +112,9 @@ def _killed(folder: Path, delay_s: float, found: Killed) -> float | None:
     return None
 
 
-def _end(folder: Path) -> str:
-    return (folder / "log.txt").read_text()[-2000:]
+def _failed(folder: Path, code: int) -> str:
+    said = (folder / "log.txt").read_text()[-2000:]
+    return f"{folder}: it failed with exit code {code}: {said}"
 
 
 def descendants(pid: int) -> dict[int, str]:
