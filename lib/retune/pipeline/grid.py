@@ -1,6 +1,6 @@
 """All combinations of sizes of a request, as arrays. Read `SizeGrid`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -24,13 +24,6 @@ class SizeGrid:
         result = np.ones(self.count, bool)
         for condition in conditions:
             result &= condition.at(self._values)
-        return result
-
-    def multiples(self, names: Collection[str], step: int) -> np.ndarray:
-        """Where all sizes of these names are multiples of the step. bool [count]"""
-        result = np.ones(self.count, bool)
-        for name in names:
-            result &= self._values[name] % step == 0
         return result
 
     def without_implied(self, conditions: Sequence[Condition]) -> tuple[Condition, ...]:

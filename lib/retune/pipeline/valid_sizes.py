@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from retune.core.dims import Condition, Size, SizeValues, assuming, values_text
@@ -34,7 +35,7 @@ def check_every_size(request: TuneRequest) -> None:
         try:
             load_file(path, own.shapes, own.values)
         except ModelError as error:
-            advice = _advice(every, grid, fit)
+            advice = _advice(every, fit)
             raise ModelError(f"at {values_text(values)}: {error}; {advice}") from error
 
 
@@ -51,13 +52,16 @@ def _fitting(
     return []
 
 
-def _advice(every: Sequence[Size], grid: SizeGrid, fit: Sequence[Condition]) -> str:
+def _advice(every: Sequence[Size], fit: Sequence[Condition]) -> str:
     """Which ranges to give: those in the least steps at which all operands fit."""
-    halved = {size.name for condition in fit for size in condition.dim.sizes}
+    named = {size.name for condition in fit for size in condition.dim.sizes}
+    halved, rest = [s for s in every if s.name in named], [s for s in every if s.name not in named]
     for step in _STEPS[1:] if fit else ():
-        inside = grid.multiples(halved, step)
-        if inside.any() and grid.meets(fit)[inside].all():
-            named = (s for s in every if s.name in halved)
-            each = (f"{-(-s.least // step) * step}..{s.most}:{step} for {s.name}" for s in named)
-            return f"give steps of {step}: {', '.join(each)}"
+        least = [-(-size.least // step) * step for size in halved]
+        if any(low > size.most for low, size in zip(least, halved, strict=True)):
+            break
+        stepped = [replace(s, least=n, step=step) for n, s in zip(least, halved, strict=True)]
+        if SizeGrid([*stepped, *rest]).meets(fit).all():
+            ranges = (f"{s.least}..{s.most}:{step} for {s.name}" for s in stepped)
+            return f"give steps of {step}: {', '.join(ranges)}"
     return "give single extents, or a narrower range"

@@ -14,24 +14,24 @@ from retune.pipeline.request import TuneRequest
 from retune.pipeline.valid_sizes import check_every_size
 
 
-def _halved(folder: Path) -> Path:
-    """Two rows of half of its length beside each other are added to a row: 2*(n // 2) is n."""
+def _pooled(folder: Path, parts: int) -> Path:
+    """So many rows of a part of its length beside each other are added to a row."""
     nodes = [
-        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2], strides=[2]),
-        helper.make_node("Concat", ["half", "half"], ["both"], axis=2),
-        helper.make_node("Add", ["x", "both"], ["y"], name="join"),
+        helper.make_node("MaxPool", ["x"], ["part"], kernel_shape=[parts], strides=[parts]),
+        helper.make_node("Concat", ["part"] * parts, ["whole"], axis=2),
+        helper.make_node("Add", ["x", "whole"], ["y"], name="join"),
     ]
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, "n"]) for name in ("x", "y")
     ]
-    graph = helper.make_graph(nodes, "halved", ends[:1], ends[1:])
+    graph = helper.make_graph(nodes, "pooled", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "halved.onnx")
-    return folder / "halved.onnx"
+    onnx.save(model, folder / "pooled.onnx")
+    return folder / "pooled.onnx"
 
 
-def _request(folder: Path, sizes: str) -> TuneRequest:
-    model = str(_halved(folder))
+def _request(folder: Path, sizes: str, parts: int = 2) -> TuneRequest:
+    model = str(_pooled(folder, parts))
     return TuneRequest(model=model, out=str(folder / "out"), work=folder, shapes={"n": sizes})
 
 
@@ -46,8 +46,16 @@ def test_steps_at_which_all_fits_are_accepted(tmp_path: Path, sizes: str) -> Non
 
 
 def test_sizes_that_fit_nowhere_have_no_steps(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"at n=9: .*; give steps of 2: 6..9:2 for n"):
+        check_every_size(_request(tmp_path, "5..9:2"))
     with pytest.raises(ModelError, match=r"at n=9: .*; give single extents, or a narrower range"):
         check_every_size(_request(tmp_path, "9..9"))
+
+
+def test_steps_are_within_the_range(tmp_path: Path) -> None:
+    """No multiple of 4 is."""
+    with pytest.raises(ModelError, match=r"at n=7: .*; give single extents, or a narrower range"):
+        check_every_size(_request(tmp_path, "5..7", parts=4))
 
 
 def test_a_run_begins_with_it(tmp_path: Path) -> None:
