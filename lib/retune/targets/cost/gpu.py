@@ -99,7 +99,7 @@ class WarpFigures:
     """The same where the warps of a group take slices of the reduction."""
     copied_step: float = 130.0
     """Until what a step copies to local memory is there."""
-    ahead_step: float = 800.0
+    ahead_step: float = 900.0
     """The same for copies that run ahead by one stage; by two it is a quarter of that."""
     ahead_start: float = 1200.0
     """The first copies of a group that run ahead."""
