@@ -8,7 +8,7 @@ import pytest
 from onnx import defs
 
 from retune.core.dtypes import NUMPY_DTYPES, UNKNOWN, DType, TensorType
-from retune.frontend.host.ops import host_ops
+from retune.frontend.host.ops import host_function, host_ops
 from retune.frontend.host.step import host_attrs, step_of
 from retune.frontend.onnx.ops.registry import names
 from tests.external.cases import CASES as NODE_TESTS
@@ -39,6 +39,14 @@ def test_every_operator_of_the_host_is_in_a_sweep():
     assert {name for name in host_ops() if "::" not in name} <= swept  # others have own cases
     tested = {node.op_type for name in RUN for node in NODE_TESTS[name].model.graph.node}
     assert {name for name in names() if defs.has(name)} <= swept | tested
+
+
+def test_every_operator_of_the_host_says_what_it_does():
+    """`retune ops` prints it."""
+    for name, versions in host_ops().items():
+        for opset in versions:
+            function = host_function(name, opset)
+            assert function is not None and function.__doc__, f"{name} of opset {opset}"
 
 
 def _types(outputs: list[np.ndarray]) -> list[TensorType]:

@@ -5,7 +5,6 @@ scattering are here because their kernels search where numpy just writes.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from inspect import signature
 from math import prod
 from typing import Any
@@ -22,22 +21,26 @@ _AXIS_IS_INPUT = 20
 """The opset from which DFT reads its axis; before it was an attribute, 1 by default."""
 
 
-def _by_name(function: Callable[..., Any]) -> HostFunction:
-    """The function, whose inputs and attributes are the operator's, by ONNX's names."""
+def _by_name(function: Callable[..., Any], **fixed: Any) -> HostFunction:
+    """The function, whose inputs and attributes are the operator's, by ONNX's names.
+
+    It says what the operator does, too. `fixed` are parameters that no attribute states.
+    """
     taken = signature(function).parameters
     needed = sum(parameter.default is parameter.empty for parameter in taken.values())
 
     def run(call: NodeCall) -> Sequence[Value]:
         inputs = [(call.array if i < needed else call.given)(i) for i in range(len(call.args))]
         attrs = {key: value for key, value in call.node.attrs.items() if key in taken}
-        made = function(*inputs, **attrs)
+        made = function(*inputs, **attrs, **fixed)
         return made if isinstance(made, tuple) else (made,)
 
+    run.__doc__ = function.__doc__
     return run
 
 
-_of_pixels = _by_name(partial(host_numpy.roi_align, half_pixel=False))
-_of_half_pixels = _by_name(partial(host_numpy.roi_align, half_pixel=True))
+_of_pixels = _by_name(host_numpy.roi_align, half_pixel=False)
+_of_half_pixels = _by_name(host_numpy.roi_align, half_pixel=True)
 BY_NAME: Sequence[tuple[str, int, HostFunction]] = (
     ("NonZero", 9, _by_name(host_numpy.non_zero)),
     ("Unique", 11, _by_name(host_numpy.unique)),
