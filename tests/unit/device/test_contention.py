@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import get_native_id
 
 import pytest
 
@@ -13,11 +14,11 @@ MS = 1_000_000
 """Nanoseconds, as the system counts."""
 
 
-def states(threads: Path, accounts: Mapping[str, tuple[float, float]]) -> None:
+def states(threads: Path, accounts: Mapping[str, tuple[float, float]], starts: int = 0) -> None:
     """Each thread ran and waited for so many milliseconds since it began."""
     for name, (ran, waited) in accounts.items():
         (threads / name).mkdir(parents=True, exist_ok=True)
-        text = f"{round(ran * MS)} {round(waited * MS)} 7\n"
+        text = f"{round(ran * MS)} {round(waited * MS)} {starts}\n"
         (threads / name / "schedstat").write_text(text, encoding="utf-8")
 
 
@@ -73,6 +74,25 @@ def test_the_thread_that_waited_most_says_which_part(tmp_path: Path):
     assert waiting.share(0.001) == 1.0
     assert waiting.share(0.0) == 0.0
     assert Waiting(tmp_path / "none").share(1.0) == 0.0
+
+
+def test_waking_is_no_wait(tmp_path: Path):
+    states(tmp_path, {"1": (100, 3)})
+    waiting = Waiting(tmp_path)
+    states(tmp_path, {"1": (104, 5)}, starts=200)
+    assert waiting.share(0.01) == 0.0
+    states(tmp_path, {"1": (104, 8)}, starts=150)
+    assert waiting.share(0.01) == pytest.approx(0.2)
+
+
+def test_a_caller_that_others_work_for_does_not_count(tmp_path: Path):
+    caller = str(get_native_id())
+    states(tmp_path, {caller: (100, 0), "1": (100, 0)})
+    waiting = Waiting(tmp_path)
+    states(tmp_path, {caller: (100.9, 9), "1": (109, 0)})
+    assert waiting.share(0.01) == 0.0
+    states(tmp_path, {caller: (101.1, 8), "1": (109, 0)})  # it works with them
+    assert waiting.share(0.01) == pytest.approx(0.8)
 
 
 def test_this_machine_states_no_more_than_passes():
