@@ -82,7 +82,7 @@ def test_runs_that_are_submitted_come_in_their_order_and_with_their_errors(pocl:
         wrong = module.submit({"no": np.zeros(1)})
     for each, made in zip(feeds.values(), later, strict=True):
         np.testing.assert_allclose(made.result()["low"], _meaning(each)["low"], rtol=1e-5)
-    assert "unknown no" in str(wrong.exception())
+    assert "expected the inputs x; got no" in str(wrong.exception())
     with pytest.raises(InputError, match="one that was closed"):
         module.submit(feeds[0])
 
