@@ -9,7 +9,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.runtime.module import Module
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import INT8, INT64, UINT8, TensorType
+from retune.core.dtypes import FLOAT32, INT8, INT64, UINT8, TensorType
 from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, open_device
 from retune.graph.graph import GraphBuilder
@@ -41,6 +41,25 @@ def test_tables_of_bytes(device: Device, codes: str, table: str, feature: str):
     made = {"y": TensorType((256,), UINT8 if table == UINT8 else INT8)}
     found = run_source(device, source, {"x": x, "t": elements}, made)["y"]
     np.testing.assert_array_equal(found, elements[x.astype(int) - least])
+
+
+def test_rows_that_a_wide_index_adds_up_are_vectors(device: Device):
+    """What all lanes share may be of a type that has no vectors."""
+    build = GraphBuilder("net")
+    shapes = {"x": (1, 4, 48), "places": (1, 9), "updates": (1, 9, 48)}
+    for name, shape in shapes.items():
+        build.input(name, TensorType(shape, INT64 if name == "places" else FLOAT32))
+    build.add("fold_rows", list(shapes), {"reduction": "add"}, outputs=["y"])
+    network = extract(build.finish(["y"]))
+    plan = build_plan(network, {}, device.spec, model_key="", notes={})
+    assert f"? vload{device.spec.vector_lanes(48)}(" in plan.text
+    rng = np.random.default_rng(5)
+    x, updates = (rng.standard_normal(shapes[n]).astype(np.float32) for n in ("x", "updates"))
+    places = rng.integers(0, 4, shapes["places"])
+    expected = x.copy()
+    np.add.at(expected[0], places[0], updates[0])
+    found = Module(plan, device).run({"x": x, "places": places, "updates": updates})["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_outside_is_read(device: Device):

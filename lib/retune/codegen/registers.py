@@ -38,8 +38,8 @@ def vectorizable(block: Block, var: Var, flat: FlatIndices, *, reduce: bool) -> 
     """
     if not vectorizes(block.buffer.dtype):
         return False
-    if not all(vectorizes(load.dtype) for load in loads(block.value)):
-        return False
+    if not all(vectorizes(load.dtype) for load in loads(block.value) if var in variables(load)):
+        return False  # what all lanes share is one number of any type
     form = affine_terms(flat(block.buffer, block.indices), [var])
     if form is None or form[0].get(var) != (None if reduce else const(1)):
         return False
@@ -65,8 +65,8 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
                 _lanes_only_in_loads(child, var) for child in values
             )
         case Cast(value, dtype):
-            plain = vectorizes(value.dtype) and vectorizes(dtype)
-            return plain and _lanes_only_in_loads(value, var)
+            plain = vectorizes(value.dtype) or var not in variables(value)
+            return plain and vectorizes(dtype) and _lanes_only_in_loads(value, var)
         case Binary(op, a, _) if a.dtype.is_narrow and op not in _EXTREMES:
             return False
         case Select(condition, then, _) if then.dtype.is_narrow and loads(condition):

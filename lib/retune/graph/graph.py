@@ -385,6 +385,10 @@ class GraphBuilder:
         """The value's contents where it is constant, asked for by what has to know them."""
         return self.constants.get(name)
 
+    def producer(self, value: str) -> Node | None:
+        """The node that made the value; None for an input or a constant."""
+        return next((node for node in reversed(self._nodes) if value in node.outputs), None)
+
     def inputs_of(self, value: str) -> tuple[str, ...]:
         """The inputs that the value follows from, in order."""
         read = {value}

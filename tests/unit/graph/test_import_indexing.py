@@ -4,9 +4,12 @@ import itertools
 from collections.abc import Collection
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import parser
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops import scatter
 from retune.graph.evaluate import run_graph
 from tests.support.one_node import assert_as_onnxruntime, imported
@@ -14,6 +17,7 @@ from tests.support.one_node import assert_as_onnxruntime, imported
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((3, 4, 5)).astype(np.float32)
 REDUCTIONS = ["none", "add", "mul", "max", "min"]
+WRITES = ("write_rows", "fold_rows")
 
 
 def both(index: str) -> Collection[Collection[str]]:
@@ -108,6 +112,34 @@ def test_slices_are_written(reduction: str, index: list[object], known: Collecti
     given = {"x": X, "i": tuples, "u": RNG.standard_normal(shape).astype(np.float32)}
     options = {"known": known, "opset": 18, "reduction": reduction}
     assert_as_onnxruntime("ScatterND", given, **options)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+@pytest.mark.parametrize(
+    ("axis", "source", "whole"),
+    [(0, (6, 1, 1), True), (1, (1, 6, 1), True), (2, (6,), True), (0, (6, 1, 5), False)],
+)
+def test_an_index_that_was_broadcast_is_one_of_rows(
+    reduction: str, axis: int, source: tuple[int, ...], *, whole: bool
+):
+    """As sums over the edges of a graph are exported."""
+    shape = [*X.shape]
+    shape[axis] = 6
+    index = RNG.integers(-X.shape[axis], X.shape[axis], source)
+    text = f"""<ir_version: 8, opset_import: ["": 18]>
+    net (float[3, 4, 5] x, int64[{", ".join(map(str, source))}] i, float{shape} u) => (y)
+    <int64[3] shape = {{{", ".join(map(str, shape))}}}> {{
+        wide = Expand (i, shape)
+        y = ScatterElements <axis = {axis}, reduction = "{reduction}"> (x, wide, u)
+    }}"""
+    model = parser.parse_model(text)
+    given = {"x": X, "i": index, "u": RNG.standard_normal(shape).astype(np.float32)}
+    graph = import_model(model)
+    rows = [graph.types[n.inputs[0]].shape[-1] for n in graph.nodes if n.op in WRITES]
+    assert rows == [int(np.prod(X.shape[axis + 1 :])) if whole else 1]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (made,) = run_graph(graph, given).values()
+    np.testing.assert_allclose(made, session.run(None, given)[0], rtol=1e-5, atol=1e-6)
 
 
 def test_writing_nothing_changes_nothing():

@@ -4,6 +4,7 @@ Where the indices are constants (slices that are assigned to, say) the writer of
 at import, and a kernel reads instead of searching.
 """
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -100,6 +101,8 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
     axis = positive_axis(node.integer("axis", 0), len(shape))
     if always_empty(own):
         return emit.out("identity", data)
+    if (rows := _indices_of_rows(emit, indices, shape, axis)) is not None:
+        return _scatter_rows(node, emit, rows, axis)
     places = from_the_front(emit, indices, [shape[axis]])
     known = emit.known(places)
     if known is None:
@@ -112,6 +115,40 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
         emit.reshaped(data, (1, prod(shape), 1)),
         emit.stored("places", flat.astype(np.int64)),
         emit.reshaped(updates, (1, prod(own), 1)),
+        _reduction(node),
+    )
+    return emit.host() if made is None else emit.out("reshape", made, shape=shape)
+
+
+def _indices_of_rows(emit: Emitter, indices: str, shape: Sequence[int], axis: int) -> str | None:
+    """What the indices were broadcast from, where all elements of a row of the data have the same.
+
+    So exporters write sums over the edges of a graph. None where they may differ within a row, or
+    some rows have indices for a part only.
+    """
+    made, own = emit.build.producer(indices), emit.shape(indices)
+    if made is None or made.op != "broadcast_to":
+        return None
+    source = emit.shape(made.inputs[0])
+    wide = (*(1,) * (len(own) - len(source)), *source)
+    others = [d for d in range(len(own)) if d != axis]
+    whole = all(own[d] == shape[d] and wide[d] == 1 for d in others) and wide[axis] == own[axis]
+    return made.inputs[0] if whole else None
+
+
+def _scatter_rows(node: OnnxNode, emit: Emitter, indices: str, axis: int) -> None:
+    """Whole rows of the data behind the axis, by one index each."""
+    data, spread, updates = node.inputs
+    shape, count = emit.shape(data), emit.shape(spread)[axis]
+    outer, extent, row = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    places = emit.reshaped(from_the_front(emit, indices, [extent]), (1, count))
+    if outer != 1:
+        places = emit.temp("broadcast_to", places, label="places", shape=(outer, count))
+    made = scattered(
+        emit,
+        emit.reshaped(data, (outer, extent, row)),
+        places,
+        emit.reshaped(updates, (outer, count, row)),
         _reduction(node),
     )
     return emit.host() if made is None else emit.out("reshape", made, shape=shape)
