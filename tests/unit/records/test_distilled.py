@@ -20,7 +20,7 @@ from retune.records.distilled import (
 )
 from retune.records.foreign import KINDS, Kind, foreign_lines, kind_of, read_foreign
 from retune.records.origins import keep_spec, read_spec
-from retune.records.shared import records_named, shared_records
+from retune.records.shared import SHIPPED, records_named, shared_records
 from retune.records.store import RecordStore
 from tests.support.store import record
 
@@ -214,3 +214,13 @@ def test_a_line_that_lacks_something_is_named(tmp_path: Path):
         read_foreign(path, "ansor")
     path.write_text("no json", encoding="utf-8")
     assert kind_of(path) is None
+
+
+def test_the_package_ships_small_files_of_right_records():
+    """`benchmarks.ship_records` writes them."""
+    files = sorted(SHIPPED.glob("*.jsonl.gz"))
+    assert files and sum(file.stat().st_size for file in files) <= 1 << 20
+    for file in files:
+        found = read_records(file)
+        assert found.records and all(record.measurement.ok for record in found.records)
+        assert {record.spec for record in found.records} <= found.devices.keys()
