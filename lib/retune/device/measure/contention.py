@@ -3,8 +3,8 @@ how much that was.
 
 Linux states for each thread how long it ran, and how long it was ready to run and had no core
 (`/proc/PID/task/TID/schedstat`; Documentation/scheduler/sched-stats.rst of the kernel). At six
-times as many ready threads as cores, medians of five repeats of one program lay 40 % apart, those
-of what is stated here 4 to 8 %.
+times as many ready threads as cores, medians of five repeats of one program lay 24 to 40 % apart,
+those of what is stated here 7 %.
 """
 
 import os
@@ -82,10 +82,10 @@ class Usage:
 def took(run: Callable[[], float], spec: DeviceSpec, threads: Path = THREADS) -> Took:
     """The seconds that `run` states, less those in which the device's threads waited for cores.
 
-    Threads work side by side and for each other, so what all of them waited is no longer than the
-    time, and not all of it was lost. What is left is at least what the busiest thread ran. A time
-    in which none waited is as `run` states it, and so is any where the system does not tell, or
-    where the device is no processor: this process's threads do not work for it.
+    Threads wait at once or in turns, so no more was lost than all of them waited, and no less is
+    left than the busiest one ran. A time in which none waited is as `run` states it, and so is any
+    where the system does not tell, or where the device is no processor: this process's threads do
+    not work for it.
     """
     if spec.device_class != "cpu":
         return Took(seconds=run())
