@@ -155,7 +155,9 @@ def ready(seconds):  # of a prompt, and of each further token
 _PEERS = {
     "OpenVINO GenAI": """
 import openvino as ov, openvino_genai as genai
-pipe = genai.LLMPipeline(file, "CPU")
+scheduling = genai.SchedulerConfig()
+scheduling.enable_prefix_caching = False  # each round has the same prompt
+pipe = genai.LLMPipeline(file, "CPU", scheduler_config=scheduling)
 def seconds(ids, made):
     given = np.array([ids], np.int64)
     inputs = genai.TokenizedInputs(ov.Tensor(given), ov.Tensor(np.ones_like(given)))
