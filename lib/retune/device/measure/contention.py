@@ -50,8 +50,7 @@ class Waiting:
 
         From 0 to 1; 0 where the system does not tell.
         """
-        longest = max((each.waited for each in self.since(seconds)), default=0.0)
-        return min(1.0, longest / seconds) if seconds > 0 else 0.0
+        return _share(self.since(seconds), seconds)
 
     def since(self, seconds: float) -> "list[Usage]":
         """What each thread that there is now did in the seconds since then.
@@ -94,8 +93,7 @@ def took(run: Callable[[], float], spec: DeviceSpec, threads: Path = THREADS) ->
     each = waiting.since(wall)
     busiest = max((usage.ran for usage in each), default=0.0)
     own = min(wall, max(busiest, wall - sum(usage.waited for usage in each)))
-    longest = max((usage.waited for usage in each), default=0.0)
-    return Took(seconds=own, disturbed=longest > NOTICEABLE * wall)
+    return Took(seconds=own, disturbed=_share(each, wall) > NOTICEABLE)
 
 
 def calm_times(run: Callable[[], Took], count: int, taken: Sequence[Took] = ()) -> list[float]:
@@ -109,6 +107,12 @@ def calm_times(run: Callable[[], Took], count: int, taken: Sequence[Took] = ()) 
         every.append(run())
     calm = [one.seconds for one in every if not one.disturbed]
     return calm[:count] if len(calm) >= count else sorted(one.seconds for one in every)[:count]
+
+
+def _share(each: Sequence[Usage], seconds: float) -> float:
+    """See `Waiting.share`."""
+    longest = max((usage.waited for usage in each), default=0.0)
+    return min(1.0, longest / seconds) if seconds > 0 else 0.0
 
 
 def _usage(threads: Path) -> dict[str, Usage]:
