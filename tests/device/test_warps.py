@@ -43,7 +43,16 @@ def device() -> Device:
 
 
 @pytest.mark.parametrize(
-    "name", ["window", "strided window", "half window", "half grouped window", "scores", "values"]
+    "name",
+    [
+        "window",
+        "strided window",
+        "half window",
+        "half grouped window",
+        "half narrow groups",
+        "scores",
+        "values",
+    ],
 )
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)

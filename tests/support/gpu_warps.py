@@ -52,6 +52,7 @@ SHAPES: dict[str, Dag] = {
     "signed": byte_product(11, 128, 32, first=INT8),
     "half window": half_conv2d(5, 5, 32, 32),
     "half grouped window": half_conv2d(5, 5, 64, 64, groups=2),
+    "half narrow groups": half_conv2d(5, 5, 64, 64, groups=8),
     "half strided window": half_conv2d(9, 9, 32, 32, stride=2),
     "half matrix": half_product(37, 64, 64),
     "brain matrix": half_product(19, 48, 64, BFLOAT16),

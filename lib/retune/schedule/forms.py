@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
 from retune.schedule.attention import attention
+from retune.schedule.joined import joined
 from retune.schedule.packed import packed
 from retune.schedule.panels import panels
 from retune.schedule.unrounded import unrounded
@@ -22,6 +23,7 @@ FORMS: Mapping[str, Form] = {
     "winograd": winograd,
     "words": packed,
     "panels": panels,
+    "joined": joined,
     "unrounded": unrounded,
     "attention": attention,
 }

@@ -17,7 +17,14 @@ from retune.ir.verify import verify
 from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from tests.support.dags import Choose, byte_conv2d, byte_product, half_product, half_products
+from tests.support.dags import (
+    Choose,
+    byte_conv2d,
+    byte_product,
+    half_conv2d,
+    half_product,
+    half_products,
+)
 from tests.support.gpu_warps import SHAPES, random_product, rounded_product
 from tests.support.oracle import assert_items_agree
 from tests.support.properties import chooser, quick, seeded
@@ -55,7 +62,7 @@ def test_every_sketch_keeps_the_meaning(name: str):
     dag, rng = SHAPES[name], np.random.default_rng(len(name))
     space = gpu_space(from_dag(dag), NVIDIA)
     found = names(dag)
-    known = ["gpu.v4.warp", "gpu.v4.warp.shared", _PANELS, *_AHEAD]
+    known = ["gpu.v4.warp", "gpu.v4.warp.shared", "gpu.v4.warp.joined32", _PANELS, *_AHEAD]
     assert found and found == [n for n in known if n in found]
     for sketch in map(space.sketch, found):
         for row in sketch.sample(1, rng):
@@ -105,6 +112,15 @@ def test_a_window_with_slices_reads_where_bytes_are(golden: object):
 )
 def test_what_fits_no_warp_goes_by_words(dag: Dag, sketches: list[str]):
     assert names(dag) == sketches
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "joined"), [(64, 16, 32), (64, 8, 32), (96, 4, 96), (32, 16, 0)]
+)
+def test_narrow_groups_are_joined_to_whole_warps(channels: int, groups: int, joined: int):
+    found = names(half_conv2d(8, 8, channels, channels, groups=groups))
+    wanted = [f"gpu.v4.warp.joined{joined}"] if joined else []
+    assert found[:1] == wanted, "not sixteen groups in one"
 
 
 def test_data_that_the_epilogue_reads_by_bytes_go_by_words():

@@ -136,7 +136,7 @@ def _by_warps(program: Program, anchor: Block, spec: DeviceSpec) -> Iterator[War
     for padding in padding_of(program, anchor):
         masked.compute_inline(padding.name)
     inline_elementwise(masked)
-    direct = warp_tiles(accesses(masked, anchor.name), spec)
+    direct = warp_tiles(masked, anchor.name, spec)
     yield from direct
     inline_elementwise(moved)
     inline_movements(moved, anchor.name)

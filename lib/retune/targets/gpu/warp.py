@@ -5,14 +5,15 @@ A warp makes thirty-two channels of eight pixels, or a few times as many, and re
 are: each item a share of the data and of the weights, which are packed for it. Local memory holds
 nothing but sums, where several warps of a group take slices of the reduction; they are what fills a
 device with one small image. H100, ResNet-50 at batch 1: each convolution but the first takes 0.3 to
-0.9 of the time of the tiles by packs, so these are not tried where warps fit. Read `warp_tiles`,
-then `schedule_warp`.
+0.9 of the time of the tiles by packs, so these are not tried where warps fit. Groups of fewer
+channels are joined (`schedule.joined`). Read `warp_tiles`, then `schedule_warp`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retune.core.dims import is_fixed, least, most
+from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
@@ -42,6 +43,11 @@ _MOST_RESULTS = 128
 """Of an item: with its shares of the operands they fit 255 registers."""
 _SLICES = (2, 4, 8, 16)
 """Warps of a group that share a reduction."""
+_JOINED = 32
+"""Channels that a group makes and reads at least, once narrow ones are joined: those of a warp, and
+whole steps of each instruction."""
+_MOST_JOINED = 8
+"""Groups that become one."""
 _TOGETHER = (1, 2, 4, 8)
 """Steps that are written out."""
 
@@ -53,22 +59,52 @@ class WarpTile:
     instruction: Instruction
     sliced: bool
     """Whether the warps of a group take slices of the reduction; else a group is one warp."""
+    joined: int = 0
+    """Channels of a group to which narrow ones are joined; 0: they fill a warp as they are."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        return f"gpu.v{self.instruction.entry.n}.warp{'.shared' * self.sliced}"
+        joined = f".joined{self.joined}" if self.joined else ""
+        return f"gpu.v{self.instruction.entry.n}.warp{joined}{'.shared' * self.sliced}"
 
 
-def warp_tiles(stage: Accesses, spec: DeviceSpec) -> list[WarpTile]:
+def warp_tiles(s: Schedule, name: str, spec: DeviceSpec) -> list[WarpTile]:
     """The tiles for a reduction; none where the device has none, or it does not come in steps."""
+    joined = _joined_channels(accesses(s, name))
+    try:
+        _join(s, name, joined)
+    except ScheduleError:
+        return []  # channels of a group do not lie side by side
+    stage = accesses(s, name)
     found = find_instructions(stage, spec, "warp")
     instruction = next((i for i in found if _fits(stage, i.entry)), None)
     if instruction is None:
         return []
     steps = evaluate_int(stage.steps[-1].extent) // instruction.entry.k
     slices = any(steps % n == 0 for n in _SLICES)
-    return [WarpTile(instruction, sliced) for sliced in ((False, True) if slices else (False,))]
+    both = (False, True) if slices else (False,)
+    return [WarpTile(instruction, sliced, joined) for sliced in both]
+
+
+def _joined_channels(stage: Accesses) -> int:
+    """Channels of the groups to which those of a stage are joined; 0 where they stay as they are.
+
+    A warp multiplies zeros beside them: it does so faster than items multiply narrow groups.
+    """
+    made = stage.group or _JOINED
+    if made >= _JOINED or not stage.steps or not is_fixed(stage.channels):
+        return 0
+    depth, last = evaluate_int(stage.steps[-1].extent), stage.block.buffer.shape[-1]
+    groups = evaluate_int(last) // made
+    fit = (n for n in range(2, _MOST_JOINED + 1) if groups % n == 0 and made * n >= _JOINED)
+    return made * next((n for n in fit if depth * n % _JOINED == 0), 0)
+
+
+def _join(s: Schedule, name: str, joined: int) -> None:
+    """The stage by groups of so many channels, if any. Raises: ScheduleError if it cannot be."""
+    for made in s.restate(name, "joined", [joined]) if joined else ():
+        s.precompute(made)
 
 
 def _fits(stage: Accesses, entry: Intrinsic) -> bool:
@@ -112,6 +148,7 @@ def _items_of(entry: Intrinsic) -> tuple[int, int]:
 def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
     """The reduction `name` under the tiles of its epilogue; tile sizes are sampled."""
     entry = structure.instruction.entry
+    _join(s, name, structure.joined)
     if structure.sliced:
         _schedule_slices(s, name, entry)
         return
