@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 
 WIDTH = 300.0
 HEIGHT = 130.0
@@ -20,16 +21,14 @@ _LEAST_FACTOR = 1.15
 """What the axis of a line spans at least: noise of a per cent is to look like noise."""
 _LINES = "times over the nights, as factors"
 
-SCATTER_HEIGHT = 260.0
+SCATTER_WIDTH, SCATTER_HEIGHT = 360.0, 260.0
 MOST_POINTS = 240
 """Points of a curve that are drawn; of more, those that are not the best so far are thinned out."""
 
-BAR_WIDTH = 720.0
-BAR_HEIGHT = 26.0
-BAR_LABEL = 190.0
-BAR_GAP = 8.0
-CHAR_WIDTH = 6.8
-"""Of the page's 12 pixel letters, on average and rather too much."""
+BAR_LINE, BAR_HEIGHT, BAR_GAP = 16, 9, 9
+"""Pixels of a line of text, of a bar, and below it."""
+BAR_LETTERS = 50
+"""That fit in a line of a phone."""
 
 _TICK_DIGITS: tuple[tuple[float, ...], ...] = (
     (1.0,),
@@ -48,7 +47,7 @@ class Bar:
     label: str
     value: float
     text: str
-    """What stands behind the bar."""
+    """What stands behind the label."""
     low: float | None = None
     high: float | None = None
     style: str = "plain"
@@ -241,7 +240,7 @@ def scatter_chart(
     if diagonal:
         x_low = y_low = min(x_low, y_low)
         x_high = y_high = max(x_high, y_high)
-    width, floor = BAR_WIDTH / 2, SCATTER_HEIGHT - 34
+    width, floor = SCATTER_WIDTH, SCATTER_HEIGHT - 34
 
     def x(value: float) -> float:
         return LEFT + (width - LEFT - RIGHT) * math.log(value / x_low) / math.log(x_high / x_low)
@@ -289,42 +288,45 @@ def _scattered(point: Point, x: float, y: Callable[[float], float], limit: float
 
 
 def bar_chart(bars: Sequence[Bar], title: str) -> str:
-    """Horizontal bars from zero, one below the other, each with its text behind it.
+    """Horizontal bars from zero, each below its label and text.
 
-    The longest bar leaves room for the longest text, so that no text is cut off.
+    Bars fill the page's width and letters keep their size, so that a phone shows all of a chart.
     """
-    height = BAR_HEIGHT * len(bars) + 4
     top = max([bar.high or bar.value for bar in bars], default=0.0) or 1.0
-    text = CHAR_WIDTH * max([len(bar.text) for bar in bars], default=0)
-    scale = max(0.0, BAR_WIDTH - BAR_LABEL - BAR_GAP - text) / top
-    body = "\n".join(_bar(bar, index, scale) for index, bar in enumerate(bars))
+    lines = 1
+    if any(len(bar.label) + len(bar.text) >= BAR_LETTERS for bar in bars):
+        lines += max(len(wrap(bar.text, BAR_LETTERS)) for bar in bars)
+    height = BAR_LINE * lines + BAR_HEIGHT + BAR_GAP
+    body = "\n".join(_bar(bar, height * index, lines, top) for index, bar in enumerate(bars))
     return (
         f'<svg class="bars" role="img" aria-label="{escape(title)}" '
-        f'viewBox="0 0 {BAR_WIDTH:.0f} {height:.0f}">\n{body}\n</svg>'
+        f'width="100%" height="{height * len(bars)}">\n{body}\n</svg>'
     )
 
 
-def _bar(bar: Bar, index: int, scale: float) -> str:
-    y = BAR_HEIGHT * index + 4
-    middle = y + BAR_HEIGHT / 2 - 2
-    width = max(1.0, bar.value * scale)
+def _bar(bar: Bar, y: int, lines: int, top: float) -> str:
+    """The text stands behind the label in one line, otherwise below it."""
+    step = 'dx="8"' if lines == 1 else f'x="0" dy="{BAR_LINE}"'
+    texts = [bar.text] if lines == 1 else wrap(bar.text, BAR_LETTERS)
+    behind = "".join(f'<tspan class="value" {step}>{escape(text)}</tspan>' for text in texts)
+    label = f"{escape(_shorten(bar.label, BAR_LETTERS))}<title>{escape(bar.label)}</title>"
+    below = y + BAR_LINE * lines + 2
     parts = [
-        f'<text class="label" text-anchor="end" x="{BAR_LABEL - BAR_GAP}" y="{middle + 4}">'
-        f"{escape(_shorten(bar.label, 26))}<title>{escape(bar.label)}</title></text>",
-        f'<rect class="bar {bar.style}" x="{BAR_LABEL}" y="{y}" rx="2" '
-        f'width="{width:.1f}" height="{BAR_HEIGHT - 8}"/>',
+        f'<text class="label" y="{y + BAR_LINE - 3}">{label}{behind}</text>',
+        f'<rect class="bar {bar.style}" y="{below}" rx="2" '
+        f'width="{max(0.2, 100 * bar.value / top):.1f}%" height="{BAR_HEIGHT}"/>',
     ]
-    end = BAR_LABEL + width
     if bar.low is not None and bar.high is not None:
-        start, stop = BAR_LABEL + bar.low * scale, BAR_LABEL + bar.high * scale
-        parts.append(
-            f'<path class="whisker" d="M{start:.1f} {middle}H{stop:.1f}'
-            f'M{start:.1f} {middle - 4}v8M{stop:.1f} {middle - 4}v8"/>'
-        )
-        end = max(end, stop)
-    parts.append(
-        f'<text class="value" x="{end + BAR_GAP:.1f}" y="{middle + 4}">{escape(bar.text)}</text>'
-    )
+        low, high = (f"{100 * each / top:.1f}%" for each in (bar.low, bar.high))
+        start, stop, middle = below - 2, below + BAR_HEIGHT + 2, below + BAR_HEIGHT / 2
+        parts += [
+            f'<line class="whisker" x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"/>'
+            for x1, x2, y1, y2 in (
+                (low, high, middle, middle),
+                (low, low, start, stop),
+                (high, high, start, stop),
+            )
+        ]
     return "\n".join(parts)
 
 

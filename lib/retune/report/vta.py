@@ -64,7 +64,7 @@ def queue_chart(timing: ModuleTiming) -> str:
     parts += _legend(_KINDS, floor + 28)
     shares = "per cent: cycles in which a queue works"
     parts.append(_text(LEFT + len(_KINDS) * _ENTRY, floor + 28, shares, "axis", "start"))
-    return _frame("bars", f"queues of {timing.module.name} over time", floor + 36, parts)
+    return _frame("queues", f"queues of {timing.module.name} over time", floor + 36, parts)
 
 
 def _round_steps(end: int) -> range:
@@ -166,7 +166,7 @@ def roofline_chart(layers: Sequence[Layer], config: VtaConfig) -> str:
         lines.append(_text(LEFT, _HEIGHT + 8 + 15 * number, f"{number}  {text}", "label", "start"))
     parts = [*_roof(axes, config), *circles, *_numbered(points), *lines]
     height = _HEIGHT + 20 + 15 * len(layers)
-    return _frame("bars", f"roofline of {config.name}", height, parts)
+    return _frame("queues", f"roofline of {config.name}", height, parts)
 
 
 def _roof(axes: _Axes, config: VtaConfig) -> list[str]:

@@ -130,15 +130,21 @@ def test_curves_of_any_length_and_range_stay_inside(times: list[float | None]):
     assert len(numbers) == len([t for t in times if t is not None])
 
 
-def test_texts_behind_bars_stay_inside():
+def test_bars_fill_the_width_and_no_line_is_longer_than_a_phone():
     bars = [
-        Bar(label="slow", value=9.0, text="425 µs, 19.7 %, 417 GFLOP/s, 101 % of roofline"),
-        Bar(label="fast", value=1.0, text="1 µs", low=0.5, high=9.5),
+        Bar(
+            label="slow " * 20,
+            value=9.0,
+            text="425 µs, 19.7 %, 417 GFLOP/s, 101 % of roofline, " * 2,
+        ),
+        Bar(label="fast", value=1.0, text="1 µs", low=0.5, high=10.0),
     ]
-    width = float(re.findall(r'viewBox="0 0 (\d+) ', bar_chart(bars, "t"))[0])
-    starts = [float(x) for x in re.findall(r'class="value" x="([\d.]+)"', bar_chart(bars, "t"))]
-    for bar, start in zip(bars, starts, strict=True):
-        assert start + 6.5 * len(bar.text) <= width
+    svg = bar_chart(bars, "t")
+    lines = re.findall(r">([^<\n]+)<(?:/tspan|title)", svg)
+    assert max(map(len, lines)) <= 50
+    assert " ".join(lines[1:-2]) == bars[0].text.strip()
+    assert re.findall(r'width="([\d.]+)%"', svg) == ["100", "90.0", "10.0"]
+    assert re.findall(r'x1="([\d.]+)%" x2="([\d.]+)%"', svg)[0] == ("5.0", "100.0")
 
 
 def test_one_measurement_is_a_line_too():
@@ -184,6 +190,8 @@ document.querySelectorAll("input[type=search]").forEach((each) => {
 });
 told.push([...document.querySelectorAll(".layers > details")].filter((row) => !row.hidden).length);
 told.push(document.querySelector(".tip").textContent.length > 0);
+told.push([...document.querySelectorAll(".bars text")].every((text) =>
+  text.getBBox().width <= text.ownerSVGElement.clientWidth));
 """
 
 
@@ -193,8 +201,8 @@ told.push(document.querySelector(".tip").textContent.length > 0);
 @pytest.mark.parametrize("width", [390, 1400])
 def test_a_browser_sorts_filters_and_takes_every_click(width: int, tmp_path: Path):
     html = render(detailed(sample(tasks=12)), detailed(sample(tasks=12, seed=1)))
-    down, up, shown, layers, tip, fits, errors = told(html, CLICKS, width, tmp_path)
+    down, up, shown, layers, tip, bars, fits, errors = told(html, CLICKS, width, tmp_path)
     falling = [float(word.replace(",", "")) for word in down.split() if word != "–"]
     assert falling == sorted(falling, reverse=True) and len(set(falling)) > 1
     assert [float(w.replace(",", "")) for w in up.split() if w != "–"] == sorted(falling)
-    assert (shown, layers, tip, fits, errors) == ("1", "0", "true", "true", "none")
+    assert (shown, layers, tip, bars, fits, errors) == ("1", "0", "true", "true", "true", "none")
