@@ -60,6 +60,17 @@ def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
         put(b"%s%d:%s" % (letter, len(text), text))
         return
     match value:
+        case tuple() | list():
+            put(b"(%d" % len(value))  # pyright: ignore[reportUnknownArgumentType]
+            for item in value:  # pyright: ignore[reportUnknownVariableType]
+                _update(item, put)  # pyright: ignore[reportUnknownArgumentType]
+        case Mapping():
+            put(b"m")
+            entries = [(*_key_of_entry(k), v) for k, v in value.items()]  # pyright: ignore
+            for _, key, item in sorted(entries, key=lambda entry: entry[0]):
+                put(b"(2")
+                put(key)
+                _update(item, put)
         case int() | float() | str() if not isinstance(value, enum.Enum):
             text = repr(value).encode()
             kind = str if isinstance(value, str) else type(value)  # an element type is its name
@@ -79,20 +90,9 @@ def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
             put(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         case np.generic():
             _update(value.item(), put)
-        case tuple() | list():
-            put(b"(%d" % len(value))  # pyright: ignore[reportUnknownArgumentType]
-            for item in value:  # pyright: ignore[reportUnknownVariableType]
-                _update(item, put)  # pyright: ignore[reportUnknownArgumentType]
         case set() | frozenset():
             put(b"{")
             _update(sorted(content_key(item) for item in value), put)  # pyright: ignore
-        case Mapping():
-            put(b"m")
-            items = [(_place(k), k, v) for k, v in value.items()]  # pyright: ignore
-            for _, key, item in sorted(items, key=lambda entry: entry[0]):
-                put(b"(2")
-                _update(key, put)
-                _update(item, put)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             put(b"d")
             _update(type(value).__name__, put)
@@ -102,14 +102,21 @@ def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
             raise TypeError(f"content_key: {type(value).__name__} has no stable content")
 
 
-def _place(key: object) -> str:
-    """What a mapping's entries are sorted by; the same few names come again and again."""
-    return _place_of_name(key) if type(key) is str else content_key(key)
+def _key_of_entry(key: object) -> tuple[str, bytes]:
+    """What a mapping's entries are sorted by, and its canonical bytes; the same few names come
+    again and again."""
+    return _key_of_name(key) if type(key) is str else _canonical(key)
 
 
 @lru_cache(maxsize=1 << 12)
-def _place_of_name(name: str) -> str:
-    return content_key(name)
+def _key_of_name(name: str) -> tuple[str, bytes]:
+    return _canonical(name)
+
+
+def _canonical(key: object) -> tuple[str, bytes]:
+    pieces: list[bytes | memoryview] = []
+    _update(key, pieces.append)
+    return content_key(key), b"".join(pieces)
 
 
 @cache
