@@ -14,8 +14,6 @@ from retune.bundle.plan import (
     PlanLoop,
     broken_plan,
     made_by_hosts,
-    storage_roles,
-    storage_roots,
     used_by,
 )
 from retune.bundle.runtime.hazards import are_disjoint
@@ -114,18 +112,20 @@ def check_sizes(plan: NetworkPlan) -> None:
 
 def check_extents(plan: NetworkPlan) -> None:
     """Extents depend on sizes of the plan, and fit each other for all of them."""
+    known = {each.size for each in plan.sizes}
     for where, extents in _extents(plan):
-        strange = sizes_of(extents) - {each.size for each in plan.sizes}
-        if strange:
+        if strange := sizes_of(extents) - known:
             raise broken_plan(plan, where, "sizes of the plan", ", ".join(map(str, strange)))
+    shapes = {entry.shape for entry in plan.buffers if entry.role != "weight"}
+    counts = {shape: prod(shape) for shape in shapes if UNKNOWN not in filter(is_fixed, shape)}
     for entry in plan.buffers:
-        stated = entry.role != "weight" and UNKNOWN not in filter(is_fixed, entry.shape)
-        if stated and not always_equal(prod(entry.shape), entry.elements):
-            expected = f"{prod(entry.shape)} elements of shape {entry.shape}"
+        stated = entry.role != "weight" and entry.shape in counts
+        if stated and not always_equal(counts[entry.shape], entry.elements):
+            expected = f"{counts[entry.shape]} elements of shape {entry.shape}"
             raise broken_plan(plan, f"buffer {entry.name}", expected, str(entry.elements))
     for launch in plan.launches:
         pairs = zip(launch.global_size, launch.local_size, strict=False)
-        if not all(n > 0 and always_equal(g % n, 0) for g, n in pairs):
+        if not all(n == 1 or (n > 1 and always_equal(g % n, 0)) for g, n in pairs):
             got = str((launch.global_size, launch.local_size))
             raise broken_plan(
                 plan, _where(launch), "a global size that the local size divides", got
@@ -194,7 +194,7 @@ def check_variant_buffers(plan: NetworkPlan) -> None:
             raise broken_plan(plan, f"variant {variant}", expected, str(variant.outputs))
     used = {name for variant in plan.alternatives for name in used_by(plan, variant)}
     used.update(plan.outputs)
-    roots = storage_roots(plan)  # who reads a whole may be the only one that reads its parts
+    roots = plan.roots  # who reads a whole may be the only one that reads its parts
     strays = [entry.name for entry in plan.buffers if roots[entry.name] not in used]
     if strays:
         raise broken_plan(plan, "buffers", "those that a variant uses", str(strays)[:80])
@@ -295,7 +295,9 @@ def check_interface(plan: NetworkPlan) -> None:
 def check_states(plan: NetworkPlan) -> None:
     """A state is an input and an output of one type, each in one state; their memory is no other
     input's, and no other output's but by its own name. Those that grow are longer at the end."""
-    roots, roles = storage_roots(plan), storage_roles(plan)
+    if not plan.states:
+        return
+    roots, roles = plan.roots, plan.roles
     ends = {name: roots[name] for name in (*plan.inputs, *plan.outputs) if name in roots}
     for number, state in enumerate(plan.states):
         where = f"state {state}"
@@ -358,7 +360,7 @@ def check_aliases(plan: NetworkPlan) -> None:
         elif (value.dtype, value.elements) != (of.dtype, of.elements):
             got = f"{value.elements} of {value.dtype}"
             raise broken_plan(plan, where, f"{of.elements} elements of {of.dtype}", got)
-    storage_roots(plan)
+    plan.roots  # noqa: B018  raises where chains do not end
 
 
 def _grown(plan: NetworkPlan) -> set[tuple[str, str]]:
@@ -454,7 +456,7 @@ def check_kernel_texts(plan: NetworkPlan) -> None:
 
 def check_writable(plan: NetworkPlan) -> None:
     """No launch writes an input, a weight or a size, nor memory that it also reads."""
-    roots, roles = storage_roots(plan), storage_roles(plan)
+    roots, roles = plan.roots, plan.roles
     spans = {a.value: a.storage.spans() for a in plan.aliases if a.storage is not None}
     for launch in plan.launches:
         for name in launch.writes:
@@ -538,7 +540,7 @@ def check_counts_found(plan: NetworkPlan) -> None:
 
 def check_host_writes(plan: NetworkPlan) -> None:
     """What a host step makes is memory of its own that nothing else of its variant writes."""
-    roots = storage_roots(plan)
+    roots = plan.roots
     for variant in plan.alternatives:
         launches = plan.launches[variant.first : variant.end]
         written = {roots[name] for launch in launches for name in launch.writes}
@@ -588,7 +590,7 @@ def check_loops(plan: NetworkPlan) -> None:
 
 def check_written_before_read(plan: NetworkPlan) -> None:
     """What a step reads, and every output, was written before (or is an input or a weight)."""
-    roots, roles = storage_roots(plan), storage_roles(plan)
+    roots, roles = plan.roots, plan.roles
     full = {root for root, role in roles.items() if role in GIVEN}
     full |= {roots[state.input] for state in plan.states}
     for step in plan.steps:

@@ -10,6 +10,7 @@ variants are launches behind each other, so that their temporaries share memory.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -19,12 +20,9 @@ from retune.bundle.plan import (
     PlanLoop,
     host_roots,
     roots_off_device,
-    storage_roles,
-    storage_roots,
 )
 from retune.bundle.states import state_memories
 from retune.codegen.source import Role
-from retune.core.dims import most
 from retune.device.opencl.runtime import PART_ALIGN_BYTES, aligned
 
 
@@ -66,12 +64,12 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
     """Every temporary that a launch uses has an offset, a multiple of `align_bytes`."""
     blocks = temp_blocks(plan, align_bytes=align_bytes)
     offsets, arena = place(blocks)
-    sizes = {entry.name: most(entry.bytes) for entry in plan.buffers}
+    sizes = {entry.name: entry.most_bytes for entry in plan.buffers}
     held = dict.fromkeys(get_args(Role), 0)
     off_device, crossing = roots_off_device(plan), host_roots(plan)
     states = state_memories(plan)
     apart = {root for each in states for root in each.roots} | off_device
-    for root, role in storage_roles(plan).items():
+    for root, role in plan.roles.items():
         if root not in apart:
             held["output" if role == "temp" and root in crossing else role] += sizes[root]
     return MemoryPlan(
@@ -89,13 +87,13 @@ def temp_blocks(
     plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES
 ) -> tuple[MemoryBlock, ...]:
     """One block for each temporary that a launch uses, aliases counted with their root."""
-    roots, roles, crossing = storage_roots(plan), storage_roles(plan), host_roots(plan)
+    roots, roles, crossing = plan.roots, plan.roles, host_roots(plan)
     spans: dict[str, tuple[int, int]] = {}
     for position, launch in enumerate(plan.launches):
         for root in (roots[name] for name in launch.args):
             if roles[root] == "temp" and root not in crossing:
                 spans[root] = (spans.get(root, (position, 0))[0], position)
-    sizes = {entry.name: aligned(most(entry.bytes), align_bytes) for entry in plan.buffers}
+    sizes = {entry.name: aligned(entry.most_bytes, align_bytes) for entry in plan.buffers}
     loops = sorted(plan.loops, key=lambda loop: loop.end - loop.first)
     beside = _side_by_side(plan, roots)
     return tuple(
@@ -150,8 +148,11 @@ def place(blocks: Sequence[MemoryBlock]) -> tuple[dict[str, int], int]:
         lambda block: (-block.bytes, block.first, block.name),
         lambda block: (block.first, -block.bytes, block.name),
     )
-    placements = [_place_in_order(sorted(blocks, key=order)) for order in orders]
-    return min(placements, key=lambda placement: placement[1])
+    by_size, by_start = (partial(_place_in_order, sorted(blocks, key=order)) for order in orders)
+    first = by_size()
+    if first[1] == most_alive(blocks):
+        return first  # none is better
+    return min(first, by_start(), key=lambda placement: placement[1])
 
 
 def most_alive(blocks: Sequence[MemoryBlock]) -> int:

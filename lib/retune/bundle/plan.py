@@ -7,6 +7,7 @@ between them, host steps in numpy. This file knows no device and no file.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -160,7 +161,7 @@ class Alias:
     """How it lies in the memory of `of`, such as columns of its rows; None: all of it, in order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkPlan(Launched):
     """A compiled network: kernels, buffers, launches in order, and packed weights."""
 
@@ -378,6 +379,42 @@ class NetworkPlan(Launched):
         entry = self.buffer(name)
         return TensorType(shape_in_model(self.states, name, entry.shape), DType(entry.dtype))
 
+    @cached_property
+    def roots(self) -> Mapping[str, str]:
+        """Every buffer -> the buffer at the end of its alias chain, whose memory it shares.
+
+        Raises: VerifyError if the aliases form a cycle.
+        """
+        parents = {alias.value: alias.of for alias in self.aliases}
+        ends: dict[str, str] = {}
+        """Of every name that some chain led through."""
+        for entry in self.buffers:
+            chain, last = {entry.name: None}, entry.name
+            while last not in ends and (parent := parents.get(last)) is not None:
+                if parent in chain:
+                    path = " -> ".join([*chain, parent])
+                    raise broken_plan(self, "aliases", "chains that end", f"a cycle: {path}")
+                chain[parent] = None
+                last = parent
+            ends.update(dict.fromkeys(chain, ends.get(last, last)))
+        return {entry.name: ends[entry.name] for entry in self.buffers}
+
+    @cached_property
+    def roles(self) -> Mapping[str, Role]:
+        """Every storage root -> what its memory is for.
+
+        An input, weight or size keeps its role. Memory of which any alias is an output is an
+        output.
+        """
+        roles: dict[str, Role] = {}
+        for entry in self.buffers:
+            root = self.roots[entry.name]
+            if root == entry.name and entry.role in GIVEN:
+                roles[root] = entry.role
+            elif entry.role == "output":
+                roles.setdefault(root, "output")
+        return {root: roles.get(root, "temp") for root in dict.fromkeys(self.roots.values())}
+
     @property
     def text(self) -> str:
         """The kernels as one text."""
@@ -495,45 +532,9 @@ def _alias_at(alias: Alias, values: SizeValues) -> Alias:
     return replace(alias, storage=alias.storage and alias.storage.at(values))
 
 
-def storage_roots(plan: NetworkPlan) -> dict[str, str]:
-    """Maps every buffer to the buffer at the end of its alias chain, whose memory it shares.
-
-    Raises: VerifyError if the aliases form a cycle.
-    """
-    parents = {alias.value: alias.of for alias in plan.aliases}
-    ends: dict[str, str] = {}
-    """Of every name that some chain led through."""
-    for entry in plan.buffers:
-        chain, last = {entry.name: None}, entry.name
-        while last not in ends and (parent := parents.get(last)) is not None:
-            if parent in chain:
-                path = " -> ".join([*chain, parent])
-                raise broken_plan(plan, "aliases", "chains that end", f"a cycle: {path}")
-            chain[parent] = None
-            last = parent
-        ends.update(dict.fromkeys(chain, ends.get(last, last)))
-    return {entry.name: ends[entry.name] for entry in plan.buffers}
-
-
-def storage_roles(plan: NetworkPlan) -> dict[str, Role]:
-    """Maps every storage root to what its memory is for.
-
-    An input, weight or size keeps its role. Memory of which any alias is an output is an output.
-    """
-    roots = storage_roots(plan)
-    roles: dict[str, Role] = {}
-    for entry in plan.buffers:
-        root = roots[entry.name]
-        if root == entry.name and entry.role in GIVEN:
-            roles[root] = entry.role
-        elif entry.role == "output":
-            roles.setdefault(root, "output")
-    return {root: roles.get(root, "temp") for root in dict.fromkeys(roots.values())}
-
-
 def host_roots(plan: NetworkPlan) -> frozenset[str]:
     """Storage roots that host steps read or write."""
-    roots = storage_roots(plan)
+    roots = plan.roots
     return frozenset(roots[v] for host in plan.hosts for v in (*host.read, *host.writes))
 
 
@@ -544,7 +545,7 @@ def made_by_hosts(plan: NetworkPlan) -> frozenset[str]:
 
 def roots_off_device(plan: NetworkPlan) -> frozenset[str]:
     """Storage roots that exist on the host only: what host steps make and no launch reads."""
-    roots = storage_roots(plan)
+    roots = plan.roots
     read = {roots[value] for launch in plan.launches for value in launch.args}
     return made_by_hosts(plan) - read
 

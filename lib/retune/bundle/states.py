@@ -8,8 +8,8 @@ its next value is written to another one, at the same offset. `growths_of` says 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retune.bundle.plan import NetworkPlan, made_by_hosts, storage_roots
-from retune.core.dims import Dim, Size, always_equal, most
+from retune.bundle.plan import NetworkPlan, made_by_hosts
+from retune.core.dims import Dim, Size, always_equal
 from retune.core.errors import InputError
 from retune.core.states import State
 
@@ -38,8 +38,8 @@ def state_memories(plan: NetworkPlan) -> tuple[StateMemory, ...]:
     """The memory of each state, in the plan's order."""
     if not plan.states:
         return ()
-    roots, elsewhere = storage_roots(plan), made_by_hosts(plan)
-    sizes = {entry.name: most(entry.bytes) for entry in plan.buffers}
+    roots, elsewhere = plan.roots, made_by_hosts(plan)
+    sizes = {entry.name: entry.most_bytes for entry in plan.buffers}
     found: list[StateMemory] = []
     for state in plan.states:
         read = roots[state.input]

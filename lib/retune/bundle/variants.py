@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from retune.bundle.plan import Alias, NetworkPlan, PlanHost, PlanLoop, renamed, storage_roots
+from retune.bundle.plan import Alias, NetworkPlan, PlanHost, PlanLoop, renamed
 from retune.bundle.sizes import PlanVariant
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer
 from retune.core.dims import Condition, SizeValues, always_same, dim_of
@@ -144,7 +144,7 @@ class _Joined:
 
     def _shared_outputs(self, plan: NetworkPlan) -> set[str]:
         """Outputs, and what they lie in, that are the same here as in the variants before."""
-        roots, aliases = storage_roots(plan), {alias.value: alias for alias in plan.aliases}
+        roots, aliases = plan.roots, {alias.value: alias for alias in plan.aliases}
         found: set[str] = set()
         for name in plan.outputs:
             chain = [name]

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from retune.core.dims import SizeValues, at, most
+from retune.core.dims import SizeValues, at, is_fixed, most
 from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
@@ -146,6 +146,8 @@ class ProgramBuffer:
 
     def at(self, values: SizeValues) -> "ProgramBuffer":
         """The buffer for these values of sizes."""
+        if is_fixed(self.elements) and all(map(is_fixed, self.shape)):
+            return self
         shape = tuple(at(n, values) for n in self.shape)
         return replace(self, elements=at(self.elements, values), shape=shape)
 
@@ -153,6 +155,11 @@ class ProgramBuffer:
     def bytes(self) -> int:
         """Size of the buffer in memory, without alignment."""
         return self.elements * itemsize(self.dtype)
+
+    @property
+    def most_bytes(self) -> int:
+        """Its size for the largest sizes, or a bound above it."""
+        return most(self.elements) * itemsize(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,6 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.plan import (
     Alias,
     NetworkPlan,
-    storage_roles,
-    storage_roots,
 )
 from retune.codegen.source import ProgramBuffer
 from retune.core.dtypes import FLOAT32
@@ -27,7 +25,7 @@ def test_a_good_plan_passes(plan: NetworkPlan) -> None:
 
 
 def test_aliases_share_the_memory_of_their_root(plan: NetworkPlan) -> None:
-    roots = storage_roots(plan)
+    roots = plan.roots
     assert (roots["flat"], roots["eight"], roots["x"]) == ("sum", "wide", "x")
 
 
@@ -37,11 +35,11 @@ def test_long_chains_of_aliases_are_followed_once(plan: NetworkPlan) -> None:
     links = [ProgramBuffer(name=n, dtype=FLOAT32, elements=1, role="temp", shape=()) for n in names]
     aliases = [Alias(value=a, of=b) for a, b in pairwise(names)]
     chained = replace(plan, buffers=tuple(links), aliases=tuple(aliases))
-    assert storage_roots(chained) == dict.fromkeys(names, names[-1])
+    assert chained.roots == dict.fromkeys(names, names[-1])
 
 
 def test_memory_with_an_output_alias_is_an_output(plan: NetworkPlan) -> None:
-    roles = storage_roles(plan)
+    roles = plan.roles
     assert (roles["wide"], roles["sum"], roles["x"]) == ("output", "temp", "input")
     assert "eight" not in roles
 
@@ -55,7 +53,7 @@ def test_an_output_may_be_an_alias_of_an_input(plan: NetworkPlan) -> None:
         aliases=(*plan.aliases, Alias(value="same", of="x")),
     )
     verify_plan(echo)
-    assert storage_roles(echo)["x"] == "input"
+    assert echo.roles["x"] == "input"
 
 
 def test_a_bundle_names_no_scheduler(plan: NetworkPlan) -> None:

@@ -12,7 +12,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import Json, Malformed, from_manifest, read_manifest, to_manifest
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import NetworkPlan, storage_roots
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.hazards import dependencies
 from retune.bundle.runtime.placement import lay_out, touched
 from retune.core.errors import VerifyError
@@ -150,7 +150,7 @@ def test_what_lies_in_a_row_is_not_copied(
 
 def test_rows_that_crowd_a_cache_are_a_line_longer_on_cpus(compiled: Compile):
     plan = compiled("long_rows")
-    roots = storage_roots(plan)
+    roots = plan.roots
     rows = {a.value: a.storage for a in plan.aliases if a.storage and "@padded" in roots[a.value]}
     assert sorted((s.parts[-1].first, s.parts[-1].extent) for s in rows.values()) == [
         (0, 200), (0, 512), (0, 512), (0, 512), (0, 512), (200, 312),

@@ -208,7 +208,7 @@ def _values(
         entry = plan.buffer(name)
         kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(plan.type_of(name).shape))
         place = _place(name, placement)
-        rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {most(entry.bytes)}, {place}}}")
+        rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {entry.most_bytes}, {place}}}")
     yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')
 
 

@@ -18,7 +18,6 @@ from retune.bundle.plan import (
     PlanHost,
     PlanPart,
     made_by_hosts,
-    storage_roots,
 )
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
@@ -117,7 +116,7 @@ def _taker(
     name: str, plan: NetworkPlan, kind: TensorType, held: Allocations, device: Device
 ) -> Callable[[Values], np.ndarray]:
     """What gives the value, in an array of its own."""
-    root = storage_roots(plan)[name]
+    root = plan.roots[name]
     if root in plan.weights:
         stored = plan.weights[root].reshape(kind.shape)
         return lambda values: stored.copy()
@@ -195,7 +194,7 @@ def counted_values(plan: NetworkPlan) -> list[CountedValue]:
     made."""
     if not any(each.counted for each in plan.sizes):
         return []
-    roots, made = storage_roots(plan), dict[tuple[str, str], list[tuple[int, ...]]]()
+    roots, made = plan.roots, dict[tuple[str, str], list[tuple[int, ...]]]()
     read = {roots[name] for step in plan.hosts for name in step.read}
     read |= {roots[name] for name in plan.outputs}
     own: dict[str, set[str]] = {}

@@ -15,13 +15,11 @@ from retune.bundle.plan import (
     NetworkPlan,
     host_roots,
     roots_off_device,
-    storage_roles,
-    storage_roots,
 )
 from retune.bundle.runtime.hazards import MemoryAccess, Region
 from retune.bundle.states import state_memories
 from retune.codegen.network.extents import SizesAt
-from retune.core.dims import most, sizes_of
+from retune.core.dims import sizes_of
 from retune.core.dtypes import itemsize
 from retune.device.opencl.runtime import aligned
 from retune.ir.storage import Span
@@ -69,13 +67,13 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
 
     What exists on the host only has none, nor has what is an image.
     """
-    sizes = {entry.name: most(entry.bytes) for entry in plan.buffers}
+    sizes = {entry.name: entry.most_bytes for entry in plan.buffers}
     ends = [memory.arena_bytes, 0, 0]
     placed, state_bytes = _states(plan)
     elsewhere = {entry.name for entry in plan.buffers if entry.image} | placed.keys()
     elsewhere |= roots_off_device(plan)
     crossing = host_roots(plan)
-    for root, role in storage_roles(plan).items():
+    for root, role in plan.roles.items():
         if root in elsewhere:
             continue
         if role == "temp" and root not in crossing:
@@ -86,7 +84,7 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
             ends[base] += aligned(max(1, sizes[root]))
         if offset is not None:
             placed[root] = ValueMemory(base=base, offset=offset, bytes=sizes[root])
-    roots = storage_roots(plan)
+    roots = plan.roots
     places = {name: placed[root] for name, root in roots.items() if root in placed}
     for alias in plan.aliases:
         if alias.storage is not None and alias.value in places:

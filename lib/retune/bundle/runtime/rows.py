@@ -66,6 +66,8 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
     """The plan's kernels, each once, by the functions of their groups."""
     found: dict[str, Callee] = {}
     for kernel, launch in plan.runs:
+        if launch.kernel in found:
+            continue
         pairs = zip(launch.global_size, launch.local_size, strict=True)
         found[launch.kernel] = Callee(
             kernel=launch.kernel,

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from retune.bundle.plan import NetworkPlan, host_roots, made_by_hosts, storage_roots
+from retune.bundle.plan import NetworkPlan, host_roots, made_by_hosts
 from retune.bundle.runtime.allocations import Allocations
 from retune.bundle.runtime.executor import Executor
 from retune.bundle.runtime.hosting import (
@@ -70,7 +70,7 @@ class Loaded:
         self.types = {
             entry.name: TensorType(entry.shape, DType(entry.dtype)) for entry in plan.buffers
         }
-        self.roots, self.elsewhere = storage_roots(plan), made_by_hosts(plan)
+        self.roots, self.elsewhere = plan.roots, made_by_hosts(plan)
         outputs = [name for v in plan.alternatives for name in v.outputs or plan.outputs]
         read = [name for name in outputs if self.roots[name] not in self.elsewhere]
         sizes = [each.buffer for each in plan.sizes]

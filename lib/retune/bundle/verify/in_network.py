@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from retune.bundle.build import FinalistsPlan
-from retune.bundle.plan import NetworkPlan, made_by_hosts, storage_roots
+from retune.bundle.plan import NetworkPlan, made_by_hosts
 from retune.bundle.runtime.allocations import Allocations, allocated
 from retune.bundle.runtime.executor import queued_launches
 from retune.bundle.runtime.hazards import dependencies, union
@@ -75,7 +75,7 @@ def _types(plan: NetworkPlan, role: Role) -> dict[str, TensorType]:
 
 
 def _outputs(plan: NetworkPlan, memory: Allocations, device: Device) -> dict[str, np.ndarray]:
-    types, roots, elsewhere = _types(plan, "output"), storage_roots(plan), made_by_hosts(plan)
+    types, roots, elsewhere = _types(plan, "output"), plan.roots, made_by_hosts(plan)
     return {
         name: device.read(memory.interface(name, device), types[name])
         for name in plan.outputs

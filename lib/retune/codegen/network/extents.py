@@ -6,6 +6,7 @@ variables of the same names.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from retune.core.dims import Atom, Dim, Quotient, Size, is_fixed, least, most, sizes_of
 
@@ -84,6 +85,7 @@ def variable(size: str) -> str:
     return f"extent_{size}"
 
 
+@lru_cache(maxsize=1 << 12)
 def extent_text(extent: int) -> str:
     """An expression in C for an extent, in terms of its sizes' variables."""
     if not isinstance(extent, Dim):

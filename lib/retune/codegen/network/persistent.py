@@ -20,6 +20,7 @@ GPGPU Workloads", InPar 2012. The atomics are those of OpenCL 3.0 (acquire, rele
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from textwrap import indent
 
@@ -40,7 +41,7 @@ LINE_INTS = 16
 _WAITS_AT = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Callee:
     """A kernel by the function of one of its groups."""
 
@@ -56,7 +57,7 @@ class Callee:
     where groups are single items, each by itself, and the function is `group_function`. A group
     that waits or has local memory is a tile, also of one item."""
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many groups it has."""
         return prod(self.groups)
