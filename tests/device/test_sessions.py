@@ -343,6 +343,23 @@ def test_two_decoders_in_turns_until_their_caches_are_full(
     assert session.length == 8
 
 
+def test_calls_of_other_lengths_alone_prepare_nothing(
+    decoder_module: Module,
+    decoder: onnx.ModelProto,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, oracle = decoder_module.session(), _Cached(decoder, 1)
+    for count in (2, 1, 1, 1):
+        ids = _words(rng, 1, count)
+        np.testing.assert_allclose(
+            session.run({"input_ids": ids})["logits"], oracle.step(ids), atol=2e-5
+        )
+        if count == 1:
+            monkeypatch.setattr(Device, "reader", None)
+            monkeypatch.setattr(Device, "writer", None)
+
+
 def test_states_that_do_not_go_together_are_refused(
     decoder_module: Module, decoder: onnx.ModelProto, rng: np.random.Generator
 ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from retune.codegen.source import KernelLaunch
 from retune.core.dtypes import TensorType
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.opencl.binaries import Binaries
+from retune.device.opencl.runtime import PreparedKernel
 
 KERNELS: dict[str, Callable[..., None]] = {
     "add": lambda a, b, y: np.add(a, b, out=y),
@@ -81,13 +83,14 @@ class FakeDevice:
         buffers: Sequence[np.ndarray],
         global_size: Sequence[int],
         local_size: Sequence[int],
-    ) -> tuple[str, list[np.ndarray]]:
+    ) -> PreparedKernel:
         self.log.append(f"prepare {name}")
-        return name, [buffer.view(np.float32) for buffer in buffers]
+        arrays: Any = tuple(buffer.view(np.float32) for buffer in buffers)
+        return PreparedKernel(name, None, arrays, tuple(global_size), tuple(local_size))
 
     def prepare_all(
         self, program: str, launches: Sequence[KernelLaunch], buffers: Mapping[str, np.ndarray]
-    ) -> tuple[tuple[str, list[np.ndarray]], ...]:
+    ) -> tuple[PreparedKernel, ...]:
         return tuple(
             self.prepare(
                 program,
@@ -99,10 +102,10 @@ class FakeDevice:
             for launch in launches
         )
 
-    def enqueue(self, launches: Sequence[tuple[str, list[np.ndarray]]]) -> None:
+    def enqueue(self, launches: Sequence[PreparedKernel]) -> None:
         self.log.append(f"enqueue {len(launches)}")
-        for name, arrays in launches:
-            KERNELS[name](*arrays)
+        for launch in launches:
+            KERNELS[launch.name](*launch.buffers)
 
     def finish(self) -> None:
         self.log.append("finish")

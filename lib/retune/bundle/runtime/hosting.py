@@ -134,6 +134,8 @@ class RunPart:
     """A part of the plan, ready to run."""
 
     launches: tuple[PreparedKernel, ...]
+    sizes: frozenset[str]
+    """Those on which these launches depend; what their kernels read of sizes is not among them."""
     hosts: tuple[HostCall, ...]
 
 
@@ -164,9 +166,11 @@ def prepare_parts(
     unknown = {each.input for each in plan.sizes if each.size.name not in values}
     found: list[RunPart] = []
     for part in _counting_apart(plan, plan.variant_at(values))[first:]:
-        launches = launches_at(executor.segments(part.first, part.end), values)
+        every = executor.segments(part.first, part.end)
+        sizes = sizes_of(chain.from_iterable(launch.global_size for launch in every))
         hosts = tuple(HostCall(step, plan, types, held, device) for step in part.hosts)
-        found.append(RunPart(launches=launches, hosts=hosts))
+        names = frozenset(size.name for size in sizes)
+        found.append(RunPart(launches=launches_at(every, values), sizes=names, hosts=hosts))
         if any(name in unknown for step in part.hosts for name in step.outputs):
             break
     return tuple(found)
