@@ -9,6 +9,7 @@ from html import escape
 from retune.core.layouts import NHWC
 from retune.core.quantities import time_text
 from retune.report.data import LayoutStep
+from retune.report.svg import framed
 
 _COLUMN = 30.0
 _ROW = 34.0
@@ -44,11 +45,8 @@ def layout_chart(steps: Sequence[LayoutStep]) -> str:
                 parts.append(_line(places[source], (x, y)))
     for step in steps:
         parts.append(_mark(step, places[step.label], colours[step.io.output]))
-    body = "".join(parts)
-    return (
-        f'<svg class="layouts" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-        f'aria-label="layouts of the network\'s activations">{body}</svg>'
-    )
+    label = "layouts of the network's activations"
+    return framed("layouts", label, (width, height), "".join(parts))
 
 
 def _places(steps: Sequence[LayoutStep]) -> dict[str, tuple[float, float]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from html import escape
 from textwrap import wrap
 
+from retune.core.quantities import counted
+
 WIDTH = 300.0
 HEIGHT = 130.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 8.0, 8.0, 22.0
@@ -78,10 +80,7 @@ def curve_chart(
         return _frame('<text class="axis" x="60" y="60">no candidate succeeded</text>')
     low, high = _decade_range(min(right), max(right))
 
-    def x(index: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, len(times) - 1)
-
-    y = _heights(low, high)
+    x, y = _across(len(times)), _heights(low, high)
     parts = [_grid(y(tick), _number(tick)) for tick in _ticks(low, high)]
     floor = HEIGHT - BOTTOM
     for index in _drawn(times):
@@ -96,12 +95,20 @@ def curve_chart(
         parts.append(f"<{shape}>{title}</{shape.split()[0]}>" if title else f"<{shape}/>")
     steps = _steps(best_so_far(times), x, y)
     parts.append(f'<path class="best" d="{steps}H{WIDTH - RIGHT}"/>')
-    parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
-    parts.append(
+    return _frame("\n".join([*parts, _axis(len(times), unit)]))
+
+
+def _across(count: int) -> Callable[[float], float]:
+    """Where the members of a series of that length lie."""
+    return lambda index: LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, count - 1)
+
+
+def _axis(count: int, unit: str) -> str:
+    return (
+        f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>\n'
         f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
-        f"{len(times)} {unit if len(times) == 1 else f'{unit}s'}</text>"
+        f"{counted(count, unit)}</text>"
     )
-    return _frame("\n".join(parts))
 
 
 def _heights(low: float, high: float) -> Callable[[float], float]:
@@ -152,20 +159,11 @@ def line_chart(lines: Sequence[Line], marks: Sequence[Mark] = ()) -> str:
         return _frame('<text class="axis" x="60" y="60">no time is known</text>', _LINES)
     low, high = _decade_range(min(known), max(known), _LEAST_FACTOR)
     count = max(len(line.values) for line in lines)
-
-    def x(index: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, count - 1)
-
-    y = _heights(low, high)
+    x, y = _across(count), _heights(low, high)
     parts = [_grid(y(tick), f"{tick:.3g} ×") for tick in _ticks(low, high)]
     parts += [_polyline(line, x, y) for line in reversed(lines)]
     parts += [_mark(mark, lines[0].values, x, y) for mark in marks]
-    parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
-    parts.append(
-        f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
-        f"{count} {'night' if count == 1 else 'nights'}</text>"
-    )
-    return _frame("\n".join(parts), _LINES)
+    return _frame("\n".join([*parts, _axis(count, "night")]), _LINES)
 
 
 def sparkline(line: Line, marks: Sequence[Mark] = ()) -> str:
@@ -182,10 +180,7 @@ def sparkline(line: Line, marks: Sequence[Mark] = ()) -> str:
         return SPARK_HEIGHT - 3 - (SPARK_HEIGHT - 6) * math.log(value / low) / math.log(high / low)
 
     parts = [_polyline(line, x, y), *(_mark(mark, line.values, x, y) for mark in marks)]
-    return (
-        f'<svg class="spark" role="img" aria-label="{escape(line.label)}" '
-        f'viewBox="0 0 {SPARK_WIDTH:.0f} {SPARK_HEIGHT:.0f}">\n{"".join(parts)}\n</svg>'
-    )
+    return framed("spark", line.label, (SPARK_WIDTH, SPARK_HEIGHT), "".join(parts))
 
 
 def _polyline(line: Line, x: Callable[[float], float], y: Callable[[float], float]) -> str:
@@ -263,10 +258,7 @@ def scatter_chart(
         f'<text class="axis" text-anchor="end" x="{width - RIGHT}" y="{floor + 29:.1f}">'
         f"{escape(axes[0])}</text>"
     )
-    return (
-        f'<svg class="scatter" role="img" aria-label="{escape(label)}" '
-        f'viewBox="0 0 {width:.0f} {SCATTER_HEIGHT:.0f}">\n{"".join(parts)}\n</svg>'
-    )
+    return framed("scatter", label, (width, SCATTER_HEIGHT), "".join(parts))
 
 
 def _plain(value: float) -> str:
@@ -331,9 +323,14 @@ def _bar(bar: Bar, y: int, lines: int, top: float) -> str:
 
 
 def _frame(body: str, label: str = "measured times and the best so far") -> str:
+    return framed("curve", label, (WIDTH, HEIGHT), body)
+
+
+def framed(style: str, label: str, size: tuple[float, float], body: str) -> str:
+    """A picture of that width and height, which fills the width that its page has."""
     return (
-        f'<svg class="curve" role="img" aria-label="{label}" '
-        f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}">\n{body}\n</svg>'
+        f'<svg class="{style}" role="img" aria-label="{escape(label)}" '
+        f'viewBox="0 0 {size[0]:.0f} {size[1]:.0f}">\n{body}\n</svg>'
     )
 
 

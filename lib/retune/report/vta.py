@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from retune.report.svg import framed
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.isa import ALU, GEMM, QUEUES
 from retune.targets.vta.timing import ModuleTiming
@@ -64,7 +65,8 @@ def queue_chart(timing: ModuleTiming) -> str:
     parts += _legend(_KINDS, floor + 28)
     shares = "per cent: cycles in which a queue works"
     parts.append(_text(LEFT + len(_KINDS) * _ENTRY, floor + 28, shares, "axis", "start"))
-    return _frame("queues", f"queues of {timing.module.name} over time", floor + 36, parts)
+    title = f"queues of {timing.module.name} over time"
+    return framed("queues", title, (WIDTH, floor + 36), "\n".join(parts))
 
 
 def _round_steps(end: int) -> range:
@@ -166,7 +168,7 @@ def roofline_chart(layers: Sequence[Layer], config: VtaConfig) -> str:
         lines.append(_text(LEFT, _HEIGHT + 8 + 15 * number, f"{number}  {text}", "label", "start"))
     parts = [*_roof(axes, config), *circles, *_numbered(points), *lines]
     height = _HEIGHT + 20 + 15 * len(layers)
-    return _frame("queues", f"roofline of {config.name}", height, parts)
+    return framed("queues", f"roofline of {config.name}", (WIDTH, height), "\n".join(parts))
 
 
 def _roof(axes: _Axes, config: VtaConfig) -> list[str]:
@@ -235,14 +237,6 @@ def as_file(svg: str) -> str:
     head, rest = svg.split(">", 1)
     inside = f"<style>{escape(style, quote=False)}</style>{rest}"
     return f'{head} xmlns="http://www.w3.org/2000/svg">{inside}\n'
-
-
-def _frame(style: str, title: str, height: float, parts: Sequence[str]) -> str:
-    body = "\n".join(parts)
-    return (
-        f'<svg class="{style}" role="img" aria-label="{escape(title)}" '
-        f'viewBox="0 0 {WIDTH:.0f} {height:.0f}">\n{body}\n</svg>'
-    )
 
 
 def _text(x: float, y: float, text: str, style: str, anchor: str) -> str:
