@@ -358,21 +358,17 @@ def member_faults(
     return found
 
 
+def _asked(config: NightlyConfig, model: ModelConfig) -> TuneRequest:
+    """What a night asks for the model, on any device."""
+    return config.request(model, config.device[0], minutes=1.0, campaign="")
+
+
 def _check_files(config: NightlyConfig, model: ModelConfig) -> None:
     """Raises: RetuneError if the model is not there, or its samples are not."""
-    asked = config.request(model, config.device[0], minutes=1.0, campaign="")
+    asked = _asked(config, model)
     check_model(model.model, dict(asked.shapes))
-    _check_settings(config, model)
-    _check_samples(config, model)
-
-
-def _check_settings(config: NightlyConfig, model: ModelConfig) -> None:
-    asked = config.request(model, config.device[0], minutes=1.0, campaign="")
     check_settings(asked.quantize, asked.calibration, asked.accuracy_drop)
-
-
-def _check_samples(config: NightlyConfig, model: ModelConfig) -> None:
-    check_samples(config.request(model, config.device[0], minutes=1.0, campaign="").samples)
+    check_samples(asked.samples)
 
 
 def _fault(check: Callable[[], object]) -> str:
@@ -446,9 +442,11 @@ def _check_models(config: NightlyConfig) -> None:
                 f"{model.bounds.least:g}, got {most:g}"
             )
         _within(where, partial(quantize_settings, getattr(model, "quantize", None)))
-        samples = config.request(model, config.device[0], minutes=1.0, campaign="").calibration
+        asked = _asked(config, model)
+        samples = asked.calibration
         if samples in ("", RANDOM) or Path(samples).exists():
-            _within(where, partial(_check_settings, config, model))
+            drop = asked.accuracy_drop
+            _within(where, partial(check_settings, asked.quantize, samples, drop))
     _check_distinct(config.file, "model", (model.name for model in config.model))
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from retune.core.quantities import counted
 from retune.nightly.config import Event
 from retune.nightly.fleet import Key
 from retune.nightly.history import change_text, is_slower
@@ -103,18 +104,14 @@ class NightSummary:
     @property
     def events(self) -> tuple[Event, ...]:
         """What happened that somebody may want to hear of."""
-        found: list[Event] = []
-        if self.failed or self.stopped:
-            found.append("failure")
-        if self.idle:
-            found.append("idle")
-        if self.promoted:
-            found.append("promotion")
-        if self.regressions:
-            found.append("regression")
-        if self.slowed:
-            found.append("hardware")
-        return tuple(found)
+        happened: dict[Event, object] = {
+            "failure": self.failed or self.stopped,
+            "idle": self.idle,
+            "promotion": self.promoted,
+            "regression": self.regressions,
+            "hardware": self.slowed,
+        }
+        return tuple(event for event, so in happened.items() if so)
 
 
 def summarize_night(
@@ -267,15 +264,13 @@ def notice_of(summary: NightSummary) -> Notice:
 
 def subject_of(summary: NightSummary) -> str:
     """The night in one line."""
-    failed = f", {summary.failed} failed" if summary.failed else ""
-    failed += ", stopped" if summary.stopped else ""
-    if count := len(summary.regressions):
-        failed += f", {count} real {'regression' if count == 1 else 'regressions'}"
-    count = len(summary.members)
-    return (
-        f"retune night {summary.name}: {summary.promoted} of {count} "
-        f"{'bundle' if count == 1 else 'bundles'} promoted{failed}"
-    )
+    of = counted(len(summary.members), "bundle")
+    parts = [f"retune night {summary.name}: {summary.promoted} of {of} promoted"]
+    parts += [f"{summary.failed} failed"] if summary.failed else []
+    parts += ["stopped"] if summary.stopped else []
+    regressions = len(summary.regressions)
+    parts += [counted(regressions, "real regression")] if regressions else []
+    return ", ".join(parts)
 
 
 _NOTHING = MemberResult(minutes=0.0, trials=0)
@@ -338,16 +333,8 @@ def _ratio(result: MemberResult | None) -> str:
 
 
 def _verdict_data(row: NightRow) -> Row:
-    return {
-        "verdict": row.verdict,
-        "change": row.change,
-        "change_low": row.change_low,
-        "change_high": row.change_high,
-        "why": row.why,
-        "time_us": row.time_us,
-        "control_us": row.control_us,
-        "kernel_us": row.kernel_us,
-    }
+    shown = ("verdict", "change", "change_low", "change_high", "why")
+    return {name: getattr(row, name) for name in (*shown, "time_us", "control_us", "kernel_us")}
 
 
 def _result_data(result: MemberResult) -> Row:

@@ -304,8 +304,7 @@ def _gain(row: NightRow) -> LevelShift | None:
 
 
 def _judged(row: NightRow, verdict: NightVerdict, change: LevelShift | None, why: str) -> NightRow:
-    known = change is not None and change.nights > 0
-    ratio, low, high = change.interval if change is not None and known else (None, None, None)
+    ratio, low, high = change.interval if change and change.nights else (None, None, None)
     return replace(
         row, verdict=verdict, change=ratio, change_low=low, change_high=high, why=why,
         new_level=False,

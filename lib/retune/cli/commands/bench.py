@@ -222,9 +222,9 @@ def _told_apart(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _peer_model(against: str | None, model: str | None) -> str | None:
-    if against is None and model is not None:
-        raise InputError(f"--model {model}: expected --against PEER beside it, got none")
     if against is None:
+        if model is not None:
+            raise InputError(f"--model {model}: expected --against PEER beside it, got none")
         return None
     if model is None:
         raise InputError(f"--against {against}: expected --model MODEL beside it, got none")

@@ -234,15 +234,13 @@ def compare(
     Absolute times of the published bundles, and the first night, driver or commit from which on a
     network is slower.
     """
-    from dataclasses import asdict
-
     from retune.nightly.history import compared_rows, side_by_side
     from retune.records.nights import read_nights
 
     settings = _checked(config)
     pairs = side_by_side(read_nights(settings.records, settings.name), first, second)
     if json:
-        print_json([asdict(pair) for pair in pairs])
+        print_json(pairs)
         return
     print_table(compared_rows(pairs), f"night {second} beside night {first}")
     for pair in pairs:
