@@ -91,8 +91,8 @@ class Session:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Logits."""
-        logits: Any
-        logits, *caches = self._session.run(None, {**inputs, **self._caches})
+        outputs: Any = self._session.run(None, {**inputs, **self._caches})
+        logits, *caches = outputs
         self._caches = dict(zip(self._caches, caches, strict=True))
         return {"logits": logits}
 

@@ -8,6 +8,7 @@ how long each form takes to load as well.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +51,9 @@ def measure(model: str, device: Device, seconds: float) -> float:
     for outputs in (modules["persistent"].run(inputs) for _ in range(RUNS)):
         if not all(np.array_equal(outputs[name], expected[name]) for name in expected):
             raise SystemExit(f"{model}: the outputs differ")
-    runs = {form: module.runner(0, len(plan.launches)) for form, module in modules.items()}
+    runs: dict[str, Callable[[], None]] = {
+        form: module.runner(0, len(plan.launches)) for form, module in modules.items()
+    }
     outcome = compare_times(runs, options=BenchOptions(budget_s=seconds))
     times = {timing.name: 1e6 * timing.median_s for timing in outcome.timings}
     ratio = times["persistent"] / times["queued"]

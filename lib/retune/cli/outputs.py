@@ -339,6 +339,9 @@ _verified = extended(
     Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str, notes=list[str]
 )
 _version = extended(Version, current=bool)
+_card = extended(ModelCard, current=bool)
+_support = extended(Support, domain=str, opsets=str, how=str, limits=str)
+_run = extended(RunRecord, state=str)
 _quality = get_type_hints(QuantizeManifest)
 
 OUTPUTS: Mapping[str, Any] = {
@@ -348,7 +351,7 @@ OUTPUTS: Mapping[str, Any] = {
     "devices --profiles": list[_Source],
     "devices --scheduler": _Boards,
     "model evaluate": dict[str, Metrics],
-    "model list": list[extended(ModelCard, current=bool)],
+    "model list": list[_card],
     "model rollback": ModelCard | None,
     "model train": ModelCard,
     "nightly compare": list[SideBySide],
@@ -356,7 +359,7 @@ OUTPUTS: Mapping[str, Any] = {
     "nightly prune": _Pruned,
     "nightly run": _Night,
     "nightly status": _Night,
-    "ops": list[extended(Support, domain=str, opsets=str, how=str, limits=str)],
+    "ops": list[_support],
     "plan": _Plan,
     "prune": _PrunedCaches,
     "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),
@@ -367,7 +370,7 @@ OUTPUTS: Mapping[str, Any] = {
     "records importance": list[_Knob],
     "records tuners": list[_Tuner],
     "records summary": extended(Summary, per_task=list[dict[str, Any]]),
-    "resume": list[extended(RunRecord, state=str)],
+    "resume": list[_run],
     "rollback": _version,
     "tasks": list[_Task],
     "tune": _Tuned,

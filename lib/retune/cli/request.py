@@ -116,12 +116,12 @@ def _parameters(
     elif name in _FOLDERS:
         kind, info = Path, typer.Option(help=option.help, parser=place, metavar="PATH", **shown)
     else:
-        flag = (spelled and spelled.flag) or flags.get(name)
+        flag = (spelled.flag if spelled else None) or flags.get(name)
         text = f"{option.help} {spelled.note}" if spelled else option.help
         info = typer.Option(*([flag] if flag else []), help=text.rstrip(), **shown)
     first = _parameter(name, Annotated[kind | None if default is None else kind, info], default)
     others = spelled.others if spelled else {}
-    group = (spelled and spelled.group) or option.group
+    group = (spelled.group if spelled else None) or option.group
     return [first, *(_parameter(o, _grouped(hint, group), None) for o, hint in others.items())]
 
 

@@ -87,6 +87,7 @@ from retune.ir.simplify import from_polynomial, polynomial, simplify
 from retune.ir.stmt import (
     Block,
     For,
+    LoopKind,
     Seq,
     Stmt,
     blocks,
@@ -248,7 +249,7 @@ def _warp_calls(nest: Stmt, loop: For, found: Match) -> Stmt:
     sums = (Load(block.buffer, indices) for indices in others)
     call = Call(found.entry.name, (*packs, *sums), block.buffer.dtype)
     added: Stmt = replace(lanes, body=replace(block, indices=first, value=call), kind="vectorize")
-    starts = {f"{row.name}.init": "unroll", f"{column.name}.init": "vectorize"}
+    starts: dict[str, LoopKind] = {f"{row.name}.init": "unroll", f"{column.name}.init": "vectorize"}
 
     def rule(node: Stmt) -> Stmt | None:
         if isinstance(node, For) and [b.name for b in blocks(node)] == [f"{block.name}.init"]:

@@ -172,13 +172,13 @@ class Packing:
     """Names of the task's arrays."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """What a program and the plan of a network have in common: kernels, launches and buffers."""
 
     kernels: tuple[KernelText, ...]
     launches: tuple[KernelLaunch, ...]
     buffers: tuple[ProgramBuffer, ...]
-    __slots__ = ()
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -203,9 +203,6 @@ class Launched:
 class ProgramSource(Launched):
     """Kernels, their launches in order, the buffers between them, and build options."""
 
-    kernels: tuple[KernelText, ...]
-    launches: tuple[KernelLaunch, ...]
-    buffers: tuple[ProgramBuffer, ...]
     options: tuple[str, ...] = ()
     packings: Mapping[str, Packing] = field(default_factory=dict[str, Packing], compare=False)
     """By name, of weights whose contents are not an array of the task of that name."""

@@ -996,12 +996,13 @@ class _Parser:
         self._depth += 1
         if self._depth > _MOST_NESTED:
             raise ValueError(f"{self._text[:80]!r}: expected at most {_MOST_NESTED} quotients")
-        found: Quotient | int | Dim = self._operand()
+        dividend = self._operand()
+        found: Quotient | int | Dim = dividend
         if self._took("//"):
             divisor = self._operand()
             if least(divisor) < 1:
                 raise ValueError(f"{self._text[:80]!r}: expected a divisor above 0, got {divisor}")
-            found = Quotient(found, divisor)
+            found = Quotient(dividend, divisor)
         if not self._took(")"):
             raise ValueError(f"{self._text[:80]!r}: expected a closing parenthesis")
         return found

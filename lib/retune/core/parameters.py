@@ -6,6 +6,7 @@ that whoever opens it by its name, in whichever process, has the same limits.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -125,7 +126,7 @@ def with_parameters(spec: DeviceSpec, parameters: Mapping[str, int]) -> DeviceSp
                 f"device parameter '{name}={most}': expected at most {allowed}, "
                 f"what {spec.name} allows"
             )
-    fields = {PARAMETERS[name].field: value for name, value in parameters.items()}
+    fields: dict[str, Any] = {PARAMETERS[name].field: n for name, n in parameters.items()}
     stated = ", ".join(f"{name}={value}" for name, value in sorted(parameters.items()))
     return replace(
         spec,

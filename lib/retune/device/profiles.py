@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import cast
+from typing import Any, cast
 
 from retune.core.errors import InputError
 from retune.core.parameters import PARAMETERS
@@ -58,7 +58,7 @@ class DeviceProfile:
     @property
     def spec(self) -> DeviceSpec:
         """The device. Caches that no GPU's driver tells of are unknown, as they are for all."""
-        numbers = {PARAMETERS[name].field: cast("int", self.facts[name].value) for name in _NUMBERS}
+        numbers: dict[str, Any] = {PARAMETERS[n].field: self.facts[n].value for n in _NUMBERS}
         return DeviceSpec(
             name=f"{PROFILE}{self.name}",
             model=self.model,

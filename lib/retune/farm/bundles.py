@@ -18,7 +18,7 @@ from retune.bundle.verify.remote_requests import (
     inputs_in,
     output_arrays,
 )
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import InputError
 from retune.core.schema import to_json
 from retune.device.measure.vitals import read_vitals
 from retune.device.remote.wire import MessageParts, RefusedError, read_json
@@ -60,7 +60,7 @@ class Bundles:
         try:
             paths = {sent.name: self._path(sent.digest, blob) for sent in job.bundles}
             answer, made = self._answer(job, paths, parts)
-        except (InputError, RecordError) as error:
+        except InputError as error:
             raise RefusedError(str(error)) from error
         except ModuleNotFoundError as error:
             raise RefusedError(

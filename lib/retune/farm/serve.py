@@ -143,7 +143,7 @@ async def _not_started(worker: BoardWorker) -> tuple[str, bool]:
     """Why it is not, empty once it serves; and whether the scheduler closed the connection."""
     try:
         await worker
-    except (OSError, TimeoutError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         await worker.close(reason="no scheduler", executor_wait=False)
         cause = error.__cause__ or error
         why = str(cause).strip().partition("\n")[0]

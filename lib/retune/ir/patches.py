@@ -89,9 +89,9 @@ def _rebuilt(
     shape = [n for dim, extent in enumerate(tensor.shape) for n in own.get(dim, (extent,))]
     old = tensor.buffer
     buffer = Buffer(old.name, tuple(as_expr(n) for n in shape), old.dtype, old.scope)
-    op = tensor.op
-    if not isinstance(op, Compute):
+    if not isinstance(tensor.op, Compute):
         return Tensor(buffer)
+    op: Compute = tensor.op
 
     def read(load: Load) -> Expr | None:
         split = parts.get(load.buffer)

@@ -436,7 +436,7 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
 
 def marked(stmt: Stmt, mark: str) -> Stmt:
     """The statement with that mark behind the names of its blocks and loops."""
-    names: dict[Var, Expr] = {n.var: Var(f"{n.var.name}.{mark}") for n in loops(stmt)}
+    names = {n.var: Var(f"{n.var.name}.{mark}") for n in loops(stmt)}
 
     def rename(node: Stmt) -> Stmt | None:
         match node:
@@ -461,8 +461,9 @@ def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]
         return None if moved is None else Load(*moved)
 
     def write(node: Stmt) -> Stmt | None:
-        moved = change(node.buffer, node.indices) if isinstance(node, Block) else None
-        return None if moved is None else replace(node, buffer=moved[0], indices=moved[1])
+        if not isinstance(node, Block) or (moved := change(node.buffer, node.indices)) is None:
+            return None
+        return replace(node, buffer=moved[0], indices=moved[1])
 
     return rewrite(map_exprs(stmt, Redirection(read)), write)
 

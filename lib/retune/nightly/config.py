@@ -227,7 +227,7 @@ class NightlyConfig:
     def hours(self) -> TimeWindow | None:
         """The window, by its clock. Raises: InputError saying what of it is wrong."""
         window = self.window
-        return window and parse_window(window.start, window.end, window.timezone)
+        return parse_window(window.start, window.end, window.timezone) if window else None
 
     @property
     def schedule(self) -> str:

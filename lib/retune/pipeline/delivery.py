@@ -310,7 +310,7 @@ def stage_bench(
     with open_examiner(request.device) as examiner:
         for point, own in zip_longest(points, alone):
             values = dict(point.values)
-            entrants: dict[str, Entrant] = dict(bundles)
+            entrants: dict[str, Entrant] = {**bundles}
             if own is not None:
                 entrants[ONE_SIZE] = own.file(own.module)
             rivals = {name: Rival(peer=name, network=originals(values)) for name in peers}

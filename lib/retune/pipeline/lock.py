@@ -8,6 +8,7 @@ gives these bytes or says what differs.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from retune import __version__
 from retune.bundle.format import (
@@ -86,7 +87,7 @@ def lock_of(request: TuneRequest, run: FinishedRun, bundle: Path) -> Lock:
     """The lock of that bundle of the run, as it is to be published."""
     ids = {best.record_id: best.task_key for each in run.chosen for best in each.best}
     known = records_named(RecordStore(request.records), ids)
-    paths = dict.fromkeys(_PATHS, "")
+    paths: dict[str, Any] = dict.fromkeys(_PATHS, "")
     return Lock(
         retune=__version__,
         code=CODE_VERSION,

@@ -186,7 +186,8 @@ class _Importing:
         if len(graph.nodes) >= _MANY_NODES:
             text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
             tell(TuneEvent(stage="import", text=text))
-        by, accelerator = self.quantizing, self.quantizing and self.quantizing.accelerator
+        by = self.quantizing
+        accelerator = by.accelerator if by else None
         if by is not None:
             graph = quantized(graph, read_recipe(by.recipe))
             if accelerator is not None:

@@ -109,7 +109,7 @@ def _publish(
         promoted=promoted,
         why=why,
         number=number,
-        current=published and published.number,
+        current=published.number if published else None,
         champion=decision.champion,
         challenger=decision.challenger,
         ratio=(gain.ratio, gain.low, gain.high) if (gain := decision.gain) else None,

@@ -102,7 +102,8 @@ def _queues(run: FinishedRun) -> tuple[str, str] | None:
 
 def _task(result: TaskResult, curve: ReportCurve | None) -> TaskResult:
     """A run measures the default schedule of each task first."""
-    return replace(result, default_us=result.default_us or (curve and curve.times_us[0]))
+    measured_us = curve.times_us[0] if curve else None
+    return replace(result, default_us=result.default_us or measured_us)
 
 
 def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:

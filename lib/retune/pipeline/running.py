@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from retune.core.errors import LookupFailed, RecordError, RunStopped, sentence
 from retune.core.keys import content_key
@@ -159,7 +159,7 @@ def run_name(request: TuneRequest) -> str:
     """`MODEL-KEY`: the same request from the same folder has the same name, as nothing else has."""
     built_in = is_built_in(request.model)
     paths = ("out", "records", "work") if built_in else ("model", "out", "records", "work")
-    whole = {name: str(Path(getattr(request, name)).resolve()) for name in paths}
+    whole: dict[str, Any] = {name: str(Path(getattr(request, name)).resolve()) for name in paths}
     key = content_key(replace(request, **whole))[:_KEY_DIGITS]
     return f"{_readable(model_name(request.model))}-{key}"
 

@@ -11,7 +11,7 @@ from retune.bundle.verify.legal import legal_ranges
 from retune.bundle.verify.peers import Peer, open_reference, oracle_version
 from retune.bundle.verify.reach import untaken_branches
 from retune.core.arrays import save_arrays, view_arrays
-from retune.core.errors import InputError, ModelError, RecordError
+from retune.core.errors import InputError, RecordError
 from retune.core.keys import file_key
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts, least_values
@@ -72,7 +72,7 @@ def _given(folder: Path, path: Path, graph: Graph, oracle: Peer) -> SamplesManif
         try:
             _check_values(graph, sample_of(arrays, number))
             oracle(sample_of(arrays, number))
-        except (InputError, ModelError) as error:
+        except InputError as error:
             raise InputError(f"{path}: sample {number}: {error}") from error
     save_arrays(arrays, folder / _ARRAYS)
     notes = _branch_notes(graph, (sample_of(arrays, number) for number in range(count)))

@@ -180,7 +180,8 @@ def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str,
     for best in selection.best:
         record = records.get(best.record_id)
         right = record if record and record.measurement.ok else None
-        candidate = right and candidate_of(right, network.tasks[best.task_key].space(spec))
+        space = network.tasks[best.task_key].space(spec)
+        candidate = candidate_of(right, space) if right else None
         if not candidate:
             raise RecordError(
                 f"{request.records}: the chosen record {best.record_id} of task {best.task_key} is "

@@ -268,7 +268,8 @@ def _cuts(
             beyond = dim - border
             if border <= low or not isinstance(beyond, Dim):
                 continue
-            cut = [(*region, condition_of("lt", beyond, holds=holds)) for holds in (True, False)]
+            lower, upper = (condition_of("lt", beyond, holds=holds) for holds in (True, False))
+            cut: list[tuple[Condition, ...]] = [(*region, lower), (*region, upper)]
             fixes = any(Assumptions({}, half).fixed.keys() - known.fixed.keys() for half in cut)
             if not fixes and min(times.regret(half).sizes for half in cut) >= _LEAST_SAMPLES:
                 yield cut

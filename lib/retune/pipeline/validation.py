@@ -15,6 +15,7 @@ from pathlib import Path
 
 from retune.bundle.verify.bench import Benchmark, BenchOptions, Speedup
 from retune.bundle.verify.compare import DIRECT_PART
+from retune.bundle.verify.examination import Entrant
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version
 from retune.core.errors import DeviceError
@@ -137,9 +138,9 @@ def compare_bundles(
     request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest
 ) -> Benchmark:
     """Whole calls of both, interleaved; its ratio says how many times as long the untuned takes."""
-    bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
+    made: dict[str, Entrant] = {one.variant: one.file(one.module) for one in (untuned, tuned)}
     with open_examiner(request.device) as examiner:
-        return examiner.compare(bundles, baseline="untuned", options=_COMPARE)
+        return examiner.compare(made, baseline="untuned", options=_COMPARE)
 
 
 def verified(

@@ -9,6 +9,7 @@ Nothing is rounded or shortened: what a tool reads back is what the store holds.
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -66,5 +67,6 @@ def _plain(table: pa.Table, written: Callable[[object], object]) -> pd.DataFrame
             values = table.column(field.name).to_pylist()
             if pa.types.is_map(field.type):
                 values = [None if value is None else dict(value) for value in values]
-            frame[field.name] = [written(value) for value in values]
+            plain: list[Any] = [written(value) for value in values]
+            frame[field.name] = plain
     return frame

@@ -93,9 +93,9 @@ def _layer(
 ) -> ComparedLayer:
     """Times are those in the bundles where both have them, and else those of records."""
     entry = next(task.entry for task in tasks if task is not None)
-    times = [detail and detail.measured_us for detail in details]
+    times = [detail.measured_us if detail else None for detail in details]
     if not all(times):
-        times = [task and task.best_us for task in tasks]
+        times = [task.best_us if task else None for task in tasks]
     strategies = [
         dict(detail.chosen).get("strategy", "default schedule") if detail else ""
         for detail in details

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from retune.core.errors import RecordError
 from retune.ir.expr import Binary, Const, Expr, Var, binary, const, substitute, variables
@@ -174,7 +175,7 @@ def _encode(value: Argument) -> object:
             return value
 
 
-def _decode(value: object) -> Argument:
+def _decode(value: Any) -> Argument:
     match value:
         case list():
             return tuple(_decode(v) for v in value)  # pyright: ignore[reportUnknownVariableType]

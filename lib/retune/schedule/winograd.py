@@ -280,9 +280,9 @@ class _Stages:
     def build(self) -> list[Stmt]:
         """All nests, producers first; `buffers` holds what they write."""
         axes, forms = len(self.forms), self.forms
-        points = dict(zip("uv", (len(form.b_t) for form in forms), strict=False))
-        inputs = dict(zip("ij", points.values(), strict=False))
-        taps = dict(zip("ij", self.conv.taps, strict=False))
+        points: dict[str, int] = dict(zip("uv", (len(form.b_t) for form in forms), strict=False))
+        inputs: dict[str, int] = dict(zip("ij", points.values(), strict=False))
+        taps: dict[str, int] = dict(zip("ij", self.conv.taps, strict=False))
         data = self._stage("data", inputs | self.tiles | self.depth, self._data)
         factors = self._transformed(
             _INPUTS[axes], [f.b_t for f in forms], (inputs, "uv"), self.tiles | self.depth,

@@ -193,7 +193,7 @@ def _dag(program: object) -> Dag:
     if isinstance(program, Dag):
         dag = program
     else:
-        items: Sequence[object] = program if isinstance(program, list | tuple) else (program,)
+        items: Sequence[object] = program if isinstance(program, (list, tuple)) else (program,)
         tensors = tuple(t for t in items if isinstance(t, Tensor))
         if len(tensors) != len(items):
             raise InputError(

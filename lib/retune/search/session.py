@@ -369,7 +369,7 @@ class Session:
         self.store.append(rows)
         times, costs = measured_costs(measurements)
         history = History(candidates=batch.candidates, times_us=times, costs=costs)
-        statuses = Counter(item.status for item in measurements)
+        statuses: Counter[str] = Counter(item.status for item in measurements)
         return lambda: self._learn(run, history, batch.features, statuses)
 
     def _learn(

@@ -9,6 +9,7 @@ and one number of registers for all steps, where launches have those of each ker
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 from retune.bundle.plan import Form, NetworkPlan
@@ -60,7 +61,7 @@ def best_form(
     if len(modules) == 1:
         return usual
     feeds = modules[forms[0]].random_inputs()
-    calls = {form: lambda module=module: module.run(feeds) for form, module in modules.items()}
+    calls: dict[str, Contender] = {f: partial(module.run, feeds) for f, module in modules.items()}
     outcome = (compare or _compare)(calls)
     best: Form = min(modules, key=lambda form: outcome.timing(form).median_s)
     return replace(plan, form=best)

@@ -22,7 +22,7 @@ from retune.bundle.runtime.rows import callees_of, steps_of
 from retune.codegen.network import in_network, persistent
 from retune.codegen.network.in_network import in_network_text
 from retune.codegen.source import Role
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import TensorType, as_dtype
 from retune.device.opencl.clock import clock_hz
 from retune.device.opencl.persistent import can_persist
 from retune.device.opencl.runtime import Device, PreparedKernel
@@ -71,7 +71,7 @@ def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
 
 
 def _types(plan: NetworkPlan, role: Role) -> dict[str, TensorType]:
-    return {b.name: TensorType(b.shape, b.dtype) for b in plan.buffers if b.role == role}  # pyright: ignore[reportArgumentType]
+    return {b.name: TensorType(b.shape, as_dtype(b.dtype)) for b in plan.buffers if b.role == role}  # pyright: ignore[reportArgumentType]
 
 
 def _outputs(plan: NetworkPlan, memory: Allocations, device: Device) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 from retune.bundle.runtime.module import random_inputs
 from retune.bundle.verify.peers import Predict
 from retune.core.dtypes import TensorType
-from retune.core.errors import InputError, ModelError
+from retune.core.errors import InputError
 from retune.device.measure.inputs import BYTES, INDEX_RANGE
 
 Ranges = Mapping[str, tuple[int, int]]
@@ -40,7 +40,7 @@ def legal_ranges(
         try:
             for feeds in _trials(types, {**known, **ranges}, free, values):
                 oracle(feeds)
-        except (InputError, ModelError) as error:
+        except InputError as error:
             refusal = refusal or error
             continue
         return ranges if refusal else {}

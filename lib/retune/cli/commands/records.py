@@ -181,7 +181,8 @@ def _records_of(source: Path) -> "TravellingRecords":
 
 def plain_rows(frame: "Table") -> list[dict[str, Any]]:
     """The rows as plain data; None where something is not known."""
-    objects = frame.astype(object).where(frame.notna().to_numpy(bool), None)
+    objects: Any = frame.astype(object)
+    objects = objects.where(frame.notna().to_numpy(bool), None)
     rows = cast(list[dict[str, Any]], objects.to_dict("records"))
     return [{n: v.item() if hasattr(v, "item") else v for n, v in row.items()} for row in rows]
 

@@ -147,8 +147,9 @@ class _MovedTile:
         moved = minimum(self.start, maximum(self.end - rows, 0))
 
         def rule(node: Stmt) -> Stmt | None:
-            is_row = isinstance(node, For) and node.var in self.rows
-            return replace(node, extent=const(rows)) if is_row else None
+            if isinstance(node, For) and node.var in self.rows:
+                return replace(node, extent=const(rows))
+            return None
 
         short = rewrite(map_exprs(stmt, _Replacing({self.moved: moved})), rule)
         return guarded(short, self.end < self.start + rows + 1)

@@ -121,7 +121,7 @@ class Journal:
             if source.key in known and source.key not in denied
         ]
         made: dict[int, Measurement] = {}
-        for batch in filter(None, [fresh, *suspected]):
+        for batch in [batch for batch in (fresh, *suspected) if batch]:
             chosen = [sources[number] for number in batch]
             try:
                 self.begin(workload_key, chosen)

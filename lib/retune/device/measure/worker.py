@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from retune.codegen.source import ProgramBuffer, ProgramSource
-from retune.core.dtypes import DType, TensorType, numpy_dtype
+from retune.core.dtypes import DType, TensorType, as_dtype, numpy_dtype
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import pack, unpack
 from retune.core.target import DeviceSpec
@@ -157,7 +157,8 @@ class Worker:
                 self._right = None
                 self._uploaded.clear()
                 error = f"after it was timed: {problem}"
-                return Refused(status="wrong_result", error=error, max_abs_err=off and off.largest)
+                largest = off.largest if off else None
+                return Refused(status="wrong_result", error=error, max_abs_err=largest)
         return None
 
     def _deviation(self, found: Mapping[str, np.ndarray]) -> Deviation:
@@ -173,7 +174,7 @@ class Worker:
 
     def _result(self, buffer: DeviceMemory, spec: ProgramBuffer) -> np.ndarray:
         """The elements of an output, in the order of the reference."""
-        kind = TensorType((spec.elements,), spec.dtype)  # pyright: ignore[reportArgumentType]
+        kind = TensorType((spec.elements,), as_dtype(spec.dtype))  # pyright: ignore[reportArgumentType]
         array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
         return array if places is None else array[places]
 

@@ -279,7 +279,7 @@ class Link:
             return Client(
                 self.address, timeout=_CONNECT_S, set_as_default=False, name="retune", **options
             )
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             raise AwayError(
                 f"{self.address}: expected a farm's scheduler, got none ({error or 'no answer'}); "
                 "start `retune farm scheduler` there, or check address and certificates"

@@ -255,7 +255,7 @@ def _check_valid(comm: Any, revoked: Revoked) -> None:
 
 def _check_said(comm: Any, peer: str, message: object) -> None:
     """Raises: CommClosedError for an operation that is not the peer's."""
-    said: Sequence[object] = message if isinstance(message, list | tuple) else (message,)
+    said: Sequence[object] = message if isinstance(message, (list, tuple)) else (message,)
     for one in said:
         operation = one.get("op") if isinstance(one, dict) else None
         if operation is not None and not (isinstance(operation, str) and operation in _SAID[peer]):

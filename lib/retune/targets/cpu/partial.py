@@ -48,8 +48,8 @@ def schedule_partial_sums(s: Schedule, name: str, plan: PartialSums, spec: Devic
     leading, tile = tile_results(s, total.name, plan.tile, tail=tail)
     s.compute_at(total.name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.tile.channels_slow)
-    packed = plan.tile.packed
-    order_partial_sums(s, name, total.name, plan.tile.lanes, packed and packed.entry)
+    packed = plan.tile.packed.entry if plan.tile.packed else None
+    order_partial_sums(s, name, total.name, plan.tile.lanes, packed)
     tile.run(LANE, REGISTER)
     _limit(s, tile[REGISTER], spec, plan.tile)
     _make_rows(s, name, total.name, tile[GROUP][-1], spec)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
+from typing import Literal
 
 from retune.core.dims import example, is_multiple
 from retune.core.target import DeviceSpec
@@ -117,7 +118,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         yield from _by_warps(program, anchor, spec)
         packed = find_instruction(stage, spec, "vector lane", lanes)
         if total_of(program, anchor) is not None:
-            yield PartialTile(lanes=lanes, packed=packed and packed.entry)
+            yield PartialTile(lanes=lanes, packed=packed.entry if packed else None)
         if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
         else:
@@ -151,7 +152,7 @@ def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Con
     halos = [False, True] if prod(window) > 1 else [False]
     outputs = prod(example(evaluate_int(e)) for e in stage.block.buffer.shape)
     worth_slicing = deepest >= _SLICED_DEPTH and outputs <= _SLICED_OUTPUTS
-    sliced = (None, "groups") if worth_slicing else (None,)
+    sliced: tuple[Literal["groups"] | None, ...] = (None, "groups") if worth_slicing else (None,)
     for slices in sliced:
         yield Contraction(lanes=lanes, slices=slices)
     if not spec.local_memory_bytes:

@@ -8,6 +8,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from retune.core.errors import InputError
 
@@ -257,7 +258,7 @@ class VtaConfig:
         Raises: InputError for an unknown field, or one of another type.
         """
         known = {field.name.upper(): field for field in dataclasses.fields(VtaConfig)}
-        values: dict[str, object] = {}
+        values: dict[str, Any] = {}
         for name, value in fields.items():
             if name == "HW_VER":
                 continue

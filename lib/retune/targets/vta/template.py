@@ -14,6 +14,8 @@ from itertools import product as pairs
 from operator import mul
 from typing import TypeVar
 
+import numpy as np
+
 from retune.core.dtypes import BOOL
 from retune.ir.expr import Expr, Operand, as_expr, binary, ceildiv, const, equal, maximum, select
 from retune.schedule.schedule import Schedule
@@ -37,8 +39,8 @@ MOST_STEPS = 512
 _LONGEST = (1 << ITER_BITS) - 1
 """More iterations than an instruction has are tiles of their own."""
 
-Extent = TypeVar("Extent", int, Expr)
-"""Of a tile: decided, or not yet."""
+Extent = TypeVar("Extent", int, Expr, np.ndarray)
+"""Of a tile: decided, not yet, or of many tiles."""
 
 Decisions = Mapping[str, Sequence[int]]
 """Values of the knobs by name, one each."""
