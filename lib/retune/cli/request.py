@@ -191,8 +191,8 @@ _QUANTIZATION: Mapping[str, Any] = {
     "skip": Annotated[
         list[str] | None,
         typer.Option(
-            help="Nodes that stay in floats: an output's name, an op, or #N for convolution N. "
-            "Repeatable."
+            help="Nodes that stay in floats: an output's name, an operator, or #N for convolution "
+            "N, counted from 0. Repeatable."
         ),
     ],
 }

@@ -273,7 +273,7 @@ _KNOWN: dict[str, Intrinsic] = {}
 def register_intrinsic(entry: Intrinsic) -> Intrinsic:
     """The entry, which `tensorize` takes from now on. Raises: ValueError if its name is taken."""
     if entry.name in _KNOWN:
-        raise ValueError(f"intrinsic {entry.name!r} exists already")
+        raise ValueError(f"intrinsic {entry.name!r} exists already; choose another name")
     _KNOWN[entry.name] = entry
     build_options.cache_clear()
     return entry

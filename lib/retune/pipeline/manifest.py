@@ -143,7 +143,7 @@ class OutputQuality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeManifest(Manifest):
-    """The recipe of the network of integers, and what it costs."""
+    """The recipe of a quantized network, with its accuracy loss."""
 
     model_key: str
     """Of the float network."""

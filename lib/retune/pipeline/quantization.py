@@ -1,4 +1,4 @@
-"""Stage quantize: samples become the recipe of a network of integers, and what it costs.
+"""Stage quantize: samples become the recipe of a quantized network, with its accuracy loss.
 
 The recipe, a file of the stage, is all that later stages read: they import the float network and
 quantize it by it, which is quick and always gives the same. Without `TuneRequest.quantize` there is
@@ -143,7 +143,7 @@ def _left_to_cpu(request: TuneRequest, graph: Graph) -> tuple[int, ...]:
 
 @stage(QuantizeManifest, "quantize", _inputs)
 def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) -> QuantizeManifest:
-    """The recipe, and how far the network of integers is from the float one.
+    """The recipe, and how far the quantized network is from the float one.
 
     A quarter of the samples is held out: no ranges follow from it. It judges, of layers to leave in
     floats too. Raises: InputError for samples that the network does not take.
@@ -213,7 +213,7 @@ def read_recipe(path: Path) -> Recipe:
 def write_qdq(
     request: TuneRequest, network: ImportManifest, made: QuantizeManifest, path: Path
 ) -> None:
-    """Writes the network of integers as an ONNX file that other programs run.
+    """Writes the quantized network as an ONNX file that other programs run.
 
     Raises: ModelError for a node that has no form in ONNX here; nothing is written then.
     """

@@ -185,7 +185,7 @@ def _cost(result: TaskResult) -> tuple[float, int]:
 
 
 def quality_text(done: QuantizeManifest) -> str:
-    """How far a network of integers is from the float one, in a line."""
+    """How far a quantized network is from the float one, in a line."""
     agreed = [f"{100 * q.top1:.1f}% top-1" for q in done.held_out if q.top1 is not None]
     cosine = min((q.cosine for q in done.held_out), default=1.0)
     kind = "random samples" if done.random else "samples"

@@ -133,7 +133,7 @@ class ReportData:
     queues: tuple[str, str] | None = None
     """The longest step of a simulated accelerator, and a picture of its queues over time (SVG)."""
     integers: str = ""
-    """How far the network of integers is from the float one; empty for a network of floats."""
+    """How far the quantized network is from the float one; empty for a network of floats."""
     layers: tuple[LayerQuality, ...] = ()
     """Those of integers, in the network's order."""
     precision: str = ""

@@ -19,7 +19,7 @@ from retune.ir.stmt import Block, For, Stmt
 
 @dataclass(frozen=True, eq=False)
 class AffineAccess:
-    """One read of a stage, or what it writes."""
+    """A read or the write of a stage, whose indices are affine in the loops around it."""
 
     load: Load
 

@@ -37,7 +37,10 @@ def run_as(program: Program, name: str, kind: LoopKind) -> Program:
     if loop.kind != "serial":
         raise ScheduleError(f"{kind}({name}): expected a serial loop, it is {loop.kind} already")
     if loop.reduce and kind not in ("unroll", "vectorize"):
-        raise ScheduleError(f"{kind}({name}): a reduce loop runs in order")
+        raise ScheduleError(
+            f"{kind}({name}): expected a spatial loop, got a reduce loop, which runs in order; "
+            "`rfactor` makes sums in parts"
+        )
     if kind in AXES:
         _check_parallel(program, loop, kind)
     bound = replace_loop(program, name, lambda node: replace(node, kind=kind))

@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
         dense(2, 3, 4), lambda s: (s.vectorize("y.i"), s.unroll("y.i"))),
     r"bind\(y.i\): expected group.0..2, local.0..2 or vthread, got 'global'": (
         dense(2, 3, 4), lambda s: s.bind("y.i", "global")),
-    r"group.0\(y.k\): a reduce loop runs in order": (
+    r"group.0\(y.k\): expected a spatial loop, got a reduce loop": (
         dense(2, 3, 4), lambda s: s.bind("y.k", "group.0")),
     r"bind\(y.j\): group.0 runs y.i already, one inside the other": (
         dense(4, 3, 4), lambda s: (s.bind("y.i", "group.0"), s.bind("y.j", "group.0"))),

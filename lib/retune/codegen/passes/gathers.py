@@ -60,7 +60,7 @@ def _run(numbered: tuple[int, Address]) -> tuple[object, ...]:
 
 
 def shuffled(lanes: Sequence[Lane], dtype: DType) -> Value | None:
-    """The vector of these lanes, where its sources are as wide or fill a vector."""
+    """Shuffles that gather these lanes; None where the sources' widths allow none."""
     count = len(lanes)
     vectors = list(dict.fromkeys(lane.vector for lane in lanes))
     if sum(vector.lanes for vector in vectors) in VECTOR_LANES:

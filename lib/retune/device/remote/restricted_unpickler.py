@@ -263,7 +263,7 @@ def _check_said(comm: Any, peer: str, message: object) -> None:
             refuse(
                 f"the operation {str(operation)[:80]!r}{_from()}, a {peer}; it has no right to it"
             )
-            raise CommClosedError("the operation is somebody else's")
+            raise CommClosedError(f"an operation that a {peer} may not ask for")
 
 
 def _from() -> str:

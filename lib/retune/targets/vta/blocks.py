@@ -53,7 +53,7 @@ class PackOptions:
 
 
 def pack(graph: Graph, options: PackOptions | None = None) -> Graph:
-    """The channels-first network of integers with its packed part; nothing else has changed.
+    """The channels-first quantized network with its packed part; nothing else has changed.
 
     What it computes is the same, bit for bit. Raises: InputError where the network has no such
     part, or nothing in it can be packed.

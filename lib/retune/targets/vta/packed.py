@@ -54,7 +54,7 @@ class Packed:
 def packed_network(
     graph: Graph, config: VtaConfig, *, start_name: str = "", stop_name: str = ""
 ) -> Graph:
-    """The network of integers with all packed that the accelerator has tiles for.
+    """The quantized network with all packed that the accelerator has tiles for.
 
     Between the op `start_name` and the op `stop_name`, see `PackOptions`.
 

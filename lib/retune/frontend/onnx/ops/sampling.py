@@ -144,7 +144,10 @@ def grid_sample(node: OnnxNode, emit: Emitter) -> None:
     mode = node.text("mode", "linear")
     mode, outside = _OLD_MODES.get(mode, mode), node.text("padding_mode", "zeros")
     if mode not in _OFFSETS or outside not in ("zeros", "border", "reflection"):
-        raise ModelError(f"mode '{mode}' with padding_mode '{outside}' is not known")
+        raise ModelError(
+            f"expected mode {', '.join(_OFFSETS)} with padding_mode zeros, border or reflection, "
+            f"got {mode!r} with {outside!r}"
+        )
     if rank != len(extents) or batch != shape[0]:
         raise ModelError(
             f"a grid {list(emit.shape(grid))} over data {list(shape)}: expected {len(extents)} "
