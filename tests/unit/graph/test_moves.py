@@ -245,3 +245,34 @@ def test_elements_that_a_slice_turns_around_stay_turned(step: int, begin: int):
     inputs = random_inputs(graph, 1)
     (found,) = run_graph(optimise(graph), inputs).values()
     np.testing.assert_array_equal(found, inputs["x"][:, ::step].reshape(2, 3, 8))
+
+
+def test_rotations_and_copies_read_what_they_rotate_where_it_lies():
+    """As with queries, keys and values of one product; a copied rotation is a part of the copy."""
+    build = GraphBuilder("net")
+    x = build.add("relu", [build.input("x", TensorType((TOKENS, 3 * WIDTH)))])
+    tables = [build.input(name, TensorType((1, 1, TOKENS, 1, DEPTH // 2))) for name in "cs"]
+    made: list[str] = []
+    for begin in (0, WIDTH, 2 * WIDTH):
+        cut = {"begins": (0, begin), "extents": (TOKENS, WIDTH), "steps": (1, 1)}
+        heads = {"shape": (1, TOKENS, HEADS, DEPTH)}
+        part = build.add("reshape", [build.add("slice", [x], cut)], heads)
+        made.append(build.add("transpose", [part], {"perm": (0, 2, 1, 3)}))
+    pairs = {"shape": (1, HEADS, TOKENS, 2, DEPTH // 2)}
+    rotated = [
+        build.add("rotate", [build.add("reshape", [part], pairs), *tables], {"axis": 3})
+        for part in made[:2]
+    ]
+    whole = build.add("reshape", rotated[1:], {"shape": (1, HEADS, TOKENS, DEPTH)})
+    copies = [build.add("identity", [value]) for value in (whole, made[2])]
+    graph = build.finish([rotated[0], *copies])
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_allclose(run_groups(graph, inputs)[name], expected, rtol=1e-6)
+    groups = [group for group in partition(graph) if group.kind != ALIAS]
+    assert [group.nodes[-1].op for group in groups] == ["relu", "rotate", "identity", "identity"]
+    for task in extract(graph).tasks.values():
+        for spec, space in ((GENERIC_GPU, gpu_space), (GENERIC_CPU, cpu_space)):
+            for sketch in space(task.program, spec).sketches:
+                assert_items_agree(task.dag, sketch.instantiate(sketch.sample(1, RNG)[0]))
+                assert len(sketch.program.body.stmts) == 1

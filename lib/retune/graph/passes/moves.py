@@ -2,7 +2,8 @@
 
 A head of attention is columns of a wider array, read row by row; a transposed product is the same
 product, stored in another order. So neither needs a kernel of its own. Of movements that no product
-takes in, those that follow each other are one. Read `find_moves`.
+takes in, those that follow each other are one, and rotations and copies take theirs in. Read
+`find_moves`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,10 @@ from retune.ops.shapes import same_but_ones
 
 _PRODUCTS = ("matmul", "dense", "attention")
 _MOVES = ("slice", "transpose")
+_READERS = (*_MOVES, "rotate", "identity")
+"""What reads each element from wherever it lies."""
+_READ_THROUGH = ("reshape", "rotate")
+"""What says to these where elements lie, or computes them as they are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,9 @@ class Moves:
 def find_moves(graph: Graph) -> Moves:
     """Slices and transposes that nobody but one node needs, with the reshapes between them.
 
-    Before a product reshapes only add or remove dimensions of one element. Each movement is taken
-    once. Columns that are read as they are cut need no movement at all: they are views
+    Before a product reshapes only add or remove dimensions of one element. Before other readers
+    also rotations are among them, which are computed as they are read. Each movement is taken once.
+    Columns that are read as they are cut need no movement at all: they are views
     (`search/layout/views.py`).
     """
     uses = graph.uses()
@@ -61,7 +67,7 @@ def find_moves(graph: Graph) -> Moves:
         found: list[Node] = []
         while (
             value in makers
-            and (_moves(graph, makers[value]) or (joins and makers[value].op == "reshape"))
+            and (_moves(graph, makers[value]) or (joins and makers[value].op in _READ_THROUGH))
             and _read_once(graph, value, uses)
         ):
             found.append(makers[value])
@@ -73,9 +79,9 @@ def find_moves(graph: Graph) -> Moves:
     chains: dict[str, tuple[Node, ...]] = {}
     taken: set[str] = set()
     for node in reversed(graph.nodes):
-        ends = node.op in (*_PRODUCTS, *_MOVES) and node.outputs[0] not in taken
+        ends = node.op in (*_PRODUCTS, *_READERS) and node.outputs[0] not in taken
         if ends and len(set(node.inputs)) == len(node.inputs):
-            joins = node.op in _MOVES
+            joins = node.op in _READERS
             parts = (reversed(chain(value, joins=joins)) for value in node.inputs)
             moves = tuple(move for part in parts for move in part)
             chains[node.outputs[0]] = moves
