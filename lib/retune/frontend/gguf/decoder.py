@@ -198,25 +198,35 @@ class DecoderConfig:
 
     def _attention(self, w: Writer, layer: int, x: str, rest: Sequence[str]) -> str:
         at = f"blk.{layer}"
-        parts = [
-            w.product(x, self._ordered(f"{at}.attn_{part}", heads), f"{at}.{part}", bias)
-            for part, heads in (("q", self.heads), ("k", self.shared), ("v", self.shared))
-            for bias in (self._bias(f"{at}.attn_{part}", heads),)
-        ]
         pasts = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
-        inputs = [*parts, *pasts, *rest]
-        if f"{at}.attn_q_norm.weight" in self.file.tensors:
-            norms = [self._gain(w, f"{at}.attn_{part}_norm", self.width) for part in "qk"]
-            parts[:2] = [
-                self._head_norm(w, part, gain, heads)
-                for part, gain, heads in zip(parts, norms, (self.heads, self.shared), strict=False)
-            ]
-            inputs[:2] = parts[:2]
+        inputs = [*self._projected(w, at, x), *pasts, *rest]
         attrs = {"num_heads": self.heads, "kv_num_heads": self.shared, "do_rotary": 1}
         outputs = [f"{at}.attention", *(f"present.{layer}.{part}" for part in ("key", "value"))]
         w.add_all("GroupQueryAttention", inputs, outputs, scale=self.width**-0.5, **attrs)
         weight = self._weight(f"{at}.attn_output", self.hidden, self.heads * self.width)
         return w.product(outputs[0], weight, f"{at}.attn_output")
+
+    def _projected(self, w: Writer, at: str, x: str) -> list[str]:
+        """Queries, keys and values; of one product, as the first of them, where they can be."""
+        heads = {"q": self.heads, "k": self.shared, "v": self.shared}
+        weights = [self._ordered(f"{at}.attn_{part}", n) for part, n in heads.items()]
+        biases = [self._bias(f"{at}.attn_{part}", n) for part, n in heads.items()]
+        normed = f"{at}.attn_q_norm.weight" in self.file.tensors
+        if not normed and len({weight.kind.name for weight in weights}) == 1:
+            own = [bias for bias in biases if bias is not None]
+            if len(own) in (0, len(biases)):
+                whole = weights[0].with_rows_of(f"{at}.attn_qkv.weight", weights[1:])
+                bias = np.concatenate(own) if own else None
+                return [w.product(x, whole, f"{at}.qkv", bias), "", ""]
+        parts = [
+            w.product(x, weight, f"{at}.{part}", bias)
+            for part, weight, bias in zip(heads, weights, biases, strict=True)
+        ]
+        if normed:
+            for number, part in enumerate("qk"):
+                gain = self._gain(w, f"{at}.attn_{part}_norm", self.width)
+                parts[number] = self._head_norm(w, parts[number], gain, heads[part])
+        return parts
 
     def _head_norm(self, w: Writer, value: str, gain: str, heads: int) -> str:
         """The RMS norm of each head."""

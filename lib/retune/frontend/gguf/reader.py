@@ -9,7 +9,7 @@ one sentence. Tensors are mapped, not read.
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,6 +63,11 @@ class GgufTensor:
     def with_rows(self, rows: np.ndarray) -> "GgufTensor":
         """The matrix with these rows, in this order."""
         return replace(self, shape=(len(rows), *self.shape[1:]), raw=self.raw[rows])
+
+    def with_rows_of(self, name: str, others: Sequence["GgufTensor"]) -> "GgufTensor":
+        """The matrix of that name with the rows of others, of the same type, behind its own."""
+        raw = np.concatenate([each.raw for each in (self, *others)])
+        return replace(self, name=name, shape=(len(raw), *self.shape[1:]), raw=raw)
 
 
 @dataclass(frozen=True, slots=True)
