@@ -18,11 +18,12 @@ _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Generator[BinaryIO, None, None]:
+def replacing(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, None]:
     """A stream whose bytes are the content of `path`, durably, once the context ends well.
 
     Until then, and if the context raises, `path` is what it was. Its folder is made. A process that
-    is killed leaves a file behind whose name is `.NAME.*.tmp`.
+    is killed leaves a file behind whose name is `.NAME.*.tmp`. What is not `durable` waits for no
+    disk: a power cut may leave any bytes, so its reader must know a damaged file.
     """
     _make_folder(path.parent)
     temporary = _beside(path)
@@ -30,12 +31,14 @@ def replacing(path: Path) -> Generator[BinaryIO, None, None]:
         with temporary.open("wb") as stream:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    if durable:
+        sync(path.parent)
 
 
 def link_or_copy(source: str | Path, copy: str | Path) -> None:

@@ -4,6 +4,9 @@ Read `find`. Files are the truth and the index is a cache of what was read of th
 deleted at any time, a damaged one is made again, and a file that it does not know is opened. A file
 counts as known while its size and its time of modification are those of the index. A folder is not
 even listed while its time of modification is, and was seen well after the last change.
+
+A query waits for no disk and no lock because of the index: pages have checksums instead of being
+durable, one process writes it while the others go on, and a process parses each version once.
 """
 
 # pyarrow publishes no types: its values are unknown to the checker.
@@ -15,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -85,6 +89,8 @@ class Entry:
 class _Index:
     """The index as it is on the disk."""
 
+    version: tuple[int, int, int] | None
+    """Which file it was read from; None if there was none."""
     table: pa.Table
     folders: Mapping[str, tuple[int, int, int]]
     """Time of modification, or 0 where it says nothing, and its rows: the first and the end."""
@@ -181,20 +187,35 @@ def _single(column: pq.ColumnChunkMetaData) -> tuple[str | None] | None:
 
 def _read(path: Path) -> _Index:
     """The index; an empty one if there is none that can be read."""
+    return _parsed(path, _version(path))
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from others that are or were at that path; None if there is none."""
     try:
-        with pq.ParquetFile(path) as file:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=2)
+def _parsed(path: Path, version: tuple[int, int, int] | None) -> _Index:
+    """That version, or a later one that has replaced it since."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
         table.validate(full=True)
     except _UNREADABLE:
         table = empty(_SCHEMA)
     if table.schema != _SCHEMA:
         table = empty(_SCHEMA)
-    return _index(table)
+    return _index(table, version)
 
 
-def _index(table: pa.Table) -> _Index:
+def _index(table: pa.Table, version: tuple[int, int, int] | None = None) -> _Index:
     if not table.num_rows:
-        return _Index(table=table, folders={})
+        return _Index(version=version, table=table, folders={})
     codes = table.column("folder").combine_chunks().dictionary_encode()
     order = codes.indices.to_numpy(zero_copy_only=False)
     starts = [0, *(np.flatnonzero(np.diff(order)) + 1).tolist(), len(order)] if len(order) else [0]
@@ -203,7 +224,7 @@ def _index(table: pa.Table) -> _Index:
         order[starts[:-1]].tolist(), times[starts[:-1]].tolist(), pairwise(starts), strict=True
     )
     folders = {names[code]: (changed_ns, *span) for code, changed_ns, span in rows}
-    return _Index(table=table, folders=folders)
+    return _Index(version=version, table=table, folders=folders)
 
 
 def _matching(table: pa.Table, wanted: Mapping[str, Collection[str | None]]) -> np.ndarray:
@@ -271,9 +292,24 @@ def _inspected(
 def _write(top: Path, old: _Index, entries: Sequence[Entry], folders: Mapping[str, int]) -> None:
     """The index holds the entries of these folders, with their times, and what it held of others.
 
-    A folder with a file that cannot be read has no time, so every reader tries and names that file.
+    Not if another process writes it or has written it since, or where nothing may be written: the
+    next reader tries again.
+    """
+    path, doing = top / files.INDEX, "the index is being written"
+    with (
+        contextlib.suppress(BusyError, InputError, OSError),
+        exclusive(path.with_suffix(".lock"), doing, wait=False),
+    ):
+        if _version(path) == old.version:
+            table = _merged(old, entries, folders)
+            with replacing(path, durable=False) as stream:
+                pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
 
-    Not if another process writes it, or where nothing may be written: the next reader tries again.
+
+def _merged(old: _Index, entries: Sequence[Entry], folders: Mapping[str, int]) -> pa.Table:
+    """What the index holds, with these entries instead of what it held of their folders.
+
+    A folder with a file that cannot be read has no time, so every reader tries and names that file.
     """
     damaged = {entry.folder for entry in entries if entry.values is None}
     kept = old.table.filter(
@@ -290,11 +326,4 @@ def _write(top: Path, old: _Index, entries: Sequence[Entry], folders: Mapping[st
     for name in INDEXED:
         about[name] = [entry.values and entry.values[name] for entry in entries]
     fresh = pa.table(about, schema=_SCHEMA)
-    table = pa.concat_tables([kept, fresh]).sort_by([("folder", "ascending")])
-    path, doing = top / files.INDEX, "the index is being written"
-    with (
-        contextlib.suppress(BusyError, InputError, OSError),
-        exclusive(path.with_suffix(".lock"), doing, wait=False),
-        replacing(path) as stream,
-    ):
-        pq.write_table(table, stream, compression="zstd")
+    return pa.concat_tables([kept, fresh]).sort_by([("folder", "ascending")])

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import shutil
 from dataclasses import replace
 from datetime import date, timedelta
@@ -156,6 +157,43 @@ def test_a_file_whose_column_of_texts_has_lists_is_named(
     settle(store)
     assert len(ids(store, {})) == 2 * NIGHTS - 1
     assert f"column {name}: expected texts, got list" in caplog.text
+
+
+def test_an_index_is_not_believed_once_a_byte_of_it_changed(store: Path):
+    """It is not synced to the disk: after a power cut it may hold anything."""
+    ids(store, {})
+    path = store / "v1" / files.INDEX
+    whole, expected = path.read_bytes(), index._read(path).table  # pyright: ignore
+    rng = random.Random(5)
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= rng.randrange(1, 256)
+        path.write_bytes(damaged)
+        found = index._read(path).table  # pyright: ignore
+        assert not found.num_rows or found.equals(expected)
+
+
+def test_a_reader_leaves_an_index_that_is_newer_than_its_own(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, plain = store / "v1" / files.INDEX, index._inspected  # pyright: ignore
+
+    def meanwhile(*arguments: object) -> object:
+        monkeypatch.setattr(index, "_inspected", plain)
+        ids(store, {})
+        written.append(path.stat().st_ino)
+        return plain(*arguments)  # pyright: ignore
+
+    written = list[int]()
+    monkeypatch.setattr(index, "_inspected", meanwhile)
+    assert len(ids(store, {})) == 2 * NIGHTS
+    assert written == [path.stat().st_ino]
+
+
+def test_a_query_waits_for_no_disk(store: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("it waited"))
+    assert len(ids(store, {})) == 2 * NIGHTS
+    assert (store / "v1" / files.INDEX).is_file()
 
 
 def test_a_store_that_cannot_be_written_is_read(store: Path, monkeypatch: pytest.MonkeyPatch):
