@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -51,6 +51,10 @@ Filter = str | int | float | Sequence[str | None] | Sequence[int]
 
 ALWAYS = frozenset(("record_id", "task_key", "status"))
 """Columns that every file of records has had since the first version."""
+
+FILE = "file"
+LOCATED = READ_SCHEMA.append(pa.field(FILE, pa.string()))
+"""What is read of a file, with its own path."""
 
 CONDITIONS = (
     *("constants", "place", "layout_in", "layout_out"),
@@ -132,6 +136,38 @@ class RecordStore:
         """What `scan` gives, as an arrow table; all columns are those of READ_SCHEMA."""
         wanted, given = list(columns or READ_SCHEMA.names), filters or {}
         _check_names([*wanted, *given])
+        return self._table(given, wanted)
+
+    def chosen(
+        self,
+        filters: Mapping[str, Filter],
+        columns: Sequence[str],
+        choose: Callable[[pa.Table], Sequence[int]],
+    ) -> list[TuningRecord]:
+        """The matching records that `choose` names by their rows, in its order.
+
+        It is shown these columns of all that match; only what it names is read in full.
+        """
+        _check_names([*columns, *filters])
+        table = self._table(filters, [*columns, "record_id", "task_key", FILE])
+        numbers = choose(table)
+        if not numbers:  # making an array of Python's values imports pandas
+            return []
+        rows = table.take(pa.array(numbers, pa.int64()))
+        ids = rows.column("record_id").to_pylist()
+        paths = sorted(set(rows.column(FILE).to_pylist()))
+        read = [self._read(Path(path), {"record_id": ids}, READ_SCHEMA.names) for path in paths]
+        tables = [part for part in read if part is not None]
+        if len(tables) == len(paths):
+            whole = _once(pa.concat_tables([empty(READ_SCHEMA), *tables]))
+            records = to_records(as_wrong(whole, quarantined(self.root)))
+        else:  # a file went away: its rows are in another
+            tasks = rows.column("task_key").to_pylist()
+            records = self.named(dict(zip(ids, tasks, strict=True))).values()
+        found = {record.record_id: record for record in records}
+        return [found[name] for name in ids if name in found]
+
+    def _table(self, given: Mapping[str, Filter], wanted: list[str]) -> pa.Table:
         denied = quarantined(self.root)
         changed = (*RESTATED, *(JUDGED if denied else ()))
         late = {name: given[name] for name in given if name in changed}
@@ -149,7 +185,7 @@ class RecordStore:
         Where one has gone meanwhile, its rows are in another: only what is new is read then.
         """
         inside = {name: given[name] for name in given if name not in PARTITION_COLUMNS}
-        tables, done = [empty(READ_SCHEMA).select(columns)], set[Path]()
+        tables, done = [empty(LOCATED).select(columns)], set[Path]()
         while True:
             found = self._matching(given)
             if not found.paths and found.complete:
@@ -157,7 +193,7 @@ class RecordStore:
             left = [path for path in found.paths if path not in done]
             done.update(left)
             try:
-                tables.append(_read_all(left, READ_SCHEMA, inside, columns))
+                tables.append(_read_all(left, LOCATED, inside, columns))
                 gone = False
             except _UNREADABLE:
                 some = [self._read(path, inside, columns) for path in left]
@@ -169,12 +205,12 @@ class RecordStore:
     def _read(self, path: Path, given: Mapping[str, Filter], columns: list[str]) -> pa.Table | None:
         """A file's matching rows, none if it is damaged; None if it is not there any more."""
         try:
-            return _read_all([path], READ_SCHEMA, given, columns)
+            return _read_all([path], LOCATED, given, columns)
         except _UNREADABLE as error:
             if not os.path.lexists(path):
                 return None
             self._report(path, error)
-            return empty(READ_SCHEMA).select(columns)
+            return empty(LOCATED).select(columns)
 
     def _matching(self, given: Mapping[str, Filter]) -> index.Found:
         """The files in which rows can match."""
@@ -392,7 +428,7 @@ def _read_file(
     path: Path, schema: pa.Schema, names: Sequence[str], wanted: Mapping[str, pa.Array]
 ) -> pa.Table:
     """A file's rows with one of the values in each of the `wanted` columns."""
-    stated = _stated_by(path.parent)
+    stated = {**_stated_by(path.parent), FILE: str(path)}
     fields = [schema.field(name) for name in {**dict.fromkeys(names), **wanted}]
     with pq.ParquetFile(path, pre_buffer=False) as file:
         groups = [n for n in range(file.num_row_groups) if _may_match(file.metadata, n, wanted)]

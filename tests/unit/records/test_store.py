@@ -320,6 +320,41 @@ def test_files_that_are_joined_while_they_are_read_lose_no_rows(
     assert RecordStore(store).summary().records == 6
 
 
+def test_of_the_chosen_records_only_are_all_columns_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(4):
+        RecordStore(store).append([record(number, trial=number)])
+    read, plain = list[int](), stores._read_file  # pyright: ignore
+
+    def counting(path: Path, schema: pa.Schema, names: list[str], *rest: object) -> pa.Table:
+        read.append(len(names))
+        return plain(path, schema, names, *rest)  # pyright: ignore
+
+    monkeypatch.setattr(stores, "_read_file", counting)
+    found = RecordStore(store).chosen({}, ["trial"], lambda table: [trial_at(table, 3)])
+    assert [item.trial for item in found] == [3]
+    assert sorted(read) == [4, 4, 4, 4, len(stores.READ_SCHEMA)]
+    with pytest.raises(InputError, match="no column 'trail'"):
+        RecordStore(store).chosen({}, ["trail"], lambda _: [])
+
+
+def test_records_are_chosen_while_their_files_are_joined(store: Path):
+    for number in range(3):
+        RecordStore(store).append([record(number, trial=number)])
+
+    def choose(table: pa.Table) -> list[int]:
+        assert RecordStore(store).compact(today=date(2026, 3, 2)) == 2
+        return [trial_at(table, 2), trial_at(table, 0)]
+
+    found = RecordStore(store).chosen({}, ["trial"], choose)
+    assert [item.trial for item in found] == [2, 0]
+
+
+def trial_at(table: pa.Table, trial: int) -> int:
+    return table.column("trial").to_pylist().index(trial)
+
+
 def test_compaction_leaves_files_with_damaged_pages_alone(
     store: Path, caplog: pytest.LogCaptureFixture
 ):
