@@ -35,19 +35,24 @@ FIRST_DAY = date(2026, 1, 1)
 DEVICE = "board{number}|driver 1|OpenCL 3.0"
 FEATURES = 64
 APPENDS = 50
-PROBE = (
-    "import json, sys, time\n"
-    "from benchmarks.records import QUERIES\n"
-    "from retune.records.store import RecordStore\n"
-    "root, name, seconds = sys.argv[1:]\n"
-    "until, took, busy, rows = time.monotonic() + float(seconds), [], [], set()\n"
-    "while not took or time.monotonic() < until:\n"
-    "    began, worked = time.perf_counter(), time.process_time()\n"
-    "    rows.add(QUERIES[name](RecordStore(root)))\n"
-    "    took.append(time.perf_counter() - began)\n"
-    "    busy.append(time.process_time() - worked)\n"
-    "print(json.dumps([max(took), max(busy), sum(busy) / len(busy), len(took), sorted(rows)]))\n"
-)
+PROBE = """
+import json, sys, time
+from threading import Thread
+from benchmarks.records import QUERIES, core_wait_s
+from retune.records.store import RecordStore
+root, name = sys.argv[1:]
+ended = Thread(target=sys.stdin.read, daemon=True)
+ended.start()
+took, busy, waited, rows = [], [], [], set()
+while not took or ended.is_alive():
+    began, worked, wait = time.perf_counter(), time.process_time(), core_wait_s()
+    rows.add(QUERIES[name](RecordStore(root)))
+    took.append(time.perf_counter() - began)
+    busy.append(time.process_time() - worked)
+    waited.append(core_wait_s() - wait)
+print(json.dumps([took, busy, waited, sorted(rows)]))
+"""
+"""Asks until its input ends, at least once."""
 
 
 def main() -> None:
@@ -59,7 +64,6 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=20)
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--readers", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     if not (given.folder / files.ROOT_FOLDER).is_dir():
         began = time.perf_counter()
@@ -71,7 +75,7 @@ def main() -> None:
         print(f"{name}, first time: {asked(given.folder, name)}")
         print(f"{name}, again: {asked(given.folder, name)}")
     print(f"append of 64 rows: {appended(given.folder)}")
-    print(beside_readers(given.folder, given.readers, given.seconds))
+    print(beside_readers(given.folder, given.readers))
     for name in QUERIES:
         print(f"{name}, compacted: {asked(given.folder, name)}")
 
@@ -184,24 +188,28 @@ QUERIES = {"best of one task": best_of_a_task, "four columns of a network": colu
 
 def asked(root: Path, name: str) -> str:
     """The query's time in a process of its own."""
-    slowest, busy, _, _, (rows,) = answer(reader(root, name, 0.0))
-    return f"{slowest:.2f} s, {busy:.2f} s of processor time ({rows} rows)"
+    (took,), (busy,), _, (rows,) = answer(reader(root, name))
+    return f"{took:.2f} s, {busy:.2f} s of processor time ({rows} rows)"
 
 
-def reader(root: Path, name: str, seconds: float) -> subprocess.Popen[bytes]:
-    """A process that asks for that long, at least once."""
-    arguments = [sys.executable, "-c", PROBE, str(root), name, str(seconds)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE)
+def reader(root: Path, name: str) -> subprocess.Popen[bytes]:
+    """A process that asks until `answer` is called, at least once."""
+    arguments = [sys.executable, "-c", PROBE, str(root), name]
+    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def answer(process: subprocess.Popen[bytes]) -> tuple[float, float, float, int, list[int]]:
-    """Of its queries: the slowest in seconds, the most and the mean of processor time, their
-    number, and the different results."""
+def answer(process: subprocess.Popen[bytes]) -> list[list[float]]:
+    """Of each query: seconds, of them processor time, the main thread's wait for a core; and the
+    different results."""
     out, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"a reader ended with exit code {process.returncode}")
-    slowest, most, mean, count, rows = json.loads(out)
-    return slowest, most, mean, count, rows
+    return json.loads(out)
+
+
+def core_wait_s() -> float:
+    """Seconds for which this process's main thread could have run and had no core, on Linux."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def appended(root: Path) -> str:
@@ -216,24 +224,22 @@ def appended(root: Path) -> str:
     return f"{np.median(took):.1f} ms, {busy:.1f} ms of processor time (median of {APPENDS})"
 
 
-def beside_readers(root: Path, count: int, seconds: float) -> str:
-    """What compaction took, and the slowest of the readers' queries meanwhile."""
-    name = next(iter(QUERIES))
-    processes = [reader(root, name, seconds) for _ in range(count)]
-    began, busy = time.perf_counter(), time.process_time()
+def beside_readers(root: Path, count: int) -> str:
+    """What compaction took, and the readers' queries meanwhile."""
+    processes = [reader(root, next(iter(QUERIES))) for _ in range(count)]
+    began, worked = time.perf_counter(), time.process_time()
     less = RecordStore(root).compact()
-    took, busy = time.perf_counter() - began, time.process_time() - busy
+    seconds, busy = time.perf_counter() - began, time.process_time() - worked
     answers = [answer(process) for process in processes]
-    slowest = max(item[0] for item in answers)
-    most = max(item[1] for item in answers)
-    mean = float(np.mean([item[2] for item in answers]))
-    total = sum(item[3] for item in answers)
-    results = sorted({row for item in answers for row in item[4]})
+    first, *_ = figures = [np.concatenate([item[n] for item in answers]) for n in range(3)]
+    rows = sorted({row for item in answers for row in item[3]})
+    slowest = ", ".join(f"{figure[first.argmax()]:.2f}" for figure in figures)
     return (
-        f"compaction: {less} files less in {took:.1f} s, {busy:.1f} s of processor time\n"
-        f"{count} readers meanwhile: {total} queries in {seconds:.0f} s, the slowest took "
-        f"{slowest:.2f} s; of processor time at most {most:.2f} s, {mean:.2f} s on the mean; "
-        f"rows {results}"
+        f"compaction: {less} files less in {seconds:.1f} s, {busy:.1f} s of processor time\n"
+        f"{count} readers meanwhile: {len(first)} queries; seconds, of them processor time, and "
+        f"waits for a core: of the slowest {slowest}; on the mean "
+        f"{', '.join(f'{figure.mean():.2f}' for figure in figures)}; "
+        f"{(first > 1).sum()} took over 1 s; rows {rows}"
     )
 
 
