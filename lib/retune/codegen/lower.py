@@ -33,6 +33,7 @@ from retune.codegen.passes.constants import Computed, computed_constants, pack_c
 from retune.codegen.passes.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.passes.items import one_item, virtual_threads
 from retune.codegen.passes.last_tiles import short_last_tiles
+from retune.codegen.passes.limit import limit_statements
 from retune.codegen.passes.pipeline import (
     drop_unit_loops,
     masks_to_guards,
@@ -97,6 +98,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("short last tiles", short_last_tiles),
     ("starts at addends", starts_at_addends),
     ("settle choices", settle_choices),
+    ("limit statements", limit_statements),
 )
 
 
