@@ -11,15 +11,18 @@ layouts) replayed from a graph of launches. With `--layers N` also its kernels o
 many of the heaviest. At the end come geometric means: of launches, and of the faster form.
 
 `--precision float16` stores values in that type, and has PyTorch compute in it; `tf32` has both
-multiply by instructions of TF32; `--batch 16` takes so many inputs at once.
+multiply by instructions of TF32; `--batch 1 16` takes one input, and 16 of them at once. With
+`--launches-from 16` batches of 16 and more run as launches alone, which saves the compiling of the
+other form. `--seconds S` begins no measurement after that time, and says which are missing.
 """
 
 import json
 import os
+import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from importlib import import_module
 from multiprocessing import get_context
@@ -34,6 +37,7 @@ from benchmarks.torch_export import export, runnable
 from benchmarks.torch_peer import graph_us, median_s, use_float32
 from retune.api import build_plan, import_network
 from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.executor import forms_here
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.compare import Verification, tolerance_of, verify
@@ -41,6 +45,7 @@ from retune.bundle.verify.peers import open_peer
 from retune.bundle.verify.rounding import RoundingModel
 from retune.core.config import cache_root
 from retune.core.dtypes import TF32
+from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.pipeline.precision import precision_named
 
@@ -49,10 +54,27 @@ PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 """Types between kernels, as torch calls them too; `tf32`: float32, whose products are of TF32."""
 
 
-def prepare(name: str, options: Namespace) -> Found:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a line of the table is of."""
+
+    name: str
+    """Of an architecture."""
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.name} x{self.batch}"
+
+    @property
+    def architecture(self) -> Architecture:
+        """The architecture on so many inputs at once."""
+        return of_batch(next(a for a in ARCHITECTURES if a.name == self.name), self.batch)
+
+
+def prepare(row: Row, options: Namespace) -> Found:
     """Exports and compiles one architecture into the folder; its facts, or the error."""
-    architecture = of_batch(next(a for a in ARCHITECTURES if a.name == name), options.batch)
-    model = options.folder / f"{name.replace(':', '-')}.{options.batch}.onnx"
+    started, architecture = time.monotonic(), row.architecture
+    model = options.folder / f"{row.name.replace(':', '-')}.{row.batch}.onnx"
     bundle = model.with_suffix(f".{options.precision}.bundle")
     try:
         if not model.is_file():
@@ -60,14 +82,20 @@ def prepare(name: str, options: Namespace) -> Found:
         opened = open_device(options.device)
         precision = precision_named(options.precision, opened.spec)
         network = import_network(str(model), precision=precision).network
-        plan = build_plan(network, {}, opened.spec, model_key=name, notes={})
+        plan = build_plan(network, {}, opened.spec, model_key=row.name, notes={})
         write_bundle(plan, bundle)
-        for form in forms_here(plan, opened):
+        for form in forms_of(plan, opened, row, options):
             Module(replace(plan, form=form), opened)  # the driver keeps what it compiled
     except Exception as error:  # noqa: BLE001  whatever an exporter raises is this row's outcome
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    facts = {"launches": len(plan.launches), "hosts": len(plan.hosts)}
+    facts = {"launches": len(plan.launches), "prepared_s": time.monotonic() - started}
     return {"model": str(model), "bundle": str(bundle), **facts}
+
+
+def forms_of(plan: NetworkPlan, device: Device, row: Row, options: Namespace) -> list[Form]:
+    """The forms that are timed."""
+    every = forms_here(plan, device)
+    return [form for form in every if form == "queued" or row.batch < options.launches_from]
 
 
 def of_batch(architecture: Architecture, count: int) -> Architecture:
@@ -84,7 +112,7 @@ def of_batch(architecture: Architecture, count: int) -> Architecture:
     return replace(architecture, make=make)
 
 
-def prepare_all(wanted: Sequence[Architecture], options: Namespace) -> list[Found]:
+def prepare_all(wanted: Sequence[Row], options: Namespace) -> list[Found]:
     """What `prepare` found of each, by so many processes at once, of one thread each.
 
     A process that computes with all cores beside as many others as there are cores waits for
@@ -92,11 +120,11 @@ def prepare_all(wanted: Sequence[Architecture], options: Namespace) -> list[Foun
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # for those that start now: torch's and numpy's
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(prepare, a.name, options) for a in wanted]
+        waiting = [pool.submit(prepare, row, options) for row in wanted]
         return [entry.result() for entry in waiting]
 
 
-def measure(architecture: Architecture, prepared: Found, options: Namespace) -> Found:
+def measure(row: Row, prepared: Found, options: Namespace) -> Found:
     """Times, deviation and the heaviest groups of one architecture."""
     model = Path(prepared["model"])
     device = open_device(options.device)
@@ -104,14 +132,15 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
     peer = open_peer("onnxruntime", model)
     times: dict[str, float] = {}
     checks: list[Verification] = []
-    graph = import_network(str(model)).network.graph
-    rounding = RoundingModel(lambda: graph)
+    # In numpy, which takes minutes for a batch; what deviates there has to be right one by one.
+    rounding = RoundingModel(lambda: import_network(str(model)).network.graph)
     layers: dict[str, float] = {}
-    for form in forms_here(plan, device):
+    for form in forms_of(plan, device, row, options):
         module = Module(replace(plan, form=form), device)
         feeds = module.random_inputs
         allowed = max(tolerance_of(plan), 5 * TF32.tolerance * (options.precision == TF32))
-        checks.append(verify(module, peer, feeds, samples=1, tolerance=allowed, rounding=rounding))
+        explained = rounding if row.batch == 1 else None
+        checks.append(verify(module, peer, feeds, samples=1, tolerance=allowed, rounding=explained))
         if form == "queued" and options.layers:
             layers = layer_times(module)
         times[form] = 1e3 * median_s(module.run_launches, lambda: None)
@@ -121,7 +150,7 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
         "verdict": "" if worst.criterion == "range" and worst.passed else verdict(worst),
         "kernels_ms": 1e-3 * sum(layers.values()) if layers else None,
         "ms": times,
-        "torch_ms": torch_ms(of_batch(architecture, options.batch), options.precision),
+        "torch_ms": torch_ms(row.architecture, options.precision),
         "heaviest": sorted(layers.items(), key=lambda entry: -entry[1])[: options.layers],
     }
 
@@ -144,16 +173,16 @@ def torch_ms(architecture: Architecture, precision: str) -> float:
     return best
 
 
-def lines(name: str, found: Found) -> Iterator[str]:
+def lines(row: Row, found: Found) -> Iterator[str]:
     """What is printed of one architecture."""
     if "error" in found:
-        yield f"{name:32} {found['error']}"
+        yield f"{row!s:32} {found['error']}"
         return
     alone, peer = found["kernels_ms"], found["torch_ms"]
     kernels = "" if alone is None else f"  kernels {alone:7.3f}"
     forms = "  ".join(f"{form} {ms:7.3f} ms {ms / peer:5.2f}x" for form, ms in found["ms"].items())
     steps = f"{found['launches']} launches{found['verdict']}"
-    yield f"{name:32} {forms}{kernels}  torch {peer:7.3f}  {steps}"
+    yield f"{row!s:32} {forms}{kernels}  torch {peer:7.3f}  {steps}"
     for label, us in found["heaviest"]:
         yield f"    {label:56} {us:8.1f} us"
 
@@ -179,34 +208,50 @@ def main() -> None:
         "--jobs", type=int, default=os.cpu_count(), help="architectures compiled at once"
     )
     parser.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0])
-    parser.add_argument("--batch", type=int, default=1, help="inputs at once")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1], help="inputs at once")
+    parser.add_argument("--launches-from", type=int, default=1 << 30, metavar="BATCH")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    started = time.monotonic()
     options.folder.mkdir(parents=True, exist_ok=True)
     use_float32(tf32=options.precision == TF32)
-    wanted = chosen(options.architectures)
-    prepared = prepare_all(wanted, options)
-    ratios: dict[str, list[float]] = {"launches": [], "the faster form": []}
+    wanted = [Row(a.name, n) for n in options.batch for a in chosen(options.architectures)]
     results: dict[str, Found] = {}
-    for architecture, entry in zip(wanted, prepared, strict=True):
-        found = entry
-        if "error" not in entry:
-            try:
-                found = measure(architecture, entry, options)
-                ratios["launches"].append(found["ms"]["queued"] / found["torch_ms"])
-                ratios["the faster form"].append(min(found["ms"].values()) / found["torch_ms"])
-            except Exception as error:  # noqa: BLE001  one does not end the others
-                found = entry | {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-        results[architecture.name] = found
-        print("\n".join(lines(architecture.name, found)), flush=True)
-    for form, found in ratios.items():
-        if found:
-            print(
-                f"{len(found)} architectures, {form}: geometric mean {geometric_mean(found):.2f}x"
-            )
+    for row, entry in zip(wanted, prepare_all(wanted, options), strict=True):
+        if time.monotonic() - started > options.seconds:
+            results[str(row)] = {"error": f"not begun within {options.seconds:g} s"}
+        else:
+            results[str(row)] = measured(row, entry, options)
+        print("\n".join(lines(row, results[str(row)])), flush=True)
+    for count in options.batch:
+        print_means(count, [results[str(row)] for row in wanted if row.batch == count])
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
+
+
+def measured(row: Row, prepared: Found, options: Namespace) -> Found:
+    """As `measure`; what it raises, or what `prepare` raised, is the row's outcome."""
+    if "error" in prepared:
+        return prepared
+    try:
+        return measure(row, prepared, options)
+    except Exception as error:  # noqa: BLE001  one does not end the others
+        return prepared | {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
+def print_means(batch: int, found: Sequence[Found]) -> None:
+    """Geometric means over those that were measured."""
+    rows = [row for row in found if "error" not in row]
+    if not rows:
+        return
+    launches = geometric_mean([row["ms"]["queued"] / row["torch_ms"] for row in rows])
+    faster = geometric_mean([min(row["ms"].values()) / row["torch_ms"] for row in rows])
+    print(
+        f"batch {batch}: {len(rows)} architectures, geometric means: launches {launches:.2f}x, "
+        f"the faster form {faster:.2f}x"
+    )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from retune.search.extract import extract
 from retune.search.task import Task
 from retune.targets.cost.estimate import estimate
 
-SORTS = {"words": "dot4", "matrix": "tile8"}
+SORTS = {"words": "dot4", "matrix": "tile8", "warp": "warp8"}
 """Part of a sketch's name -> the intrinsic by which it works."""
 _CHAINS = 12
 _ITERATIONS = 1 << 17
@@ -59,15 +59,21 @@ class Ceiling:
         """1e9 operations a second of all cores right now; None where the device has it not."""
         entry, spec = intrinsic(self.name), self.device.spec
         on_gpu = spec.device_class == "gpu"
-        on_tiles = entry.residence == "register tile"
-        lanes = 1 if on_tiles else _GPU_LANES if on_gpu else spec.vector_lanes()
+        in_lanes = entry.residence == "vector lane"
+        lanes = 1 if not in_lanes else _GPU_LANES if on_gpu else spec.vector_lanes()
         signature = Signature((UINT8, INT8), lanes)
         chosen = entry.implementation(signature, spec.instructions)
         if chosen is entry.implementations[-1]:
             return None
         function = Function(self.name, signature, chosen.name)
         steps = _ITERATIONS >> 5 if on_gpu else _ITERATIONS
-        body, each = _tiles(function) if on_tiles else _words(function, steps)
+        match entry.residence:
+            case "vector lane":
+                body, each = _words(function, steps)
+            case "warp":
+                body, each = _warps(function, steps)
+            case "register tile":
+                body, each = _tiles(function)
         items, groups = _GPU_ITEMS if on_gpu else (1, 2)
         groups *= spec.compute_units
         program = self.device.build("\n".join([*function_lines([function]), *body]))
@@ -121,6 +127,27 @@ def _tiles(f: Function) -> tuple[list[str], int]:
         "}",
     ]
     return lines, 4 * 2 * 16 * 16 * 64 * (_ITERATIONS >> 4)
+
+
+def _warps(f: Function, steps: int) -> tuple[list[str], int]:
+    """The same by the items of a warp, each of which holds so many pairs of results."""
+    entry = intrinsic(f.op)
+    pairs = [(f"y{i}", f"z{i}") for i in range(_CHAINS)]
+    lines = [
+        "__kernel void ceiling(__global const int* x, __global int* y) {",
+        "  uint2 a = as_uint2(vload2(get_local_id(0), x));",
+        *(f"  uint4 b{n} = as_uint4(vload4(get_local_id(0) % 32 + {n}, x));" for n in (0, 1)),
+        *(f"  int4 {y} = (int4)(0), {z} = (int4)(0);" for y, z in pairs),
+        f"  for (int i = 0; i < {steps}; ++i) {{",
+        *(
+            f"    {function_name(f.op, f.signature).upper()}({y}, {z}, a, b0, b1);"
+            for y, z in pairs
+        ),
+        "  }",
+        f"  y[get_global_id(0)] = ({' ^ '.join(n for pair in pairs for n in pair)}).x;",
+        "}",
+    ]
+    return lines, 2 * entry.m * entry.n * entry.k * _CHAINS * steps
 
 
 def layers(models: Sequence[str], least: int) -> dict[str, Task]:
@@ -204,6 +231,9 @@ def main() -> None:
         top = float(np.median(tops[sort]))
         shares = [rate / top for rate in made if rate == rate]
         losses = [loss for loss in lost[sort] if loss == loss]
+        if not shares:
+            print(f"{sort}: ceiling {top:.0f} GOPS; no layer has such a sketch")
+            continue
         print(
             f"{sort}: ceiling {top:.0f} GOPS ({min(tops[sort]):.0f} to {max(tops[sort]):.0f}); "
             f"share geometric mean {geometric_mean(shares):.0%}, best {max(shares):.0%}, "
