@@ -50,6 +50,7 @@ def device() -> Device:
         "half window",
         "half grouped window",
         "half narrow groups",
+        "half shallow window",
         "scores",
         "values",
     ],

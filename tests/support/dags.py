@@ -213,7 +213,7 @@ def half_conv2d(
     x, own = placeholder("x", (1, h, w, c), dtype), c // groups
     k = placeholder("k", (window, window, own, f), dtype, constant=True)
     b, pad = placeholder("b", (f,), dtype, constant=True), window // 2
-    source = padded(x, pad) if pad else x
+    source = stored(padded(x, pad), dtype) if pad else x
     ry, rx, rc = (reduce_axis(n, e) for n, e in (("ry", window), ("rx", window), ("rc", own)))
 
     def product(nn, yy, xx, ff):

@@ -53,6 +53,7 @@ SHAPES: dict[str, Dag] = {
     "half window": half_conv2d(5, 5, 32, 32),
     "half grouped window": half_conv2d(5, 5, 64, 64, groups=2),
     "half narrow groups": half_conv2d(5, 5, 64, 64, groups=8),
+    "half shallow window": half_conv2d(9, 9, 3, 32, 5, 2),
     "half strided window": half_conv2d(9, 9, 32, 32, stride=2),
     "half matrix": half_product(37, 64, 64),
     "brain matrix": half_product(19, 48, 64, BFLOAT16),

@@ -14,6 +14,7 @@ from retune.schedule.attention import attention
 from retune.schedule.joined import joined
 from retune.schedule.packed import packed
 from retune.schedule.panels import panels
+from retune.schedule.strips import strips
 from retune.schedule.unrounded import unrounded
 from retune.schedule.winograd import winograd
 
@@ -24,6 +25,7 @@ FORMS: Mapping[str, Form] = {
     "words": packed,
     "panels": panels,
     "joined": joined,
+    "strips": strips,
     "unrounded": unrounded,
     "attention": attention,
 }

@@ -52,7 +52,7 @@ def names(dag: Dag) -> list[str]:
     """The sketches by warps: all that there are, or none; panels have others beside them."""
     found = [sketch.name for sketch in gpu_space(from_dag(dag), NVIDIA).sketches]
     warps = [name for name in found if ".warp" in name]
-    if _PANELS not in warps:
+    if _PANELS not in warps and not any("strips" in name for name in warps):
         assert warps in ([], found), "where there are some they are faster than words, always"
     return warps
 
@@ -62,7 +62,8 @@ def test_every_sketch_keeps_the_meaning(name: str):
     dag, rng = SHAPES[name], np.random.default_rng(len(name))
     space = gpu_space(from_dag(dag), NVIDIA)
     found = names(dag)
-    known = ["gpu.v4.warp", "gpu.v4.warp.shared", "gpu.v4.warp.joined32", _PANELS, *_AHEAD]
+    direct = [f"gpu.v4.warp{form}" for form in ("", ".shared", ".joined32", ".strips4")]
+    known = [*direct, _PANELS, *_AHEAD]
     assert found and found == [n for n in known if n in found]
     for sketch in map(space.sketch, found):
         for row in sketch.sample(1, rng):
@@ -103,7 +104,7 @@ def test_a_window_with_slices_reads_where_bytes_are(golden: object):
     [
         (byte_conv2d(8, 8, 32, 32), ["gpu.v4.warp"]),  # one step: no slices
         (byte_product(9, 64, 32), ["gpu.v4.warp", "gpu.v4.warp.shared"]),
-        (byte_conv2d(8, 8, 48, 32), []),  # no whole steps
+        (byte_conv2d(8, 8, 48, 32), ["gpu.v4.warp.strips48"]),  # no whole steps of a tap
         (byte_conv2d(8, 8, 64, 24), []),  # no whole warp of channels
         (byte_conv2d(8, 3, 64, 32), []),  # no whole warp of pixels
         (byte_product(1, 64, 32), []),
@@ -121,6 +122,17 @@ def test_narrow_groups_are_joined_to_whole_warps(channels: int, groups: int, joi
     found = names(half_conv2d(8, 8, channels, channels, groups=groups))
     wanted = [f"gpu.v4.warp.joined{joined}"] if joined else []
     assert found[:1] == wanted, "not sixteen groups in one"
+
+
+@pytest.mark.parametrize(
+    ("channels", "window", "stride", "pixel"),
+    [(3, 7, 2, 4), (3, 3, 1, 8), (3, 16, 16, 3), (24, 3, 1, 24), (3, 1, 1, 0)],
+    ids=["stem", "every pixel", "patches", "24 channels", "one tap"],
+)
+def test_windows_over_few_channels_read_strips(channels: int, window: int, stride: int, pixel: int):
+    found = names(half_conv2d(8 * stride, 8 * stride, channels, 32, window, stride))
+    strips = [name for name in found if "strips" in name]
+    assert [name.split(".")[3] for name in strips[:1]] == ([f"strips{pixel}"] if pixel else [])
 
 
 def test_data_that_the_epilogue_reads_by_bytes_go_by_words():

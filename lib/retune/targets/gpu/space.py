@@ -61,7 +61,12 @@ from retune.targets.gpu.tile import (
     schedule_tile,
     short_depths,
 )
-from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
+from retune.targets.gpu.warp import (
+    WarpTile,
+    restate_for_warps,
+    schedule_warp,
+    warp_tiles,
+)
 from retune.targets.instructions import find_instruction, has_warps, in_packs
 from retune.targets.partial_sums import total_of
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
@@ -93,7 +98,7 @@ def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     warps = [s for s in structures if isinstance(s, WarpTile | PanelTile)]
     sketches = legal_sketches(program, map(named, warps))
     # Beside those of warps, tiles of items are never the faster ones, see `gpu.warp`.
-    settled = any(isinstance(structure, WarpTile) for structure in warps) and sketches
+    settled = any(isinstance(s, WarpTile) and s.is_best for s in warps) and sketches
     less = WarpTile | PanelTile | (Contraction if settled else WarpTile)
     others = (named(structure) for structure in structures if not isinstance(structure, less))
     plain = None if sketches else named(None)
@@ -133,11 +138,8 @@ def _by_warps(program: Program, anchor: Block, spec: DeviceSpec) -> Iterator[War
     """The tiles by instructions of warps, where the device has some."""
     if not has_warps(spec):
         return
-    masked, moved = Schedule(program), Schedule(program)
-    for padding in padding_of(program, anchor):
-        masked.compute_inline(padding.name)
-    inline_elementwise(masked)
-    direct = warp_tiles(masked, anchor.name, spec)
+    moved = Schedule(program)
+    direct = warp_tiles(program, anchor.name, spec)
     yield from direct
     inline_elementwise(moved)
     inline_movements(moved, anchor.name)
@@ -198,7 +200,9 @@ def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     if anchor is not None and rounds(anchor) and not isinstance(structure, WarpTile | PanelTile):
         s.restate(anchor.name, "unrounded", [])
         anchor = s.block(anchor.name)
-    if anchor is not None and _masks(structure):
+    if anchor is not None and isinstance(structure, WarpTile):
+        restate_for_warps(s, anchor.name, structure.form)
+    elif anchor is not None and _masks(structure):
         for padding in padding_of(s.program, anchor):
             s.compute_inline(padding.name)
     inline_elementwise(s)
@@ -213,8 +217,6 @@ def _masks(structure: Structure) -> bool:
     match structure:
         case Contraction(fetch=fetch, packed=packed):
             return fetch is None and not packed  # a mask would part a pack from its elements
-        case WarpTile():
-            return True
         case WindowReduction(held=held):
             return not held
         case _:

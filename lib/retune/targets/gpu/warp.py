@@ -6,10 +6,11 @@ are: each item a share of the data and of the weights, which are packed for it. 
 nothing but sums, where several warps of a group take slices of the reduction; they are what fills a
 device with one small image. H100, ResNet-50 at batch 1: each convolution but the first takes 0.3 to
 0.9 of the time of the tiles by packs, so these are not tried where warps fit. Groups of fewer
-channels are joined (`schedule.joined`). Read `warp_tiles`, then `schedule_warp`.
+channels are joined (`schedule.joined`), and windows of few channels read rows of pixels at once
+(`schedule.strips`). Read `warp_tiles`, then `schedule_warp`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from retune.core.dims import is_fixed, least, most
@@ -17,10 +18,17 @@ from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import const
+from retune.ir.expr import const, loads
+from retune.ir.stmt import Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
-from retune.targets.fusion import accesses, pack_operands, results_of
+from retune.targets.fusion import (
+    accesses,
+    inline_elementwise,
+    pack_operands,
+    padding_of,
+    results_of,
+)
 from retune.targets.gpu.slices import GroupTile, sum_in_group
 from retune.targets.gpu.tile import bind_groups, roles
 from retune.targets.instructions import Instruction, find_instructions
@@ -43,13 +51,22 @@ _MOST_RESULTS = 128
 """Of an item: with its shares of the operands they fit 255 registers."""
 _SLICES = (2, 4, 8, 16)
 """Warps of a group that share a reduction."""
-_JOINED = 32
-"""Channels that a group makes and reads at least, once narrow ones are joined: those of a warp, and
-whole steps of each instruction."""
+_WHOLE = 32
+"""Steps that each instruction takes whole, and channels of a warp."""
 _MOST_JOINED = 8
 """Groups that become one."""
+_READ_BYTES = 16
+"""What an item reads of a pixel at once."""
 _TOGETHER = (1, 2, 4, 8)
 """Steps that are written out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restatement:
+    """A form of `schedule.forms`, and its sizes."""
+
+    name: str
+    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,52 +76,77 @@ class WarpTile:
     instruction: Instruction
     sliced: bool
     """Whether the warps of a group take slices of the reduction; else a group is one warp."""
-    joined: int = 0
-    """Channels of a group to which narrow ones are joined; 0: they fill a warp as they are."""
+    form: Restatement | None = None
+    """What the reduction is restated as; None: it comes in steps of an instruction as it is."""
+
+    @property
+    def is_best(self) -> bool:
+        """Whether tiles of items are never faster; those that read no strips may be."""
+        return self.form is None or self.form.name != "strips"
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        joined = f".joined{self.joined}" if self.joined else ""
-        return f"gpu.v{self.instruction.entry.n}.warp{joined}{'.shared' * self.sliced}"
+        form = f".{self.form.name}{self.form.sizes[0]}" if self.form else ""
+        return f"gpu.v{self.instruction.entry.n}.warp{form}{'.shared' * self.sliced}"
 
 
-def warp_tiles(s: Schedule, name: str, spec: DeviceSpec) -> list[WarpTile]:
+def warp_tiles(program: Program, name: str, spec: DeviceSpec) -> list[WarpTile]:
     """The tiles for a reduction; none where the device has none, or it does not come in steps."""
-    joined = _joined_channels(accesses(s, name))
-    try:
-        _join(s, name, joined)
-    except ScheduleError:
-        return []  # channels of a group do not lie side by side
-    stage = accesses(s, name)
-    found = find_instructions(stage, spec, "warp")
-    instruction = next((i for i in found if _fits(stage, i.entry)), None)
-    if instruction is None:
-        return []
-    steps = evaluate_int(stage.steps[-1].extent) // instruction.entry.k
-    slices = any(steps % n == 0 for n in _SLICES)
-    both = (False, True) if slices else (False,)
-    return [WarpTile(instruction, sliced, joined) for sliced in both]
+    for form in (None, *_forms(accesses(Schedule(program), name))):
+        made = Schedule(program)
+        try:
+            restate_for_warps(made, name, form)
+        except ScheduleError:
+            continue  # its channels do not lie side by side
+        stage = accesses(made, name)
+        found = find_instructions(stage, spec, "warp")
+        instruction = next((i for i in found if _fits(stage, i.entry)), None)
+        if instruction is not None:
+            steps = evaluate_int(stage.steps[-1].extent) // instruction.entry.k
+            both = (False, True) if any(steps % n == 0 for n in _SLICES) else (False,)
+            return [WarpTile(instruction, sliced, form) for sliced in both]
+    return []
 
 
-def _joined_channels(stage: Accesses) -> int:
-    """Channels of the groups to which those of a stage are joined; 0 where they stay as they are.
+def _forms(stage: Accesses) -> Iterator[Restatement]:
+    """The forms in which a reduction may come in steps of an instruction, those of fewest first."""
+    sizes = [*(evaluate_int(loop.extent) for loop in stage.steps[-2:]), stage.channels]
+    if len(sizes) < 3 or not all(map(is_fixed, sizes)):
+        return
+    taps, depth, made = sizes
+    if stage.group is not None:
+        groups = evaluate_int(stage.block.buffer.shape[-1]) // made
+        for n in range(2, _MOST_JOINED + 1):
+            if groups % n == 0 and min(made, depth) * n >= _WHOLE and depth * n % _WHOLE == 0:
+                yield Restatement("joined", (made * n,))
+    elif taps > 1:
+        whole = _READ_BYTES // min(o.item_bytes for o in stage.operands)
+        strides = {int(o.step(loop.var)) for o in stage.operands for loop in stage.results[-2:-1]}
+        for pixel in range(depth, depth + whole):
+            if all(pixel * stride % whole == 0 for stride in strides):
+                run = pixel * (taps - 1) + depth
+                yield Restatement("strips", (pixel, -(-run // _WHOLE) * _WHOLE, whole))
 
-    A warp multiplies zeros beside them: it does so faster than items multiply narrow groups.
+
+def restate_for_warps(s: Schedule, name: str, form: Restatement | None) -> None:
+    """The reduction in that form, where its padding is: a mask, or part of what lays its data out.
+
+    Raises: ScheduleError if it has no such form.
     """
-    made = stage.group or _JOINED
-    if made >= _JOINED or not stage.steps or not is_fixed(stage.channels):
-        return 0
-    depth, last = evaluate_int(stage.steps[-1].extent), stage.block.buffer.shape[-1]
-    groups = evaluate_int(last) // made
-    fit = (n for n in range(2, _MOST_JOINED + 1) if groups % n == 0 and made * n >= _JOINED)
-    return made * next((n for n in fit if depth * n % _JOINED == 0), 0)
-
-
-def _join(s: Schedule, name: str, joined: int) -> None:
-    """The stage by groups of so many channels, if any. Raises: ScheduleError if it cannot be."""
-    for made in s.restate(name, "joined", [joined]) if joined else ():
-        s.precompute(made)
+    padding = padding_of(s.program, s.block(name))
+    if form is None or form.name != "strips":
+        for stage in padding:
+            s.compute_inline(stage.name)
+        padding = []
+    inline_elementwise(s)
+    if form is None:
+        return
+    for made in s.restate(name, form.name, form.sizes):
+        if all(load.buffer.scope == "constant" for load in loads(s.block(made).value)):
+            s.precompute(made)
+    for stage in padding:
+        s.compute_inline(stage.name)
 
 
 def _fits(stage: Accesses, entry: Intrinsic) -> bool:
@@ -148,7 +190,6 @@ def _items_of(entry: Intrinsic) -> tuple[int, int]:
 def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
     """The reduction `name` under the tiles of its epilogue; tile sizes are sampled."""
     entry = structure.instruction.entry
-    _join(s, name, structure.joined)
     if structure.sliced:
         _schedule_slices(s, name, entry)
         return
