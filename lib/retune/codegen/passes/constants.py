@@ -142,9 +142,12 @@ def packed(computed: Mapping[str, Computed], packs: Mapping[str, Pack]) -> dict[
 
 
 def _deciding(nests: Sequence[Stmt]) -> set[Var]:
-    """The variables that choose among the rows of a transform: each chosen formula is short."""
-    tests = (t for nest in nests for block in blocks(nest) for t in conditions(block.value))
-    return {var for test in tests for var in variables(test)}
+    """The variables that choose among the rows of a transform: each chosen formula is short.
+
+    A single choice is made for all points at once: both of its sides are evaluated.
+    """
+    tests = (conditions(block.value) for nest in nests for block in blocks(nest))
+    return {var for several in tests if len(several) > 1 for t in several for var in variables(t)}
 
 
 @dataclass(frozen=True, slots=True)
