@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import onnx
 import pytest
+from onnx.helper import make_graph, make_model, make_node, make_tensor_value_info
 
 from retune.bundle.format import write_bundle
 from retune.bundle.verify import farm_examiner
@@ -100,7 +102,8 @@ def test_commands_of_nights_read_what_init_writes(
 def test_init_writes_a_nightly_file_that_can_be_read(tmp_path: Path, capsys: Captured):
     path = tmp_path / "made" / "fleet.toml"
     model = tmp_path / "net.onnx"
-    model.touch()
+    x, y = (make_tensor_value_info(name, 1, ["n", 3]) for name in "xy")
+    onnx.save(make_model(make_graph([make_node("Relu", ["x"], ["y"])], "net", [x], [y])), model)
     arguments = ["init", "zoo:mlp", str(model), "--config", str(path), "--device", "board"]
     assert run_command([*arguments, "--timezone", "Mars/X"]) == 2
     assert "time zone database" in capsys.readouterr().err
@@ -111,6 +114,7 @@ def test_init_writes_a_nightly_file_that_can_be_read(tmp_path: Path, capsys: Cap
     assert [each.name for each in config.model] == ["mlp", "net"]
     assert [each.device for each in config.device] == ["board"]
     assert Path(config.model[1].model).resolve() == model
+    assert config.model[1].shapes == {"x": (1, 3)}
     assert run_command(arguments) == 2
     assert "got one that exists" in capsys.readouterr().err
 

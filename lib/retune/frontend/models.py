@@ -12,15 +12,17 @@ import onnx
 from retune.core.config import cache_root
 from retune.core.errors import LookupFailed, ModelError
 from retune.core.keys import content_key
+from retune.core.names import is_built_in
 from retune.core.ranges import Extents, Stated
 from retune.core.replacing import replacing
 from retune.frontend.onnx.importer import Shapes, load_file
-from retune.frontend.onnx.inputs import check_elements
+from retune.frontend.onnx.inputs import check_elements, input_types
 from retune.frontend.zoo import LIGHT, ZOO
 from retune.frontend.zoo.calibrate import calibrate
 from retune.frontend.zoo.light import randomised
 from retune.frontend.zoo.writer import NetWriter, open_axes
 from retune.graph.graph import Graph
+from retune.proto.file import initializer_names, read_onnx
 
 ZOO_VERSION = 1
 """Part of the cached files' names: bumped when a builder writes something else."""
@@ -75,6 +77,16 @@ def check_model(spec: str, shapes: Mapping[str, Sequence[Stated]] | None = None)
             raise ModelError(f"{spec}: expected an ONNX file, zoo:NAME or light:NAME, got {got}")
         case _:
             pass
+
+
+def check_bound(spec: str) -> None:
+    """Holds after the call: no input of the model has an open dimension. Weights are not read.
+
+    Raises: ShapesMissing with shapes that would do; ModelError for a file that is not a model.
+    """
+    if not is_built_in(spec):
+        graph = read_onnx(Path(spec)).graph
+        input_types(graph, {}, initializer_names(graph))
 
 
 def _build(name: str, shape: tuple[Stated, ...]) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from retune.core.errors import sentence
+from retune.core.errors import ShapesMissing, sentence
 from retune.core.locking import exclusive
 from retune.core.processes import Holder, is_alive, this_process
 from retune.core.results import Latency
@@ -66,7 +66,9 @@ def stage_plan(file: str, name: str) -> NightPlan:
         try:
             standings[key] = _standing(request, key, nights)
         except Exception as error:  # noqa: BLE001 - one network's fault is not the fleet's
-            broken[key] = sentence(error)
+            open_shapes = isinstance(error, ShapesMissing)
+            where = "; write them as `shapes` of its [[model]]" if open_shapes else ""
+            broken[key] = sentence(error) + where
     lanes = plan_lanes(config, standings, RecordStore(config.records), nights)
     return NightPlan(lanes=lanes, broken=tuple((*key, why) for key, why in broken.items()))
 

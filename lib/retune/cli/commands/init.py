@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 
 from retune.cli.console import print_line
-from retune.cli.options import MODEL_HELP, NIGHTLY_FILE, check_model, device_names
-from retune.core.errors import InputError
+from retune.cli.options import (
+    MODEL_HELP,
+    NIGHTLY_FILE,
+    check_model,
+    device_names,
+    parse_shapes,
+)
+from retune.core.errors import InputError, ShapesMissing
 from retune.core.files import check_file
 from retune.core.names import is_built_in
 
@@ -22,9 +28,12 @@ window = {{ start = {start}, end = {end}, timezone = {timezone} }}
 """
 _MODEL = """
 [[model]]
-model = {model}
+model = {model}{shapes}
 runs_per_day = 1             # more minutes go where more runs gain
 """
+_SHAPES = """
+# Of inputs whose dimensions the file leaves open; "1..8" is a range:
+shapes = {{ {shapes} }}"""
 _DEVICE = """
 [[device]]
 name = {device}
@@ -65,7 +74,10 @@ def init(
         end=_quoted(end),
         timezone=_quoted(timezone),
     )
-    text += "".join(_MODEL.format(model=_quoted(_stated(model, config))) for model in models)
+    text += "".join(
+        _MODEL.format(model=_quoted(_stated(model, config)), shapes=_shapes(model))
+        for model in models
+    )
     text += "".join(_DEVICE.format(device=_quoted(name)) for name in device or ["pocl"])
     _write_checked(config, text)
     print_line(f"{config}: {_listed(models)} on {_listed(device or ['pocl'])}")
@@ -85,6 +97,19 @@ def _write_checked(config: Path, text: str) -> None:
     except InputError:
         config.unlink()
         raise
+
+
+def _shapes(model: str) -> str:
+    """The line that binds what the model leaves open; empty if that is nothing."""
+    from retune.frontend.models import check_bound
+
+    try:
+        check_bound(model)
+    except ShapesMissing as error:
+        shapes = parse_shapes(error.options[1::2])
+        listed = (f"{_quoted(name)} = {list(shape)}" for name, shape in shapes.items())
+        return _SHAPES.format(shapes=", ".join(listed))
+    return ""
 
 
 def _stated(model: str, config: Path) -> str:
