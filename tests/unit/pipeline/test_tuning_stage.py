@@ -274,7 +274,7 @@ def test_the_time_that_was_spent_is_known_after_a_kill(
     runners.live, before = None, runners.measured
     done = tuned(request_)
     assert runners.measured == before == done.trials_done
-    assert done.reason == "the budget of 1 minute is spent"
+    assert done.reason == "the budget of 1 min is spent"
     assert done.seconds_done == pytest.approx(51.0, abs=1.0)
 
     shutil.rmtree(request_.records)
