@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.context import SettingsContext, get_settings_context
 from prefect.events.worker import EventsWorker
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -61,7 +61,7 @@ class Contact:
                 return None
         try:
             with (
-                temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+                _without_retries(),
                 get_client({"timeout": TIMEOUT_S}, sync_client=True) as client,
             ):
                 answer = _answered(question, client)
@@ -89,6 +89,18 @@ class Contact:
             left_out, self._left_out = self._left_out, 0
         if known:
             _LOG.warning("the Prefect server answers again; %d requests were left out", left_out)
+
+
+def _without_retries() -> SettingsContext:
+    """Today's settings, in which a request is not sent again.
+
+    Prefect's `temporary_settings` reads and checks all settings anew, which takes longer than a
+    request.
+    """
+    context = get_settings_context()
+    client = context.settings.client.model_copy(update={"max_retries": 0})
+    settings = context.settings.model_copy(update={"client": client})
+    return SettingsContext(profile=context.profile, settings=settings)
 
 
 def _answered(question: Callable[[SyncPrefectClient], T], client: SyncPrefectClient) -> T:
