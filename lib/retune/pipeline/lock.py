@@ -134,8 +134,7 @@ def read_lock(path: Path) -> Lock:
         )
     if not found.chosen:
         raise RecordError(f"{path}: chosen: expected a selection, got none; tune for a new lock")
-    for number, record in enumerate(found.records):
-        check_storable(record, f"{path}: records: {number}")
+    check_storable({f"{path}: records: {n}": record for n, record in enumerate(found.records)})
     return found
 
 

@@ -97,8 +97,8 @@ class RecordedTrials:
             asked = (run, list_files(Path(records)))
             if asked != self._asked:
                 wanted = {"run_id": run, "phase": "search"}
-                rows = RecordStore(records).scan(wanted, ["task_key"])
-                self._asked, self._counts = asked, Counter(map(str, rows["task_key"].tolist()))
+                rows = RecordStore(records).table(wanted, ["task_key"])
+                self._asked, self._counts = asked, Counter(rows.column(0).to_pylist())
             return self._counts
 
 

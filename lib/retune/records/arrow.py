@@ -136,15 +136,17 @@ def to_table(records: Sequence[TuningRecord]) -> pa.Table:
     return pa.table(columns, schema=FILE_SCHEMA)
 
 
-def check_storable(record: TuningRecord, where: str) -> None:
-    """Raises: RecordError that begins with `where` if no file can hold the record."""
+def check_storable(records: Mapping[str, TuningRecord]) -> None:
+    """Raises: RecordError that begins with where a record is, if no file can hold it."""
     try:
-        to_table([record])
-        f"{record.target}{record.model}".encode()  # which folders are named after
+        to_table(list(records.values()))
+        "".join(f"{item.target}{item.model}" for item in records.values()).encode()  # of folders
     except (OverflowError, ValueError) as error:
+        for where, record in records.items() if len(records) > 1 else ():
+            check_storable({where: record})
         raise RecordError(
-            f"{where}: expected numbers of 64 bits and text in Unicode, got others ({error}); "
-            "remove it"
+            f"{next(iter(records))}: expected numbers of 64 bits and text in Unicode, got others "
+            f"({error}); remove it"
         ) from error
 
 

@@ -139,8 +139,10 @@ def read_records(path: Path) -> TravellingRecords:
             "install a newer retune"
         )
     numbered = [(f"{path}: line {number}", line) for number, line in enumerate(lines[1:], 2)]
+    found = {where: _record(where, line) for where, line in numbered if line.strip()}
+    check_storable(found)
     return TravellingRecords(
-        records=tuple(_record(where, line) for where, line in numbered if line.strip()),
+        records=tuple(found.values()),
         devices={spec_key(spec): spec for spec in header.devices},
     )
 
@@ -158,10 +160,8 @@ def _text(path: Path) -> str:
 
 
 def _record(where: str, line: str) -> TuningRecord:
-    """Raises: RecordError naming the line, also where a store cannot hold the record."""
-    found = from_json(TuningRecord, line, where=where, most_bytes=_MOST_BYTES)
-    check_storable(found, where)
-    return found
+    """Raises: RecordError naming the line."""
+    return from_json(TuningRecord, line, where=where, most_bytes=_MOST_BYTES)
 
 
 def _no_file(path: Path) -> InputError:

@@ -72,20 +72,21 @@ def read_foreign(path: Path, kind: Kind) -> tuple[TuningRecord, ...]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected JSON lines of {kind}, got none: {error}") from error
-    found: list[TuningRecord] = []
+    found: dict[str, TuningRecord] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
+        where = f"{path}: line {number}"
         try:
             made = read(json.loads(line))
         except _FAULTS as error:
             raise RecordError(
-                f"{path}: line {number}: expected a record of {kind}, got another line "
+                f"{where}: expected a record of {kind}, got another line "
                 f"({type(error).__name__}: {error}); remove it"
             ) from error
-        check_storable(made, f"{path}: line {number}")
-        found.append(replace(made, record_id=content_key(kind, line), run_id=path.stem))
-    return tuple(found)
+        found[where] = replace(made, record_id=content_key(kind, line), run_id=path.stem)
+    check_storable(found)
+    return tuple(found.values())
 
 
 def _from_autotvm(line: Json) -> TuningRecord:
