@@ -37,6 +37,10 @@ def machine_lock(kind: str, *identity: object) -> Path:
     return folder / _file_name(kind, ".lock", *identity)
 
 
+QUIET_S = 5.0
+"""Shorter waits are not told: runs that share a device take turns at every batch."""
+
+
 def own_file(kind: str, suffix: str, *identity: object) -> Path:
     """The file of what a user's processes share of a thing; its folder is there, and theirs alone.
 

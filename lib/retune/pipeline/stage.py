@@ -20,7 +20,7 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from retune.core.errors import RecordError
 from retune.core.keys import CODE_VERSION, content_key
-from retune.core.locking import exclusive
+from retune.core.locking import QUIET_S, exclusive
 from retune.core.replacing import remove_leftovers, whole_folder
 from retune.core.schema import from_json, to_json
 from retune.pipeline.manifest import Manifest, OutputFile
@@ -103,7 +103,7 @@ def run_once(kind: type[M], *, stage: str, key: str, work: Path, body: Callable[
     folder = stage_folder(work, stage, key)
     if (found := load(kind, folder)) is not None:
         return found
-    with exclusive(_lock_of(folder), f"stage {stage} is being run"):
+    with exclusive(_lock_of(folder), f"stage {stage} is being run", quiet_s=QUIET_S):
         if (found := load(kind, folder)) is not None:
             return found
         return _make(stage, key, folder, body)

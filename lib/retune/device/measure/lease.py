@@ -9,14 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from retune.core.errors import DeviceError
-from retune.core.locking import exclusive, machine_lock, own_file
+from retune.core.locking import QUIET_S, exclusive, machine_lock, own_file
 from retune.core.processes import Holder, is_alive, process_of
 from retune.core.replacing import replacing
 from retune.core.stopwatch import turn
 from retune.core.target import DeviceSpec
-
-QUIET_S = 5.0
-"""Waits of less than this are not told: runs that share a device take turns at every batch."""
 
 
 def lock_path(spec: DeviceSpec) -> Path:
