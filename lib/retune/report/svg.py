@@ -284,7 +284,9 @@ def bar_chart(bars: Sequence[Bar], title: str) -> str:
 
     Bars fill the page's width and letters keep their size, so that a phone shows all of a chart.
     """
-    top = max([bar.high or bar.value for bar in bars], default=0.0) or 1.0
+    if not bars:
+        return '<svg class="bars" width="100%" height="20"><text y="13">none</text></svg>'
+    top = max(bar.high or bar.value for bar in bars) or 1.0
     lines = 1
     if any(len(bar.label) + len(bar.text) >= BAR_LETTERS for bar in bars):
         lines += max(len(wrap(bar.text, BAR_LETTERS)) for bar in bars)

@@ -182,6 +182,7 @@ def test_a_table_of_each_kind_is_plotted(store: Path, tmp_path: Path):
     rows = rows_of(store, *items, trial(6, None))
     for question in (records.best, records.curve, records.failures, records.importance):
         assert plot(question(rows)).charts
+    assert ">none</text>" in plot(records.failures(rows[:0])).charts[0][1]
     assert plot(records.tuners(rows)).charts[0][0] == "best of each tuner over the best of all"
     page = plot(records.compare(rows, rows)).save(tmp_path / "plot.html").read_text("utf-8")
     assert "data:image/svg+xml" in page
