@@ -60,9 +60,8 @@ def takes_request(
     """Decorates a command whose first parameter is a request: its fields are options instead.
 
     `names` are the fields that are options, and those of earlier versions that are refused by what
-    to do instead; without any, all are. The other fields have their
-    defaults, and a command without `out` writes nothing there. `flags` and `defaults` are those
-    that differ from the field's own.
+    to do instead; without any, all are. The other fields have their defaults, and a command without
+    `out` writes nothing there. `flags` and `defaults` are those that differ from the field's own.
     """
     known = {name: each for name, each in options().items() if not names or name in names}
     flags = flags or {}

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from retune.records.distilled import TravellingRecords
     from retune.records.store import RecordStore
 
-_FOR_PROGRAMS = frozenset(
-    ("task_key", "record_id", "measured", "last", "conditions", "sketch", "decisions", "flops")
-)
-"""Columns that no table for people has."""
-
+_FOR_PROGRAMS = frozenset(("task_key", "last", "conditions", "flops"))
+"""Columns that the table of tasks for people has not."""
 _DEVICE_PARTS = 2
 """Of a fingerprint that people see: model and driver."""
 _PLACE_CHARS = len("network:") + 8
@@ -215,11 +212,7 @@ def _for_people(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _shown(row: dict[str, Any], shared: Collection[str]) -> dict[str, Any]:
-    """Decisions on one line, and keys as far as they differ."""
-    row = {name: value for name, value in row.items() if name not in shared}
-    shown = {name: value for name, value in row.items() if name not in _FOR_PROGRAMS}
-    if "knobs" in shown:
-        knobs = shown["knobs"].items()
-        shown["knobs"] = " ".join(f"{name}={','.join(map(str, v))}" for name, v in knobs)
+    hidden = {*shared, *_FOR_PROGRAMS}
+    shown = {name: value for name, value in row.items() if name not in hidden}
     shown["device"] = "|".join(str(shown["device"]).split("|")[:_DEVICE_PARTS])
     return with_short_place(shown)

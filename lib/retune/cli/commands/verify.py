@@ -59,8 +59,8 @@ def verify(
 
     Fails if they are too far.
 
-    A bundle of integers has to compute what numpy makes of the same quantized network; how far it
-    is from the float network is said beside it.
+    A quantized bundle must compute exactly what numpy computes for the quantized network; its
+    distance from the float network is printed as well.
     """
     check_model(model)
     from retune.bundle.verify.farm_examiner import open_examiner
@@ -110,7 +110,7 @@ def _sampling(
 def _judged(
     judge: "Callable[..., Verdict]", plan: "NetworkPlan", model: str, sizes: Mapping[str, int]
 ) -> "tuple[Verdict, Verdict | None]":
-    """The bundle beside the oracle; one of integers also beside the float network."""
+    """The bundle beside the oracle; a quantized one also beside the float network."""
     from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE, ROWS_NOTE
     from retune.bundle.verify.examination import Original
     from retune.frontend.models import resolve_model
