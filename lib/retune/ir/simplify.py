@@ -8,7 +8,7 @@ proves that a guard always holds or that a minimum is decided.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from functools import reduce
+from functools import lru_cache, reduce
 
 from retune.core.dims import ends_at_hand, most
 from retune.core.dtypes import BOOL, INT32
@@ -25,6 +25,7 @@ from retune.ir.expr import (
     binary,
     const,
     size_variables,
+    variables,
 )
 from retune.ir.nodes import IRNode, node
 
@@ -58,7 +59,17 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
 
     Selections whose condition is settled are gone.
     """
-    return Simplifying(ranges or {})(expr)
+    used = variables(expr)
+    if any(isinstance(v, SizeVar) for v in used):
+        return Simplifying(ranges or {})(expr)  # by the sizes at hand, too
+    known = [(v, ranges[v]) for v in used if v in ranges] if ranges else ()
+    return _simplified(expr, frozenset(known))
+
+
+@lru_cache(maxsize=1 << 14)
+def _simplified(expr: Expr, known: frozenset[tuple[Var, Range]]) -> Expr:
+    """Made once for equal expressions: primitives ask for the same indices again and again."""
+    return Simplifying(dict(known))(expr)
 
 
 class Simplifying(Rewriter):
