@@ -51,7 +51,8 @@ def test_many_random_networks_that_count_at_several_sizes(seed: int):
 @pytest.mark.parametrize("seed", range(500))
 def test_many_random_networks_at_several_sizes(seed: int, device: str):
     sized = random_sized(seed)
-    Compiled(sized, *way_of(device, seed)).assert_right(sized.some(seed, AT), seed)
+    made = Compiled(sized, *way_of(device, seed), quick=seed % 5 != 0)
+    made.assert_right(sized.some(seed, AT), seed)
 
 
 def in_c(sized: Sized, folder: Path, seed: int) -> None:

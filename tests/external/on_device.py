@@ -59,9 +59,12 @@ def loaded(plan: NetworkPlan, device: Device) -> Module:
     It takes several times as long to compile work-items and barriers if it does, and is not the
     compiler that they are for.
     """
-    if device.spec.device_class == "gpu":
-        plan = replace(plan, options=(*plan.options, "-cl-opt-disable"))
-    return Module(plan, device)
+    return Module(unoptimised(plan) if device.spec.device_class == "gpu" else plan, device)
+
+
+def unoptimised(plan: NetworkPlan) -> NetworkPlan:
+    """The plan with kernels that PoCL does not optimise."""
+    return replace(plan, options=(*plan.options, "-cl-opt-disable"))
 
 
 def run_on_device(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:

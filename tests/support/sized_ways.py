@@ -22,9 +22,10 @@ from retune.pipeline.sizes import Traced, covering
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, extract
 from retune.search.regret import SizeTimes
-from tests.external.on_device import opened
+from tests.external.on_device import opened, unoptimised
 from tests.support.random_sizes import Sized
 from tests.support.random_ways import BARE_GPU, CPU, GPU, SHORT
+from tests.support.sized_networks import UNESTIMATED
 
 WAYS: tuple[tuple[str, Layout], ...] = (
     (CPU, "NHWC"),
@@ -52,6 +53,9 @@ class Compiled:
     layout: Layout
     counts: bool = False
     """Kernels run behind what its data count."""
+    quick: bool = False
+    """PoCL does not optimise kernels, and one program is taken to be as good as several: this takes
+    a fifth of the time, of which most goes into estimates and into optimising."""
 
     def _network(self) -> Network:
         """At the sizes that are assumed."""
@@ -74,6 +78,8 @@ class Compiled:
         return plan, assumed.conditions
 
     def _times(self, values: SizeValues, _: int, region: Sequence[Condition]) -> SizeTimes:
+        if self.quick:
+            return UNESTIMATED
         with assuming(values, region):
             tasks = (task for task in self._network().tasks.values() if task.tunable)
             return SizeTimes.of(tasks, self.sized.sizes, opened(self.device).spec)
@@ -98,7 +104,7 @@ class Compiled:
     @cached_property
     def module(self) -> Module:
         """Loaded on its device."""
-        return Module(self.plan, opened(self.device))
+        return Module(unoptimised(self.plan) if self.quick else self.plan, opened(self.device))
 
     @property
     def fixing(self) -> list[str]:
