@@ -170,6 +170,14 @@ def test_profile_gives_medians_and_shares(module: Module, device: FakeDevice) ->
     assert rows[0].gbytes_per_s == pytest.approx(3 * 128 / 4)
 
 
+def test_no_run_of_a_profile_begins_late(
+    module: Module, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retune.bundle.runtime.module.PROFILE_S", 0.0)
+    device.clock = [4e-9, 2e-9, 1e-9, 1e-9]
+    assert [row.share for row in module.profile(repeat=9)] == [0.5, 0.25, 0.125, 0.125]
+
+
 def test_profile_survives_a_clock_that_stands_still(module: Module, device: FakeDevice) -> None:
     device.clock = [0.0] * 4
     assert {(row.share, row.gflops) for row in module.profile(repeat=1)} == {(0.0, 0.0)}

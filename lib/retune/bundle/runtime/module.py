@@ -110,6 +110,10 @@ class Outputs(dict[str, np.ndarray]):
         raise KeyError(f"{key!r}: expected one of {', '.join(self)}, or a number below {len(self)}")
 
 
+PROFILE_S = 20.0
+"""No run of a profile begins later: those of a decoder's long prompts take seconds, and more where
+others use the processor, too."""
+
 _OPEN = ("_runs", "_executor", "_bind", "_loaded", "_held", "_now")
 """What a module has until it is closed."""
 
@@ -396,7 +400,8 @@ class Module:
         inputs: Mapping[str, np.ndarray] | None = None,
         ceilings: "Roofline | None" = None,
     ) -> tuple[LaunchProfile, ...]:
-        """The time of each step in order, as the median of `repeat` runs (at least one).
+        """The time of each step in order, as the median of `repeat` runs (at least one), or of
+        those that begin within PROFILE_S.
 
         The steps are those for the sizes of the inputs, the largest ones if none are given.
         A launch in a loop is timed once, and counted as often as it runs. With the ceilings of the
@@ -411,7 +416,7 @@ class Module:
             for i in range(variant.first, variant.end)
         ]
         busy = [launch for each in steps for launch in each]
-        alone = _medians([self._host.profile(busy) for _ in range(count)])
+        alone = _medians(_rounds(lambda: self._host.profile(busy), count))
         each_s = (sum(next(alone) for _ in launches) for launches in steps)
         launched = map(operator.mul, each_s, plan.repeats)
         hosted = iter(self._host_medians(feeds, count))
@@ -424,7 +429,7 @@ class Module:
         """Seconds of each host step in order."""
         if not self.plan.hosts:
             return iter(())
-        return _medians([[r.seconds for r in self.observe(feeds)[1]] for _ in range(count)])
+        return _medians(_rounds(lambda: [r.seconds for r in self.observe(feeds)[1]], count))
 
     def plan_for(self, inputs: Mapping[str, np.ndarray] | None = None) -> NetworkPlan:
         """The plan for the sizes of these inputs alone, or for the largest ones.
@@ -545,6 +550,15 @@ def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
         BundleWarning,
         stacklevel=3,
     )
+
+
+def _rounds(measure: Callable[[], list[float]], count: int) -> list[list[float]]:
+    """What `measure` returns, so many times, or as often as it begins within PROFILE_S."""
+    end = time.perf_counter() + PROFILE_S
+    rounds = [measure()]
+    while len(rounds) < count and time.perf_counter() < end:
+        rounds.append(measure())
+    return rounds
 
 
 def _medians(rounds: Sequence[Sequence[float]]) -> Iterator[float]:
