@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from retune import __version__
 from retune.bundle.format import program_key, read_bundle, write_bundle
@@ -146,29 +147,12 @@ def _compared(device: str, control: Control, champion: Path | None) -> Benchmark
 
 
 def _with_times(row: NightRow, found: Benchmark) -> NightRow:
-    control, kernel = _times(found.timing(_CONTROL)), _times(found.timing(_KERNEL))
-    row = replace(
-        row,
-        rounds=found.rounds,
-        control_us=control[0],
-        control_low_us=control[1],
-        control_high_us=control[2],
-        kernel_us=kernel[0],
-        kernel_low_us=kernel[1],
-        kernel_high_us=kernel[2],
-    )
+    controls = _times("control", found.timing(_CONTROL)) | _times("kernel", found.timing(_KERNEL))
+    row = replace(row, rounds=found.rounds, **controls)
     if _CHAMPION not in {timing.name for timing in found.timings}:
         return row
-    champion, ratio = _times(found.timing(_CHAMPION)), found.ratio(_CONTROL)
-    return replace(
-        row,
-        time_us=champion[0],
-        time_low_us=champion[1],
-        time_high_us=champion[2],
-        ratio=ratio.ratio,
-        ratio_low=ratio.low,
-        ratio_high=ratio.high,
-    )
+    own, ratio = _times("time", found.timing(_CHAMPION)), found.ratio(_CONTROL)
+    return replace(row, ratio=ratio.ratio, ratio_low=ratio.low, ratio_high=ratio.high, **own)
 
 
 def _text(row: NightRow) -> str:
@@ -176,10 +160,11 @@ def _text(row: NightRow) -> str:
     return f"{time_text(row.time_us)}, control network {time_text(row.control_us)}"
 
 
-def _times(timing: Timing) -> tuple[float, float, float]:
-    """Median and bounds of its 95 % interval, in microseconds."""
+def _times(name: str, timing: Timing) -> dict[str, Any]:
+    """The columns of that name: median and bounds of its 95 % interval, in microseconds."""
     low, high = median_interval(timing.times_s)
-    return 1e6 * timing.median_s, 1e6 * low, 1e6 * high
+    times = {"_us": timing.median_s, "_low_us": low, "_high_us": high}
+    return {f"{name}{unit}": 1e6 * seconds for unit, seconds in times.items()}
 
 
 def _processor(spec: DeviceSpec) -> str:
