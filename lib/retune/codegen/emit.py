@@ -383,7 +383,7 @@ class KernelBody:
             return
         memory = self.frame.memory(read.buffer)
         count = streams.streams_of(read, beside) if self._panels else 1
-        if ahead := streams.fetch(read, memory, count):
+        if ahead := streams.fetch(read, memory, count, self._loops):
             self.streams = True
             yield ahead
         if share := streams.share_of_next(read, self._loops):

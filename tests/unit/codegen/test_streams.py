@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.addresses import Address
-from retune.codegen.kernel import Name
+from retune.codegen.kernel import Memory, Name
 from retune.codegen.lower import lower
-from retune.codegen.passes.streams import AHEAD_BYTES, share_of_next
+from retune.codegen.passes.streams import AHEAD_BYTES, fetch, share_of_next
 from retune.codegen.target import CPU
-from retune.core.dtypes import INT32
+from retune.core.dtypes import FLOAT32, INT32
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Buffer, Var, binary, const
 from retune.ir.stmt import For, Seq, from_dag
@@ -113,3 +113,24 @@ def test_all_passes_over_a_tile_of_panels_fetch_those_of_the_next_one(
             fetched.add((place[()] + place[pixel,] * number + place[step,] * at) // LINE)
     if fetched:
         assert fetched >= set(range(size // LINE, 2 * size // LINE))
+
+
+@given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 24))
+def test_panels_side_by_side_are_fetched_in_the_tile_before(vectors: int, chunks: int, steps: int):
+    """What lies behind a panel is another one that the tile reads; tiles too far ahead would not
+    stay near, and a panel that is read again is there."""
+    tile, chunk, step = (Var(name) for name in ("tile", "chunk", "step"))
+    panel = chunks * steps * LINE
+    extents = {tile: 4, chunk: chunks, step: steps}
+    loops = [For(var, const(extent), Seq(())) for var, extent in extents.items()]
+    terms = (((tile,), vectors * panel), ((chunk,), steps * LINE), ((step,), LINE))
+    buffer, memory = Buffer("k", (const(4 * vectors * panel),)), Memory("k", FLOAT32, "global")
+    plain = AHEAD_BYTES // vectors // 64 * LINE
+    for v in range(vectors):
+        read = Address(buffer, Name("k_at", INT32), v * panel, LINE, terms=terms)
+        found = fetch(read, memory, vectors, loops)
+        near = 4 * vectors * panel <= 20 << 10
+        assert found is not None and found.beyond == (vectors * panel if near else plain)
+        repeated = [*loops[:1], For(Var("pixel"), const(3), Seq(())), *loops[1:]]
+        again = fetch(read, memory, vectors, repeated)
+        assert again is not None and again.beyond == plain
