@@ -101,6 +101,16 @@ def test_weights_are_unpacked_for_many_rows(bits: int):
     assert wide > 1.3 * tall
 
 
+def test_a_single_row_reads_packed_weights_from_one_place_at_a_time():
+    """By the default; tiles of several rows, or of floats, have several vectors."""
+    spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))
+    for rows, integers in ((1, True), (1, False), (64, True)):
+        dag = packed_product(rows, 18, 4, 768, 4, integers=integers)
+        decisions = dict(default_candidate(cpu_space(from_dag(dag, "net"), spec), spec).decisions)
+        alone = decisions["tile.out.j"][-1] == 1
+        assert alone == (rows == 1 and integers), (rows, integers, decisions)
+
+
 def test_a_tile_over_several_products_reads_both_operands_of_each():
     """Twelve products of two rows share less than four rows by two vectors of two products do."""
     dag = batched_product(12, 64, 32, 64)
