@@ -217,7 +217,7 @@ def main() -> None:
     started = time.monotonic()
     options.folder.mkdir(parents=True, exist_ok=True)
     use_float32(tf32=options.precision == TF32)
-    wanted = [Row(a.name, n) for n in options.batch for a in chosen(options.architectures)]
+    wanted = [Row(a.name, n) for a in chosen(options.architectures) for n in options.batch]
     results: dict[str, Found] = {}
     for row, entry in zip(wanted, prepare_all(wanted, options), strict=True):
         if time.monotonic() - started > options.seconds:

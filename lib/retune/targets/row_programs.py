@@ -92,22 +92,25 @@ def schedule_in_one_nest(
     *,
     share: Callable[[str], None],
     reduce: Callable[[str, str], None],
+    beside: bool = False,
 ) -> list[str]:
     """All stages in the result's loops over rows, which it gives; readers find them in `scope`.
 
     `share` spreads a loop along the row over what runs it; `reduce` places a reduction in each step
-    of a loop over rows.
+    of a loop over rows. With `beside` the rows of the innermost loop run beside each other, and all
+    that they read is in `scope`.
     """
     *rows, column = s.loops(program.out)
+    around = rows[-2] if beside else rows[-1]
     share(column)
     for stage in [name for name in reversed(s.blocks()) if name in program.inside]:
         if stage in program.numbers:
-            s.compute_at(stage, rows[-1])
+            s.compute_at(stage, around, scope if beside else "register")
         elif stage in program.others:
-            s.compute_at(stage, rows[-1], scope)
+            s.compute_at(stage, around, scope)
             share(s.loops(stage)[-1])
         else:
-            reduce(stage, rows[-1])
+            reduce(stage, around)
     return rows
 
 

@@ -11,7 +11,7 @@ from retune.ir.functions import call
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
-from retune.schedule.space import Space
+from retune.schedule.space import Sketch, Space
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.gpu.space import gpu_space
@@ -82,6 +82,29 @@ def test_stages_over_rows_are_one_nest(name: str, device: str):
     assert len(fused.program.body.stmts) == 1
     for row in fused.sample(3, np.random.default_rng(0)):
         assert_items_agree(dag, fused.instantiate(row))
+
+
+def fused_on_gpu(dag: Dag) -> Sketch:
+    return gpu_space(from_dag(dag), GENERIC_GPU).sketch("gpu.rows.fused")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "most"), [(50176, 96, 16), (50176, 2048, 1), (64, 96, 1)]
+)
+def test_a_group_takes_several_of_many_short_rows(rows: int, columns: int, most: int):
+    sketch = fused_on_gpu(standardised(rows, columns))
+    several = [n for row in sketch.all_rows() for n in sketch.decided(row).get("rows.y", (1,))]
+    assert max(several) == most
+
+
+@pytest.mark.parametrize("dag", [softmax(8, 24), standardised(12, 40), scaled_norm(8, 5)])
+def test_rows_beside_each_other_do_not_race(dag: Dag, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("retune.targets.gpu.rows._MANY_ROWS", 4)
+    sketch = fused_on_gpu(dag)
+    rows = sketch.all_rows()
+    assert min(n for row in rows for n in sketch.decided(row)["rows.y"]) == 2
+    for row in rows[:: max(1, len(rows) // 3)]:
+        assert_items_agree(dag, sketch.instantiate(row))
 
 
 @pytest.mark.parametrize("name", ["softmax", "norm"])

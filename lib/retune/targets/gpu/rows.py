@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from retune.core.dims import example, most
+from retune.core.dims import example, is_fixed, most
 from retune.core.dtypes import itemsize
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int, known_extent
-from retune.ir.expr import Expr, Var, const
+from retune.ir.expr import Expr, Scope, Var, const
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.plain import schedule_plain
@@ -40,6 +40,12 @@ _NARROW_COLUMNS = (8, 16, 32)
 _NARROW_PARTS = (2, 4, 8, 16, 32, 64)
 _WIDEST = 8
 """Bytes of an element at most."""
+_ROWS = (2, 4, 8, 16)
+"""Rows that a group takes together."""
+_MANY_ROWS = 4096
+"""Rows below which a group for each of them is not too much: a device holds so many at once."""
+_MOST_SHARED = 2048
+"""Elements of rows that a group takes together at most: longer ones are enough work for it."""
 _UNROLLED = 4
 """Steps whose reads an item has under way at once."""
 
@@ -162,7 +168,7 @@ def _columns(s: Schedule, name: str) -> int:
 
 
 def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> None:
-    """All stages in one kernel, a row for each group; what several stages read of it is local.
+    """All stages in one kernel, some rows for each group; what several stages read is local.
 
     Raises: ScheduleError where there is no room for that.
     """
@@ -178,25 +184,49 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
         s.bind(first, "local.1")
         s.bind(near, "local.0")
 
-    def reduce(stage: str, row: str) -> None:
-        _combine(s, stage, fuse_all(s, s.reduce_loops(stage)), parts, row)
+    together = _together(s, program)
+    beside = bool(together)  # rows have items of their own, which find numbers of rows locally
+    if beside:
+        s.split(s.loops(program.out)[-2], [s.sample_categorical(f"rows.{program.out}", together)])
+    stages = [program.out, *program.numbers, *program.others]
 
-    rows = schedule_in_one_nest(s, program, "local", share=share, reduce=reduce)
+    def reduce(stage: str, at: str) -> None:
+        whole = fuse_all(s, s.reduce_loops(stage))
+        stages.extend(_combine(s, stage, whole, parts, at, "local" if beside else "register"))
+
+    rows = schedule_in_one_nest(s, program, "local", share=share, reduce=reduce, beside=beside)
+    if beside:
+        *rows, _ = rows
+        for stage in stages:
+            loops = s.loops(stage)
+            s.bind(loops[loops.index(rows[-1]) + 1], "local.2")
     s.bind(fuse_all(s, rows), "group.0")
 
 
-def _combine(s: Schedule, name: str, whole: str, parts: Expr, row: str) -> None:
-    """One result in each step of the loop `row`; the items of a group take its steps."""
+def _together(s: Schedule, program: RowProgram) -> list[int]:
+    """How many rows a group may take; none where one is enough work for it."""
+    extent, columns = s.extent(s.loops(program.out)[-2]), example(program.columns)
+    if not is_fixed(extent) or extent < _MANY_ROWS:
+        return []
+    return [n for n in _ROWS if n * columns <= _MOST_SHARED and extent % n == 0]
+
+
+def _combine(
+    s: Schedule, name: str, whole: str, parts: Expr, at: str, scope: Scope = "register"
+) -> list[str]:
+    """The results in each step of the loop `at`, held in `scope`; the items of a group take the
+    steps of each. Gives the stages, whose other loops run one after the other."""
     second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyright: ignore[reportAttributeAccessIssue]
     _, first, near = s.split(whole, [_ceiling(parts, second), second], "guard")
     by_near = s.rfactor(name, near)
     by_item = s.rfactor(by_near, factored(by_near, name, first), len(s.block(name).indices))
-    s.compute_at(name, row)
+    s.compute_at(name, at, scope)
     for block in (by_near, by_item):
-        s.compute_at(block, row, "local")
+        s.compute_at(block, at, "local")
     s.bind(factored(by_item, name, first), "local.1")
     for block in (by_item, by_near):
         s.bind(factored(block, name, near), "local.0")
+    return [name, by_near, by_item]
 
 
 def _ceiling(parts: Expr, second: Expr) -> Expr:
