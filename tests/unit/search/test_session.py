@@ -1,5 +1,6 @@
 """A session measures what it is asked for, keeps every row, and goes on where it was."""
 
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,9 @@ from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
 from retune.search import task as task_module
 from retune.search import task_run
+from retune.search.allocate import ROUND
+from retune.search.defaults import LEAST_GAIN
+from retune.search.expectation import NOISE
 from retune.search.extract import extract
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session, search_all
@@ -190,6 +194,42 @@ def test_patience_ends_a_task_that_gains_nothing(store: Path):
     session = open_session(store, FakeRunner(lambda source: flat), settings(patience=12))
     assert search_all(session) == "nothing left"
     assert statuses(session).total() < 2 * (12 + 2 * 4)
+
+
+def alike(source: ProgramSource) -> Measurement:
+    return at(5.0)
+
+
+def alike_within_noise(source: ProgramSource) -> Measurement:
+    return at(5.0 + 0.99 * NOISE * 5.0 * (zlib.crc32(source.text.encode()) % 2))
+
+
+def at(time_us: float) -> Measurement:
+    return succeeded([time_us], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
+
+
+class DefaultFirst(FakeRunner):
+    """The default schedule is the fastest of each task; every search begins with it."""
+
+    def measure(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> list[Measurement]:
+        first = workload_key not in dict(self.measured)
+        found = super().measure(workload_key, candidates, options)
+        return [at(0.5), *found[1:]] if first else found
+
+
+@pytest.mark.parametrize(
+    "runner", [FakeRunner(alike), FakeRunner(alike_within_noise), DefaultFirst()]
+)
+def test_a_search_ends_after_three_rounds_of_each_task_where_nothing_is_gained(
+    store: Path, runner: FakeRunner
+):
+    """In two minutes at 0.07 s a trial: networks of up to seventy tasks."""
+    session = open_session(store, runner, settings(least_gain=LEAST_GAIN))
+    assert search_all(session) == "little expected"
+    trials = [session.statuses(run.task.key).total() for run in session.runs]
+    assert max(trials) <= 3 * ROUND, trials
 
 
 def test_an_unknown_allocator_is_refused_before_anything_is_measured(store: Path):
