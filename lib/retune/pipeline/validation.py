@@ -110,9 +110,9 @@ def stage_compare(
     """The constraints, and what times of the selection's bundle add to them.
 
     Layouts that were found by measuring are kept if the bundle is faster with them than in NHWC.
-    Records of others are given up where the bundle is not faster beyond the comparison's noise.
-    Tasks that are slower than their default schedule in the network get it back. Where the rest is
-    not faster than default schedules beyond the noise of the comparison either, all of them do.
+    Where the bundle is not faster than default schedules beyond the comparison's noise, tasks that
+    are slower in the network get theirs back, whoever took their records. Where the rest is not
+    faster either, all of them do.
     """
     made, found = _Made(request, network, tasks), constraints.content
     if request.layout == MEASURED and selection.layouts.activations and found.nhwc_ratio is None:
@@ -128,8 +128,6 @@ def stage_compare(
     if gain.low > 1.0:
         return replace(found, ratio=1 / gain.ratio)
     every = tuple(best.task_key for best in selection.best)
-    if others := tuple(best.task_key for best in selection.best if best.elsewhere):
-        return replace(found, ratio=None, given_back=(*found.given_back, *others))
     slower = () if found.given_back else _slower_tasks(request, selection, every)
     return replace(found, ratio=None, given_back=(*found.given_back, *(slower or every)))
 
