@@ -33,7 +33,7 @@ from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 
 _WIDTH = 4096
-_LAYER_BYTES = 4 * _WIDTH * _WIDTH
+LAYER_BYTES = 4 * _WIDTH * _WIDTH
 _DATA, _OUTPUT = "weights.bin", "output.npy"
 
 
@@ -121,8 +121,8 @@ def main() -> None:
     if options.child:
         child(options.child[0], Path(options.child[1]))
         return
-    layers = max(1, round(options.gib * 2**30 / _LAYER_BYTES))
-    weights_mib = layers * _LAYER_BYTES / 2**20
+    layers = max(1, round(options.gib * 2**30 / LAYER_BYTES))
+    weights_mib = layers * LAYER_BYTES / 2**20
     with TemporaryDirectory(dir=options.folder) as name:
         write_model(Path(name), layers)
         for stage in STAGES:
