@@ -21,7 +21,7 @@ from retune.targets.cpu.space import cpu_space
 from retune.targets.cpu.winograd import cpu_winograd_sketches
 from retune.targets.spaces import space_of
 from retune.targets.tiling import LANE, REGISTER
-from tests.support.dags import batched_product, conv2d, packed_product, strip
+from tests.support.dags import batched_product, conv2d, dense, packed_product, strip
 
 SETS = WAY_BYTES // LINE_BYTES
 
@@ -74,6 +74,16 @@ def test_a_default_serves_all_sizes():
         ratios.append(ours / theirs)
     assert max(ratios) < 1.1
     assert np.prod(ratios) < 0.9
+
+
+def test_tiles_of_a_group_find_their_data_near():
+    """One core takes all groups, so nothing else speaks for small ones."""
+    spec = replace(GENERIC_CPU, compute_units=1)
+    rows, columns, deep = 8192, 1024, 256
+    space = cpu_space(from_dag(dense(rows, deep, columns), "net"), spec)
+    decided = dict(default_candidate(space, spec).decisions)
+    (own,) = [name for name in decided if name.endswith(".i")]
+    assert np.prod(decided[own]) * deep * 4 <= spec.l2_bytes
 
 
 def test_many_groups_are_better_than_one_for_each_core():

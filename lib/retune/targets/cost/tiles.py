@@ -68,7 +68,34 @@ def _step_cycles(
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
     far = far + pixels * _conflict_cycles(nest, spec, core)
     spilled = 0.0 if wide else core.spilled * tile * _spills(nest, tile, rows, spec)
-    return np.maximum(np.maximum(arithmetic, near), far) + spilled
+    return np.maximum(np.maximum(arithmetic, near), far) + spilled + _refetches(nest, spec, core)
+
+
+def _refetches(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles of a step for data that the tiles of a group come back to, and no near cache kept.
+
+    The rows of a tile are no stream that is read ahead, so nothing hides this.
+    """
+    written = nest.size(on(nest.accesses.results, REGISTER))
+    steps = nest.work / nest.lanes / nest.packs / written / nest.size(on(nest.loops, GROUP))
+    data = [operand for operand in nest.accesses.operands if operand.scope == "global"]
+    lines = sum((_refetched(nest, o, spec) for o in data), 0.0 * nest.one)
+    return core.refetch * lines / spec.cache_line_bytes / steps
+
+
+def _refetched(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Array:
+    """Bytes that one group reads again from beyond the second-level cache.
+
+    From the innermost loop outward: what several iterations read stays near if all of it fits. The
+    taps of a window read the same data.
+    """
+    taps, size = {loop.var for loop in nest.accesses.window}, operand.item_bytes * nest.one
+    read = size
+    for loop in reversed(off(nest.loops, GROUP)):
+        if loop.var in operand.changing and loop.var not in taps:
+            size = size * nest.extent(loop)
+        read = np.where(size > spec.l2_bytes, read * nest.extent(loop), size)
+    return np.where(size > spec.l2_bytes, read, 0.0)
 
 
 def _spills(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec) -> Array:
