@@ -96,6 +96,14 @@ def test_every_figure_is_in_the_table_with_its_day():
         assert any(day in line for line in lines), row
 
 
+def test_the_ratios_of_the_readme_are_figures():
+    rows = json.loads(DATA.read_text(encoding="utf-8"))["rows"]
+    known = {f"{row['ratio']:.2f}" for row in rows if "geometric" in row["label"]}
+    shown = re.findall(r"\*\*([\d. to]+)\*\*", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert shown
+    assert {number for each in shown for number in each.split(" to ")} <= known
+
+
 @pytest.mark.parametrize("name", ["language", "sizes"])
 def test_the_other_tables_are_there_for_programs(name: str):
     lines = (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").splitlines()
