@@ -292,7 +292,7 @@ class TuneRequest:
         group="Measurement",
     )
     run_deadline: Deadline | None = option(
-        "Deadline of a launch, in seconds, beside the time of its arithmetic; by default 10",
+        "Deadline of a launch, in seconds, added to the time of its arithmetic; by default 10",
         default=None,
         group="Measurement",
     )
@@ -305,7 +305,7 @@ class TuneRequest:
         group="",
     )
     values: Shapes = option(
-        "Values of inputs of integers, by input: where a slice ends, the extents of a resized "
+        "Values of integer inputs, by input: where a slice ends, the extents of a resized "
         "image, a sampling rate; the bundle serves all of a range such as 1..64",
         converter=_values,
         default=None,
@@ -313,7 +313,7 @@ class TuneRequest:
     )
     states: tuple[str, ...] = option(
         "States: inputs that are outputs of the call before, as INPUT=OUTPUT or past.*=present.*; "
-        "names of usual exporters are recognised, none: they are not",
+        "names that usual exporters give are recognised; none turns that off",
         converter=_states,
         default=None,
         group="Inputs and samples",
@@ -354,8 +354,8 @@ class TuneRequest:
     precision: PrecisionName = option(
         "Precision of a network of float32: the type of what lies between kernels, and of what "
         "products multiply; sums stay in float32. mixed: 16 bits but for layers that need more; "
-        "tf32: what products of float32 read is rounded to 10 bits, where the device has "
-        "instructions for that",
+        "tf32: operands of products are rounded to 10 bits, where the device has instructions for "
+        "that",
         default=FULL_PRECISION,
         group="Accuracy",
     )

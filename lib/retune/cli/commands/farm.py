@@ -44,7 +44,7 @@ def scheduler(
     ] = 8786,
     certs: Certs = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Do without TLS; for this machine alone.")
+        bool, typer.Option("--plain", help="Run without TLS, on this machine alone.")
     ] = False,
     most_mb: MostMb = 1024.0,
     board_timeout: Annotated[
@@ -131,7 +131,7 @@ def certs(
 ) -> None:
     """Make an authority and certificates.
 
-    Whoever has one may take part, as what it says.
+    Each admits its holder in one role: scheduler, board or client.
     """
     needs_farm()
     check_folder("farm", folder)
@@ -161,7 +161,7 @@ def revoke(
 ) -> None:
     """Revoke certificates.
 
-    Nobody who has the list talks with their owners any more.
+    Those who have the list refuse their holders.
     """
     needs_farm()
     from retune.farm.certs import revoke as revoke_certs

@@ -64,10 +64,7 @@ def evaluate(
     records: Records = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a model on what was measured since.
-
-    How it orders the candidates that were measured after it was trained.
-    """
+    """Evaluate how a model orders the candidates that were measured after its training."""
     from retune.search.model.offline import evaluate_model
 
     found = evaluate_model(record_store(records), name)
@@ -94,10 +91,7 @@ def list_models(records: Records = None, json: Json = False) -> None:
 
 @app.command("rollback")
 def rollback(records: Records = None, json: Json = False) -> None:
-    """Use the model before the current one again.
-
-    Tuning uses the one before it again.
-    """
+    """Use the model before the current one again."""
     from retune.search.model.features import VERSION
     from retune.search.model.registry import rollback_model
 

@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Run tonight's night, or continue it.
 
-    Exit code 1 if something of it failed, or nothing was tuned.
+    Exit code 1 if a part of it failed, or nothing was tuned.
     """
     settings = _checked(config)
     from retune.nightly.night import night_name
@@ -63,7 +63,7 @@ def run(
 
 @app.command("plan")
 def plan(config: Config = NIGHTLY_FILE, json: Json = False) -> None:
-    """Print who gets what and when in the coming night, and run nothing."""
+    """Print the timetable of the coming night, and run nothing."""
     from retune.nightly.members import planned_night
     from retune.report.page import time_text
 

@@ -20,7 +20,7 @@ Name = Annotated[
 def ops(name: Name = None, json: Json = False) -> None:
     """List the operators of ONNX models that are imported, of all domains.
 
-    By opset, how, and with what limits.
+    With opsets, the way of the import, and limits.
     """
     from retune.frontend.onnx.support import support_of, supported
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
 
-    By the records of `retune tune --layout auto`. Of ranges those at the sizes that are tuned.
+    It follows from the records of `retune tune --layout auto`; for ranges, at the tuned sizes.
     """
     check_model(request.model)
     check_folder("RETUNE_CACHE", Path(request.work))

@@ -43,7 +43,7 @@ app = typer.Typer(
 
 @app.command("summary")
 def summary(records: Records = None, json: Json = False) -> None:
-    """Print how much was measured, for what, and how it went."""
+    """Print counts of records by outcome, device, network and task."""
     store = record_store(records)
     found = store.summary()
     tasks = _tasks(store)
@@ -110,7 +110,7 @@ def distill(
 ) -> None:
     """Write the best records of each task to a small file.
 
-    For other machines: `retune records import`, or the variable RETUNE_TEAM_RECORDS.
+    Other machines read it by `retune records import`, or the variable RETUNE_TEAM_RECORDS.
     """
     from retune.core.replacing import replacing
     from retune.records import distilled

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def tasks(request: TuneRequest, json: Json = False) -> None:
     """Print a network's tasks, each as tensor expressions.
 
-    With --device as they are tuned for that device, quantized and packed if that is asked for;
-    without it as of the float network on any device. Of ranges those at the sizes that are tuned.
+    With --device those that are tuned for it, after quantization and packing; without it those of
+    the float network. For ranges they are those at the tuned sizes.
     """
     model, order = request.model, request.layout
     check_model(model)

@@ -57,7 +57,7 @@ def verify(
 ) -> None:
     """Compare a bundle's outputs with onnxruntime's.
 
-    Fails if they are too far.
+    Exit code 1 if they differ by more than is allowed.
 
     A quantized bundle must compute exactly what numpy computes for the quantized network; its
     distance from the float network is printed as well.

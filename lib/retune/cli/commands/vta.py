@@ -88,10 +88,7 @@ def simulate(module: Module, picture: Picture = None, json: Json = False) -> Non
 
 @app.command("roofline")
 def roofline(modules: Modules, picture: Picture = None, json: Json = False) -> None:
-    """Print what bounds modules: memory or the GEMM core.
-
-    And how near they come.
-    """
+    """Print whether memory or the GEMM core bounds modules, and how near they come to it."""
     _check_picture(picture)
     from retune.report.vta import Layer, roofline_chart
     from retune.targets.vta.timing import simulate as simulate_module
