@@ -32,5 +32,5 @@ def bind_groups(s: Schedule, loops: list[str]) -> None:
         s.bind(loop, "group.0")
 
 
-def sketches(program: Program, _: object) -> list[Sketch]:
+def sketches(program: Program, *_: object) -> list[Sketch]:
     return [sketch_of(program, schedule_toy, "toy")]

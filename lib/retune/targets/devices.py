@@ -25,7 +25,9 @@ from retune.targets.gpu.space import gpu_space
 from retune.targets.gpu.winograd import gpu_winograd_sketches
 from retune.targets.tiling import CPU, GPU, Level
 
-Rules = Callable[[Program, DeviceSpec], Iterable[Sketch]]
+Rules = Callable[[Program, DeviceSpec, float], Iterable[Sketch]]
+"""Sketches of a program for a device; none needs to be made whose error is more than that part of
+the output's range."""
 Cost = Callable[[Kernel, DeviceSpec], np.ndarray]
 """Relative time of a kernel of each candidate, in cycles. float64 [n]"""
 
@@ -43,11 +45,11 @@ class DeviceRules:
     """What its kernels are lowered for."""
 
 
-def _cpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+def _cpu(program: Program, spec: DeviceSpec, _: float) -> tuple[Sketch, ...]:
     return cpu_space(program, spec).sketches
 
 
-def _gpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+def _gpu(program: Program, spec: DeviceSpec, _: float) -> tuple[Sketch, ...]:
     return gpu_space(program, spec).sketches
 
 

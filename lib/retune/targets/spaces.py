@@ -41,7 +41,9 @@ def _made(
 ) -> Space:
     """Made once for equal programs: networks share layers, and that of a 3x3 convolution takes a
     fifth of a second."""
-    ruled = (sketches(program, spec) for sketches in rules)
+    stored = [b.dtype.roundoff for b in program.outputs if b.dtype.is_small_float]
+    limit = max([max_error, *stored])
+    ruled = (sketches(program, spec, limit) for sketches in rules)
     written = (_template_sketches(t, program, spec) for t in found if t.blocks is None)
     known = chain.from_iterable((*ruled, *written))
 
@@ -53,8 +55,6 @@ def _made(
             for sketch in _template_sketches(entry, program, spec)
         )
 
-    stored = [b.dtype.roundoff for b in program.outputs if b.dtype.is_small_float]
-    limit = max([max_error, *stored])
     return Space(tuple(sketch for sketch in known if sketch.error <= limit), more)
 
 

@@ -48,12 +48,15 @@ _LEAST_CHANNELS = 16
 
 
 def winograd_sketches(
-    program: Program, named: Callable[[WinogradConvolution, int, bool], Iterable[tuple[str, Rule]]]
+    program: Program,
+    named: Callable[[WinogradConvolution, int, bool], Iterable[tuple[str, Rule]]],
+    max_error: float,
 ) -> tuple[Sketch, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits.
 
-    `named` gives the schedule functions of a tile size, with the names of their sketches: of
-    factors in the data's type or in the one that is computed with.
+    Sizes whose error is larger than `max_error`, a part of the output's range, have none. `named`
+    gives the schedule functions of a tile size, with the names of their sketches: of factors in
+    the data's type or in the one that is computed with.
     """
     reductions = [block for block in blocks(program.body) if block.reducer is not None]
     if len(reductions) != 1:
@@ -69,6 +72,7 @@ def winograd_sketches(
             sketch, error=found.error(m, stored=stored), roundings=found.roundings(m, stored=stored)
         )
         for m, stored in _tiles(found)
+        if found.error(m, stored=stored) <= max_error
         for sketch in legal_sketches(program, named(found, m, stored))
     )
 

@@ -13,6 +13,7 @@ better where the weights are larger than the caches and the map is small.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
@@ -51,7 +52,9 @@ _PRIVATE_BYTES = 2 << 20
 """Private arrays of a work-group at most: they lie on the stack of a runtime's thread."""
 
 
-def cpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+def cpu_winograd_sketches(
+    program: Program, spec: DeviceSpec, max_error: float = inf
+) -> tuple[Sketch, ...]:
     """Two sketches for each tile size, if the program's reduction is a convolution that fits."""
     if spec.lanes_f32 == 1:
         return ()
@@ -62,7 +65,7 @@ def cpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, .
         suffix = ".words" * stored
         yield f"{PREFIX}{m}.staged{suffix}", partial(schedule_staged, m=m, stored=stored, spec=spec)
 
-    return winograd_sketches(program, named)
+    return winograd_sketches(program, named, max_error)
 
 
 def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:

@@ -8,7 +8,7 @@ on them. Weights are transformed at compile time. Read `schedule_winograd`.
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from retune.core.dims import example
 from retune.core.target import DeviceSpec
@@ -47,7 +47,9 @@ _ITEMS_PER_UNIT = 512
 """Work-items that keep a compute unit's memory busy, each with the reads of a whole tile."""
 
 
-def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+def gpu_winograd_sketches(
+    program: Program, spec: DeviceSpec, max_error: float = inf
+) -> tuple[Sketch, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits."""
 
     def named(found: WinogradConvolution, m: int, stored: bool) -> Iterator[tuple[str, Rule]]:
@@ -55,7 +57,7 @@ def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, .
             rule = partial(schedule_winograd, m=m, structure=structure, spec=spec)
             yield name_of(m, structure), rule
 
-    return winograd_sketches(program, named)
+    return winograd_sketches(program, named, max_error)
 
 
 def name_of(m: int, structure: Contraction) -> str:
