@@ -109,7 +109,7 @@ def of_the_input(n: Net) -> tuple[str, ...]:
 def compiled(tmp_path: Path) -> Compile:
     def made(name: str, spec: DeviceSpec = GENERIC_CPU) -> NetworkPlan:
         among = CASES if name in CASES else NETWORKS
-        found = import_network(str(write(name, tmp_path, among=among))).network
+        found = import_network(str(write(name, tmp_path, among=among)), max_error=0.0).network
         plan = build_plan(found, {}, spec, model_key="key", notes={})
         verify_plan(plan)
         return plan
@@ -230,7 +230,7 @@ def images(n: Net) -> tuple[str, ...]:
 
 
 def in_blocks(folder: Path) -> Network:
-    network = import_network(str(write("images", folder, CASES))).network
+    network = import_network(str(write("images", folder, CASES)), max_error=0.0).network
     return with_layouts(network, uniform_layout(network, BLOCKED))
 
 
@@ -251,7 +251,7 @@ def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
 
 
 def test_blocks_lie_among_blocks(tmp_path: Path):
-    network = import_network(str(write("blocks_joined", tmp_path))).network
+    network = import_network(str(write("blocks_joined", tmp_path)), max_error=0.0).network
     laid = with_layouts(network, uniform_layout(network, BLOCKED))
     plans = [build_plan(n, {}, GENERIC_CPU, model_key="", notes={}) for n in (network, laid)]
     for plan in plans:
@@ -265,7 +265,7 @@ def test_blocks_lie_among_blocks(tmp_path: Path):
 
 def test_pieces_in_rows_are_copied_into_blocks(tmp_path: Path):
     """And the other way round: a copy's layout is that of what it lies in."""
-    network = import_network(str(write("blocks_joined", tmp_path))).network
+    network = import_network(str(write("blocks_joined", tmp_path)), max_error=0.0).network
     choice = uniform_layout(network, BLOCKED)
     piece = next(n.inputs[1] for n in network.graph.nodes if n.op == "concat")
     mixed = replace(
