@@ -581,6 +581,11 @@ def variables(expr: Expr) -> frozenset[Var]:
 _NO_VARIABLES: frozenset[Var] = frozenset()
 
 
+def is_symbol(var: Var) -> bool:
+    """Whether it is a size or a number of a decision, and not a loop's."""
+    return "@" in var.name or isinstance(var, SizeVar)
+
+
 def size_variables(expr: Expr) -> frozenset[SizeVar]:
     """The sizes that occur."""
     return frozenset(v for v in variables(expr) if isinstance(v, SizeVar))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from retune.core.dtypes import BOOL, INT32
 from retune.core.errors import VerifyError
-from retune.ir.expr import Binary, Buffer, Const, Expr, SizeVar, Var, loads, variables
+from retune.ir.expr import Binary, Buffer, Const, Expr, Var, is_symbol, loads, variables
 from retune.ir.selections import certain_loads
 from retune.ir.simplify import Range, bounds, simplify
 from retune.ir.stmt import (
@@ -58,10 +58,10 @@ def check_no_free_variables(program: Program) -> Iterator[str]:
         known = {loop.var for loop in path}
         for expr in expressions(block):
             for var in sorted(variables(expr) - known, key=str):
-                if not _is_symbol(var):
+                if not is_symbol(var):
                     yield f"{block.name}: {var} is not a loop around it"
     for loop in loops(program.body):
-        if not all(_is_symbol(v) for v in variables(loop.extent)):
+        if not all(is_symbol(v) for v in variables(loop.extent)):
             yield f"loop {loop.var}: its extent {loop.extent} depends on a loop"
 
 
@@ -196,10 +196,6 @@ def _touched(block: Block) -> list[Buffer]:
     found = dict.fromkeys([block.buffer])
     found |= dict.fromkeys(load.buffer for e in expressions(block) for load in loads(e))
     return list(found)
-
-
-def _is_symbol(var: Var) -> bool:
-    return "@" in var.name or isinstance(var, SizeVar)
 
 
 def _shape(buffer: Buffer) -> str:

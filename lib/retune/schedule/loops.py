@@ -84,7 +84,7 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     sized = bool(size_variables(loop.extent)) and tail != "fill"
     clamped = tail == "clamp" and sized and not loop.reduce and len(factors) > 1
     tail = "exact" if exact else "shift" if tail in ("fill", "clamp") else tail
-    if tail == "shift" and not (loop.reduce and sized):
+    if tail == "shift" and not loop.reduce:
         check_repeatable(f"split({name})", program, loop)
     outer_extent = loop.extent // inner if tail == "exact" else ceildiv(loop.extent, inner)
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
@@ -99,7 +99,8 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     value = simplify(base + place)
     body = substitute_stmt(loop.body, {loop.var: value})
     if tail == "shift" and loop.reduce:
-        body = _once(start <= value, simplify(place) < loop.extent, body)
+        inside = simplify(place) < loop.extent if sized else all_of()
+        body = _once(start <= value, inside, body)
     elif tail == "guard" or (tail == "shift" and sized):
         body = _guard(loop, (value if tail == "guard" else simplify(place)) < loop.extent, body)
     if counting > 1:
@@ -121,10 +122,8 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
 def check_repeatable(who: str, program: Program, loop: For) -> None:
     """An iteration of `loop` may run twice: it starts each of its accumulations afresh.
 
-    Raises: ScheduleError for a reduce loop, or where a start value is set outside `loop`.
+    Raises: ScheduleError where a start value is set outside `loop`.
     """
-    if loop.reduce:
-        raise ScheduleError(f"{who}: a shifted tail would repeat reduce iterations")
     inside = blocks(loop.body)
     for block in inside:
         if block.reducer is None or not any(loop.var in variables(i) for i in block.indices):

@@ -16,6 +16,7 @@ from retune.ir.expr import (
     all_of,
     conjuncts,
     const,
+    is_symbol,
     loads,
     size_variables,
     variables,
@@ -140,13 +141,13 @@ def _covering(
 
     That of tiles moved back, as in `min(i*16, 984) + lane`, is known from the ends of its parts.
     From the start on, by tiles of sampled sizes, is all of the dimension: they cover it. So do
-    tiles moved back from an end that depends on sizes.
+    tiles moved back whose size is sampled, or from an end that depends on sizes.
     """
     if _affine(index, extents) is None:
         ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
         if found := bounds(index, ranges):
             return const(found.low), const(found.high - found.low + 1)
-        if size_variables(index):
+        if size_variables(index) or all(map(is_symbol, variables(index) - extents.keys())):
             return every
     first, span = _interval(who, index, extents)
     return (first, span) if first != const(0) or isinstance(span, Const) else every

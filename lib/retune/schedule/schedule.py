@@ -32,12 +32,12 @@ class Schedule(Recorder):
                                             for i.1 in range(4): B(i.0*4 + i.1)
 
         `tail` says what happens where the factors do not divide the extent: `exact` requires
-        that they do, `shift` moves the last tile back so that it overlaps (never on reduce
-        loops), `guard` skips the iterations past the end. A tile may exceed an extent that depends
-        on sizes: `shift` skips its iterations past the end then, and `fill`, which is the same
-        otherwise, requires that no size makes it so. There `shift` is for reduce loops as well,
-        which count each step once. `clamp` moves back a tile of the factors behind the first one
-        alone, and skips those past the end: the last work-group has less to do.
+        that they do, `shift` moves the last tile back so that it overlaps (a reduction counts each
+        step once), `guard` skips the iterations past the end. A tile may exceed an extent that
+        depends on sizes: `shift` skips its iterations past the end then, and `fill`, which is the
+        same otherwise, requires that no size makes it so. `clamp` moves back a tile of the factors
+        behind the first one alone, and skips those past the end: the last work-group has less to
+        do.
 
         Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
         or are not positive.

@@ -291,6 +291,7 @@ def test_a_way_that_takes_more_registers_leaves_fewer_accumulators():
 
 BY_ROWS = {
     "softmax": (softmax(3, 96), "total"),
+    "an axis that no vector divides": (softmax(3, 67), "total"),
     "mean of pixels side by side": (reduction(64, 49 * 16, "sum", first=False), "y"),
     "few outputs": (dense(1, 96, 10), "y"),
 }
@@ -299,8 +300,8 @@ NOT_BY_ROWS = {
     "a product: operands serve several results": (dense(8, 96, 10), "y"),
     "lanes over channels": (pool(1, 8, 8, 64, 8, 8, average=True), "pool"),
     "a convolution": (conv2d(1, 8, 8, 32, 32), "conv"),
-    "an axis that no vector divides": (softmax(3, 67), "total"),
     "rows of one vector": (softmax(3, 4), "total"),
+    "rows of less than two vectors": (softmax(3, 7), "total"),
     "types without vectors": (integers(5, 64), "y"),
 }
 

@@ -26,8 +26,9 @@ _MAX_REGISTERS = 8
 """Vector accumulators of one row at most: as many hide the latency of an addition."""
 _MIN_LANES = 4
 """Shorter vectors are not worth a reduction across them."""
-_MAX_DYNAMIC_REGISTERS = 2
-"""The same for rows of a dynamic length: all accumulators fit the shortest row."""
+_MAX_OVERLAPPING_REGISTERS = 2
+"""The same where the last vectors overlap those before them: in rows of a dynamic length, whose
+shortest all accumulators fit, and in those that no vector divides."""
 _DEFAULT_REGISTERS = 4
 """Vector accumulators of a row where nothing is sampled, if they divide it."""
 
@@ -39,7 +40,8 @@ class RowReduction:
     loop: str
     lanes: int
     registers: tuple[int, ...]
-    """Possible numbers of vectors to accumulate in; each divides the loop's vectors."""
+    """Possible numbers of vectors to accumulate in; each divides the loop's vectors, unless the
+    last ones overlap."""
 
     @property
     def name(self) -> str:
@@ -51,7 +53,7 @@ def find_row_reduction(stage: Accesses, spec: DeviceSpec) -> RowReduction | None
     """The axis whose lanes a row reduction should use; None where lanes over results are better.
 
     It pays where every operand lies along one reduce axis, where no operand serves several results
-    (register tiles are better at that), and where the vectors divide that axis into two at least.
+    (register tiles are better at that), and where that axis holds two vectors at least.
     Constants that differ between results can be stored as the lanes over results want them, so
     those are better as soon as the results fill a vector.
     """
@@ -67,18 +69,26 @@ def find_row_reduction(stage: Accesses, spec: DeviceSpec) -> RowReduction | None
         if own and (own < results or packed):
             return None
     loop = reduce[axes.pop()]
-    extent = evaluate_int(loop.extent)
+    vectors = _vectors(evaluate_int(loop.extent), spec)
+    return vectors and RowReduction(loop.var.name, *vectors)
+
+
+def _vectors(extent: int, spec: DeviceSpec) -> tuple[int, tuple[int, ...]] | None:
+    """Lanes of a row's vectors, and possible numbers of accumulators; None for a row too short.
+
+    The widest vectors that divide the row, unless fewer do that overlap at its end.
+    """
+    wide = spec.vector_lanes(extent)
     numbers = range(1, _MAX_REGISTERS + 1)
-    if not is_fixed(extent):  # the last vectors overlap, see `Schedule.split`
-        lanes = spec.vector_lanes(extent)
-        counts = tuple(n for n in numbers[:_MAX_DYNAMIC_REGISTERS] if n * lanes <= example(extent))
-        return RowReduction(loop.var.name, lanes, counts) if lanes >= _MIN_LANES else None
-    fit = [n for n in (16, 8, _MIN_LANES) if n <= widest and extent % n == 0 and extent >= 2 * n]
-    if not fit:
-        return None
-    vectors = extent // fit[0]
-    counts = tuple(n for n in numbers if vectors % n == 0)
-    return RowReduction(loop.var.name, fit[0], counts)
+    overlapping = tuple(
+        n for n in numbers[:_MAX_OVERLAPPING_REGISTERS] if n * wide <= example(extent)
+    )
+    if not is_fixed(extent):
+        return (wide, overlapping) if wide >= _MIN_LANES else None
+    fit = [n for n in (16, 8, _MIN_LANES) if n <= wide and extent % n == 0 and extent >= 2 * n]
+    if fit and extent // fit[0] <= -(-extent // wide):
+        return fit[0], tuple(n for n in numbers if extent // fit[0] % n == 0)
+    return (wide, overlapping) if wide >= _MIN_LANES and extent >= 2 * wide else None
 
 
 def _is_plain(stage: Accesses) -> bool:
@@ -135,7 +145,7 @@ def vectorize_reduction(
         if not is_fixed(extent):  # rows that are shorter than all vectors run by elements
             s.prefer(count <= max_default)
     rank = len(s.block(name).indices)
-    tail = "exact" if is_fixed(s.extent(axis.loop)) else "shift"
+    tail = "exact" if is_fixed(extent) and extent % axis.lanes == 0 else "shift"
     _, vectors, lanes = s.split(axis.loop, [count, axis.lanes], tail)
     by_lane = s.rfactor(name, lanes)
     by_vector = s.rfactor(by_lane, factored(by_lane, name, vectors), rank)
