@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from retune.core.quantities import counted, time_text
 from retune.core.results import KernelTime, Latency
+from retune.device.opening import is_absent
 from retune.pipeline.request import DEFAULT_MINUTES, TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.slowness import busy_sentence
@@ -114,10 +115,9 @@ def _outlook(request: TuneRequest, run: FinishedRun) -> str:
     if request.trials == 0:
         known = run.tuned.from_records
         earlier = f"those of earlier records ({counted(known, 'layer')}) and " if known else ""
-        return (
-            f"Nothing was measured: schedules are {earlier}default ones; `--effort quick` measures "
-            "for 20 s."
-        )
+        absent = is_absent(request.device)
+        advice = "measure on the device" if absent else "`--effort quick` measures for 20 s"
+        return f"Nothing was measured: schedules are {earlier}default ones; {advice}."
     if further is None:
         return ""
     if run.searched.complete:

@@ -164,7 +164,7 @@ def _sizes(request: TuneRequest, run: FinishedRun) -> dict[str, str]:
         )
         for each in run.bench.sizes
     }
-    own = {"sizes": f"{ranges}; latency and tasks above are those at {usual}"} if ranges else {}
+    own = {"sizes": f"{ranges}; latency and tasks are those at {usual}"} if ranges else {}
     return {
         **own,
         "programs": run.tuned.served,

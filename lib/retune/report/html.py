@@ -28,6 +28,7 @@ def render(data: ReportData, other: ReportData | None = None) -> str:
         packed=packed(data),
         comparison=compared(data, other) if other else None,
         headline=_headline(data),
+        sizes=dict(data.facts).get("sizes"),
         tasks=_task_rows(data),
         spent=_are_spent(data),
         timed="in the network" if data.network_times else "alone",

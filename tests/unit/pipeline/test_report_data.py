@@ -128,7 +128,7 @@ def test_report_states_the_ranges_and_at_which_sizes_its_figures_are(tmp_path: P
     run = replace(run, tuned=replace(run.tuned, programs=("n < 2", "all other sizes")))
     request = replace(request_in(tmp_path), model=str(path), shapes={"n": ("1:3", "4:1")})
     facts = dict(_facts_of(request, run))
-    assert facts["sizes"] == "n=1..4; latency and tasks above are those at n=1"
+    assert facts["sizes"] == "n=1..4; latency and tasks are those at n=1"
     assert facts["programs"] == "n < 2; all other sizes"
 
 
