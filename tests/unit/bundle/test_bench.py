@@ -110,6 +110,15 @@ def test_quick_contenders_are_called_several_times_a_sample(stage: Stage) -> Non
     assert found.timing("quick").times_s == (0.25, 0.25)
 
 
+def test_long_calls_are_warmed_up_by_one(stage: Stage) -> None:
+    options = BenchOptions(settle_s=0, min_rounds=2, max_rounds=2, warmup=2)
+    found = compare_times(
+        {"a": stage.contender("a", 30, 20, 21)}, options=options, clock=stage.clock
+    )
+    assert found.timing("a").times_s == (20, 21)
+    assert stage.calls == ["a"] * 3
+
+
 def test_the_budget_ends_the_rounds(stage: Stage) -> None:
     noisy = stage.contender("noisy", *(1, 1), *(1, 5), *(1, 2))
     options = BenchOptions(settle_s=0, budget_s=100.0, min_sample_s=0, warmup=0)

@@ -2,8 +2,9 @@
 
 Read `compare_times`. Each round times every contender once, in an order that rotates. Before its
 timed calls there is a pause until the worker threads of the one before it have gone to sleep, and
-some calls without the clock, after which its caches are warm. onnxruntime's threads spin on after a
-run: 30 ms later a network of 5.2 ms still took 6.7 on two cores.
+some calls without the clock, after which its caches are warm; those of calls that take longer than
+a second are so by themselves. onnxruntime's threads spin on after a run: 30 ms later a network of
+5.2 ms still took 6.7 on two cores.
 """
 
 import time
@@ -30,6 +31,8 @@ _NORMAL_95 = 1.96
 """The normal distribution's quantile for that."""
 _ASLEEP = 0.2
 """Processors that a process whose threads are asleep keeps busy, at most."""
+LONG_S = 1.0
+"""A call that takes longer needs none before it: what is cold is a small part of it."""
 _LONGEST_SETTLE_S = 1.0
 """Threads that spin for longer than this spin for ever."""
 
@@ -130,16 +133,17 @@ def compare_times(
     names = list(contenders)
     base = _baseline(names, baseline)
     start = clock()
-    calls = {name: _calls(contenders[name], options, clock) for name in names}
+    paces = {name: _pace(contenders[name], options, clock) for name in names}
     rounds: list[list[float]] = []
     waited: list[float] = []
     while _needs_another_round(rounds, base, clock() - start, options):
         row = dict.fromkeys(names, 0.0)
         for name in _rotated(names, len(rounds)):
-            sample = _sample(contenders[name], calls[name], clock, options.settle_s)
+            sample = _sample(contenders[name], paces[name], clock, options.settle_s)
             row[name] = sample.call_s
             waited.append(sample.waited)
         rounds.append(list(row.values()))
+    calls = {name: pace.calls for name, pace in paces.items()}
     outcome = _outcome(calls, np.array(rounds), base, options.seed)
     return replace(outcome, waited=median(waited))
 
@@ -208,14 +212,26 @@ def longest_s(calls_s: Sequence[float], options: BenchOptions, slower: float = 1
     return max(least, options.budget_s) + turn
 
 
-def _calls(contender: Contender, options: BenchOptions, clock: Clock) -> int:
-    """Warms the contender up, and returns how many calls make one sample."""
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How a contender is sampled."""
+
+    calls: int
+    """Whose mean one sample is."""
+    before: int
+    """Calls before them that have no clock."""
+
+
+def _pace(contender: Contender, options: BenchOptions, clock: Clock) -> _Pace:
+    """Warms the contender up, and says how it is sampled."""
     for _ in range(options.warmup):
+        start = clock()
         contender()
-    seconds = _sample(contender, 1, clock, options.settle_s).call_s
-    if seconds <= 0:
-        return 1
-    return max(1, ceil(options.min_sample_s / seconds))
+        if clock() - start > LONG_S:
+            return _Pace(1, 0)
+    seconds = _sample(contender, _Pace(1, 1), clock, options.settle_s).call_s
+    calls = max(1, ceil(options.min_sample_s / seconds)) if seconds > 0 else 1
+    return _Pace(calls, max(1, calls // 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +243,17 @@ class _Sample:
     """Part of the time; see `Benchmark.waited`."""
 
 
-def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> _Sample:
-    """One call, as the mean of `calls` of them; half as many before have no clock."""
+def _sample(contender: Contender, pace: _Pace, clock: Clock, settle_s: float) -> _Sample:
+    """One call, as the mean of some, behind some without a clock."""
     if settle_s > 0:
         _wait_until_idle(settle_s)
-    for _ in range(max(1, calls // 2)):
+    for _ in range(pace.before):
         contender()
     waiting, start = Waiting(), clock()
-    for _ in range(calls):
+    for _ in range(pace.calls):
         contender()
     seconds = clock() - start
-    return _Sample(seconds / calls, waiting.share(seconds))
+    return _Sample(seconds / pace.calls, waiting.share(seconds))
 
 
 def _wait_until_idle(pause_s: float) -> None:
