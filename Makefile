@@ -14,7 +14,6 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 	&& echo $$p && break; done)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # Threads of numpy that wait for work take the time of the tests beside them.
 tests quick-tests test-slow: export OPENBLAS_NUM_THREADS := 1
 tests quick-tests test-slow: export OMP_NUM_THREADS := 1
@@ -46,7 +45,7 @@ test-slow: $(VENV)/.dev ## The tests that take minutes each
 lint: types style ## Formatting, lint, types and layers, without the tests
 
 types: $(VENV)/.dev
-	@$(BIN)/pyright
+	@$(BIN)/pyrefly check --summary=none
 
 style: $(VENV)/.dev
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }

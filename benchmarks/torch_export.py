@@ -71,7 +71,8 @@ def vary_constants(model: Any) -> None:
 def take_statistics(model: Any, inputs: tuple[Any, ...]) -> None:
     """Each batch norm has the mean and variance of its data in a batch of two random inputs."""
     torch: Any = import_module("torch")
-    norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    base = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001
+    norms = [m for m in model.modules() if isinstance(m, base)]
     if not norms:
         return
     for norm in norms:

@@ -65,6 +65,8 @@ def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
 Nodes = Sequence[ast.AST]
 """All nodes of a file, the module first."""
 
@@ -180,6 +182,26 @@ def test_class_names_are_unique(files: dict[Path, Nodes]):
                 found.setdefault(node.name, []).append(f"{_name(path)}:{node.lineno}")
     shared = {name: places for name, places in found.items() if len(places) > 1}
     assert shared.keys() == SHARED_NAMES.keys(), shared
+
+
+def test_private_names_stay_in_their_file_and_are_used_there(files: dict[Path, Nodes]):
+    wrong: list[str] = []
+    for path, nodes in files.items():
+        taken = {a.name for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
+        wrong += [f"{_name(path)} imports {name}" for name in taken if _is_private(name)]
+        used = {n.id for n in nodes if isinstance(n, ast.Name)}
+        made = {
+            n.name
+            for n in ast.iter_child_nodes(nodes[0])
+            if isinstance(n, DEFINITIONS) and not n.decorator_list
+        }
+        unused = [name for name in made - used if _is_private(name)]
+        wrong += [f"{_name(path)} does not use {name}" for name in unused]
+    assert not wrong, wrong
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 UNPICKLING: dict[str, str] = {

@@ -570,7 +570,7 @@ def converted(value: Expr, stored: Buffer) -> Expr:
 def variables(expr: Expr) -> frozenset[Var]:
     """All variables that occur; each node knows its own once it was asked."""
     try:
-        return expr._variables  # pyright: ignore[reportPrivateUsage]
+        return expr._variables  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
         own = frozenset((expr,)) if isinstance(expr, Var) else _NO_VARIABLES
         found = own.union(*map(variables, expr.children))
@@ -594,7 +594,7 @@ def size_variables(expr: Expr) -> frozenset[SizeVar]:
 def loads(expr: Expr) -> tuple[Load, ...]:
     """All loads, in order of occurrence, repeated ones too; each node knows its own."""
     try:
-        return expr._loads  # pyright: ignore[reportPrivateUsage]
+        return expr._loads  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
         own = (expr,) if isinstance(expr, Load) else ()
         found = tuple(chain(own, *map(loads, expr.children)))

@@ -81,7 +81,7 @@ def _with_options(*names: str) -> Callable[[type[T]], type[T]]:
     """Decorates a table: these options of a request are keys too, None where they are left out."""
 
     def decorate(kind: type[T]) -> type[T]:
-        forms: dict[str, Any] = {"quantize": Literal[tuple(SCHEMES)] | dict[str, Any]}
+        forms: dict[str, Any] = {"quantize": Literal[tuple(SCHEMES)] | dict[str, Any]}  # pyrefly: ignore[invalid-literal]
         known = options()
         keys = [(n, forms.get(n, known[n].hint) | None, field(default=None)) for n in names]
         made = make_dataclass(kind.__name__, keys, bases=(kind,), frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ def recorded_times(
     rows = store.scan({**wanted, "task_key": sorted(tasks)}, columns)
     costs = recorded_costs(rows)[1] * _drift(rows["calm_us"].to_numpy(float, na_value=np.nan))
     found: defaultdict[Measured, list[float]] = defaultdict(list)
-    named = rows["conditions"].to_numpy(object, na_value=None)
+    named = rows["conditions"].to_numpy(object, na_value=None)  # pyrefly: ignore[no-matching-overload]
     for task, name, cost in zip(rows["task_key"], named, costs.tolist(), strict=True):
         found[str(task), keys[name] if name else IOLayouts()].append(cost)
     return {key: KnownTime(min(some), len(some)) for key, some in found.items()}

@@ -99,7 +99,7 @@ def load_rows(store: RecordStore) -> Rows:
     """
     frame = _featured(store)
     frame = frame.loc[~frame["status"].isin(["skipped", "timeout", "crash"]).to_numpy(bool)]
-    known = frame["conditions"].to_numpy(object, na_value=None)
+    known = frame["conditions"].to_numpy(object, na_value=None)  # pyrefly: ignore[no-matching-overload]
     places = (one or device for one, device in zip(known, frame["device"], strict=True))
     keys = np.array([group(*pair) for pair in zip(frame["task_key"], places, strict=True)])
     models = frame["model"].to_numpy(str)

@@ -63,7 +63,7 @@ def warm_start(store: RecordStore, conditions: Conditions, run_id: str) -> WarmS
 
 def _groups(rows: "Table") -> np.ndarray:
     """Task and conditions of each row. object [n]"""
-    keys = rows["conditions"].to_numpy(object, na_value=None)
+    keys = rows["conditions"].to_numpy(object, na_value=None)  # pyrefly: ignore[no-matching-overload]
     return np.array([group(*pair) for pair in zip(rows["task_key"], keys, strict=True)], object)
 
 
