@@ -81,7 +81,7 @@ def serve(count: int) -> None:
 def _lowering(spec: DeviceSpec) -> Callable[[Program], object]:
     """`lower` for a device; that of older checkouts asked for no target."""
     if "target" not in signature(lower).parameters:
-        return lower  # pyright: ignore[reportReturnType]
+        return lower  # pyrefly: ignore[bad-return]
     from retune.targets.devices import target_of
 
     return partial(lower, target=target_of(spec))

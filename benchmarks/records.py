@@ -8,9 +8,6 @@ by a process of its own, whose imports are not counted: files that it opens are 
 At last the store is compacted while readers ask for the best of a task, again and again.
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 import json
 import subprocess
 import sys

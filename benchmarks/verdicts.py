@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--process", action="store_true", help="time in processes")
     options = parser.parse_args(arguments)
     if not options.process:
-        control.open_examiner = in_process  # pyright: ignore[reportAttributeAccessIssue]
+        control.open_examiner = in_process  # pyrefly: ignore[bad-assignment]
     for wander in options.wander:
         with TemporaryDirectory() as folder:
             fleet = Fleet(Path(folder))

@@ -158,7 +158,7 @@ def test_a_large_network_says_what_its_import_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(importing, "_MANY_NODES", 3)
-    importing._import.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    importing._import.cache_clear()
     assert run_command(["tasks", "zoo:mlp", "--layout", "NCHW", "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)

@@ -244,7 +244,7 @@ def parts(tuned: TuneResult, module: object) -> list[PartValue]:
     recipe = from_json(Recipe, plan.notes[RECIPE_NOTE])
     graph = optimise(pack(quantized(load_file(Path(tuned.model), {}), recipe)), "NHWC")
     inputs = Module.load(tuned.module).random_inputs(3)
-    return list(packed_parts(module, graph)(inputs, {}))  # pyright: ignore[reportArgumentType]
+    return list(packed_parts(module, graph)(inputs, {}))
 
 
 class Spoiled:

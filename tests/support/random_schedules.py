@@ -36,7 +36,7 @@ def scramble(s: Schedule, choose: Choose, steps: int, check: Check) -> None:
 
 def _state(s: Schedule) -> dict[str, object]:
     """All that the schedule knows, to go back to."""
-    return {k: list(v) if isinstance(v, list) else v for k, v in vars(s).items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    return {k: list(v) if isinstance(v, list) else v for k, v in vars(s).items()}
 
 
 def _has_kernels(program: Program) -> bool:

@@ -9,7 +9,7 @@ from retune.targets.vta.workload import DATA, WEIGHT, Convolution, alu
 
 def dense(*, n: int = 1, c: int, o: int, name: str = "dense", **rest: object) -> Convolution:
     """A dense layer: [n/B, c/C] by [o/C, c/C]."""
-    return Convolution(n=n, c=c, h=1, w=1, o=o, name=name, **rest)  # pyright: ignore[reportArgumentType] - steps, operands
+    return Convolution(n=n, c=c, h=1, w=1, o=o, name=name, **rest)
 
 
 def reference(work: Convolution, arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -46,7 +46,7 @@ def roles() -> str:
 
 
 def _names(loops: object) -> str:
-    return ", ".join(loop.var.name for loop in loops)  # pyright: ignore
+    return ", ".join(loop.var.name for loop in loops)
 
 
 def levels() -> str:

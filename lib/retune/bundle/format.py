@@ -380,7 +380,7 @@ def _read_values(parts: BundleParts) -> dict[str, Json]:
         manifest = json.loads(bytes(raw))
     except (ValueError, RecursionError) as error:
         raise damaged(parts.path, MANIFEST, "JSON", str(error)) from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise damaged(parts.path, MANIFEST, f'"format": "{FORMAT}"', "another kind of file")
     values = cast("dict[str, Json]", manifest)
     version = values.get("format_version")

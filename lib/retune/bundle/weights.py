@@ -46,7 +46,7 @@ def map_open_file(stream: BinaryIO) -> memoryview:
     """The same of an open file, which may be closed then."""
     if os.fstat(stream.fileno()).st_size == 0:
         return memoryview(b"")
-    return memoryview(np.memmap(stream, dtype=np.uint8, mode="r"))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return memoryview(np.memmap(stream, dtype=np.uint8, mode="r"))  # pyrefly: ignore[bad-argument-type]
 
 
 def forget_pages(data: memoryview | np.ndarray) -> None:

@@ -61,12 +61,12 @@ def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
         return
     match value:
         case tuple() | list():
-            put(b"(%d" % len(value))  # pyright: ignore[reportUnknownArgumentType]
-            for item in value:  # pyright: ignore[reportUnknownVariableType]
-                _update(item, put)  # pyright: ignore[reportUnknownArgumentType]
+            put(b"(%d" % len(value))
+            for item in value:
+                _update(item, put)
         case Mapping():
             put(b"m")
-            entries = [(*_key_of_entry(k), v) for k, v in value.items()]  # pyright: ignore
+            entries = [(*_key_of_entry(k), v) for k, v in value.items()]
             for _, key, item in sorted(entries, key=lambda entry: entry[0]):
                 put(b"(2")
                 put(key)
@@ -92,7 +92,7 @@ def _update(value: object, put: Callable[[bytes | memoryview], object]) -> None:
             _update(value.item(), put)
         case set() | frozenset():
             put(b"{")
-            _update(sorted(content_key(item) for item in value), put)  # pyright: ignore
+            _update(sorted(content_key(item) for item in value), put)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             put(b"d")
             _update(type(value).__name__, put)

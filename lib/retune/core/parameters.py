@@ -133,5 +133,5 @@ def with_parameters(spec: DeviceSpec, parameters: Mapping[str, int]) -> DeviceSp
         name=named(spec.name, parameters),
         model=f"{spec.model} with {stated}",
         computed_by=spec.computed_by or f"{spec.name}|{spec.fingerprint}",
-        **fields,  # pyright: ignore[reportArgumentType]  # integers, by the table
+        **fields,
     )

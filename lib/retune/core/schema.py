@@ -365,7 +365,7 @@ def _wrong_item(kind: object, items: Mapping[str, object]) -> tuple[str, object]
     """The first item of a mapping that is not of that type."""
     for key, item in items.items():
         try:
-            msgspec.convert(item, kind)  # pyright: ignore[reportCallIssue, reportArgumentType]
+            msgspec.convert(item, kind)
         except msgspec.ValidationError:
             return key, item
     return "...", items
@@ -400,10 +400,10 @@ def _beyond(found: object, data: object, path: _Path, *, closed: bool) -> tuple[
                 return None
             return path, f"expected a finite number, got {_shown(data)}"
         case tuple() | list():
-            pairs = enumerate(zip(found, cast("Sequence[object]", data), strict=True))  # pyright: ignore[reportUnknownArgumentType]
+            pairs = enumerate(zip(found, cast("Sequence[object]", data), strict=True))
         case dict():
             stored = cast("Mapping[str, object]", data)
-            pairs = ((key, (item, stored.get(key))) for key, item in found.items())  # pyright: ignore
+            pairs = ((key, (item, stored.get(key))) for key, item in found.items())
         case _ if dataclasses.is_dataclass(found) and isinstance(data, Mapping):
             stored = cast("Mapping[str, object]", data)
             names = _stated(type(found))
@@ -415,9 +415,9 @@ def _beyond(found: object, data: object, path: _Path, *, closed: bool) -> tuple[
         case _:
             return None
     for step, (item, raw) in pairs:
-        if type(item) in _SOUND:  # pyright: ignore[reportUnknownArgumentType]
+        if type(item) in _SOUND:
             continue
-        if problem := _beyond(item, raw, (*path, step), closed=closed):  # pyright: ignore
+        if problem := _beyond(item, raw, (*path, step), closed=closed):
             return problem
     return None
 

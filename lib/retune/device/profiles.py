@@ -70,7 +70,7 @@ class DeviceProfile:
             l1_bytes=0,
             l3_bytes=0,
             extensions=cast("tuple[str, ...]", self.facts["extensions"].value),
-            **numbers,  # pyright: ignore[reportArgumentType]  # integers, by the table
+            **numbers,  # integers, by the table
         )
 
 

@@ -44,7 +44,7 @@ def connect_in_one_try() -> None:
 
     They raise NotLetInError then.
     """
-    distributed.worker.connect = connect_once  # pyright: ignore[reportPrivateImportUsage]  their name for it
+    distributed.worker.connect = connect_once  # pyrefly: ignore[bad-assignment]  as it is called
 
 
 async def connect_once(address: str, **options: Any) -> Any:

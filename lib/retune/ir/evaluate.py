@@ -5,6 +5,7 @@ of an iteration space: variables stand for numbers or for arrays that broadcast 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast as typed
 
 import numpy as np
 
@@ -193,6 +194,6 @@ def _extent(expr: Expr, values: Mapping[Var, Value]) -> int:
         case Var():
             return int(np.asarray(values[expr]))
         case Binary(op, a, b) if (combine := OPERATORS[op].fold) is not None:
-            return combine(_extent(a, values), _extent(b, values))  # pyright: ignore[reportReturnType]
+            return typed(int, combine(_extent(a, values), _extent(b, values)))
         case _:
             raise TypeError(f"evaluate: {expr} is no extent")

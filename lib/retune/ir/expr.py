@@ -10,7 +10,7 @@ from dataclasses import field
 from functools import reduce as fold
 from itertools import chain
 from operator import is_not
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from retune.core.dims import Dim, Size, SizeValues, fixed_value, remembered
 from retune.core.dtypes import BOOL, FLOAT32, INT32, DType, as_dtype
@@ -26,9 +26,14 @@ class Expr(IRNode):
     """Base of all expressions; operators build larger ones and fold constants."""
 
     __slots__ = ("_loads", "_variables")
-    dtype: DType
     _loads: "tuple[Load, ...]"
     _variables: "frozenset[Var]"
+    if TYPE_CHECKING:
+
+        @property
+        def dtype(self) -> DType:
+            """The element type: a field of each kind of expression, which nothing changes."""
+            ...
 
     @property
     def children(self) -> tuple["Expr", ...]:
@@ -570,7 +575,7 @@ def converted(value: Expr, stored: Buffer) -> Expr:
 def variables(expr: Expr) -> frozenset[Var]:
     """All variables that occur; each node knows its own once it was asked."""
     try:
-        return expr._variables  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return expr._variables  # noqa: SLF001
     except AttributeError:
         own = frozenset((expr,)) if isinstance(expr, Var) else _NO_VARIABLES
         found = own.union(*map(variables, expr.children))
@@ -594,7 +599,7 @@ def size_variables(expr: Expr) -> frozenset[SizeVar]:
 def loads(expr: Expr) -> tuple[Load, ...]:
     """All loads, in order of occurrence, repeated ones too; each node knows its own."""
     try:
-        return expr._loads  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return expr._loads  # noqa: SLF001
     except AttributeError:
         own = (expr,) if isinstance(expr, Load) else ()
         found = tuple(chain(own, *map(loads, expr.children)))

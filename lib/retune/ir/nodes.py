@@ -47,6 +47,6 @@ def node(cls: type[N]) -> type[N]:
     own_hash = "__hash__" in cls.__dict__
     made = dataclass(slots=True)(cls)
     if not own_hash:
-        made._content = attrgetter(*(f.name for f in fields(made) if f.compare))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        made._content = attrgetter(*(f.name for f in fields(made) if f.compare))  # noqa: SLF001
         made.__hash__ = IRNode.__hash__  # pyrefly: ignore[method-assign]
     return made

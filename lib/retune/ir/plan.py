@@ -337,7 +337,7 @@ def _load(load: Load, env: Env) -> _Compiled:
 
 def _read(name: str, load: Load, env: Env) -> _Compiled:
     """Reads at indices that no array decides: a view, where they step evenly."""
-    extents = [int(e.value) for e in load.buffer.shape]  # pyright: ignore[reportAttributeAccessIssue]
+    extents = [int(e.value) for e in load.buffer.shape]  # pyrefly: ignore[missing-attribute]  constants
     clipped = [
         np.clip(np.asarray(evaluate(index, env)), 0, max(0, n - 1))
         for index, n in zip(load.indices, extents, strict=True)

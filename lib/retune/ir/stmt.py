@@ -279,7 +279,7 @@ def inside(stmt: Stmt) -> Inside:
             return Inside((), (), waits=True)
         case For() | Seq():
             try:
-                return stmt._inside  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                return stmt._inside  # noqa: SLF001
             except AttributeError:
                 found = _inside(stmt)
                 object.__setattr__(stmt, "_inside", found)

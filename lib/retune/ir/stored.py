@@ -186,7 +186,7 @@ def _const(text: str, dtype: str) -> Const:
 def _operator(name: Json) -> BinaryOp:
     if name not in OPERATORS:
         raise ValueError(f"operator {name!r}")
-    return typed(BinaryOp, name)  # pyrefly: ignore[redundant-cast]
+    return name
 
 
 def _function(name: Json) -> str:

@@ -384,7 +384,7 @@ def _refuse_earlier(path: Path) -> None:
     with suppress(OSError, ValueError, RecursionError):
         top = tomllib.loads(path.read_text(encoding="utf-8"))
         models = top.get("model")
-        tables = models if isinstance(models, list) else []  # pyright: ignore[reportUnknownVariableType]
+        tables = models if isinstance(models, list) else []
         for table in (top, *cast("list[Any]", tables)):
             if isinstance(table, dict):
                 _within(str(path), partial(refuse_earlier, cast("dict[str, Any]", table)))

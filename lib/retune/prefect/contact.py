@@ -153,9 +153,9 @@ def forget_pending() -> None:
     """
     if not SERVER.lost:
         return
-    services = EventsWorker._instances  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - of all kinds
+    services = EventsWorker._instances  # noqa: SLF001  of all kinds
     for service in list(services.values()):
-        _empty(service._queue)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        _empty(service._queue)  # noqa: SLF001
 
 
 def _empty(pending: "queue.Queue[Any]") -> None:

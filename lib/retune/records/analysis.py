@@ -6,10 +6,6 @@ layouts). No table mixes them. Costs, which rank candidates, are times with the 
 taken out (`records.cost`); what is shown is the time as it was.
 """
 
-# By pandas' own types, a column may be a frame, and a selection a column.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# pyright: reportReturnType=false, reportAttributeAccessIssue=false
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

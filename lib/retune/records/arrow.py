@@ -4,9 +4,6 @@ The schema is always given, never inferred: an all-null column would otherwise c
 file to file.
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import dataclasses

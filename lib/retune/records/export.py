@@ -3,9 +3,6 @@
 Nothing is rounded or shortened: what a tool reads back is what the store holds.
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

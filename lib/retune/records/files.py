@@ -1,8 +1,5 @@
 """Where record files lie, and how one is written so that it is there in full or not at all."""
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 import contextlib
 import os
 import time

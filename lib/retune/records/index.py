@@ -9,9 +9,6 @@ A query waits for no disk and no lock because of the index: pages have checksums
 durable, one process writes it while the others go on, and a process parses each version once.
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 import contextlib
 import os
 import time

@@ -1,9 +1,5 @@
 """Filters of a store from the names that people use; a name that no record has is an error."""
 
-# By pandas' own types, a column may be a frame, and a selection a column.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
-# pyright: reportReturnType=false, reportAttributeAccessIssue=false
-
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 

@@ -9,9 +9,6 @@ compiled once for a device and never again, and the calibration kernel. What mov
 machine. Columns are only ever added; older files lack some, and read as if these were empty.
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence

@@ -5,9 +5,6 @@ configuration as wrong ones (`as_wrong`), so whoever asks it for the best, learn
 does not see them succeed. What was wrong on one device says nothing of another.
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

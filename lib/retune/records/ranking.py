@@ -1,10 +1,5 @@
 """Which records of a task are the fastest: questions that are asked of a store."""
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# By pandas' own types, a column may be a frame, and a selection a column.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportArgumentType=false, reportCallIssue=false, reportReturnType=false, reportOperatorIssue=false
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 

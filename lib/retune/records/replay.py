@@ -5,10 +5,6 @@ the primitives mean what they did, its candidates can be built again. Environmen
 repeats stay behind in the store; a few bytes a row remain.
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import dataclasses

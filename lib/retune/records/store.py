@@ -6,9 +6,6 @@ newer schema is refused, since skipping it would silently measure everything aga
 quarantine reads as wrong, whoever asks (see `quarantine`).
 """
 
-# pyarrow publishes no types: its values are unknown to the checker.
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import logging

@@ -9,9 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from typing import cast as typed
 
 from retune.core.errors import RecordError
 from retune.ir.expr import Binary, Const, Expr, Var, binary, const, substitute, variables
+from retune.ir.operators import BinaryOp
 
 Argument = str | int | Expr | tuple["Argument", ...] | None
 
@@ -178,11 +180,11 @@ def _encode(value: Argument) -> object:
 def _decode(value: Any) -> Argument:
     match value:
         case list():
-            return tuple(_decode(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+            return tuple(_decode(v) for v in value)
         case {"symbol": str(name)}:
             return Var(name)
         case {"op": str(op), "a": a, "b": b}:
-            return binary(op, _operand(a), _operand(b))  # pyright: ignore[reportArgumentType]
+            return binary(typed(BinaryOp, op), _operand(a), _operand(b))
         case str() | int() | None:
             return value
         case _:

@@ -471,6 +471,6 @@ def test_an_older_program_does_not_read_a_plan_whose_states_lie_in_another_order
     plan = make_plan()
     kept = State(input=plan.inputs[0], output=plan.outputs[0])
     grown = replace(kept, axis=1)
-    least = bundle_format._least_version  # pyright: ignore
+    least = bundle_format._least_version
     assert least(replace(plan, states=(kept,))) == least(plan) < bundle_format.FORMAT_VERSION
     assert least(replace(plan, states=(grown,))) == bundle_format.FORMAT_VERSION

@@ -41,7 +41,7 @@ class Children:
         def make(device: str, *, pinned: bool = True) -> FakeChild:
             return self.main if pinned else self.helper
 
-        self.runner = LocalRunner("fake", builders=1 + helpers, make_child=make)  # pyright: ignore
+        self.runner = LocalRunner("fake", builders=1 + helpers, make_child=make)
         self.runner.prepare(WORKLOAD)
 
     def measure(self, *names: str) -> list[str]:

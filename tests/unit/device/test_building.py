@@ -46,7 +46,7 @@ def children(
 
 
 def builder_of(fakes: list[FakeChild]) -> Builder:
-    return Builder(fakes)  # pyright: ignore[reportArgumentType]
+    return Builder(fakes)
 
 
 def programs(fakes: list[FakeChild]) -> list[tuple[str, ...]]:
@@ -190,7 +190,7 @@ def test_when_a_known_program_fails_later_only_what_is_wanted_is_tried_alone():
 def test_an_interrupt_does_not_wait_for_a_compiler_that_hangs():
     """One child breaks off as an interrupt would; the other one answers only when it is killed."""
     hanging = FakeChild(lambda _: None)
-    breaking = FakeChild(lambda _: KeyboardInterrupt())  # pyright: ignore[reportArgumentType]
+    breaking = FakeChild(lambda _: KeyboardInterrupt())
 
     def answer(_: Request) -> Reply | Exception | None:
         assert hanging.killed.wait(60.0), "nobody ended it"

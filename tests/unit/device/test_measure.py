@@ -28,7 +28,7 @@ from tests.support.measure import CALM, WORKLOAD, FakeChild, program
 
 
 def runner_of(child: FakeChild) -> LocalRunner:
-    runner = LocalRunner("fake", builders=1, make_child=lambda name: child)  # pyright: ignore
+    runner = LocalRunner("fake", builders=1, make_child=lambda name: child)
     runner.prepare(WORKLOAD)
     return runner
 
@@ -49,7 +49,7 @@ def test_only_the_child_that_measures_is_pinned_to_cores():
         made.append(pinned)
         return FakeChild(always)
 
-    LocalRunner("pocl", builders=3, make_child=make)  # pyright: ignore
+    LocalRunner("pocl", builders=3, make_child=make)
     assert made[0] and not any(made[1:])
 
 

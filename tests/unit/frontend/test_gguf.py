@@ -171,7 +171,7 @@ def test_the_next_command_is_complete(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run_command(words) == 0
     words = capsys.readouterr().out.partition("next: retune tune ")[2].split()
     assert {"sequence=1..20", "past=0..20"} <= {*words}  # 40 tokens, as the model's context
-    command = get_command(app).commands["tune"]  # pyright: ignore[reportAttributeAccessIssue]
+    command = get_command(app).commands["tune"]
     assert command.make_context("tune", words).params["out"] == Path("build")
 
 

@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> NightlyConfig:
         records=str(tmp_path / "records"),
         work=str(tmp_path / "work"),
         model=(ModelConfig(model="zoo:mlp", name="mlp"), ModelConfig(model="zoo:kws", name="kws")),
-        device=(DeviceConfig(name="board", device="pocl", repeats=3),),  # pyright: ignore[reportCallIssue]
+        device=(DeviceConfig(name="board", device="pocl", repeats=3),),
     )
 
 

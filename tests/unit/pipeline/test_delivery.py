@@ -183,7 +183,7 @@ class Delivered:
         folders = {name: str(folder / name) for name in ("out", "records", "work")}
         self.request = TuneRequest(
             model=str(write("bottleneck", folder)),
-            **folders,  # pyright: ignore[reportArgumentType]  folders are given by name
+            **folders,  # folders are given by name
         )
         self.network = stage_import(self.request)
         self.tasks = stage_extract(self.request, self.network)

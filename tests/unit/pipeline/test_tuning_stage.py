@@ -118,7 +118,7 @@ def outcomes(
     for error in errors.values():
         if isinstance(error, KeyboardInterrupt):
             raise error
-    return {key: errors[key] or search.result() for key, search in found.items()}  # pyright: ignore
+    return {key: errors[key] or search.result() for key, search in found.items()}
 
 
 def tuned(request: TuneRequest) -> TunedTasks:

@@ -66,12 +66,12 @@ def settle(root: Path) -> None:
 
 
 def ids(root: Path, filters: dict[str, object]) -> list[str]:
-    return sorted(RecordStore(root).scan(filters, ["record_id"])["record_id"])  # pyright: ignore
+    return sorted(RecordStore(root).scan(filters, ["record_id"])["record_id"])
 
 
 def opened(root: Path, filters: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many files a query reads, whether rows of them or what the index wants of them."""
-    count, plain, read = 0, stores._open_file, stores._read_file  # pyright: ignore
+    count, plain, read = 0, stores._open_file, stores._read_file
 
     def counting(path: Path) -> object:
         nonlocal count
@@ -81,7 +81,7 @@ def opened(root: Path, filters: dict[str, object], monkeypatch: pytest.MonkeyPat
     def reading(path: Path, *arguments: object) -> object:
         nonlocal count
         count += 1
-        return read(path, *arguments)  # pyright: ignore
+        return read(path, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(stores, "_open_file", counting)
@@ -97,7 +97,7 @@ def test_a_query_finds_the_same_with_and_without_an_index(
     ids(store, {})
     assert (store / "v1" / files.INDEX).is_file()
     with monkeypatch.context() as patch:
-        patch.setattr(index, "_read", lambda path: index._index(index.empty(index._SCHEMA)))  # pyright: ignore
+        patch.setattr(index, "_read", lambda path: index._index(index.empty(index._SCHEMA)))
         patch.setattr(index, "NEW_FILES", 10**6)
         expected = ids(store, filters)
     assert ids(store, filters) == expected
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_named_by_every_reader(store: Path, caplog: pytest.Log
     path.write_bytes(path.read_bytes()[:100])
     settle(store)
     for _ in range(3):
-        stores._warn_of.cache_clear()  # pyright: ignore
+        stores._warn_of.cache_clear()
         caplog.clear()
         assert len(ids(store, {})) == 2 * NIGHTS - 1
         assert path.name in caplog.text
@@ -163,26 +163,26 @@ def test_an_index_is_not_believed_once_a_byte_of_it_changed(store: Path):
     """It is not synced to the disk: after a power cut it may hold anything."""
     ids(store, {})
     path = store / "v1" / files.INDEX
-    whole, expected = path.read_bytes(), index._read(path).table  # pyright: ignore
+    whole, expected = path.read_bytes(), index._read(path).table
     rng = random.Random(5)
     for _ in range(300):
         damaged = bytearray(whole)
         damaged[rng.randrange(len(whole))] ^= rng.randrange(1, 256)
         path.write_bytes(damaged)
-        found = index._read(path).table  # pyright: ignore
+        found = index._read(path).table
         assert not found.num_rows or found.equals(expected)
 
 
 def test_a_reader_leaves_an_index_that_is_newer_than_its_own(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    path, plain = store / "v1" / files.INDEX, index._inspected  # pyright: ignore
+    path, plain = store / "v1" / files.INDEX, index._inspected
 
     def meanwhile(*arguments: object) -> object:
         monkeypatch.setattr(index, "_inspected", plain)
         ids(store, {})
         written.append(path.stat().st_ino)
-        return plain(*arguments)  # pyright: ignore
+        return plain(*arguments)
 
     written = list[int]()
     monkeypatch.setattr(index, "_inspected", meanwhile)

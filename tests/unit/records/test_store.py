@@ -325,11 +325,11 @@ def test_of_the_chosen_records_only_are_all_columns_read(
 ):
     for number in range(4):
         RecordStore(store).append([record(number, trial=number)])
-    read, plain = list[int](), stores._read_file  # pyright: ignore
+    read, plain = list[int](), stores._read_file
 
     def counting(path: Path, schema: pa.Schema, names: list[str], *rest: object) -> pa.Table:
         read.append(len(names))
-        return plain(path, schema, names, *rest)  # pyright: ignore
+        return plain(path, schema, names, *rest)
 
     monkeypatch.setattr(stores, "_read_file", counting)
     found = RecordStore(store).chosen({}, ["trial"], lambda table: [trial_at(table, 3)])

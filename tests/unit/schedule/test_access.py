@@ -25,7 +25,7 @@ def accesses(dag: Dag, stage: str) -> Accesses:
 
 
 def names(loops: object) -> list[str]:
-    return [loop.var.name.split(".")[-1] for loop in loops]  # pyright: ignore
+    return [loop.var.name.split(".")[-1] for loop in loops]
 
 
 def test_a_convolution_has_a_window_a_depth_and_an_operand_for_all_channels():

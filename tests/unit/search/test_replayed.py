@@ -92,7 +92,7 @@ def test_rows_that_do_not_replay_are_left_out(
 ):
     whole = old_rows(tmp_path)
     store = RecordStore(tmp_path)
-    store.append([replace(row, **change) for row in whole[:10]] + whole[10:])  # pyright: ignore
+    store.append([replace(row, **change) for row in whole[:10]] + whole[10:])
     with caplog.at_level(logging.WARNING):
         assert len(load_rows(store)) == len(whole) - 10
     counts = re.findall(r"(\d+) rows are left out of the training", caplog.text)

@@ -71,7 +71,7 @@ def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
 
 
 def _types(plan: NetworkPlan, role: Role) -> dict[str, TensorType]:
-    return {b.name: TensorType(b.shape, as_dtype(b.dtype)) for b in plan.buffers if b.role == role}  # pyright: ignore[reportArgumentType]
+    return {b.name: TensorType(b.shape, as_dtype(b.dtype)) for b in plan.buffers if b.role == role}
 
 
 def _outputs(plan: NetworkPlan, memory: Allocations, device: Device) -> dict[str, np.ndarray]:

@@ -174,7 +174,7 @@ class Worker:
 
     def _result(self, buffer: DeviceMemory, spec: ProgramBuffer) -> np.ndarray:
         """The elements of an output, in the order of the reference."""
-        kind = TensorType((spec.elements,), as_dtype(spec.dtype))  # pyright: ignore[reportArgumentType]
+        kind = TensorType((spec.elements,), as_dtype(spec.dtype))
         array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
         return array if places is None else array[places]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from retune.codegen.source import GIVEN, Packing, ProgramBuffer, ProgramSource
-from retune.core.dtypes import TensorType, numpy_dtype
+from retune.core.dtypes import TensorType, as_dtype, numpy_dtype
 from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, DeviceMemory
 from retune.device.opening import open_device
@@ -31,7 +31,7 @@ def execute(
     buffers = {b.name: _fill(opened, b, source.packing(b.name), arrays) for b in source.buffers}
     opened.enqueue(opened.prepare_all(program, source.launches, buffers))
     return {
-        b.name: opened.read(buffers[b.name], TensorType((b.elements,), b.dtype))  # pyright: ignore[reportArgumentType]
+        b.name: opened.read(buffers[b.name], TensorType((b.elements,), as_dtype(b.dtype)))
         for b in source.buffers
         if b.role == "output"
     }

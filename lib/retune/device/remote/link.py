@@ -159,10 +159,8 @@ class Link:
         """The boards there are now. Raises: AwayError if the scheduler does not answer."""
         client = self._connected()
         try:
-            answer: Any = client.sync(
-                client.scheduler.retune_boards,  # pyright: ignore[reportOptionalMemberAccess]
-                callback_timeout=_ANSWER_S,
-            )
+            scheduler: Any = client.scheduler
+            answer: Any = client.sync(scheduler.retune_boards, callback_timeout=_ANSWER_S)
         except Exception as error:
             raise AwayError(f"{self.address}: the farm's scheduler does not answer") from error
         self._seen = _boards(answer)

@@ -100,8 +100,11 @@ def restrict_unpickling(
     revoked = Revoked(certs_folder(certs))
     dask.config.set(_CONFIG)
     warnings.filterwarnings("ignore", category=VersionMismatchWarning)  # `link` compares them
-    for module in (distributed.protocol.pickle, distributed.scheduler, distributed.client):
-        module.pickle = _RESTRICTED  # pyright: ignore[reportAttributeAccessIssue]  their name for it
+    users: Sequence[Any] = (
+        distributed.protocol.pickle, distributed.scheduler, distributed.client
+    )  # fmt: skip
+    for module in users:
+        module.pickle = _RESTRICTED
     known = distributed.protocol.compression.compressions
     for name in [name for name in known if name]:
         del known[name]
@@ -142,7 +145,7 @@ class _Unpickler(pickle.Unpickler):
 class _Bytes(bytes):
     """What a pickle gets for `bytes`, which of a number makes as many zeros; this does not."""
 
-    def __new__(cls, data: object = b"", /) -> bytes:  # pyright: ignore[reportInconsistentConstructor]
+    def __new__(cls, data: object = b"", /) -> bytes:
         if isinstance(data, bytes | bytearray | memoryview):
             return bytes(data)
         raise refuse(f"a message{_from()} with {type(data).__name__} for bytes")
@@ -201,7 +204,7 @@ def _guard_messages(role: Role, most_bytes: int, revoked: Revoked) -> None:
             _PEER.set(getattr(self, "peer_address", ""))
             peer = _peer(role, comm)
             _check_valid(comm, revoked)
-            message = await super().read(deserializers)  # pyright: ignore[reportAttributeAccessIssue]  of TCP
+            message = await super().read(deserializers)  # pyrefly: ignore[missing-attribute]  of TCP
             _check_valid(comm, revoked)  # it may have come hours later
             if role == "scheduler" and peer:
                 _check_said(comm, peer, message)
@@ -211,7 +214,7 @@ def _guard_messages(role: Role, most_bytes: int, revoked: Revoked) -> None:
             comm: Any = self
             _PEER.set(getattr(self, "peer_address", ""))
             _check_valid(comm, revoked)
-            return await super().write(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]  of TCP
+            return await super().write(*args, **kwargs)  # pyrefly: ignore[missing-attribute]  of TCP
 
     tcp.read_bytes_rw = read_bytes_rw
     for kind, users in (

@@ -210,8 +210,8 @@ def _integer_program(table: CostTable) -> tuple[dict[str, int], bool]:
     found = milp(
         np.where(possible, costs, 0.0),
         integrality=np.arange(len(costs)) < options,
-        bounds=Bounds(0.0, possible.astype(np.float64)),  # pyright: ignore[reportArgumentType]  # arrays, too
-        constraints=LinearConstraint(matrix.tocsr(), sums, sums),  # pyright: ignore[reportArgumentType]
+        bounds=Bounds(0.0, possible.astype(np.float64)),  # arrays, too
+        constraints=LinearConstraint(matrix.tocsr(), sums, sums),
         options={"mip_rel_gap": 0.0, "time_limit": TIME_LIMIT_S},
     )
     proven = found.status in (0, 2)  # optimal, infeasible

@@ -216,7 +216,7 @@ def _combine(
 ) -> list[str]:
     """The results in each step of the loop `at`, held in `scope`; the items of a group take the
     steps of each. Gives the stages, whose other loops run one after the other."""
-    second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyright: ignore[reportAttributeAccessIssue]
+    second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyrefly: ignore[missing-attribute]
     _, first, near = s.split(whole, [_ceiling(parts, second), second], "guard")
     by_near = s.rfactor(name, near)
     by_item = s.rfactor(by_near, factored(by_near, name, first), len(s.block(name).indices))

@@ -271,7 +271,7 @@ class VtaConfig:
                     f"got {value!r}"
                 )
             values[known[name].name] = value
-        return VtaConfig(**values)  # pyright: ignore[reportArgumentType] - checked above
+        return VtaConfig(**values)
 
 
 def _log(name: str, value: int) -> int:

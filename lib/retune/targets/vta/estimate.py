@@ -156,7 +156,7 @@ class _Estimate:
         return np.minimum(rows, self.work.h), np.minimum(columns, self.work.w)
 
     def _window(self) -> tuple[Numbers, Numbers]:
-        high, wide = input_size(self.work, self.h.astype(np.int64), self.w.astype(np.int64))  # pyright: ignore
+        high, wide = input_size(self.work, self.h.astype(np.int64), self.w.astype(np.int64))
         return np.asarray(high, np.float64), np.asarray(wide, np.float64)
 
     def _padding(self) -> Numbers:
