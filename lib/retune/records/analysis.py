@@ -41,7 +41,8 @@ def best(rows: pd.DataFrame) -> pd.DataFrame:
     counted = {"trials": first["trials"].fillna(0), "failed": first["failed"].fillna(0)}
     first = first.assign(**{name: column.astype(int) for name, column in counted.items()})
     first["gflops"] = first["flops"].astype(float) / first["median_us"] / 1e3
-    first["knobs"] = first["knobs"].map(_by_name)
+    knobs = [_by_name(knobs) for knobs in first["knobs"]]
+    first["knobs"] = pd.Series(knobs, first.index, dtype=object)  # Arrow would give all one struct
     columns = [
         *(*SHOWN, "median_us", "gflops", "trials", "failed", "strategy", "tuner", "knobs"),
         *("constants", "layout_in", "layout_out", "model", "night", "run_id", "record_id"),
@@ -99,7 +100,7 @@ def compare(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     for name in SHOWN:
         both[name] = both[f"{name}_after"].fillna(both[f"{name}_before"])
     both["ratio"] = both["cost_after"] / both["cost_before"]
-    change = both["ratio"].astype(float).map(np.log).abs().fillna(-1.0)
+    change = both["ratio"].astype(float).transform(np.log).abs().fillna(-1.0)
     shown = [
         *(*SHOWN, "median_us_before", "median_us_after", "ratio"),
         *("strategy_before", "strategy_after", *ALIKE),

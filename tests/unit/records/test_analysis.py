@@ -45,6 +45,15 @@ def test_the_best_of_each_task_is_of_its_own_conditions(store: Path):
     assert table["gflops"].tolist() == [100.0, 200.0]
 
 
+def test_the_best_have_their_own_decisions_and_no_others(store: Path):
+    tiles = [trial(0, 30.0, knobs=(("tile", (2, 3)),)), trial(1, 9.0, knobs=(("unroll", (4,)),))]
+    items = [replace(item, task_key=f"task {n}") for n, item in enumerate(tiles)]
+    assert records.best(rows_of(store, *items))["knobs"].tolist() == [
+        {"tile": [2, 3]},
+        {"unroll": [4]},
+    ]
+
+
 def test_a_finalist_counts_by_the_middle_one_of_its_times(store: Path):
     lucky = [trial(n, us, phase="final", config_hash="a") for n, us in enumerate((9.0, 12.0, 13.0))]
     table = records.best(rows_of(store, *lucky, trial(3, 11.0, config_hash="b")))
