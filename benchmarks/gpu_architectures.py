@@ -133,7 +133,8 @@ def measure(row: Row, prepared: Found, options: Namespace) -> Found:
     times: dict[str, float] = {}
     checks: list[Verification] = []
     # In numpy, which takes minutes for a batch; what deviates there has to be right one by one.
-    rounding = RoundingModel(lambda: import_network(str(model)).network.graph)
+    stored = precision_named(options.precision, device.spec)
+    rounding = RoundingModel(lambda: import_network(str(model), precision=stored).network.graph)
     layers: dict[str, float] = {}
     for form in forms_of(plan, device, row, options):
         module = Module(replace(plan, form=form), device)
