@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import chain, product
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ SIZES = pytest.mark.parametrize(("dtype", "share"), [(INT8, 0.25), (FLOAT16, 0.5
 
 
 def sketches(dag: Dag, spec: DeviceSpec) -> list[Sketch]:
-    return list(rules_for(spec).rules[0](from_dag(dag), spec))
+    return list(rules_for(spec).rules[0](from_dag(dag), spec, inf))
 
 
 def multiplied(dtype: str) -> Dag:

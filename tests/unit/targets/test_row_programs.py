@@ -56,6 +56,7 @@ def norm_of_all(size: int) -> Dag:
 ROWS = {
     "softmax": softmax(5, 64),
     "softmax, one vector and a half": softmax(3, 24),
+    "softmax, vectors that overlap": softmax(4, 49),
     "softmax, one row": softmax(1, 96),
     "softmax, short rows": softmax(9, 8),
     "norm": standardised(4, 48),
@@ -120,8 +121,8 @@ def test_other_programs_are_not_over_rows(name: str):
     assert not fused_rows(from_dag(merge_axes(OTHERS[name])))
 
 
-def test_rows_without_local_memory_or_whole_vectors_stay_apart():
+def test_rows_without_local_memory_or_two_vectors_stay_apart():
     bare = replace(GENERIC_GPU, local_memory_bytes=0)
-    program = from_dag(merge_axes(softmax(4, 49)))
-    for space, spec in ((gpu_space, bare), (cpu_space, GENERIC_CPU)):
+    for space, spec, columns in ((gpu_space, bare, 49), (cpu_space, GENERIC_CPU, 7)):
+        program = from_dag(merge_axes(softmax(4, columns)))
         assert not any("fused" in s.name for s in space(program, spec).sketches)

@@ -85,10 +85,12 @@ def _vectors(extent: int, spec: DeviceSpec) -> tuple[int, tuple[int, ...]] | Non
     )
     if not is_fixed(extent):
         return (wide, overlapping) if wide >= _MIN_LANES else None
-    fit = [n for n in (16, 8, _MIN_LANES) if n <= wide and extent % n == 0 and extent >= 2 * n]
-    if fit and extent // fit[0] <= -(-extent // wide):
-        return fit[0], tuple(n for n in numbers if extent // fit[0] % n == 0)
-    return (wide, overlapping) if wide >= _MIN_LANES and extent >= 2 * wide else None
+    widths = (16, 8, _MIN_LANES)
+    fit = next((n for n in widths if n <= wide and extent % n == 0 and extent >= 2 * n), None)
+    most = extent // fit if fit else extent
+    if wide >= _MIN_LANES and extent >= 2 * wide and -(-extent // wide) < most:
+        return wide, overlapping
+    return (fit, tuple(n for n in numbers if most % n == 0)) if fit else None
 
 
 def _is_plain(stage: Accesses) -> bool:
