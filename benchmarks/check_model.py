@@ -23,7 +23,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
-from retune.bundle.verify.examination import Original
+from retune.bundle.verify.examination import Comparison, Original
 from retune.bundle.verify.examiner_child import verdict_on
 from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import open_peer
@@ -67,7 +67,7 @@ def facts_of(options: Namespace, stated: OpenInputs) -> Iterator[Facts]:
         module.random_inputs(),
         Original(onnx=path, shapes=plan.input_shapes, values=stated.values),
     )
-    verdict = verdict_on(module, original, opened.spec, samples=_SAMPLES)
+    verdict = verdict_on(module, opened.spec, Comparison(network=original, samples=_SAMPLES))
     outcome = verdict.found
     yield {
         "oracle": verdict.oracle,

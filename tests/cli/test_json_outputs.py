@@ -164,6 +164,7 @@ def tuned(folder: Path, patch: Patch) -> list[str]:
 
 
 def verified(folder: Path, patch: Patch, floats: object) -> list[str]:
+    patch.setattr(verify_command, "_comparison", lambda *_: None)
     patch.setattr(verify_command, "_judged", lambda *_: (VERDICT, floats))
     return ["verify", bundle(folder, patch), "--model", "zoo:mlp"]
 

@@ -12,7 +12,7 @@ from retune.bundle.format import write_bundle
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.verify.bench import BenchOptions
 from retune.bundle.verify.examination import Failed, Open, Opened, Verdict, Verify
-from retune.bundle.verify.examiner import Examiner, Original, Patience, Rival
+from retune.bundle.verify.examiner import Comparison, Examiner, Original, Patience, Rival
 from retune.bundle.verify.examiner_child import OracleWorker
 from retune.core.errors import DeviceError, InputError, ModelError
 from retune.device.opencl.runtime import Device, open_device
@@ -70,7 +70,7 @@ def scaling(text: str, folder: Path, device: Device) -> Path:
 
 
 def test_a_bundle_is_verified_timed_and_profiled(made: Made, examiner: Examiner):
-    judged = examiner.verify(made.bundle, made.network, samples=2)
+    judged = examiner.verify(made.bundle, Comparison(network=made.network, samples=2))
     assert judged.found.passed and judged.found.samples == 2
     assert 0 < judged.found.max_rel_range < 1e-5 and judged.oracle == "onnxruntime"
     rival = Rival(peer="onnxruntime", network=made.network)
@@ -103,9 +103,11 @@ def test_a_wrong_bundle_does_not_pass(made: Made, examiner: Examiner, tmp_path: 
     (name, weight), *_ = made.plan.weights.items()
     wrong = replace(made.plan, weights={**made.plan.weights, name: weight + 0.1})
     bundle = write_bundle(wrong, tmp_path / "wrong")
-    judged = examiner.verify(bundle, made.network, samples=1)
+    judged = examiner.verify(bundle, Comparison(network=made.network, samples=1))
     assert not judged.found.passed
-    assert judged.found == examiner.verify(bundle, made.network, samples=1).found
+    assert (
+        judged.found == examiner.verify(bundle, Comparison(network=made.network, samples=1)).found
+    )
 
 
 def test_a_kernel_that_hangs_is_ended_and_the_next_bundle_goes_on(
@@ -117,9 +119,11 @@ def test_a_kernel_that_hangs_is_ended_and_the_next_bundle_goes_on(
         Examiner("pocl", patience=Patience(open_s=1.0, kernel_s=0.1)) as impatient,
         pytest.raises(DeviceError, match=hangs),
     ):
-        impatient.verify(bundle, made.network)
+        impatient.verify(bundle, Comparison(network=made.network))
     with Examiner("pocl") as examiner:
-        assert examiner.verify(made.bundle, made.network, samples=1).found.passed
+        assert examiner.verify(
+            made.bundle, Comparison(network=made.network, samples=1)
+        ).found.passed
 
 
 def test_a_kernel_that_crashes_takes_its_process_only(
@@ -128,7 +132,7 @@ def test_a_kernel_that_crashes_takes_its_process_only(
     bundle = scaling(CRASH, tmp_path / "crashing", device)
     with pytest.raises(DeviceError, match=r"crashing: loading on pocl crashed .* died of SIG"):
         examiner.compare({"crashing": bundle}, options=QUICK)
-    assert examiner.verify(made.bundle, made.network, samples=1).found.passed
+    assert examiner.verify(made.bundle, Comparison(network=made.network, samples=1)).found.passed
 
 
 def test_what_is_wrong_with_the_input_is_said_as_in_this_process(made: Made, examiner: Examiner):
@@ -136,9 +140,9 @@ def test_what_is_wrong_with_the_input_is_said_as_in_this_process(made: Made, exa
         examiner.compare({"a": made.bundle, "b": Rival(peer="tvm", network=made.network)})
     made.network.onnx.write_bytes(b"\x08\x07not a model")
     with pytest.raises(ModelError, match="not a readable ONNX file"):
-        examiner.verify(made.bundle, made.network)
+        examiner.verify(made.bundle, Comparison(network=made.network))
     with Examiner("toaster") as nowhere, pytest.raises(InputError, match="'toaster' is not known"):
-        nowhere.verify(made.bundle, made.network)
+        nowhere.verify(made.bundle, Comparison(network=made.network))
 
 
 def test_a_driver_that_refuses_says_so(device: Device, examiner: Examiner, tmp_path: Path):
@@ -148,10 +152,8 @@ def test_a_driver_that_refuses_says_so(device: Device, examiner: Examiner, tmp_p
 
 
 def verdict(worker: OracleWorker, made: Made) -> Verdict:
-    request = Verify(
-        bundle=made.bundle, network=made.network, samples=1, given={}, seed=0, tolerance=1e-4
-    )
-    reply = worker.handle(request)
+    comparison = Comparison(network=made.network, samples=1, tolerance=1e-4)
+    reply = worker.handle(Verify(bundle=made.bundle, comparison=comparison))
     assert isinstance(reply, Verdict), reply
     return reply
 

@@ -10,7 +10,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.format import write_bundle
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.compare import verify
-from retune.bundle.verify.examiner import Examiner, Original
+from retune.bundle.verify.examiner import Comparison, Examiner, Original
 from retune.bundle.verify.peers import open_peer
 from retune.core.errors import InputError
 from retune.device.opening import open_device, playing, spec_of
@@ -54,7 +54,7 @@ def test_a_bundle_for_a_profile_is_verified_where_it_is_played(tmp_path: Path):
         Module.load(folder)
     original = Original(onnx=Path(network.onnx), shapes=plan.input_shapes)
     with Examiner(playing(name)) as examiner:  # without a warning: it is not foreign there
-        verdict = examiner.verify(folder, original)
+        verdict = examiner.verify(folder, Comparison(network=original))
     assert verdict.found.passed, verdict
 
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from retune.bundle.format import read_bundle
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify import examiner_child
-from retune.bundle.verify.examination import Original, Verdict, Verify
+from retune.bundle.verify.examination import Comparison, Original, Verdict, Verify
 from retune.bundle.verify.peers import open_peer
 from retune.core.errors import InputError
 from retune.device.opening import open_device
@@ -93,16 +93,13 @@ def test_all_sizes_are_compared_with_one_oracle(
     monkeypatch.setattr(examiner_child, "oracle_of", lambda *a: asked.append(a) or opened(*a))
     bundle, worker = _bundle(request_), examiner_child.OracleWorker(open_device("pocl"))
     for count in (1, 4, LARGEST):
-        asking = Verify(
-            bundle=bundle,
+        comparison = Comparison(
             network=Original(onnx=model, shapes={"x": (count, 3, 12, 12)}),
             samples=2,
-            given={},
-            seed=0,
             tolerance=1e-4,
             sizes={"n": count},
         )
-        reply = worker.handle(asking)
+        reply = worker.handle(Verify(bundle=bundle, comparison=comparison))
         assert isinstance(reply, Verdict), reply
         assert reply.found.passed and reply.found.samples == 2
     assert len(asked) == 1

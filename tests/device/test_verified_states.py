@@ -14,7 +14,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.runtime.session import Session
 from retune.bundle.variants import join_plans
-from retune.bundle.verify.examination import Original
+from retune.bundle.verify.examination import Comparison, Original, Verdict
 from retune.bundle.verify.examiner_child import verdict_on
 from retune.bundle.verify.oracles import oracle_of
 from retune.bundle.verify.sequences import with_states
@@ -72,12 +72,17 @@ def _original(plan: NetworkPlan, model: Path, sizes: Mapping[str, int]) -> Origi
     return Original(onnx=model, shapes=own.input_shapes, values=own.values)
 
 
+def _verdict(module: Module, plan: NetworkPlan, model: Path, sizes: Mapping[str, int]) -> Verdict:
+    comparison = Comparison(network=_original(plan, model, sizes), sizes=sizes)
+    return verdict_on(module, module.device.spec, comparison)
+
+
 def test_a_decoder_that_rounds_rows_agrees_part_by_part(
     plan: NetworkPlan, model: Path, opencl: Device
 ) -> None:
     module = Module(plan, opencl)
     for sizes in (NOW, {"sequence": 2, "past": 0}, {"sequence": 4, "past": 11}):
-        found = verdict_on(module, _original(plan, model, sizes), opencl.spec, sizes=sizes).found
+        found = _verdict(module, plan, model, sizes).found
         assert found.passed and found.max_rel_range < 1e-5, found
         assert found.rounding is None
 
@@ -101,7 +106,7 @@ def _swapped(scales: np.ndarray) -> None:
 @pytest.mark.parametrize("name", ["q.0.q", "down.0.q", "o.1.q", "down.1.q", "logits.q"])
 def test_a_wrong_row_is_refused(plan: NetworkPlan, model: Path, opencl: Device, name: str) -> None:
     module = Module(_with(plan, name, _wrong_word), opencl)
-    assert not verdict_on(module, _original(plan, model, NOW), opencl.spec, sizes=NOW).found.passed
+    assert not _verdict(module, plan, model, NOW).found.passed
 
 
 @pytest.mark.parametrize("name", ["gate.0.s", "down.1.s"])
@@ -109,7 +114,7 @@ def test_swapped_scales_are_refused(
     plan: NetworkPlan, model: Path, opencl: Device, name: str
 ) -> None:
     module = Module(_with(plan, name, _swapped), opencl)
-    assert not verdict_on(module, _original(plan, model, NOW), opencl.spec, sizes=NOW).found.passed
+    assert not _verdict(module, plan, model, NOW).found.passed
 
 
 def test_a_stale_slot_of_a_session_is_refused(
@@ -126,7 +131,7 @@ def test_a_stale_slot_of_a_session_is_refused(
         return outputs
 
     monkeypatch.setattr(Session, "run", stale)
-    found = verdict_on(Module(plan, opencl), _original(plan, model, NOW), opencl.spec, sizes=NOW)
+    found = _verdict(Module(plan, opencl), plan, model, NOW)
     assert not found.found.passed
 
 

@@ -12,7 +12,7 @@ import pytest
 from retune.bundle.build import build_plan
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.runtime.module import Module
-from retune.bundle.verify.examiner import Original
+from retune.bundle.verify.examiner import Comparison, Original
 from retune.bundle.verify.farm_examiner import FarmExaminer
 from retune.core.errors import InputError, RecordError
 from retune.device.opening import open_device
@@ -93,7 +93,7 @@ def test_bundles_run_on_a_real_device_of_a_board(tmp_path: Path):
                 np.testing.assert_array_equal(found[name], expected)
             onnx = resolve_model("zoo:kws", shapes=plan.input_shapes)
             original = Original(onnx=onnx, shapes=plan.input_shapes)
-            assert examiner.verify(bundle, original, samples=2).found.passed
+            assert examiner.verify(bundle, Comparison(network=original, samples=2)).found.passed
             assert len(examiner.profile(bundle, repeat=2)) == len(plan.steps)
             assert examiner.best_form(bundle) in ("persistent", "inline", "queued")
             times = examiner.compare({"one": bundle, "two": bundle}, baseline="one")

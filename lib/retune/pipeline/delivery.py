@@ -21,7 +21,7 @@ from retune.bundle.plan import (
 )
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import BenchOptions, Timing
-from retune.bundle.verify.examination import Entrant, Original, Rival, Verdict
+from retune.bundle.verify.examination import Comparison, Entrant, Original, Rival, Verdict
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
 from retune.core.dims import SizeValues, values_text
@@ -207,10 +207,10 @@ def stage_verify(
     with open_examiner(player) as examiner:
         for values in checked:
             own = given if values in ({}, usual_values(request)) else {}
-            verdict = examiner.verify(
-                bundle, originals(values), samples=count, given=own, sizes=values
+            comparison = Comparison(
+                network=originals(values), samples=count, given=own, sizes=values
             )
-            found.append(verdict)
+            found.append(examiner.verify(bundle, comparison))
     verdict = max(found, key=lambda each: each.found.used)
     outcome = verdict.found
     where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"

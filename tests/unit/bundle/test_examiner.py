@@ -27,7 +27,7 @@ from retune.bundle.verify.examination import (
     Profiled,
     Verify,
 )
-from retune.bundle.verify.examiner import Examiner, Original, Patience, Rival
+from retune.bundle.verify.examiner import Comparison, Examiner, Original, Patience, Rival
 from retune.bundle.verify.farm_examiner import open_examiner, sharing_processes
 from retune.core.errors import DeviceError, InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
@@ -111,7 +111,10 @@ def first(kind: type, *answers: object) -> Faults:
 
 
 ASKING: dict[str, tuple[Callable[[Examiner, Path], object], type]] = {
-    "verify": (lambda examiner, bundle: examiner.verify(bundle, NETWORK), Verify),
+    "verify": (
+        lambda examiner, bundle: examiner.verify(bundle, Comparison(network=NETWORK)),
+        Verify,
+    ),
     "compare": (lambda examiner, bundle: examiner.compare({"a": bundle, "b": ORT}), Compare),
     "profile": (lambda examiner, bundle: examiner.profile(bundle), Profile),
     "form": (lambda examiner, bundle: examiner.best_form(bundle), FindForm),
@@ -165,10 +168,10 @@ def test_a_failure_is_raised_as_what_it_is_and_not_tried_again(
     child = FakeChild(first(Verify, Failed.of(error)))  # type: ignore[arg-type]
     examiner = examiner_of(child)
     with pytest.raises(type(error), match=str(error)):
-        examiner.verify(folder, NETWORK)
+        examiner.verify(folder, Comparison(network=NETWORK))
     assert child.kinds() == ["Open", "Verify"]
     assert child.closed == isinstance(error, LaunchFailed), "its context may be poisoned"
-    assert examiner.verify(folder, NETWORK) == VERDICT
+    assert examiner.verify(folder, Comparison(network=NETWORK)) == VERDICT
 
 
 @pytest.mark.parametrize("asking", ASKING)
@@ -230,7 +233,7 @@ def test_deadlines_follow_from_what_is_known(folder: Path, plan: NetworkPlan) ->
     patience = Patience(open_s=100, kernel_s=7, answer_s=30, slower=10, gflops=1e-9)
     flops = sum(launch.flops for launch in plan.launches)
     child = FakeChild(first(Open, Opened(call_s=0.5)))
-    examiner_of(child, patience).verify(folder, NETWORK, samples=4)
+    examiner_of(child, patience).verify(folder, Comparison(network=NETWORK, samples=4))
     assert child.deadlines[0] == pytest.approx(100 + 7 * len(plan.kernels) + 3 * flops)
     assert child.deadlines[1] == pytest.approx(100 + 30 + 4 * 2 * (10 * 0.5 + flops))
 
@@ -256,7 +259,7 @@ def test_a_damaged_bundle_never_reaches_the_process(folder: Path) -> None:
     (folder / "kernels.cl").write_text("changed")
     child = FakeChild()
     with pytest.raises(RecordError, match=r"kernels\.cl"):
-        examiner_of(child).verify(folder, NETWORK)
+        examiner_of(child).verify(folder, Comparison(network=NETWORK))
     assert child.seen == []
 
 
@@ -264,7 +267,7 @@ def test_a_bundle_of_another_device_is_warned_of(plan: NetworkPlan, tmp_path: Pa
     foreign = replace(plan, device=replace(GENERIC_CPU, driver="another"))
     bundle = write_bundle(foreign, tmp_path / "foreign")
     with pytest.warns(BundleWarning, match="was tuned for"):
-        examiner_of(FakeChild()).verify(bundle, NETWORK)
+        examiner_of(FakeChild()).verify(bundle, Comparison(network=NETWORK))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         examiner_of(FakeChild()).best_form(bundle)

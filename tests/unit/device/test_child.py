@@ -9,7 +9,15 @@ import pytest
 
 from retune.bundle.build import Slot
 from retune.bundle.verify.bench import BenchOptions
-from retune.bundle.verify.examination import Compare, Drop, Open, Original, Rival, Verify
+from retune.bundle.verify.examination import (
+    Compare,
+    Comparison,
+    Drop,
+    Open,
+    Original,
+    Rival,
+    Verify,
+)
 from retune.bundle.verify.in_network_child import OpenFinalists
 from retune.core.schema import pack, unpack
 from retune.device.measure import child as children
@@ -75,7 +83,7 @@ SAID: tuple[object, ...] = (
     Open(bundle=Path("a"), rival=RIVAL, sizes={"n": 3}),
     Drop(),
     Compare(bundles={"a": Path("a")}, rivals={"b": RIVAL}, baseline=None, options=BenchOptions()),
-    Verify(bundle=Path("a"), network=NETWORK, samples=None, given={}, seed=0, tolerance=0.5),
+    Verify(bundle=Path("a"), comparison=Comparison(network=NETWORK, tolerance=0.5)),
     OpenFinalists(
         manifest="{}",
         texts={"k": "// k"},

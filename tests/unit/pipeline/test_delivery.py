@@ -16,7 +16,7 @@ from retune.bundle.plan import Form
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import Benchmark, BenchOptions, Timing
 from retune.bundle.verify.compare import Verification
-from retune.bundle.verify.examiner import Entrant, Original, Rival, Verdict
+from retune.bundle.verify.examiner import Comparison, Entrant, Rival, Verdict
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.pipeline import delivery, selection, validation
@@ -123,22 +123,15 @@ class FakeExaminer:
         self.asked.append("form")
         return self.form
 
-    def verify(
-        self,
-        bundle: Path,
-        network: Original,
-        *,
-        samples: int,
-        given: Mapping[str, object],
-        sizes: Mapping[str, int],
-    ) -> Verdict:
-        assert not given and not sizes
+    def verify(self, bundle: Path, comparison: Comparison) -> Verdict:
+        assert not comparison.given and not comparison.sizes
+        network = comparison.network
         assert read_bundle(bundle).inputs == tuple(network.shapes)
         assert network.onnx.is_file(), f"the model is not at {network.onnx}"
         self.asked.append("verify")
         found = Verification(
-            samples=samples, max_abs=float("inf"), max_rel_range=0.5, outputs=(), tolerance=1e-4,
-            used=float("inf"), by_parts=True,
+            samples=comparison.samples or 0, max_abs=float("inf"), max_rel_range=0.5, outputs=(),
+            tolerance=1e-4, used=float("inf"), by_parts=True,
         )  # fmt: skip
         return Verdict(oracle="oracle", version="7", found=found)
 

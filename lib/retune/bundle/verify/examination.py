@@ -77,20 +77,28 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verify:
-    """Compare the bundle with the oracle on seeded samples; the reply is a Verdict."""
+class Comparison:
+    """What a bundle is compared with: the network's oracle, on these samples."""
 
-    bundle: Path
     network: Original
-    samples: int | None
-    """None: as many as are given; else so many of those that the bundle has or makes."""
-    given: Mapping[str, np.ndarray]
+    samples: int | None = None
+    """So many of those that are given or that the bundle has, or so many random ones. None: all
+    that there are, or a few random ones."""
+    given: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """Samples along a first axis, in place of the bundle's own."""
-    seed: int
-    tolerance: float | None
+    seed: int = 0
+    tolerance: float | None = None
     """None: as much as `verify.tolerance_of` the bundle says."""
     sizes: SizeValues = field(default_factory=dict[str, int])
-    """As of `Open`."""
+    """As of `Open`; random samples are of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """Compare the bundle with the oracle; the reply is a Verdict."""
+
+    bundle: Path
+    comparison: Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

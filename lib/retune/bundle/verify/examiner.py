@@ -21,6 +21,7 @@ from retune.bundle.verify.compare import sampling
 from retune.bundle.verify.examination import (
     ANSWERS,
     Compare,
+    Comparison,
     Drop,
     Dropped,
     Entrant,
@@ -46,7 +47,7 @@ from retune.device.measure.child import Child, ChildLostError
 from retune.device.measure.lease import lease
 from retune.device.opening import base_leased
 
-__all__ = ["Entrant", "Examiner", "Original", "Patience", "Rival", "Verdict"]
+__all__ = ["Comparison", "Entrant", "Examiner", "Original", "Patience", "Rival", "Verdict"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -132,42 +133,19 @@ class Examiner:
         """Empty: on this machine."""
         return ""
 
-    def verify(
-        self,
-        bundle: Path,
-        network: Original,
-        *,
-        samples: int | None = None,
-        given: Mapping[str, np.ndarray] | None = None,
-        seed: int = 0,
-        tolerance: float | None = None,
-        sizes: SizeValues | None = None,
-    ) -> Verdict:
-        """The bundle beside the oracle, as `verify.verify` compares them; by parts if need be.
-
-        On so many `samples` of those that are `given`, else of the bundle's own; by default on all
-        of them, or on a few random ones. With `sizes`, on random ones of these where none are
-        given.
-        """
+    def verify(self, bundle: Path, comparison: Comparison) -> Verdict:
+        """The bundle beside the oracle, as `verify.verify` compares them; by parts if need be."""
         from retune.bundle.verify.sequences import BEFORE, CALLS  # it reads ONNX
 
-        request = Verify(
-            bundle=bundle,
-            network=network,
-            samples=samples,
-            given=given or {},
-            seed=seed,
-            tolerance=tolerance,
-            sizes=sizes or {},
-        )
+        request = Verify(bundle=bundle, comparison=comparison)
         self._warn_if_foreign(bundle)
 
         def ask() -> Verdict:
-            allowed, call_s = self._patience, self._open(bundle, bundle, sizes)
+            allowed, call_s = self._patience, self._open(bundle, bundle, comparison.sizes)
             unknown_s = self._unknown_s(bundle) + self._unpacking_s(bundle)
             each = 2 * (allowed.slower * call_s + unknown_s)
             plan = self._plan(bundle)
-            count = sampling(plan, samples, given or {}).count
+            count = sampling(plan, comparison.samples, comparison.given).count
             if plan.states:
                 count += CALLS + BEFORE
             deadline = allowed.open_s + allowed.answer_s + count * each

@@ -4,19 +4,25 @@
 run `bundle_worker` alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-
-import numpy as np
 
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bundle_worker import BundleWorker
 from retune.bundle.verify.by_parts import Parts, parts_of
-from retune.bundle.verify.compare import SampleSet, both, sampling, tolerance_of, verify
-from retune.bundle.verify.examination import REQUESTS, Drop, Entrant, Original, Verdict, Verify
+from retune.bundle.verify.compare import both, sampling, tolerance_of, verify
+from retune.bundle.verify.examination import (
+    REQUESTS,
+    Comparison,
+    Drop,
+    Entrant,
+    Original,
+    Verdict,
+    Verify,
+)
 from retune.bundle.verify.oracles import (
     BySizes,
     Oracle,
@@ -70,53 +76,34 @@ class OracleWorker(BundleWorker):
         return lambda: peer(feeds)
 
     def _verify(self, request: Verify) -> Verdict:
-        module, spec, network = self._module(request.bundle), self._device.spec, request.network
+        module, spec, asked = self._module(request.bundle), self._device.spec, request.comparison
+        network = asked.network
         key = request.bundle, network.onnx, network.recipe, network.integers
         if key not in self._oracles:
             self._oracles[key] = oracle_of(module.plan, network, spec)
-        return verdict_on(
-            module,
-            network,
-            spec,
-            oracle=self._oracles[key],
-            samples=request.samples,
-            given=request.given,
-            seed=request.seed,
-            tolerance=request.tolerance,
-            sizes=request.sizes,
-        )
+        return verdict_on(module, spec, asked, self._oracles[key])
 
 
 def verdict_on(
-    module: Module,
-    network: Original,
-    spec: DeviceSpec,
-    *,
-    samples: int | None = None,
-    given: Mapping[str, np.ndarray] | None = None,
-    seed: int = 0,
-    tolerance: float | None = None,
-    sizes: SizeValues | None = None,
-    oracle: Oracle | None = None,
+    module: Module, spec: DeviceSpec, comparison: Comparison, oracle: Oracle | None = None
 ) -> Verdict:
     """How far the module is from its oracle, by the criterion that decides on publishing it.
 
-    Samples, seed, tolerance and sizes are those of `examination.Verify`. Without an `oracle` of
-    that module and network, one is opened.
+    Without an `oracle` of that module and network, one is opened.
     """
-    reference, graphs = oracle or oracle_of(module.plan, network, spec)
+    network, plan = comparison.network, module.plan
+    reference, graphs = oracle or oracle_of(plan, network, spec)
     parts = _parts(module, network, graphs)
-    taken = sampling(module.plan, samples, given or {}, sizes)
-    judged = Judged(plan=module.plan, network=network, spec=spec, oracle=reference, parts=parts)
-    verdict = judged.verdict(Reach(module), taken, seed, tolerance)
-    if not module.plan.has_sessions:
+    judged = Judged(plan=plan, network=network, spec=spec, oracle=reference, parts=parts)
+    verdict = judged.verdict(Reach(module), comparison)
+    if not plan.has_sessions:
         return verdict
     calls = verify_calls(
         module,
         reference,
-        seed=seed,
+        seed=comparison.seed,
         tolerance=verdict.found.tolerance,
-        sizes=sizes,
+        sizes=comparison.sizes,
         rounding=judged.rounding,
         parts=parts if judged.rounding is None else None,
     )
@@ -143,14 +130,13 @@ class Judged:
             return None
         return rounding_of(self.plan, self.network, self.spec, self.oracle)
 
-    def verdict(
-        self, reach: Reach | OutputReach, taken: SampleSet, seed: int, tolerance: float | None
-    ) -> Verdict:
-        """How far what `reach` runs is from the oracle on these samples.
+    def verdict(self, reach: Reach | OutputReach, comparison: Comparison) -> Verdict:
+        """How far what `reach` runs is from the oracle on the samples of the comparison.
 
         Random ones have states that calls of the oracle made.
         """
-        plan, oracle = self.plan, self.oracle
+        plan, oracle, tolerance = self.plan, self.oracle, comparison.tolerance
+        taken = sampling(plan, comparison.samples, comparison.given, comparison.sizes)
         feeds, apart = taken.feeds, NewApart(plan)
         if plan.states and not taken.given:
             feeds = with_states(plan, self.network, oracle, taken.sizes)
@@ -159,7 +145,7 @@ class Judged:
             apart.program(oracle),
             feeds,
             samples=taken.count,
-            seed=seed,
+            seed=comparison.seed,
             tolerance=tolerance_of(plan) if tolerance is None else tolerance,
             parts=self.parts,
             unseen=None if taken.given else reach.unseen,

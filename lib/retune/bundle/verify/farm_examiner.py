@@ -17,8 +17,7 @@ from retune.bundle.format import pack_zip, read_bundle
 from retune.bundle.plan import Form
 from retune.bundle.runtime.module import LaunchProfile
 from retune.bundle.verify.bench import Benchmark, BenchOptions
-from retune.bundle.verify.compare import sampling
-from retune.bundle.verify.examination import Entrant, Original, Verdict
+from retune.bundle.verify.examination import Comparison, Entrant, Verdict
 from retune.bundle.verify.examiner import Examiner
 from retune.bundle.verify.reach import OutputReach
 from retune.bundle.verify.remote_requests import (
@@ -51,17 +50,7 @@ class BundleExaminer(Protocol):
         """The board that answered last, and how it was then; empty for this machine."""
         ...
 
-    def verify(
-        self,
-        bundle: Path,
-        network: Original,
-        *,
-        samples: int | None = None,
-        given: Mapping[str, np.ndarray] | None = None,
-        seed: int = 0,
-        tolerance: float | None = None,
-        sizes: SizeValues | None = None,
-    ) -> Verdict:
+    def verify(self, bundle: Path, comparison: Comparison) -> Verdict:
         """The bundle beside the oracle."""
         ...
 
@@ -160,17 +149,7 @@ class FarmExaminer:
         """The board that answered last; its clock, temperature and governor, if it shows them."""
         return self._where
 
-    def verify(
-        self,
-        bundle: Path,
-        network: Original,
-        *,
-        samples: int | None = None,
-        given: Mapping[str, np.ndarray] | None = None,
-        seed: int = 0,
-        tolerance: float | None = None,
-        sizes: SizeValues | None = None,
-    ) -> Verdict:
+    def verify(self, bundle: Path, comparison: Comparison) -> Verdict:
         """What the bundle computes on a board, beside what the oracle computes here.
 
         A network with host steps is compared by its outputs alone, and one with states by single
@@ -179,12 +158,11 @@ class FarmExaminer:
         from retune.bundle.verify.examiner_child import Judged
         from retune.bundle.verify.oracles import oracle_of
 
-        plan = read_bundle(bundle)
+        plan, network = read_bundle(bundle), comparison.network
         oracle, _ = oracle_of(plan, network, self._spec)
-        taken = sampling(plan, samples, given or {}, sizes)
         reach = OutputReach(plan, lambda inputs: self.run(bundle, inputs))
         judged = Judged(plan=plan, network=network, spec=self._spec, oracle=oracle)
-        verdict = judged.verdict(reach, taken, seed, tolerance)
+        verdict = judged.verdict(reach, comparison)
         if not plan.has_sessions:
             return verdict
         return verdict.without_calls("boards of a farm answer single calls")

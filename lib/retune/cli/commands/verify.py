@@ -28,7 +28,7 @@ from retune.core.quantities import counted
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
     from retune.bundle.verify.compare import SampleSet
-    from retune.bundle.verify.examiner import Verdict
+    from retune.bundle.verify.examination import Comparison, Verdict
 
 _RANDOM = 4
 """Random inputs that are compared by default."""
@@ -73,9 +73,8 @@ def verify(
         say(f"retune: comparing the outputs of {counted(taken.count, f'{kind} input')} ...")
         player = device or playing(plan.device.name)
         with open_examiner(farm_device(player, scheduler, certs)) as examiner:
-            judge = partial(examiner.verify, bundle, seed=seed, sizes=sizes)
-            judge = partial(judge, samples=taken.count, given=taken.arrays)
-            judged, floats = _judged(judge, plan, model, sizes)
+            comparison = _comparison(plan, model, taken, seed, sizes)
+            judged, floats = _judged(partial(examiner.verify, bundle), plan, comparison)
     if json:
         print_json({"module": str(module), **_data(judged, floats)})
     else:
@@ -107,21 +106,36 @@ def _sampling(
     return sampling(plan, None, arrays)
 
 
-def _judged(
-    judge: "Callable[..., Verdict]", plan: "NetworkPlan", model: str, sizes: Mapping[str, int]
-) -> "tuple[Verdict, Verdict | None]":
-    """The bundle beside the oracle; a quantized one also beside the float network."""
-    from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE, ROWS_NOTE
-    from retune.bundle.verify.examination import Original
+def _comparison(
+    plan: "NetworkPlan", model: str, taken: "SampleSet", seed: int, sizes: Mapping[str, int]
+) -> "Comparison":
+    """With the network that the bundle was made of."""
+    from retune.bundle.plan import RECIPE_NOTE
+    from retune.bundle.verify.examination import Comparison, Original
     from retune.frontend.models import resolve_model
 
     file = resolve_model(model, shapes=stated_shapes(plan))
     recipe, own = plan.notes.get(RECIPE_NOTE, ""), plan.at(sizes)
-    original = Original(onnx=file, shapes=own.input_shapes, values=own.values, recipe=recipe)
-    judged = judge(original)
-    if not recipe and not {INTEGERS_NOTE, ROWS_NOTE} & plan.notes.keys():
+    return Comparison(
+        network=Original(onnx=file, shapes=own.input_shapes, values=own.values, recipe=recipe),
+        samples=taken.count,
+        given=taken.arrays,
+        seed=seed,
+        sizes=sizes,
+    )
+
+
+def _judged(
+    judge: "Callable[[Comparison], Verdict]", plan: "NetworkPlan", comparison: "Comparison"
+) -> "tuple[Verdict, Verdict | None]":
+    """The bundle beside the oracle; a quantized one also beside the float network."""
+    from retune.bundle.plan import INTEGERS_NOTE, ROWS_NOTE
+
+    judged, network = judge(comparison), comparison.network
+    if not network.recipe and not {INTEGERS_NOTE, ROWS_NOTE} & plan.notes.keys():
         return judged, None
-    return judged, judge(replace(original, recipe="", integers=False), tolerance=inf)
+    floats = replace(network, recipe="", integers=False)
+    return judged, judge(replace(comparison, network=floats, tolerance=inf))
 
 
 def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:
