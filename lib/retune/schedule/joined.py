@@ -31,9 +31,9 @@ from retune.ir.expr import (
     select,
 )
 from retune.ir.functions import call, rounding
-from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
+from retune.ir.stmt import Block, For, Program, Stmt, rewrite
 from retune.schedule.access import Accesses, AffineAccess
-from retune.schedule.stages import replace_root, root_nest
+from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
 
 
 def joined(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -117,13 +117,13 @@ class _JoinedGroups:
     def nest(self) -> Stmt:
         """What makes the weights."""
         made, indices = self.read.buffer, self.weights.indices
-        axes = [Var(f"{made.name}.{d}") for d in range(len(made.shape))]
+        axes = axes_of(made)
         step, channel = (axes[indices.index(i)] for i in (self.step.var, self.block.indices[-1]))
         places: list[Expr] = [step % self.depth if axis == step else axis for axis in axes]
         own = channel % (self.made * self.count) // self.made
         read = Load(self.weights.buffer, tuple(places))
         value = select(equal(step // self.depth, own), read, const(0, read.dtype))
-        return over(zip(axes, made.shape, strict=True), Block(made.name, made, tuple(axes), value))
+        return stage_nest(made, axes, value)
 
 
 def _is_factor(weights: Load, value: Expr) -> bool:

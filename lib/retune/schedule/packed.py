@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, redirect, substitute
 from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
-from retune.schedule.stages import replace_root, root_nest
+from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
 
 
 def packed(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -97,7 +97,7 @@ class _PackedOperand:
 
     def nest(self) -> Stmt:
         """What lays it out."""
-        axes = [Var(f"{self.made.name}.{d}") for d in range(len(self.made.shape))]
+        axes = axes_of(self.made)
         if self.apart:
             *others, pack, own, near = axes
         else:
@@ -110,9 +110,7 @@ class _PackedOperand:
                 indices.append(pack * self.size + near)
             else:
                 indices.append(own if d == self.column else next(read))
-        source = Load(self.load.buffer, tuple(indices))
-        block = Block(self.made.name, self.made, tuple(axes), source)
-        return over(zip(axes, self.made.shape, strict=True), block)
+        return stage_nest(self.made, axes, Load(self.load.buffer, tuple(indices)))
 
     def read(self, far: Var, near: Var) -> Load:
         """What the reduction reads of it."""

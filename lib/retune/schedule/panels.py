@@ -30,7 +30,7 @@ from retune.ir.expr import (
     variables,
 )
 from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
-from retune.schedule.stages import replace_root, root_nest
+from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
 
 
 def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -123,7 +123,7 @@ class _Panel:
     def nest(self) -> Stmt:
         """What fills it."""
         made = self.made
-        axes = [Var(f"{made.name}.{d}") for d in range(len(made.shape))]
+        axes = axes_of(made)
         along: Expr = axes[-1]
         places: list[Expr] = [*axes[:-1]]
         if self.by_columns:
@@ -134,7 +134,7 @@ class _Panel:
         read = substitute(self.load, {**chosen, self.step.var: along})
         if self.step.extent != const(self.count * self.pack):  # zeros past the end of the steps
             read = select(along < self.step.extent, read, const(0.0, read.dtype))
-        return over(zip(axes, made.shape, strict=True), Block(made.name, made, (*axes,), read))
+        return stage_nest(made, axes, read)
 
     def read(self, far: Var, near: Var) -> Load:
         """What the reduction reads of it."""

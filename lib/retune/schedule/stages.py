@@ -3,6 +3,7 @@
 Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.dtypes import FLOAT32
@@ -17,6 +18,7 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     map_exprs,
+    over,
     replace_buffer,
     with_body,
 )
@@ -64,6 +66,17 @@ def root_nest(program: Program, name: str) -> tuple[Stmt, Block, list[For]]:
         if blocks(root) == (block,) and plain and all(p.kind == "serial" for p in path):
             return root, block, path
     raise ScheduleError(f"{name}: expected an unscheduled root stage; move it before its loops")
+
+
+def axes_of(made: Buffer) -> list[Var]:
+    """A variable for each dimension of a buffer, for the loops of the stage that makes it."""
+    return [Var(f"{made.name}.{d}") for d in range(len(made.shape))]
+
+
+def stage_nest(made: Buffer, axes: Sequence[Var], value: Expr) -> Stmt:
+    """The nest of a stage that makes this value of each element, in loops over these axes."""
+    block = Block(made.name, made, tuple(axes), value)
+    return over(zip(axes, made.shape, strict=True), block)
 
 
 def replace_root(program: Program, root: Stmt, *nests: Stmt) -> Program:

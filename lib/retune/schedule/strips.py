@@ -21,7 +21,6 @@ from retune.ir.expr import (
     Buffer,
     Expr,
     Load,
-    Var,
     all_of,
     const,
     loads,
@@ -29,8 +28,8 @@ from retune.ir.expr import (
     select,
 )
 from retune.ir.simplify import affine
-from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
-from retune.schedule.stages import replace_root, root_nest
+from retune.ir.stmt import Block, For, Program, Stmt, rewrite
+from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
 
 
 def strips(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -145,16 +144,16 @@ class _RowWindow:
     def strips_nest(self) -> Stmt:
         """What makes the strips."""
         made = self.strip.buffer
-        *rows, along = axes = [Var(f"{made.name}.{d}") for d in range(len(made.shape))]
+        *rows, along = axes = axes_of(made)
         pixel, channel = along // self.pixel, along % self.pixel
         inside = all_of(pixel < self.data.buffer.shape[-2], channel < self.channels)
         read = Load(self.data.buffer, (*rows, pixel, channel))
-        return _nest(made, axes, select(inside, read, const(0, read.dtype)))
+        return stage_nest(made, axes, select(inside, read, const(0, read.dtype)))
 
     def weights_nest(self) -> Stmt:
         """What makes the weights."""
         made, chosen = self.laid.buffer, self.laid.indices
-        axes = [Var(f"{made.name}.{d}") for d in range(len(made.shape))]
+        axes = axes_of(made)
         along = axes[chosen.index(self.step.var)]
         tap, channel = along // self.pixel, along % self.pixel
         own = iter(axes)
@@ -164,10 +163,4 @@ class _RowWindow:
             places.append(channel if index == self.step.var else axis)
         inside = all_of(tap < self.taps, channel < self.channels)
         read = Load(self.weights.buffer, tuple(places))
-        return _nest(made, axes, select(inside, read, const(0, read.dtype)))
-
-
-def _nest(made: Buffer, axes: Sequence[Var], value: Expr) -> Stmt:
-    """The loops of a stage that makes this value of each element."""
-    block = Block(made.name, made, tuple(axes), value)
-    return over(zip(axes, made.shape, strict=True), block)
+        return stage_nest(made, axes, select(inside, read, const(0, read.dtype)))

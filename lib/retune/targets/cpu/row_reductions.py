@@ -87,10 +87,10 @@ def _vectors(extent: int, spec: DeviceSpec) -> tuple[int, tuple[int, ...]] | Non
         return (wide, overlapping) if wide >= _MIN_LANES else None
     widths = (16, 8, _MIN_LANES)
     fit = next((n for n in widths if n <= wide and extent % n == 0 and extent >= 2 * n), None)
-    most = extent // fit if fit else extent
-    if wide >= _MIN_LANES and extent >= 2 * wide and -(-extent // wide) < most:
+    vectors = extent // fit if fit else extent
+    if wide >= _MIN_LANES and extent >= 2 * wide and -(-extent // wide) < vectors:
         return wide, overlapping
-    return (fit, tuple(n for n in numbers if most % n == 0)) if fit else None
+    return (fit, tuple(n for n in numbers if vectors % n == 0)) if fit else None
 
 
 def _is_plain(stage: Accesses) -> bool:
