@@ -17,7 +17,7 @@ from retune.pipeline.watch import LOGGER
 from retune.records import MEASURED
 
 LINE_INTERVAL_S = 10.0
-"""A step gets one line in this time."""
+"""While measuring, there is one line in this time."""
 TABLE_INTERVAL_S = 0.25
 """A table on a terminal is redrawn no sooner."""
 
@@ -79,7 +79,7 @@ class ProgressHandler(logging.Handler):
         now = time.monotonic()
         drawn = self._terminal and bool(event.tasks)
         interval = TABLE_INTERVAL_S if drawn else LINE_INTERVAL_S
-        if event.stage == self._stage and now - self._last < interval:
+        if event.tasks and event.stage == self._stage and now - self._last < interval:
             return
         self._stage, self._last = event.stage, now
         if drawn:

@@ -84,7 +84,7 @@ def _compile_inputs(
     return (*made, *given) if any(given) else made
 
 
-@stage(CompileManifest, "compile", _compile_inputs)
+@stage(CompileManifest, "compile", _compile_inputs, doing="a bundle is compiled")
 def stage_compile(
     folder: Path,
     request: TuneRequest,
@@ -189,7 +189,7 @@ def _verify_inputs(
     return (*made, "by rounding, with notes, states of calls")
 
 
-@stage(VerifyManifest, "verify", _verify_inputs)
+@stage(VerifyManifest, "verify", _verify_inputs, doing="outputs are compared with the oracle's")
 def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
@@ -282,7 +282,7 @@ def _peers(request: TuneRequest) -> tuple[str, ...]:
     return _PEERS if asked is None or asked in _PEERS else (*_PEERS, asked)
 
 
-@stage(BenchManifest, "bench", _bench_inputs)
+@stage(BenchManifest, "bench", _bench_inputs, doing="the bundle is timed beside others")
 def stage_bench(
     _: Path,
     request: TuneRequest,

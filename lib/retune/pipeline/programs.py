@@ -54,7 +54,7 @@ def _inputs(
     return network.model_key, every, chosen, variant, request.max_error, device_conditions(request)
 
 
-@stage(CompileManifest, "compile-programs", _inputs)
+@stage(CompileManifest, "compile-programs", _inputs, doing="a bundle is compiled")
 def stage_compile_programs(
     folder: Path, request: TuneRequest, network: ImportManifest, chosen: Chosen, variant: Variant
 ) -> CompileManifest:

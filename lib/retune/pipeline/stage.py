@@ -25,6 +25,8 @@ from retune.core.replacing import remove_leftovers, whole_folder
 from retune.core.schema import from_json, to_json
 from retune.pipeline.manifest import Manifest, OutputFile
 from retune.pipeline.request import TuneRequest
+from retune.pipeline.results import TuneEvent
+from retune.pipeline.watch import tell
 
 M = TypeVar("M", bound=Manifest)
 P = ParamSpec("P")
@@ -51,6 +53,7 @@ class Stage(Generic[P, M]):
         name: str,
         inputs: Callable[Concatenate[TuneRequest, P], Inputs],
         body: Callable[Concatenate[Path, TuneRequest, P], M],
+        doing: str = "",
     ) -> None:
         self.name = name
         self.__doc__ = body.__doc__
@@ -58,6 +61,7 @@ class Stage(Generic[P, M]):
         self._kind = kind
         self._inputs = inputs
         self._body = body
+        self._doing = doing
 
     def key(self, request: TuneRequest, *args: P.args, **kwargs: P.kwargs) -> str:
         """The content key of what the output follows from."""
@@ -67,19 +71,26 @@ class Stage(Generic[P, M]):
         key, work = self.key(request, *args, **kwargs), Path(request.work)
 
         def body(folder: Path) -> M:
+            if self._doing:
+                tell(TuneEvent(stage=self.name, text=self._doing))
             return self._body(folder, request, *args, **kwargs)
 
         return run_once(self._kind, stage=self.name, key=key, work=work, body=body)
 
 
 def stage(
-    kind: type[M], name: str, inputs: Callable[Concatenate[TuneRequest, P], Inputs]
+    kind: type[M],
+    name: str,
+    inputs: Callable[Concatenate[TuneRequest, P], Inputs],
+    *,
+    doing: str = "",
 ) -> Callable[[Callable[Concatenate[Path, TuneRequest, P], M]], Stage[P, M]]:
     """Decorates the body of a stage: what it does with a folder for its files, see `run_once`.
 
-    `inputs` says what the output follows from, of the same arguments without the folder.
+    `inputs` says what the output follows from, of the same arguments without the folder. Those who
+    watch are told that it is `doing` something, before a body that may last.
     """
-    return lambda body: Stage(kind, name, inputs, body)
+    return lambda body: Stage(kind, name, inputs, body, doing)
 
 
 def _without_folder(body: Callable[..., object]) -> inspect.Signature:

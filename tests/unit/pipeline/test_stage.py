@@ -17,7 +17,17 @@ from retune.core.errors import InputError
 from retune.core.schema import from_json, to_json
 from retune.pipeline.manifest import Manifest
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.stage import load, run_once, sha256, stage_folder, stage_intact, stage_key
+from retune.pipeline.results import TuneEvent
+from retune.pipeline.stage import (
+    load,
+    run_once,
+    sha256,
+    stage,
+    stage_folder,
+    stage_intact,
+    stage_key,
+)
+from retune.pipeline.watch import watching
 from tests.support.properties import quick
 
 
@@ -41,8 +51,21 @@ class Body:
         return Sample(count=self.runs, pairs=(("a", 1),))
 
 
+@stage(Sample, "told", lambda request: (request.model,), doing="samples are made")
+def stage_told(folder: Path, request: TuneRequest) -> Sample:
+    return Sample(count=len(list(folder.iterdir())))
+
+
 def once(work: Path, body: Body) -> Sample:
     return run_once(Sample, stage="sample", key="k", work=work, body=body)
+
+
+def test_who_watches_is_told_of_work_that_is_done_and_not_of_what_is_stored(tmp_path: Path):
+    told: list[TuneEvent] = []
+    with watching(told.append):
+        for _ in range(2):
+            stage_told(TuneRequest("zoo:mlp", "out", work=tmp_path))
+    assert told == [TuneEvent(stage="told", text="samples are made")]
 
 
 def test_second_call_returns_the_first_output(tmp_path: Path):
