@@ -15,6 +15,11 @@ def time_text(us: float) -> str:
     return _text(us, _TIMES)
 
 
+def minutes_text(minutes: float) -> str:
+    """Such as `3 min`, `20 s`."""
+    return f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
+
+
 def flop_text(flop: float) -> str:
     """Operations of floats, such as `3.6 GFLOP`."""
     return _text(flop, _OPERATIONS)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from retune.core.quantities import counted, time_text
 from retune.core.results import KernelTime, Latency
 from retune.device.opening import is_absent
-from retune.pipeline.request import DEFAULT_MINUTES, TuneRequest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.slowness import busy_sentence
 from retune.pipeline.summary import gain_text, task_results
@@ -133,10 +133,11 @@ def _outlook(request: TuneRequest, run: FinishedRun) -> str:
 
 
 def _longer(request: TuneRequest) -> str:
-    """The option by which the same search goes on for twice as long."""
-    if request.trials:
-        return f"--trials {2 * request.trials}"
-    return f"--minutes {2 * (request.minutes or DEFAULT_MINUTES):g}"
+    """The options by which the same search goes on for twice as long."""
+    effort = "--effort full " if request.effort == "full" else ""
+    if request.minutes is None:
+        return f"{effort}--trials {2 * (request.trials or 0)}"
+    return f"{effort}--minutes {2 * request.minutes:g}"
 
 
 def _more(request: TuneRequest, run: FinishedRun) -> str:

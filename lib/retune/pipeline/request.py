@@ -27,6 +27,7 @@ from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
 from retune.core.names import model_name
+from retune.core.quantities import counted, minutes_text
 from retune.core.ranges import Stated, parse_stated
 from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
@@ -67,7 +68,7 @@ SCHEMES: Mapping[str, QuantizeSettings | None] = {
 Deadline = Annotated[float, Meta(gt=0, le=600)]
 """Seconds. A board of a farm waits no longer, either."""
 
-DEFAULT_MINUTES = 10.0
+DEFAULT_MINUTES = 3.0
 """Measuring time where neither trials nor minutes are given."""
 
 RENAMED: Mapping[str, str] = {"allocator": "task_scheduler"}
@@ -415,6 +416,18 @@ class TuneRequest:
         """Part of the network's time: the search ends where it is expected to save less; 0: it
         goes on."""
         return LEAST_GAIN if self.effort in ("quick", "full") else 0.0
+
+    @property
+    def bounds(self) -> str:
+        """How long it measures, for those who wait for it."""
+        if self.trials == 0:
+            return "nothing"
+        most = [] if self.trials is None else [counted(self.trials, "candidate")]
+        most += [] if self.minutes is None else [minutes_text(self.minutes)]
+        text = f"at most {' and '.join(most)}"
+        if self.least_gain:
+            text += f", until less than {self.least_gain:.0%} is expected to be gained"
+        return text
 
     @property
     def lowered(self) -> bool:

@@ -52,6 +52,7 @@ def event_of(
             return TuneEvent(stage="precision", text=precision_text(done))
         case TaskManifest():
             text = counted(len(done.tasks), "task") + (f" for {sizes}" if sizes else "")
+            text += f"; measures {request.bounds}; compiles, verifies and times the bundle besides"
             return TuneEvent(stage="extract", text=text)
         case CompileManifest():
             text = f"{counted(done.kernels, 'kernel')}, {_launches(done.launches)}"

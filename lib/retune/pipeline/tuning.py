@@ -16,7 +16,7 @@ from retune.bundle.build import check_types
 from retune.core.errors import sentence
 from retune.core.keys import content_key
 from retune.core.layouts import BLOCKED, MEASURED
-from retune.core.quantities import counted
+from retune.core.quantities import counted, minutes_text
 from retune.core.results import RecordMatch
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
@@ -257,7 +257,7 @@ def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) 
 
     def make() -> Session:
         session = _open_session(request, run, _ended(request, run, tasks))
-        tell(_standing(request, session, tasks, f"the search begins: {_bounds(request)}"))
+        tell(_standing(request, session, tasks, "the search begins"))
         return session
 
     with _OPEN.searching(run, make) as session:
@@ -323,27 +323,13 @@ def _is_recorded(search: TuneManifest, recorded: Mapping[str, int]) -> bool:
     return mine >= search.progress.trials and all_tasks >= search.trials_done
 
 
-def _span(minutes: float) -> str:
-    return f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
-
-
-def _bounds(request: TuneRequest) -> str:
-    """How long it may go on, for who waits for it."""
-    trials = [] if request.trials is None else [counted(request.trials, "trial")]
-    most = [*trials, *([] if request.minutes is None else [_span(request.minutes)])]
-    bounds = [f"at most {' and '.join(most)}"] if most else []
-    if request.least_gain:
-        bounds.append(f"until less than {request.least_gain:.0%} is expected of further trials")
-    return ", ".join(bounds) or "until nothing is left to measure"
-
-
 def _reason(request: TuneRequest, end: End, trials: int) -> str:
     """Why a task with so many trials gets no further ones."""
     match end:
         case "trials":
             return f"{request.trials} trials are done"
         case "time":
-            return f"the budget of {_span(request.minutes or 0.0)} is spent"
+            return f"the budget of {minutes_text(request.minutes or 0.0)} is spent"
         case "little expected":
             return f"less than {request.least_gain:.0%} is expected of further trials"
         case "stopped":

@@ -117,6 +117,7 @@ def test_they_say_how_far_the_ceilings_are_and_why(steps: list[KernelTime], text
     [
         ({}, 0.004, "is complete: as many trials again are expected to save less than 1%"),
         ({"minutes": 3.0}, 0.05, "`--minutes 6` goes on"),
+        ({}, 0.05, "`--effort full --minutes 6` goes on"),
         ({"trials": 40}, 0.05, "`--trials 80` goes on"),
         ({"effort": "none"}, None, "schedules are those of earlier records (1 layer) and default"),
     ],

@@ -57,17 +57,27 @@ def test_values(request_: TuneRequest, field: str, value: object, message: str):
         check_request(replace(request_, **{field: value}))
 
 
+GAIN = ", until less than 1% is expected to be gained"
+
+
 @pytest.mark.parametrize(
-    ("asked", "effort", "trials", "minutes", "least_gain"),
+    ("asked", "effort", "trials", "minutes", "least_gain", "bounds"),
     [
-        ({}, "full", None, 10.0, 0.01),
-        ({"minutes": 2.0}, "exhaustive", None, 2.0, 0.0),
-        ({"trials": 9}, "exhaustive", 9, None, 0.0),
-        ({"effort": "none"}, "none", 0, None, 0.0),
-        ({"effort": "quick"}, "quick", None, 1 / 3, 0.01),
-        ({"effort": "quick", "trials": 9}, "quick", 9, 1 / 3, 0.01),
-        ({"effort": "quick", "minutes": 0.1}, "quick", None, 0.1, 0.01),
-        ({"effort": "full", "minutes": 2.0}, "full", None, 2.0, 0.01),
+        ({}, "full", None, 3.0, 0.01, f"at most 3 min{GAIN}"),
+        ({"minutes": 2.0}, "exhaustive", None, 2.0, 0.0, "at most 2 min"),
+        ({"trials": 9}, "exhaustive", 9, None, 0.0, "at most 9 candidates"),
+        ({"effort": "none"}, "none", 0, None, 0.0, "nothing"),
+        ({"effort": "quick"}, "quick", None, 1 / 3, 0.01, f"at most 20 s{GAIN}"),
+        (
+            {"effort": "quick", "trials": 9},
+            "quick",
+            9,
+            1 / 3,
+            0.01,
+            f"at most 9 candidates and 20 s{GAIN}",
+        ),
+        ({"effort": "quick", "minutes": 0.1}, "quick", None, 0.1, 0.01, f"at most 6 s{GAIN}"),
+        ({"effort": "full", "minutes": 2.0}, "full", None, 2.0, 0.01, f"at most 2 min{GAIN}"),
     ],
 )
 def test_effort_minutes_and_trials_say_how_long_is_searched(
@@ -77,10 +87,12 @@ def test_effort_minutes_and_trials_say_how_long_is_searched(
     trials: int | None,
     minutes: float | None,
     least_gain: float,
+    bounds: str,
 ):
     found = TuneRequest("zoo:mlp", request_.out, **asked)
     assert (found.effort, found.trials, found.minutes) == (effort, trials, minutes)
     assert found.least_gain == least_gain
+    assert found.bounds == bounds
     assert replace(found) == found, "resolving is done once"
 
 

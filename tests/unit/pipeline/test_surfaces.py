@@ -112,7 +112,7 @@ def test_names_of_choices_are_those_of_the_registries():
     assert get_args(OPTIONS["publish"].kind) == ("always", "faster")
 
 
-def test_without_limits_a_run_measures_ten_minutes():
+def test_without_limits_a_run_measures_three_minutes():
     limits = [
         (made.trials, made.minutes)
         for made in (
@@ -121,7 +121,7 @@ def test_without_limits_a_run_measures_ten_minutes():
             TuneRequest("m", "o", minutes=2),
         )
     ]
-    assert limits == [(None, 10.0), (5, None), (None, 2)]
+    assert limits == [(None, 3.0), (5, None), (None, 2)]
 
 
 def test_an_earlier_name_is_refused_by_the_new_one():
