@@ -38,12 +38,17 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """Links from docs/ to files beside it point to their copies in the site."""
-    return markdown if page.file.src_uri in OUTSIDE.values() else markdown.replace("](../", "](")
+    made = page.file.src_uri in OUTSIDE.values()
+    return markdown if made else _renamed(markdown.replace("](../", "]("))
 
 
 def _moved(markdown: str) -> str:
     """A page of the repository's root, as one that lies beside those of docs/."""
-    text = re.sub(r"(\]\(|src(?:set)?=\")docs/", r"\1", markdown)
+    return _renamed(re.sub(r"(\]\(|src(?:set)?=\")docs/", r"\1", markdown))
+
+
+def _renamed(text: str) -> str:
+    """The text with links to pages of the root as links to their copies in the site."""
     for here, there in OUTSIDE.items():
         text = text.replace(f"]({here}", f"]({there}")
     return text
