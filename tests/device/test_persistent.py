@@ -7,6 +7,7 @@ import pytest
 
 from retune.codegen.network import persistent
 from retune.codegen.network.persistent import Callee, CalleeLaunch, persistent_text
+from retune.codegen.opencl.kernels import callable_only, single_item_kernel
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.runtime import Device, DeviceMemory, open_device
@@ -56,6 +57,14 @@ def test_the_text(golden: Golden) -> None:
 
 def test_the_text_of_a_moving_base(golden: Golden) -> None:
     assert ADD + "\n" + persistent_text(CALLEES, STEPS, 2, 2, moving=True) == golden
+
+
+def test_kernels_that_are_only_called_are_functions(device: Device) -> None:
+    """A driver compiles each kernel of a program that it hands out."""
+    text = "\n".join(single_item_kernel("unused", [], [], ["(void)group;"]))
+    own = "__kernel void own(__global int* x) { unused_group((int3)(*x)); }"
+    (program,) = device.build(f"{callable_only(text)}\n{own}").handles
+    assert program.kernel_names == "own"
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 7])

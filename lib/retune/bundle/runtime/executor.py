@@ -17,6 +17,7 @@ from retune.bundle.runtime.rows import befores_of, callees_of, step_rows, steps_
 from retune.codegen.network import inline
 from retune.codegen.network.persistent import most_rounds
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
+from retune.codegen.opencl.kernels import callable_only
 from retune.core.dims import most
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
@@ -145,7 +146,7 @@ def _inline(plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
     steps = steps_of(plan, placement, [()] * len(plan.launches))
     bases, sizes = len(placement.base_bytes), sizes_at(plan, placement)
     own = inline.inline_text(callees_of(plan), steps, bases, sizes)
-    program = device.build(f"{plan.text}\n{own}", options=plan.options)
+    program = device.build(f"{callable_only(plan.text)}\n{own}", options=plan.options)
 
     def bind(held: Allocations) -> Executor:
         def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:

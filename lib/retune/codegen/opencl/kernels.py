@@ -36,6 +36,22 @@ def group_function(kernel: str) -> str:
     return f"{kernel}_group"
 
 
+def callable_only(text: str) -> str:
+    """The text with its kernels as functions that nothing calls: for a program that only calls
+    their groups.
+
+    A driver that hands a program out compiles each kernel of it (PoCL: half of the first load of a
+    network). The preprocessor does it, so that the text stays as it was printed.
+    """
+    macros = {
+        "__kernel": "static __attribute__((unused))",
+        "reqd_work_group_size(x, y, z)": "unused",
+    }
+    before = [f"#define {name} {meaning}" for name, meaning in macros.items()]
+    after = [f"#undef {name.partition('(')[0]}" for name in macros]
+    return "\n".join([*before, text, *after])
+
+
 def tile_name(kernel: str) -> str:
     """The name of the function that a part of a larger group calls as a group of the kernel."""
     return f"{kernel}_tile"

@@ -10,6 +10,7 @@ from retune.codegen.network.persistent import (
     most_rounds,
     persistent_text,
 )
+from retune.codegen.opencl.kernels import callable_only
 from retune.core.dims import most
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
@@ -46,8 +47,9 @@ class Persistent:
         self.most_rounds = most_rounds(max((most(callee.count) for callee in callees), default=1))
         self._moving = moving
         own = persistent_text(callees, steps, bases, self._threads, moving=moving, sizes=sizes)
+        called = callable_only("\n".join(texts))
         self._program = device.build(
-            "\n".join([*texts, own]), options=(*options, persistent.BUILD_OPTION)
+            f"{called}\n{own}", options=(*options, persistent.BUILD_OPTION)
         )
         self._state = device.allocate(persistent.state_bytes(self._steps, self._threads))
 
