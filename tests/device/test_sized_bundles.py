@@ -112,6 +112,16 @@ def test_sizes_without_a_variant_are_refused(plan: NetworkPlan, device: Device) 
         module.run(feeds(6, 2))
 
 
+def test_variants_of_conditions_on_unlike_sizes_run_in_turns(
+    plan: NetworkPlan, device: Device
+) -> None:
+    one, several = plan.variants
+    other = replace(several, conditions=(parse_condition("steps != 3", {"steps": STEPS}),))
+    module = Module(replace(plan, variants=(one, other)), device)
+    for items in (1, 3, 1):
+        assert_right(module, items, 4)
+
+
 def test_nothing_is_compiled_or_allocated_after_load(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:

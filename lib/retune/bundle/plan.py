@@ -214,7 +214,7 @@ class NetworkPlan(Launched):
     """A decision list: the first one whose conditions hold runs. Their launches and host steps are
     those of the plan, in order. Without any, all of the plan runs."""
 
-    @property
+    @cached_property
     def alternatives(self) -> tuple[PlanVariant, ...]:
         """The variants, or the one that is all of the plan."""
         whole = PlanVariant(first=0, end=len(self.launches), end_host=len(self.hosts))

@@ -148,7 +148,7 @@ class Runs:
         that of the last call.
         """
         variant, last = self._loaded.plan.variant_at(values), self._last
-        alike = last is not None and (last.variant, last.first) == (variant, first)
+        alike = last is not None and last.variant is variant and last.first == first
         if last is None or not alike or not _same(last, values):
             self._last = self._prepare(variant, values, first)
             return self._last
