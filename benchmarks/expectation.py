@@ -41,7 +41,7 @@ def _pair(times: np.ndarray, trials: int) -> tuple[float, float]:
     first, both = times[:trials], times[: 2 * trials]
     if np.isnan(first).all():
         return np.nan, np.nan
-    return further_gain(first), 1.0 - float(np.nanmin(both) / np.nanmin(first))
+    return further_gain(first, np.zeros(trials)), 1.0 - float(np.nanmin(both) / np.nanmin(first))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ the row alone: a continued or a replayed run sees the costs that the run saw.
 What people are shown is `median_us`, the time as it was.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,8 @@ without disturbance too (one machine: 638 us for the fastest fiftieth, 722 in th
 all but 3 %)."""
 _CALM = 1.15
 """A moment in which the reference kernel takes this many times its calm time is still calm."""
+_MEDIAN = math.sqrt(math.pi / 2)
+"""Standard error of a median over that of the mean, where repeats vary as a normal distribution."""
 
 COST_COLUMNS = ("run_id", "status", "median_us", "reference_us", "calm_us")
 """What `recorded_costs` reads of each record."""
@@ -66,6 +69,21 @@ def pace(reference_us: np.ndarray, calm_us: np.ndarray) -> np.ndarray:
     calm = np.asarray(calm_us, np.float32).astype(np.float64)
     counted = np.fmin(reference, _CALM * np.where(calm > 0, calm, np.nan))
     return np.where(reference > 0, counted / NOMINAL_US, 1.0)
+
+
+def standard_errors(repeats: Iterable[Sequence[float] | None]) -> np.ndarray:
+    """Of the median of each measurement's repeats, as a part of it. float64 [n]
+
+    NaN where fewer than two repeats say nothing of it. Repeats are taken in the precision of the
+    store.
+    """
+    several = (np.asarray(() if each is None else each, np.float32) for each in repeats)
+    return np.array([_standard_error(each) if len(each) > 1 else np.nan for each in several], float)
+
+
+def _standard_error(repeats: np.ndarray) -> float:
+    repeats = repeats.astype(np.float64)
+    return float(_MEDIAN * repeats.std(ddof=1) / np.sqrt(len(repeats)) / np.median(repeats))
 
 
 def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.ndarray]:

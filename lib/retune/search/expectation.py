@@ -17,6 +17,8 @@ schedules after a search of minutes."""
 NOISE = 0.02
 """Part of a time by which two measurements of the same program differ. Source: benchmarks of equal
 bundles; a candidate that is faster by less has won nothing."""
+_SURE = 1.96
+"""Standard errors on either side of a 95 % interval."""
 _WEIGHT = ROUND / 2
 """Trials that the expectation of before counts as."""
 
@@ -31,21 +33,33 @@ class Outlook:
     """Part of it that as many trials again are expected to save."""
 
 
-def further_gain(costs: np.ndarray, prior: float = TYPICAL_GAIN, default: float = np.inf) -> float:
+def further_gain(
+    costs: np.ndarray,
+    errors: np.ndarray,
+    prior: float = TYPICAL_GAIN,
+    default: int | None = None,
+) -> float:
     """Part of the least cost that as many trials again are expected to save. From 0 to 1
 
     A search that has made n trials is compared with one of half of them, taken at random: the least
     cost of the half is the i-th least of all with probability 2^-i. What the other half saved is
-    what as many again save at most, since each doubling saves less than the one before. Costs count
-    as equal within NOISE. The `prior` counts as a few trials. The cost of the `default` schedule is
-    known to both: every search begins with it.
+    what as many again save at most, since each doubling saves less than the one before. A cost is
+    above the least one by what it exceeds NOISE and the 95 % interval of their difference, which
+    follows from their relative standard `errors` (NaN: a typical one). The `prior` counts as a few
+    trials. Both searches know the `default` schedule, by its number: every search begins with it.
     """
-    right = np.sort(costs[~np.isnan(costs)])
-    count = len(costs)
+    count, right = len(costs), np.flatnonzero(~np.isnan(costs))
     if not len(right):
         return prior
-    chance = 0.5 ** np.arange(1, len(right) + 1)
-    excess = np.maximum(np.minimum(right, default) / right[0] - 1.0 - NOISE, 0.0)
+    order = right[np.argsort(costs[right], kind="stable")]
+    least = order[0]
+    known = errors[right][~np.isnan(errors[right])]
+    errors = np.where(np.isnan(errors), np.median(known) if len(known) else 0.0, errors)
+    if default is not None:
+        order = np.where(costs[order] < costs[default], order, default)
+    noise = NOISE + _SURE * np.hypot(errors[order], errors[least])
+    chance = 0.5 ** np.arange(1, len(order) + 1)
+    excess = np.maximum(costs[order] / costs[least] - 1.0 - noise, 0.0)
     halved = float(chance @ excess / chance.sum())
     saved = halved / (1.0 + halved)
     return (_WEIGHT * prior + count * saved) / (_WEIGHT + count)

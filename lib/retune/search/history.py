@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retune.core.errors import RecordError, ScheduleError
-from retune.records.cost import COST_COLUMNS, recorded_costs
+from retune.records.cost import COST_COLUMNS, recorded_costs, standard_errors
 from retune.records.ranking import Where, top
 from retune.records.schema import BESIDE_SEARCH, TuningRecord
 from retune.records.store import RecordStore
@@ -22,7 +22,8 @@ _ALTERNATIVES = 5
 """Records that are tried in turn when the best one is not of today's space."""
 
 HISTORY_COLUMNS = (
-    *COST_COLUMNS, "task_key", "sketch", "decisions", "config_hash", "trial", "phase", "timestamp",
+    *COST_COLUMNS, "run_times_us", "task_key", "sketch", "decisions", "config_hash", "trial",
+    "phase", "timestamp",
 )  # fmt: skip
 """What `history_of` and its callers need of each record."""
 
@@ -36,6 +37,8 @@ class History:
     """float64 [n]; NaN for a failure."""
     costs: np.ndarray
     """See `records.cost`. float64 [n]; NaN for a failure."""
+    errors: np.ndarray
+    """Relative standard errors of the times. float64 [n]; NaN where repeats do not say."""
 
 
 def split_run(rows: "Table", run_id: str) -> "tuple[Table, Table]":
@@ -96,7 +99,13 @@ def history_of(rows: "Table", space: Space) -> History:
         space, rows["sketch"].tolist(), rows["decisions"].tolist(), rows["config_hash"].tolist()
     )
     times, costs = recorded_costs(rows)
-    return History(candidates=candidates, times_us=times[places], costs=costs[places])
+    errors = standard_errors(rows["run_times_us"])
+    return History(
+        candidates=candidates,
+        times_us=times[places],
+        costs=costs[places],
+        errors=errors[places],
+    )
 
 
 def located(

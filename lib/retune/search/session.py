@@ -22,7 +22,7 @@ from retune.core.stopwatch import Stopwatch
 from retune.device.measure.workload import MeasureOptions, Runner, measuring_conditions
 from retune.ir.stored import to_text
 from retune.records.conditions import Conditions, group
-from retune.records.cost import measured_costs
+from retune.records.cost import measured_costs, standard_errors
 from retune.records.distilled import TravellingRecords
 from retune.records.origins import keep, keep_spec, spec_key
 from retune.records.schema import Environment, Measurement, TuningRecord
@@ -368,7 +368,12 @@ class Session:
         self._keep_origin(run.task)
         self.store.append(rows)
         times, costs = measured_costs(measurements)
-        history = History(candidates=batch.candidates, times_us=times, costs=costs)
+        history = History(
+            candidates=batch.candidates,
+            times_us=times,
+            costs=costs,
+            errors=standard_errors(each.run_times_us for each in measurements),
+        )
         statuses: Counter[str] = Counter(item.status for item in measurements)
         return lambda: self._learn(run, history, batch.features, statuses)
 

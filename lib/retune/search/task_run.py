@@ -53,10 +53,12 @@ class TaskRun:
         """Least cost of earlier runs; infinite if none was right."""
         self._bests: list[float] = []
         """Least cost after each trial of this run; infinite until one is right."""
-        self._default_cost = np.inf
-        """Of the default schedule; infinite until it was right."""
         self._measured: list[float] = []
         """Cost of each candidate, earlier runs' included; NaN for a failure."""
+        self._errors: list[float] = []
+        """Relative standard error of each of them; NaN where it is not known."""
+        self._default_at: int | None = None
+        """Which of them is the default schedule's last right one."""
         self.match: RecordMatch | None = None
         """Whether there were records of it."""
         self._prior = prior
@@ -73,8 +75,8 @@ class TaskRun:
     def outlook(self) -> Outlook:
         """What is expected of searching on: nothing where all was measured."""
         time = None if self.best_cost is None else self.task.weight * self.best_cost
-        costs = np.array(self._measured, np.float64)
-        gain = further_gain(costs, self._prior, self._default_cost)
+        costs, errors = np.array(self._measured, float), np.array(self._errors, float)
+        gain = further_gain(costs, errors, self._prior, self._default_at)
         return Outlook(time=time, gain=0.0 if self._spent else gain)
 
     @property
@@ -134,11 +136,12 @@ class TaskRun:
 
     def _observe(self, measured: History) -> None:
         numbers = self.space.numbers(measured.candidates)
-        self._measured += measured.costs.tolist()
-        defaults = measured.times_us[(numbers == self._default) & ~np.isnan(measured.times_us)]
+        defaults = np.flatnonzero((numbers == self._default) & ~np.isnan(measured.costs))
         if len(defaults):
-            self.default_us = float(defaults[-1])
-            self._default_cost = float(np.nanmin(measured.costs[numbers == self._default]))
+            self.default_us = float(measured.times_us[defaults[-1]])
+            self._default_at = len(self._measured) + int(defaults[-1])
+        self._measured += measured.costs.tolist()
+        self._errors += measured.errors.tolist()
         self._first = self._first.take(~np.isin(self.space.numbers(self._first), numbers))
         self._tuner.observe(measured.candidates, measured.costs)
 

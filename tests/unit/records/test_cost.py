@@ -13,6 +13,7 @@ from retune.records.cost import (
     measured_costs,
     pace,
     recorded_costs,
+    standard_errors,
 )
 from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
@@ -70,13 +71,27 @@ def test_pace_is_time_over_cost():
     assert pace(reference, calm) == pytest.approx([0.1, 0.115, 1.0])
 
 
+def test_the_error_of_a_median_follows_from_its_repeats():
+    """By a simulation: medians of five repeats that vary by a tenth."""
+    repeats = np.random.default_rng(0).normal(100.0, 10.0, (4000, 5))
+    spread = np.median(repeats, axis=1).std() / 100.0
+    assert standard_errors(repeats.tolist()).mean() == pytest.approx(spread, rel=0.1)
+    assert np.isnan(standard_errors([(), None, (3.0,)])).all()
+    assert standard_errors([(2.0, 2.0)]).tolist() == [0.0]
+
+
 def test_the_store_gives_back_the_costs_that_a_run_saw(tmp_path: Path):
     """Columns are of less precision than what a runner measures."""
-    some = [taken(1 / 3 + n, 701.1 / (1 + n / 7), 690.7 / 3) for n in range(5)]
+    some = [
+        replace(taken(1 / 3 + n, 701.1 / (1 + n / 7), 690.7 / 3), run_times_us=(1 / 3, 1 / 7 + n))
+        for n in range(5)
+    ]
     store = RecordStore(tmp_path)
     store.append([record(n, measurement=m, trial=n) for n, m in enumerate(some)])
     rows = store.scan().sort_values("trial")
     assert recorded_costs(rows)[1].tolist() == measured_costs(some)[1].tolist()
+    seen = standard_errors(each.run_times_us for each in some)
+    assert standard_errors(rows["run_times_us"]).tolist() == seen.tolist()
 
 
 def test_records_without_a_calm_level_have_that_of_their_run(tmp_path: Path):
