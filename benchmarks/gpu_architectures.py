@@ -2,13 +2,14 @@
 
     python -m benchmarks.gpu_architectures --device nvidia-cuda-0 timm:densenet121 "torchvision:*"
 
-For the machine that has the GPU, torch and the packages of `benchmarks.torch_architectures`;
-nothing is tuned. Each architecture is exported by torch, imported and compiled (several at once),
-compared with onnxruntime (what is further off than roundings alone make it is called wrong, see
+For the machine that has the GPU, torch and the packages of `benchmarks.torch_architectures`. Each
+architecture is exported by torch, imported and compiled (several at once), compared with
+onnxruntime (what is further off than roundings alone make it is called wrong, see
 `bundle.verify.rounding`), and then timed alone, with waiting: its launches, one launch of groups
 that stay where the device has that, and PyTorch's kernels (float32 without TF32, the faster of both
-layouts) replayed from a graph of launches. With `--layers N` also its kernels one by one, and so
-many of the heaviest. At the end come geometric means: of launches, and of the faster form.
+layouts) replayed from a graph of launches. With `--minutes M` it is also tuned so long, and timed
+as tuned; with `--layers N` also its kernels one by one, and so many of the heaviest. At the end
+come geometric means: of launches, and of the faster form.
 
 `--precision float16` stores values in that type, and has PyTorch compute in it; `tf32` has both
 multiply by instructions of TF32; `--batch 1 16` takes one input, and 16 of them at once. With
@@ -29,6 +30,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bundles import publish
 from benchmarks.command import parser_of
 from benchmarks.gpu import layer_times
 from benchmarks.table import geometric_mean
@@ -48,8 +50,11 @@ from retune.core.dtypes import TF32
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.pipeline.precision import precision_named
+from retune.pipeline.request import TuneRequest
 
 Found = dict[str, Any]
+TUNED = "tuned "
+"""Before the name of a form that was tuned."""
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
 """Types between kernels, as torch calls them too; `tf32`: float32, whose products are of TF32."""
 
@@ -128,7 +133,6 @@ def measure(row: Row, prepared: Found, options: Namespace) -> Found:
     """Times, deviation and the heaviest groups of one architecture."""
     model = Path(prepared["model"])
     device = open_device(options.device)
-    plan = read_bundle(Path(prepared["bundle"]))
     peer = open_peer("onnxruntime", model)
     times: dict[str, float] = {}
     checks: list[Verification] = []
@@ -136,15 +140,23 @@ def measure(row: Row, prepared: Found, options: Namespace) -> Found:
     stored = precision_named(options.precision, device.spec)
     rounding = RoundingModel(lambda: import_network(str(model), precision=stored).network.graph)
     layers: dict[str, float] = {}
-    for form in forms_of(plan, device, row, options):
-        module = Module(replace(plan, form=form), device)
+    plans = {"": read_bundle(Path(prepared["bundle"]))}
+    if options.minutes:
+        plans[TUNED] = tuned(model, options)
+    timed = {
+        label + form: replace(plan, form=form)
+        for label, plan in plans.items()
+        for form in forms_of(plan, device, row, options)
+    }
+    for name, plan in timed.items():
+        module = Module(plan, device)
         feeds = module.random_inputs
         allowed = max(tolerance_of(plan), 5 * TF32.tolerance * (options.precision == TF32))
         explained = rounding if row.batch == 1 else None
         checks.append(verify(module, peer, feeds, samples=1, tolerance=allowed, rounding=explained))
-        if form == "queued" and options.layers:
+        if name == "queued" and options.layers:
             layers = layer_times(module)
-        times[form] = 1e3 * median_s(module.run_launches, lambda: None)
+        times[name] = 1e3 * median_s(module.run_launches, lambda: None)
     worst = max(checks, key=lambda check: check.used)
     return prepared | {
         "deviation": worst.max_rel_range,
@@ -154,6 +166,21 @@ def measure(row: Row, prepared: Found, options: Namespace) -> Found:
         "torch_ms": torch_ms(row.architecture, options.precision),
         "heaviest": sorted(layers.items(), key=lambda entry: -entry[1])[: options.layers],
     }
+
+
+def tuned(model: Path, options: Namespace) -> NetworkPlan:
+    """What `retune tune` publishes after so many minutes of measuring, without earlier records."""
+    request = TuneRequest(
+        model=str(model),
+        out="",
+        records=str(options.folder / f"{model.stem}.records"),
+        work=str(options.folder),
+        device=options.device,
+        minutes=options.minutes,
+        precision=options.precision,
+    )
+    _, made = publish(request)
+    return read_bundle(made.file(made.module))
 
 
 def torch_ms(architecture: Architecture, precision: str) -> float:
@@ -212,6 +239,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1], help="inputs at once")
     parser.add_argument("--launches-from", type=int, default=1 << 30, metavar="BATCH")
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--minutes", type=float, help="of tuning, for each")
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -247,12 +275,25 @@ def print_means(batch: int, found: Sequence[Found]) -> None:
     rows = [row for row in found if "error" not in row]
     if not rows:
         return
-    launches = geometric_mean([row["ms"]["queued"] / row["torch_ms"] for row in rows])
-    faster = geometric_mean([min(row["ms"].values()) / row["torch_ms"] for row in rows])
-    print(
-        f"batch {batch}: {len(rows)} architectures, geometric means: launches {launches:.2f}x, "
-        f"the faster form {faster:.2f}x"
-    )
+    for label in ("", TUNED):
+        times = [_of_forms(row, label) for row in rows]
+        if all(times):
+            peers = [row["torch_ms"] for row in rows]
+            ratios = [found["queued"] / peer for found, peer in zip(times, peers, strict=True)]
+            faster = [min(found.values()) / peer for found, peer in zip(times, peers, strict=True)]
+            print(
+                f"batch {batch}: {len(rows)} architectures, geometric means: {label}launches "
+                f"{geometric_mean(ratios):.2f}x, the faster form {geometric_mean(faster):.2f}x"
+            )
+
+
+def _of_forms(row: Found, label: str) -> dict[str, float]:
+    """Milliseconds of the default's forms, or of the tuned ones."""
+    return {
+        name.removeprefix(TUNED): ms
+        for name, ms in row["ms"].items()
+        if name.startswith(TUNED) == (label == TUNED)
+    }
 
 
 if __name__ == "__main__":
