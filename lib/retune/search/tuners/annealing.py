@@ -3,10 +3,9 @@
 import numpy as np
 
 from retune.schedule.space import Candidates, join
-from retune.search.tuners.archive import Archive
 from retune.search.tuners.breeding import mutate
 from retune.search.tuners.pool import POOL, Pool, led_batch
-from retune.search.tuners.protocol import Setting
+from retune.search.tuners.protocol import Tuner
 
 _CHAINS = 128
 _STEPS = 10
@@ -15,7 +14,7 @@ _PATIENCE = 4
 """Steps without a better plan after which annealing ends."""
 
 
-class AnnealingTuner:
+class AnnealingTuner(Tuner):
     """A plan of the best candidates that annealing finds, thinned out for variety.
 
     Source: AutoTVM (Chen et al. 2018): chains walk by changing one decision, accepted by the
@@ -23,17 +22,9 @@ class AnnealingTuner:
     measured candidates, from the seeds, and at random.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._archive = Archive(setting.space)
-
     def propose(self, count: int) -> Candidates:
         """Up to `count` new candidates, a few of them random."""
         return led_batch(self._archive, self._setting.seed, count, self._plan)
-
-    def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
-        """The fastest ones are where chains start."""
-        self._archive.observe(candidates, costs)
 
     def _plan(self, rng: np.random.Generator) -> Pool:
         space, scorer = self._setting.space, self._setting.scorer

@@ -3,10 +3,9 @@
 import numpy as np
 
 from retune.schedule.space import Candidates, join
-from retune.search.tuners.archive import Archive
 from retune.search.tuners.breeding import crossover, mutate
 from retune.search.tuners.pool import POOL, Pool, led_batch
-from retune.search.tuners.protocol import Setting
+from retune.search.tuners.protocol import Tuner
 
 _POPULATION = 256
 _GENERATIONS = 3
@@ -20,24 +19,16 @@ _MUTATED = 0.85
 """Share of the children in which a decision changes."""
 
 
-class EvolutionaryTuner:
+class EvolutionaryTuner(Tuner):
     """The best predicted candidates of a few generations, and now and then a random one.
 
     Source: Ansor (Zheng et al. 2020, section 5), with crossover of decisions, and selection by
     tournament, which needs no scale of the scores.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._archive = Archive(setting.space)
-
     def propose(self, count: int) -> Candidates:
         """Up to `count` new candidates, best predicted first, random ones last."""
         return led_batch(self._archive, self._setting.seed, count, self._evolve)
-
-    def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
-        """The fastest ones are ancestors of the next populations."""
-        self._archive.observe(candidates, costs)
 
     def _evolve(self, rng: np.random.Generator) -> Pool:
         scorer = self._setting.scorer

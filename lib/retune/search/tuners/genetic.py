@@ -3,9 +3,9 @@
 import numpy as np
 
 from retune.schedule.space import Candidates, join
-from retune.search.tuners.archive import Archive, nobody
+from retune.search.tuners.archive import nobody
 from retune.search.tuners.breeding import crossover, mutate
-from retune.search.tuners.protocol import Setting
+from retune.search.tuners.protocol import Tuner
 
 _PARENTS = 32
 """The fastest candidates, from which parents are chosen with a chance that follows their speed."""
@@ -17,27 +17,19 @@ _CHILDREN = 8
 """Children bred for each one wanted: some are invalid, known, or equal."""
 
 
-class GeneticTuner:
+class GeneticTuner(Tuner):
     """Crossover and mutation of measured candidates; random ones at first.
 
     Source: AutoTVM's GATuner, as a steady state: each batch breeds from all that was measured.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self._seed = setting.seed
-        self._archive = Archive(setting.space)
-
     def propose(self, count: int) -> Candidates:
         """Up to `count` new candidates: children first, random ones where there are too few."""
         archive = self._archive
-        rng = archive.generator(self._seed)
+        rng = archive.generator(self._setting.seed)
         children = archive.take(self._breed(count, rng))
         others = archive.take(archive.draw(count - len(children), rng))
         return join([children, others])
-
-    def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
-        """Every measured candidate may become a parent."""
-        self._archive.observe(candidates, costs)
 
     def _breed(self, count: int, rng: np.random.Generator) -> Candidates:
         space = self._archive.space

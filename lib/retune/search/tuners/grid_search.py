@@ -5,18 +5,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from retune.schedule.space import Candidates, Space, join
-from retune.search.tuners.archive import Archive, nobody
-from retune.search.tuners.protocol import Setting
+from retune.search.tuners.archive import nobody
+from retune.search.tuners.protocol import Setting, Tuner
 
 _CHUNK = 1024
 """Index combinations that are looked at together."""
 
 
-class GridTuner:
+class GridTuner(Tuner):
     """Valid candidates in index order, sketch by sketch, until the space is spent."""
 
     def __init__(self, setting: Setting) -> None:
-        self._archive = Archive(setting.space)
+        super().__init__(setting)
         self._chunks = _chunks(setting.space)
         self._next = nobody(setting.space)
 
@@ -27,10 +27,6 @@ class GridTuner:
             found = self._archive.fresh(join([found, chunk]))
         self._next = found
         return self._archive.take(found.take(np.arange(min(count, len(found)))))
-
-    def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
-        """Nothing is learned but what not to propose again."""
-        self._archive.observe(candidates, costs)
 
 
 def _chunks(space: Space) -> Iterator[Candidates]:

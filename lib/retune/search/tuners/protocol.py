@@ -6,12 +6,14 @@ measurements are observed again, in their order. It never proposes a candidate t
 it observed.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from retune.schedule.space import Candidates, Space
+from retune.search.tuners.archive import Archive
 
 
 class Scorer(Protocol):
@@ -33,13 +35,18 @@ class Setting:
     """Candidates that look promising because similar ones did well in similar tasks."""
 
 
-class Tuner(Protocol):
+class Tuner(ABC):
     """Proposes candidates and learns from results."""
 
+    def __init__(self, setting: Setting) -> None:
+        """Nothing is proposed or measured yet."""
+        self._setting = setting
+        self._archive = Archive(setting.space)
+
+    @abstractmethod
     def propose(self, count: int) -> Candidates:
         """Up to `count` new, valid, distinct candidates; fewer when the space is exhausted."""
-        ...
 
     def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
         """Takes in what was measured: costs float64 [n], smaller is better, NaN for a failure."""
-        ...
+        self._archive.observe(candidates, costs)
