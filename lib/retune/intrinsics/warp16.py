@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from retune.intrinsics.intrinsic import Implementation, Intrinsic, Signature, register_intrinsic
-from retune.intrinsics.warps import READ_MATRICES, exchange, products, warp_intrinsic
+from retune.intrinsics.warps import products, warp_intrinsic
 
 _LETTERS = {FLOAT16: "f16", BFLOAT16: "bf16"}
 _TOLERANCE = 1e-5
@@ -45,33 +45,10 @@ def _dot(signature: Signature) -> str:
 
 
 def _entry(name: str, share: int, *, alike: bool = False) -> Intrinsic:
-    exchanged, text = exchange(share, "float4", _dot, alike=alike)
-    mma = {"OpenCL C": _mma(share, alike=alike)}
-    return warp_intrinsic(
-        name,
-        ((FLOAT16, BFLOAT16), (FLOAT16, BFLOAT16)),
-        FLOAT32,
-        share,
-        (
-            Implementation(
-                "mma",
-                _same,
-                mma,
-                slots=6.0 * share,
-                read={"OpenCL C": READ_MATRICES} if alike else {},
-                tolerance=_TOLERANCE,
-            ),
-            Implementation(
-                "exchange",
-                lambda _: True,
-                {"OpenCL C": text},
-                slots=1024.0,
-                exchanged=exchanged,
-                tolerance=_TOLERANCE,
-            ),
-        ),
-        alike=alike,
-    )
+    text = {"OpenCL C": _mma(share, alike=alike)}
+    mma = Implementation("mma", _same, text, slots=6.0 * share, tolerance=_TOLERANCE)
+    floats = (FLOAT16, BFLOAT16)
+    return warp_intrinsic(name, (floats, floats), FLOAT32, share, mma, _dot, alike=alike)
 
 
 WARP16 = register_intrinsic(_entry("warp16", 4))

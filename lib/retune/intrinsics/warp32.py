@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from retune.core.dtypes import FLOAT32, TF32, DType
 from retune.intrinsics.intrinsic import Implementation, Intrinsic, Signature, register_intrinsic
-from retune.intrinsics.warps import READ_MATRICES, exchange, products, warp_intrinsic
+from retune.intrinsics.warps import products, warp_intrinsic
 from retune.ir.expr import Expr, cast
 from retune.ir.functions import call, rounding
 
@@ -46,33 +46,11 @@ def _product(_: Signature) -> str:
 
 
 def _entry(name: str, *, alike: bool = False) -> Intrinsic:
-    exchanged, text = exchange(_SHARE, "float4", _product, alike=alike)
-    mma = {"OpenCL C": _mma(alike=alike)}
+    text = {"OpenCL C": _mma(alike=alike)}
+    mma = Implementation("mma", lambda s: s.lanes == 1, text, slots=24.0, tolerance=_TOLERANCE)
+    floats = ((FLOAT32,), (FLOAT32,))
     return warp_intrinsic(
-        name,
-        ((FLOAT32,), (FLOAT32,)),
-        FLOAT32,
-        _SHARE,
-        (
-            Implementation(
-                "mma",
-                lambda s: s.lanes == 1,
-                mma,
-                slots=24.0,
-                read={"OpenCL C": READ_MATRICES} if alike else {},
-                tolerance=_TOLERANCE,
-            ),
-            Implementation(
-                "exchange",
-                lambda _: True,
-                {"OpenCL C": text},
-                slots=1024.0,
-                exchanged=exchanged,
-                tolerance=_TOLERANCE,
-            ),
-        ),
-        alike=alike,
-        combine=_rounded,
+        name, floats, FLOAT32, _SHARE, mma, _product, alike=alike, combine=_rounded
     )
 
 

@@ -8,7 +8,7 @@ implementations are exact.
 
 from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.intrinsics.intrinsic import Implementation, Signature, register_intrinsic
-from retune.intrinsics.warps import exchange, products, warp_intrinsic
+from retune.intrinsics.warps import products, warp_intrinsic
 
 _SHARE = 2
 """Packs of a pixel that an item reads."""
@@ -25,23 +25,13 @@ def _dot(signature: Signature) -> str:
     return " + ".join(parts)
 
 
-_EXCHANGED, _EXCHANGE = exchange(_SHARE, "int4", _dot)
-
 WARP8 = register_intrinsic(
     warp_intrinsic(
         "warp8",
         ((UINT8, INT8), (INT8, INT7)),
         INT32,
         _SHARE,
-        (
-            Implementation("mma", lambda s: s.lanes == 1, {"OpenCL C": _mma}, slots=12.0),
-            Implementation(
-                "exchange",
-                lambda _: True,
-                {"OpenCL C": _EXCHANGE},
-                slots=1024.0,
-                exchanged=_EXCHANGED,
-            ),
-        ),
+        Implementation("mma", lambda s: s.lanes == 1, {"OpenCL C": _mma}, slots=12.0),
+        _dot,
     )
 )

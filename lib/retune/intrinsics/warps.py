@@ -21,7 +21,8 @@ of them, and which words, an instruction numbers how is free as long as both agr
 Source: PTX ISA, Warp Level Matrix Instructions: mma.sync.m16n8k32, .m16n8k16, .m16n8k8, fragments.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from retune.core.dtypes import DType
 from retune.intrinsics.intrinsic import (
@@ -60,12 +61,16 @@ def warp_intrinsic(
     operands: tuple[tuple[DType, ...], tuple[DType, ...]],
     accumulator: DType,
     share: int,
-    implementations: Sequence[Implementation],
+    mma: Implementation,
+    product: Callable[[Signature], str],
     *,
     alike: bool = False,
     combine: Callable[[Expr, Expr, DType], Expr] = multiplied,
 ) -> Intrinsic:
-    """The entry of instructions on these types, whose items read so many words of a pixel."""
+    """The entry of instructions on these types, whose items read so many words of a pixel.
+
+    Devices that lack the instruction exchange shares; `product` is what two words add there.
+    """
     first, second = operands
     pack = 4 // first[0].itemsize
     words = tuple(FIRST * share + n for n in range(share))
@@ -76,6 +81,9 @@ def warp_intrinsic(
         half, other = SECOND // 4, SECOND // 2 % 2
         second_read = Fragment((half, half + 2), (other, other + 2), _ROW)
         second_pack = share * pack
+        mma = replace(mma, read={"OpenCL C": READ_MATRICES})
+    scalar = "float" if accumulator.is_float else "int"
+    exchange = _exchange(share, scalar, product, alike=alike)
     return Intrinsic(
         name=name,
         m=ROWS,
@@ -89,7 +97,7 @@ def warp_intrinsic(
         residence="warp",
         warp=Warp(4, 8),
         combine=combine,
-        implementations=tuple(implementations),
+        implementations=(mma, replace(exchange, tolerance=mma.tolerance)),
     )
 
 
@@ -132,17 +140,16 @@ def products(
     return [*lines, "*y0 = first;", "*y1 = second;"]
 
 
-def exchange(
-    share: int, vector: str, product: Callable[[Signature], str], *, alike: bool = False
-) -> tuple[int, Callable[[Signature], list[str]]]:
-    """Integers of an item in local memory, and the text that exchanges shares by them.
+def _exchange(
+    share: int, scalar: str, product: Callable[[Signature], str], *, alike: bool
+) -> Implementation:
+    """What exchanges shares by integers of each item in local memory.
 
     What each item read goes there (`all`, by the items' numbers); the sums are plain. For devices
     without warps: it shows that the others' shares are where they are looked for. `product` is what
     two words `a` and `b` add to a sum.
     """
     exchanged = share + share * COLUMNS
-    scalar = vector[:-1]
     pixel, channel = _matrices(exchanged) if alike else _shares(exchanged, share)
 
     def text(signature: Signature) -> list[str]:
@@ -166,7 +173,9 @@ def exchange(
             "*y0 += vload4(0, sums), *y1 += vload4(1, sums);",
         ]
 
-    return exchanged, text
+    return Implementation(
+        "exchange", lambda _: True, {"OpenCL C": text}, slots=1024.0, exchanged=exchanged
+    )
 
 
 def _shares(exchanged: int, share: int) -> tuple[str, str]:
