@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -42,45 +42,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("retune.farm")
 
 
-class BundleExaminer(Protocol):
-    """What is asked of bundles: `Examiner` on this machine, `FarmExaminer` on boards."""
-
-    @property
-    def where(self) -> str:
-        """The board that answered last, and how it was then; empty for this machine."""
-        ...
-
-    def verify(self, bundle: Path, comparison: Comparison) -> Verdict:
-        """The bundle beside the oracle."""
-        ...
-
-    def compare(
-        self,
-        entrants: Mapping[str, Entrant],
-        *,
-        baseline: str | None = None,
-        options: BenchOptions | None = None,
-        calibration: str = "",
-        sizes: SizeValues | None = None,
-    ) -> Benchmark:
-        """Whole calls in turns, perhaps with the calibration kernel among them."""
-        ...
-
-    def profile(
-        self, bundle: Path, *, repeat: int = 10, sizes: SizeValues | None = None
-    ) -> tuple[LaunchProfile, ...]:
-        """The time of each step, at these sizes or at the largest ones."""
-        ...
-
-    def best_form(self, bundle: Path) -> Form:
-        """The form whose whole calls take the least time."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
 _IDLE: ContextVar[dict[str, Examiner] | None] = ContextVar("retune_idle", default=None)
 """By device, the examiner that the next one to open one gets; None outside of `sharing_processes`.
 """
@@ -104,7 +65,7 @@ def sharing_processes() -> Generator[None]:
 
 
 @contextmanager
-def open_examiner(device: str) -> Generator[BundleExaminer]:
+def open_examiner(device: str) -> Generator["Examiner | FarmExaminer"]:
     """Who examines bundles on the device of that name. Raises: InputError, as `spec_of`."""
     if is_farm(device):
         with FarmExaminer(device) as boards:

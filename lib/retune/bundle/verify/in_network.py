@@ -6,13 +6,14 @@ kernel runs the network, and every iteration gives the time of every slot (see
 what they do to the network's time.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from retune.bundle.build import FinalistsPlan
-from retune.bundle.plan import NetworkPlan, made_by_hosts
+from retune.bundle.plan import made_by_hosts
 from retune.bundle.runtime.allocations import Allocations, allocated
 from retune.bundle.runtime.executor import queued_launches
 from retune.bundle.runtime.hazards import dependencies, union
@@ -21,8 +22,6 @@ from retune.bundle.runtime.placement import touched
 from retune.bundle.runtime.rows import callees_of, steps_of
 from retune.codegen.network import in_network, persistent
 from retune.codegen.network.in_network import in_network_text
-from retune.codegen.source import Role
-from retune.core.dtypes import TensorType, as_dtype
 from retune.device.opencl.clock import clock_hz
 from retune.device.opencl.persistent import can_persist
 from retune.device.opencl.runtime import Device, PreparedKernel
@@ -31,25 +30,35 @@ _CALLS = 2
 """Times that an iteration runs; the last one counts: the others fill the caches."""
 
 
-class FinalistsRunner(Protocol):
+class FinalistsRunner(ABC):
     """Runs the network with one finalist in each slot, as often as it is asked to."""
 
-    @property
-    def resolved(self) -> bool:
-        """True: the time of each slot is known. False: only that of a whole iteration."""
-        ...
+    resolved: ClassVar[bool]
+    """True: the time of each slot is known. False: only that of a whole iteration."""
 
+    def __init__(self, plan: FinalistsPlan, memory: Allocations, device: Device) -> None:
+        """The network of the plan, in that memory of the device."""
+        self._plan = plan.plan
+        self._memory = memory
+        self._device = device
+        self._slots = plan.slots
+
+    @abstractmethod
     def times(self, choices: np.ndarray) -> np.ndarray:
         """Seconds of some iterations; `choices` says which finalist serves each slot.
 
         int [iterations, slots] -> float64 [iterations, slots if resolved else 1]. The slots add
         up to the time from its start to its end.
         """
-        ...
 
     def outputs(self) -> dict[str, np.ndarray]:
         """The network's outputs of the last iteration, on `random_inputs`; not of host steps."""
-        ...
+        plan, roots, elsewhere = self._plan, self._plan.roots, made_by_hosts(self._plan)
+        return {
+            name: self._device.read(self._memory.interface(name, self._device), plan.type_of(name))
+            for name in plan.outputs
+            if roots[name] not in elsewhere
+        }
 
 
 def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
@@ -70,20 +79,7 @@ def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
     return _PersistentFinalists(plan, memory, device, hertz)
 
 
-def _types(plan: NetworkPlan, role: Role) -> dict[str, TensorType]:
-    return {b.name: TensorType(b.shape, as_dtype(b.dtype)) for b in plan.buffers if b.role == role}
-
-
-def _outputs(plan: NetworkPlan, memory: Allocations, device: Device) -> dict[str, np.ndarray]:
-    types, roots, elsewhere = _types(plan, "output"), plan.roots, made_by_hosts(plan)
-    return {
-        name: device.read(memory.interface(name, device), types[name])
-        for name in plan.outputs
-        if roots[name] not in elsewhere
-    }
-
-
-class _PersistentFinalists:
+class _PersistentFinalists(FinalistsRunner):
     """One kernel with a clock; the choice and the times lie in memory that the host shares."""
 
     resolved = True
@@ -98,11 +94,8 @@ class _PersistentFinalists:
         text = in_network_text(callees_of(network), rows, slots, len(memory.bases), threads)
         options = (*network.options, persistent.BUILD_OPTION)
         program = device.build(f"{network.text}\n{text}", options=options)
-        self._plan = network
-        self._memory = memory
-        self._device = device
+        super().__init__(plan, memory, device)
         self._hertz = hertz
-        self._slots = plan.slots
         self._times = device.allocate_shared(8 * (1 + len(rows)))
         self._choice = device.allocate_shared(8 * len(plan.slots))
         state = device.allocate(persistent.state_bytes(len(rows), threads))
@@ -130,9 +123,6 @@ class _PersistentFinalists:
             row[:] = np.diff(ends) / self._hertz
         return found
 
-    def outputs(self) -> dict[str, np.ndarray]:
-        return _outputs(self._plan, self._memory, self._device)
-
 
 def _slots(plan: FinalistsPlan, memory: Allocations) -> list[in_network.Waits]:
     """What each slot waits for, whichever finalist serves it."""
@@ -141,16 +131,13 @@ def _slots(plan: FinalistsPlan, memory: Allocations) -> list[in_network.Waits]:
     return list(dependencies(joined))
 
 
-class _LaunchedFinalists:
+class _LaunchedFinalists(FinalistsRunner):
     """Whole iterations of ordinary launches."""
 
     resolved = False
 
     def __init__(self, plan: FinalistsPlan, memory: Allocations, device: Device) -> None:
-        self._plan = plan.plan
-        self._memory = memory
-        self._device = device
-        self._slots = plan.slots
+        super().__init__(plan, memory, device)
         self._launches = queued_launches(plan.plan, memory, device)
         device.enqueue(_busy(self._launches))
         device.finish()
@@ -162,9 +149,6 @@ class _LaunchedFinalists:
             self._device.enqueue(launches)
             row[0] = self._device.time_kernels(launches)
         return found
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        return _outputs(self._plan, self._memory, self._device)
 
     def _iteration(self, chosen: Sequence[int]) -> list[PreparedKernel]:
         ranges = [s.finalists[c] for s, c in zip(self._slots, chosen, strict=True)]
