@@ -9,12 +9,12 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from retune.bundle.archive import open_parts
 from retune.bundle.format import (
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         Ed25519PrivateKey,
         Ed25519PublicKey,
     )
+
+T = TypeVar("T")
 
 _PURPOSE = b"retune bundle\n"
 """Before what is signed: no signature of something else is one of a bundle."""
@@ -139,13 +141,7 @@ def _private(path: Path) -> "Ed25519PrivateKey":
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    try:
-        key = load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError) as error:
-        raise _no_key(path, "private", _unreadable(error)) from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(path, "private", "a key of another kind")
-    return key
+    return _key(path, "private", lambda pem: load_pem_private_key(pem, None), Ed25519PrivateKey)
 
 
 def _public(path: Path) -> "Ed25519PublicKey":
@@ -153,12 +149,17 @@ def _public(path: Path) -> "Ed25519PublicKey":
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+    return _key(path, "public", load_pem_public_key, Ed25519PublicKey)
+
+
+def _key(path: Path, side: str, read: Callable[[bytes], object], kind: type[T]) -> T:
+    """The key of that kind in a PEM file. Raises: InputError."""
     try:
-        key = load_pem_public_key(path.read_bytes())
+        key = read(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
-        raise _no_key(path, "public", _unreadable(error)) from None
-    if not isinstance(key, Ed25519PublicKey):
-        raise _no_key(path, "public", "a key of another kind")
+        raise _no_key(path, side, _unreadable(error)) from None
+    if not isinstance(key, kind):
+        raise _no_key(path, side, "a key of another kind")
     return key
 
 
