@@ -44,6 +44,14 @@ def branches(n: Net) -> tuple[str, ...]:
 
 
 @case
+def many_columns(n: Net) -> tuple[str, ...]:
+    """Columns that each have a node of their own, side by side again."""
+    x = n.input(3, 256)
+    cut = [n("Slice", x, n.ints(i), n.ints(i + 1), n.ints(1)) for i in range(256)]
+    return (n("Concat", *(n("Tanh", value) for value in cut), axis=1),)
+
+
+@case
 def part_is_an_output(n: Net) -> tuple[str, ...]:
     x = n.input(4, 3)
     part = n("MatMul", x, n.weight(3, 5))
@@ -160,6 +168,13 @@ def test_rows_that_crowd_a_cache_are_a_line_longer_on_cpus(compiled: Compile):
     assert not rows.keys() & {*plan.inputs, *plan.outputs}
     gpu = compiled("long_rows", GENERIC_GPU)
     assert not any("@padded" in buffer.name for buffer in gpu.buffers)
+
+
+def test_parts_of_a_very_wide_value_share_kernels(compiled: Compile):
+    """In levels they lie alike."""
+    plan = compiled("many_columns")
+    assert len(plan.launches) > 256
+    assert len(plan.kernels) < 128
 
 
 def test_branches_that_write_one_concatenation_do_not_wait_for_each_other(compiled: Compile):

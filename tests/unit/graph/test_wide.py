@@ -8,7 +8,7 @@ import pytest
 from retune.core.dtypes import TensorType
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes.wide import MOST_PARTS, narrow_joins
+from retune.graph.passes.wide import LEVEL_PARTS, MOST_PARTS, narrow_joins
 
 
 def joined(parts: int, width: int, step: int) -> Graph:
@@ -34,7 +34,7 @@ def widths(graph: Graph) -> tuple[int, int]:
 def test_levels_compute_the_same(parts, width, step):
     graph = joined(parts, width, step)
     narrow = narrow_joins(graph).verify()
-    assert max(widths(narrow)) <= MOST_PARTS
+    assert max(widths(narrow)) <= LEVEL_PARTS
     shape = graph.types["x"].shape
     feeds = {"x": np.arange(np.prod(shape), dtype=np.float32).reshape(shape)}
     (output,) = graph.outputs
@@ -44,8 +44,8 @@ def test_levels_compute_the_same(parts, width, step):
 def test_there_are_as_many_levels_as_it_takes():
     build = GraphBuilder("wide")
     x = build.input("x", TensorType((1, 1)))
-    graph = build.finish([build.add("concat", [x] * (MOST_PARTS**2 + 1), {"axis": 1})])
-    assert widths_of_joins(narrow_joins(graph)) == [MOST_PARTS] * (MOST_PARTS + 1) + [2]
+    graph = build.finish([build.add("concat", [x] * (LEVEL_PARTS**2 + 1), {"axis": 1})])
+    assert widths_of_joins(narrow_joins(graph)) == [LEVEL_PARTS] * (LEVEL_PARTS + 1) + [2]
 
 
 def widths_of_joins(graph: Graph) -> list[int]:

@@ -1,8 +1,8 @@
 """Concatenations of very many parts, and very many slices of one value, in levels.
 
 Each part of a concatenation has a kernel of its own, and each slice is a task of its own: where it
-lies is a number in the kernel's text. In levels of at most MOST_PARTS these numbers are the same
-for all of a level. So many thousand parts have a few hundred kernels, for a copy of the data more
+lies is a number in the kernel's text. In levels of at most LEVEL_PARTS these numbers are the same
+for all of a level. So ten thousand parts have about a hundred kernels, for a copy of the data more
 at each level.
 """
 
@@ -16,6 +16,8 @@ from retune.ops.registry import ints
 
 MOST_PARTS = 128
 """Of one concatenation, and slices of one value. Real networks have up to 90."""
+LEVEL_PARTS = 32
+"""Of each level, where there are more: kernels are compiled one by one, and a level is a copy."""
 _MOST_COPIED = 2
 """Parts that overlap share no larger one if that is this many times what they are cut from."""
 
@@ -25,7 +27,10 @@ Range = tuple[int, int]
 
 
 def narrow_joins(graph: Graph) -> Graph:
-    """No concatenation has more than MOST_PARTS parts, and no value more slices along an axis."""
+    """No concatenation has more than MOST_PARTS parts, and no value more slices along an axis.
+
+    Those that had more have at most LEVEL_PARTS.
+    """
     around = _ranges(graph)
     shared: dict[tuple[str, int, Range], str] = {}
 
@@ -50,7 +55,7 @@ def _narrow_concat(r: GraphRewriter, node: Node) -> str | None:
     parts = node.inputs
     if node.op != "concat" or len(parts) <= MOST_PARTS:
         return None
-    while len(parts) > MOST_PARTS:
+    while len(parts) > LEVEL_PARTS:
         chunks = _chunks(parts)
         parts = tuple(c[0] if len(c) == 1 else r.emit("concat", (*c,), node.attrs) for c in chunks)
     return r.emit("concat", parts, node.attrs, node.outputs[0])
@@ -64,9 +69,11 @@ def _ranges(graph: Graph) -> dict[str, tuple[Range, ...]]:
             cuts.setdefault((node.inputs[0], cut[0]), []).append((cut[1], node.outputs[0]))
     found: dict[str, tuple[Range, ...]] = {}
     for (value, axis), own in cuts.items():
+        if len(own) <= MOST_PARTS:
+            continue
         parts = [(part, [name]) for part, name in sorted(own)]
         extent = graph.types[value].shape[axis]
-        while len(parts) > MOST_PARTS:
+        while len(parts) > LEVEL_PARTS:
             parts = [_together(chunk) for chunk in _chunks(parts)]
             if sum(end - begin for (begin, end), _ in parts) > _MOST_COPIED * extent:
                 break
@@ -105,4 +112,4 @@ def _emit(r: GraphRewriter, value: str, axis: int, part: Range, output: str = ""
 
 
 def _chunks(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[at : at + MOST_PARTS] for at in range(0, len(items), MOST_PARTS)]
+    return [items[at : at + LEVEL_PARTS] for at in range(0, len(items), LEVEL_PARTS)]

@@ -7,7 +7,7 @@ Pixels that map to a few cache sets of a CPU become views of padded ones: the pa
 accessed. Read `find_views`.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from retune.core.dims import always_empty
@@ -47,8 +47,11 @@ def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     forest = _Forest(network, appended.keys())
     for value, view in appended.items():
         forest.check_found(value, view.storage)
-    for value, wider, offset in _inclusions(network):
-        forest.join(value, wider, offset)
+    found = list(_inclusions(network))
+    kept = _kept_apart(found)
+    for value, wider, offset in found:
+        if value not in kept:
+            forest.join(value, wider, offset)
     if spec.device_class == "cpu":
         for value in _crowded(network):
             forest.widen(value, spec.cache_line_bytes)
@@ -114,6 +117,21 @@ def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
         for value, wider, first in inclusions(node, graph):
             if node.inputs.count(value) <= 1:
                 yield value, wider, first
+
+
+def _kept_apart(found: Iterable[tuple[str, str, int]]) -> set[str]:
+    """Values that others lie in, where more than _MOST_VIEWS might lie together.
+
+    Each has memory of its own then, so that the same kernels serve all of them.
+    """
+    groups: dict[str, set[str]] = {}
+    for value, wider, _ in found:
+        less, more = sorted((groups.get(v, {v}) for v in (value, wider)), key=len)
+        if less is not more:
+            more |= less
+            groups.update(dict.fromkeys(less, more))
+            groups.update(dict.fromkeys((value, wider), more))
+    return {wider for _, wider, _ in found if len(groups[wider]) > _MOST_VIEWS}
 
 
 def _moves(network: Network) -> list[Node]:
