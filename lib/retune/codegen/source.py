@@ -172,7 +172,7 @@ class Packing:
     """Names of the task's arrays."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Launched:
     """What a program and the plan of a network have in common: kernels, launches and buffers."""
 
@@ -193,10 +193,11 @@ class Launched:
 
     def buffer(self, name: str) -> ProgramBuffer:
         """The buffer of that name. Raises: KeyError."""
-        for buffer in self.buffers:
-            if buffer.name == name:
-                return buffer
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, ProgramBuffer]:
+        return {buffer.name: buffer for buffer in self.buffers}
 
 
 @dataclass(frozen=True, kw_only=True)
