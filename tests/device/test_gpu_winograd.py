@@ -9,7 +9,8 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.targets.gpu.winograd import gpu_winograd_sketches
+from retune.schedule.space import Space
+from retune.targets.gpu.winograd import gpu_winograd_families
 from tests.support.dags import conv2d, strip
 from tests.support.oracle import assert_sketches_agree
 from tests.support.winograd import nchw
@@ -52,6 +53,6 @@ def device() -> Device:
 )
 def test_every_sketch(name: str, spec: DeviceSpec, device: Device):
     dag = merge_axes(SHAPES[name])
-    sketches = gpu_winograd_sketches(from_dag(dag), spec)
+    sketches = Space(gpu_winograd_families(from_dag(dag), spec)).sketches
     assert sketches
     assert_sketches_agree(device, dag, sketches)

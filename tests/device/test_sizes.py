@@ -22,7 +22,7 @@ from retune.ir.te import Dag, compute, placeholder
 from retune.ir.views import view
 from retune.schedule.space import Space
 from retune.targets.cpu.space import cpu_space
-from retune.targets.cpu.winograd import cpu_winograd_sketches
+from retune.targets.cpu.winograd import cpu_winograd_families
 from retune.targets.gpu.space import gpu_space
 from tests.support.dags import (
     byte_product,
@@ -125,7 +125,7 @@ def test_tiles_of_instructions(device: Device, name: str) -> None:
 
 def test_winograd(device: Device) -> None:
     def rules(program: Program, spec: DeviceSpec) -> Space:
-        return Space(cpu_winograd_sketches(program, spec))
+        return Space(cpu_winograd_families(program, spec))
 
     make, at = lambda: conv2d(FEW, 7, W, 16, 16), {"batch": 2, "w": 16}
     made = lowered(make, rules, GENERIC_CPU, at)

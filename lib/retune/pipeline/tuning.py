@@ -391,8 +391,9 @@ def _match_unmeasured(request: TuneRequest, task_key: str) -> RecordMatch:
     measured = bool(RecordStore(request.records).table(mine, ["task_key"]).num_rows)
     space = task.space(spec)
     match = match_records(task, space, here, measured, shared_records).match
-    sketches = [sketch.name for sketch in space.sketches]
-    if match.kind != "near hit" or fitting_record(task, space, spec, sketches, ()):
+    if match.kind != "near hit":
+        return match
+    if fitting_record(task, space, spec, [sketch.name for sketch in space.sketches], ()):
         return match
     return replace(match, why=f"{match.why}; only a search tries it")
 

@@ -6,7 +6,7 @@ sketches. Candidates are a sketch number and a row of option numbers each; sampl
 work on whole arrays of them. Only what is measured becomes a program.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -196,6 +196,23 @@ class Sketch:
         return substitute_symbols(self.program, values)
 
 
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Sketches that are made together, when someone first asks for them."""
+
+    make: Callable[[], Sequence[Sketch]]
+    error: float = 0.0
+    """Of each of them, see `Sketch.error`."""
+    roundings: float = 1.0
+    """Of each of them, see `Sketch.roundings`."""
+
+    @cached_property
+    def sketches(self) -> tuple[Sketch, ...]:
+        """Its sketches, which may be none."""
+        made = self.make()
+        return tuple(replace(s, error=self.error, roundings=self.roundings) for s in made)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One point of a space: the sketch by name, and the values decided."""
@@ -228,9 +245,23 @@ class Candidates:
 class Space:
     """The union of the candidates of some sketches."""
 
-    sketches: tuple[Sketch, ...]
+    entries: Sequence[Sketch | Family]
+    """The sketches; those of a family are made when someone asks for them."""
     more: Callable[[], tuple[Sketch, ...]] = tuple
     """Makes the sketches of `laid`."""
+
+    @cached_property
+    def sketches(self) -> tuple[Sketch, ...]:
+        """All of them, in order."""
+        return tuple(self._made())
+
+    def _made(self) -> Iterator[Sketch]:
+        for entry in self.entries:
+            yield from entry.sketches if isinstance(entry, Family) else (entry,)
+
+    def within(self, roundings: float) -> "Space":
+        """The space of those sketches that are not less exact than that."""
+        return Space([entry for entry in self.entries if entry.roundings <= roundings])
 
     @cached_property
     def laid(self) -> tuple[Sketch, ...]:
@@ -254,7 +285,7 @@ class Space:
 
     def sketch(self, name: str) -> Sketch:
         """The sketch of that name. Raises: ScheduleError naming those that there are."""
-        for sketches in (lambda: self.sketches, lambda: self.laid):
+        for sketches in (self._made, lambda: self.laid):
             for sketch in sketches():
                 if sketch.name == name:
                     return sketch

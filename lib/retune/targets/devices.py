@@ -15,17 +15,17 @@ from retune.codegen.target import Target
 from retune.core.target import DeviceSpec
 from retune.intrinsics import build_options
 from retune.ir.stmt import Program
-from retune.schedule.space import Sketch
+from retune.schedule.space import Family, Sketch
 from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.cost.gpu import gpu_cycles
 from retune.targets.cost.nests import Kernel
 from retune.targets.cpu.space import cpu_space
-from retune.targets.cpu.winograd import cpu_winograd_sketches
+from retune.targets.cpu.winograd import cpu_winograd_families
 from retune.targets.gpu.space import gpu_space
-from retune.targets.gpu.winograd import gpu_winograd_sketches
+from retune.targets.gpu.winograd import gpu_winograd_families
 from retune.targets.tiling import CPU, GPU, Level
 
-Rules = Callable[[Program, DeviceSpec, float], Iterable[Sketch]]
+Rules = Callable[[Program, DeviceSpec, float], Iterable[Sketch | Family]]
 """Sketches of a program for a device; none needs to be made whose error is more than that part of
 the output's range."""
 Cost = Callable[[Kernel, DeviceSpec], np.ndarray]
@@ -55,10 +55,10 @@ def _gpu(program: Program, spec: DeviceSpec, _: float) -> tuple[Sketch, ...]:
 
 _CLASSES: dict[str, DeviceRules] = {
     "cpu": DeviceRules(
-        levels=CPU, rules=(_cpu, cpu_winograd_sketches), cost=cpu_cycles, target=target.CPU
+        levels=CPU, rules=(_cpu, cpu_winograd_families), cost=cpu_cycles, target=target.CPU
     ),
     "gpu": DeviceRules(
-        levels=GPU, rules=(_gpu, gpu_winograd_sketches), cost=gpu_cycles, target=target.GPU
+        levels=GPU, rules=(_gpu, gpu_winograd_families), cost=gpu_cycles, target=target.GPU
     ),
 }
 

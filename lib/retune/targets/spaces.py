@@ -10,7 +10,7 @@ from retune.core.dims import remembered
 from retune.core.errors import ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
-from retune.ir.stmt import Program
+from retune.ir.stmt import Program, sizes_in
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
 from retune.targets.devices import Rules, device_classes, rules_for
 from retune.targets.template import Decided, Template, TemplateWorkload
@@ -39,8 +39,10 @@ def _made(
     found: tuple[Template, ...],
     max_error: float,
 ) -> Space:
-    """Made once for equal programs: networks share layers, and that of a 3x3 convolution takes a
-    fifth of a second."""
+    """Made once for equal programs: networks share layers.
+
+    Where sizes are at hand, nothing waits until someone asks: then others may be.
+    """
     stored = [b.dtype.roundoff for b in program.outputs if b.dtype.is_small_float]
     limit = max([max_error, *stored])
     ruled = (sketches(program, spec, limit) for sketches in rules)
@@ -55,7 +57,8 @@ def _made(
             for sketch in _template_sketches(entry, program, spec)
         )
 
-    return Space(tuple(sketch for sketch in known if sketch.error <= limit), more)
+    space = Space(tuple(entry for entry in known if entry.error <= limit), more)
+    return Space(space.sketches, more) if sizes_in(program) else space
 
 
 def written_sketches(program: Program, rule: Rule, name: str) -> tuple[Sketch, ...]:

@@ -5,12 +5,12 @@
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program, blocks
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Rule, Sketch
+from retune.schedule.space import Family, Rule
 from retune.schedule.winograd import ERRORS, STORED, WinogradConvolution, find_convolution
 from retune.targets.fusion import (
     epilogue_of,
@@ -47,11 +47,11 @@ _LEAST_CHANNELS = 16
 """Fewer channels in or out leave too little work between the transforms."""
 
 
-def winograd_sketches(
+def winograd_families(
     program: Program,
     named: Callable[[WinogradConvolution, int, bool], Iterable[tuple[str, Rule]]],
     max_error: float,
-) -> tuple[Sketch, ...]:
+) -> tuple[Family, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits.
 
     Sizes whose error is larger than `max_error`, a part of the output's range, have none. `named`
@@ -67,14 +67,16 @@ def winograd_sketches(
         return ()
     if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
         return ()
-    return tuple(
-        replace(
-            sketch, error=found.error(m, stored=stored), roundings=found.roundings(m, stored=stored)
+
+    def family(m: int, stored: bool) -> Family:
+        return Family(
+            lambda: legal_sketches(program, named(found, m, stored)),
+            error=found.error(m, stored=stored),
+            roundings=found.roundings(m, stored=stored),
         )
-        for m, stored in _tiles(found)
-        if found.error(m, stored=stored) <= max_error
-        for sketch in legal_sketches(program, named(found, m, stored))
-    )
+
+    every = (family(m, stored) for m, stored in _tiles(found))
+    return tuple(one for one in every if one.error <= max_error)
 
 
 def _tiles(found: WinogradConvolution) -> Iterable[tuple[int, bool]]:
@@ -91,7 +93,7 @@ def rewritten(s: Schedule, m: int, *, stored: bool = False) -> Rewritten:
     epilogue of reading its outputs.
     """
     anchor = heaviest_reduction(s.program)
-    assert anchor is not None, "winograd_sketches found it"
+    assert anchor is not None, "winograd_families found it"
     name = anchor.name
     inline_elementwise(s)
     shape = find_convolution(s.program, name)

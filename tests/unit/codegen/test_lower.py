@@ -21,8 +21,9 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
+from retune.schedule.space import Space
 from retune.targets.cpu.space import cpu_space
-from retune.targets.cpu.winograd import cpu_winograd_sketches
+from retune.targets.cpu.winograd import cpu_winograd_families
 from tests.support.dags import (
     chosen_rows,
     conv2d,
@@ -92,7 +93,7 @@ def test_convolution(golden):
 
 def test_winograd(golden):
     dag = conv2d(1, 5, 5, 16, 16)
-    sketch = cpu_winograd_sketches(from_dag(dag, "net"), GENERIC_CPU)[0]
+    sketch = Space(cpu_winograd_families(from_dag(dag, "net"), GENERIC_CPU)).sketches[0]
     row = sketch.row(
         {
             "tile.out.yy.0": (1, 1),

@@ -13,7 +13,8 @@ from retune.ir.interp import run_program
 from retune.ir.stmt import Program, blocks, from_dag, paths, program_at
 from retune.ir.te import Dag, at_sizes
 from retune.schedule.schedule import Schedule
-from retune.targets.cpu.winograd import cpu_winograd_sketches
+from retune.schedule.space import Space
+from retune.targets.cpu.winograd import cpu_winograd_families
 from tests.support.dags import conv2d
 from tests.support.oracle import assert_close, inputs_for, reference
 from tests.support.sizes import tokens
@@ -79,7 +80,7 @@ def test_products_of_an_open_map_have_one_guard_for_a_tile() -> None:
     side = dim_of(Size("side", 8, 64))
     with assuming({"side": 32}):
         program = from_dag(conv2d(1, side, side, 16, 16, 3))
-        sketch = next(s for s in cpu_winograd_sketches(program, GENERIC_CPU))
+        sketch = Space(cpu_winograd_families(program, GENERIC_CPU)).sketches[0]
         row = sketch.sample(1, np.random.default_rng(0))[0]
         text = lower(sketch.instantiate(row), CPU).text
         before = sketch.instantiate(row)

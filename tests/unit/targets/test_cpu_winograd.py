@@ -10,13 +10,14 @@ from retune.codegen.lower import lower
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import from_dag
+from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.replay import replay
+from retune.schedule.space import Sketch, Space
 from retune.schedule.trace import Trace
 from retune.targets.cost.estimate import default_candidate
-from retune.targets.cpu.winograd import PREFIX, cpu_winograd_sketches
+from retune.targets.cpu.winograd import PREFIX, cpu_winograd_families
 from retune.targets.devices import target_of
 from retune.targets.spaces import space_of
 from tests.support.dags import conv2d, in_bfloat16, strip
@@ -39,6 +40,10 @@ SHAPES: dict[str, Dag] = {
 }
 
 
+def winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+    return Space(cpu_winograd_families(program, spec)).sketches
+
+
 @pytest.mark.parametrize(
     ("name", "spec"),
     [*((name, GENERIC_CPU) for name in SHAPES), ("odd", NARROW), ("1x7", NARROW)],
@@ -46,7 +51,7 @@ SHAPES: dict[str, Dag] = {
 )
 def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
     dag = merge_axes(SHAPES[name])
-    sketches = cpu_winograd_sketches(from_dag(dag), spec)
+    sketches = winograd_sketches(from_dag(dag), spec)
     sizes = [m for m in (2, 4, 6) if any(s.name == f"{PREFIX}{m}" for s in sketches)]
     assert sizes[:2] == [2, 4]
     assert [s.name for s in sketches] == [f"{PREFIX}{m}{n}" for m in sizes for n in ("", ".staged")]
@@ -61,36 +66,36 @@ def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
 def test_an_instruction_multiplies_factors_of_bfloat16():
     dag = merge_axes(in_bfloat16(SHAPES["odd"]))
     spec = replace(GENERIC_CPU, instructions=("dot2.avx512",))
-    (sketch,) = [s for s in cpu_winograd_sketches(from_dag(dag), spec) if "words" in s.name]
+    (sketch,) = [s for s in winograd_sketches(from_dag(dag), spec) if "words" in s.name]
     assert sketch.name == f"{PREFIX}2.staged.words"
     (row,) = sketch.sample(1, np.random.default_rng(0))
     program = sketch.instantiate(row)
     verify(program)
     assert_items_agree(dag, program)
     assert "// dot2.avx512" in lower(program, target_of(spec)).text
-    assert not [s for s in cpu_winograd_sketches(from_dag(dag), GENERIC_CPU) if "words" in s.name]
+    assert not [s for s in winograd_sketches(from_dag(dag), GENERIC_CPU) if "words" in s.name]
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_programs_have_none(name: str):
-    assert cpu_winograd_sketches(from_dag(merge_axes(OTHERS[name])), GENERIC_CPU) == ()
+    assert winograd_sketches(from_dag(merge_axes(OTHERS[name])), GENERIC_CPU) == ()
 
 
 def test_a_device_without_vectors_has_none():
     scalar = replace(GENERIC_CPU, vector_bits=0)
-    assert cpu_winograd_sketches(from_dag(SHAPES["odd"]), scalar) == ()
+    assert winograd_sketches(from_dag(SHAPES["odd"]), scalar) == ()
 
 
 def test_a_candidate_replays_from_its_trace():
     dag = SHAPES["odd"]
-    for sketch in cpu_winograd_sketches(from_dag(dag), GENERIC_CPU):
+    for sketch in winograd_sketches(from_dag(dag), GENERIC_CPU):
         (row,) = sketch.sample(1, np.random.default_rng(0))
         trace = Trace.from_json(sketch.trace.with_decisions(sketch.decided(row)).to_json())
         assert_same_meaning(dag, replay(from_dag(dag), trace).program)
 
 
 def test_private_arrays_are_bounded():
-    for sketch in cpu_winograd_sketches(from_dag(conv2d(1, 56, 56, 256, 256)), GENERIC_CPU):
+    for sketch in winograd_sketches(from_dag(conv2d(1, 56, 56, 256, 256)), GENERIC_CPU):
         for row in sketch.sample(20, np.random.default_rng(0)):
             scratch = sketch.instantiate(row).scratch
             private = [b for b in scratch if b.scope == "private"]

@@ -13,12 +13,13 @@ from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
+from retune.schedule.space import Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cost.nests import kernels, moving, on
 from retune.targets.cpu.space import cpu_space
-from retune.targets.cpu.winograd import cpu_winograd_sketches
+from retune.targets.cpu.winograd import cpu_winograd_families
 from retune.targets.spaces import space_of
 from retune.targets.tiling import LANE, REGISTER
 from tests.support.dags import batched_product, conv2d, dense, packed_product, strip
@@ -137,7 +138,8 @@ def test_a_tile_over_several_products_reads_both_operands_of_each():
 def test_places_of_a_transform_do_not_share_a_cache_set():
     """Of 4 x 16 tiles of 32 channels they lie 8192 bytes apart, of 5 x 10 tiles 6400 bytes."""
     program = from_dag(conv2d(1, 80, 320, 32, 32, 3), "net")
-    sketch = next(s for s in cpu_winograd_sketches(program, GENERIC_CPU) if s.name.endswith("4"))
+    made = Space(cpu_winograd_families(program, GENERIC_CPU)).sketches
+    sketch = next(s for s in made if s.name.endswith("4"))
     blocks = [((1, 4), (4, 4)), ((1, 5), (2, 5))]
     rest = {"tile.out.ff": (1, 1, 1), "unroll.conv.product": (1,)}
     rows = [

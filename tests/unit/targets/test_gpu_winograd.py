@@ -23,7 +23,7 @@ from retune.schedule.trace import Trace
 from retune.search.model.features import featurise
 from retune.search.model.features.vectors import COLUMN
 from retune.targets.cost.estimate import default_candidate
-from retune.targets.gpu.winograd import PREFIX, gpu_winograd_sketches
+from retune.targets.gpu.winograd import PREFIX, gpu_winograd_families
 from retune.targets.spaces import space_of
 from tests.support.dags import conv2d
 from tests.support.gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
@@ -41,7 +41,7 @@ SHAPES: dict[str, Dag] = {
 
 
 def sketches(dag: Dag, spec: DeviceSpec = GENERIC_GPU) -> tuple[Sketch, ...]:
-    return gpu_winograd_sketches(from_dag(merge_axes(dag)), spec)
+    return Space(gpu_winograd_families(from_dag(merge_axes(dag)), spec)).sketches
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -56,18 +56,17 @@ class Defaults:
     """The candidates of a space that its default schedule is chosen from, always the same."""
 
     space: Space
+    """Of what is exact enough to be used unseen, see MOST_ROUNDINGS."""
     entries: Sequence[tuple[int, np.ndarray]]
     """Numbers of sketches, each with rows of it."""
 
     @staticmethod
     def of(space: Space) -> "Defaults":
-        """Those that are exact enough to be used unseen, see MOST_ROUNDINGS. A sketch that states
-        an untuned row enters with that row alone."""
+        """Those of a space. A sketch that states an untuned row enters with that row alone."""
+        space = space.within(MOST_ROUNDINGS)
         rng = np.random.default_rng(_SEED)
         entries: list[tuple[int, np.ndarray]] = []
         for number, sketch in enumerate(space.sketches):
-            if sketch.roundings > MOST_ROUNDINGS:
-                continue
             stated = sketch.untuned
             count = _SAMPLES * (_FEW_PREFERRED if sketch.preferences else 1)
             rows = sketch.sample(count, rng) if stated is None else stated[None]

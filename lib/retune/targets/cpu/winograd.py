@@ -20,7 +20,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Rule, Sketch
+from retune.schedule.space import Family, Rule
 from retune.schedule.winograd import WinogradConvolution
 from retune.targets.cpu.elementwise import schedule_elementwise, tile_near, wanted_groups
 from retune.targets.cpu.space import schedule_rest
@@ -40,7 +40,7 @@ from retune.targets.transforms import (
     split_pixels,
     transform_inputs,
     transform_outputs,
-    winograd_sketches,
+    winograd_families,
     write_pixels,
 )
 
@@ -52,9 +52,9 @@ _PRIVATE_BYTES = 2 << 20
 """Private arrays of a work-group at most: they lie on the stack of a runtime's thread."""
 
 
-def cpu_winograd_sketches(
+def cpu_winograd_families(
     program: Program, spec: DeviceSpec, max_error: float = inf
-) -> tuple[Sketch, ...]:
+) -> tuple[Family, ...]:
     """Two sketches for each tile size, if the program's reduction is a convolution that fits."""
     if spec.lanes_f32 == 1:
         return ()
@@ -65,7 +65,7 @@ def cpu_winograd_sketches(
         suffix = ".words" * stored
         yield f"{PREFIX}{m}.staged{suffix}", partial(schedule_staged, m=m, stored=stored, spec=spec)
 
-    return winograd_sketches(program, named, max_error)
+    return winograd_families(program, named, max_error)
 
 
 def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:

@@ -14,7 +14,7 @@ from retune.core.dims import example
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Rule, Sketch
+from retune.schedule.space import Family, Rule
 from retune.schedule.winograd import WinogradConvolution
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.plain import flat_items
@@ -27,7 +27,7 @@ from retune.targets.transforms import (
     split_inputs,
     split_pixels,
     transform_inputs,
-    winograd_sketches,
+    winograd_families,
 )
 
 PREFIX = "gpu.winograd"
@@ -47,9 +47,9 @@ _ITEMS_PER_UNIT = 512
 """Work-items that keep a compute unit's memory busy, each with the reads of a whole tile."""
 
 
-def gpu_winograd_sketches(
+def gpu_winograd_families(
     program: Program, spec: DeviceSpec, max_error: float = inf
-) -> tuple[Sketch, ...]:
+) -> tuple[Family, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits."""
 
     def named(found: WinogradConvolution, m: int, stored: bool) -> Iterator[tuple[str, Rule]]:
@@ -57,7 +57,7 @@ def gpu_winograd_sketches(
             rule = partial(schedule_winograd, m=m, structure=structure, spec=spec)
             yield name_of(m, structure), rule
 
-    return winograd_sketches(program, named, max_error)
+    return winograd_families(program, named, max_error)
 
 
 def name_of(m: int, structure: Contraction) -> str:
