@@ -14,6 +14,10 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 	&& echo $$p && break; done)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Bytecode is made of what is imported, a quarter of what is installed: pip makes all of it, on one
+# core, for as long as the rest of an installation takes.
+INSTALL := $(BIN)/python -m pip install -qq --no-compile --editable
+unexport PYTHONDONTWRITEBYTECODE
 # Threads of numpy that wait for work take the time of the tests beside them.
 tests quick-tests test-slow: export OPENBLAS_NUM_THREADS := 1
 tests quick-tests test-slow: export OMP_NUM_THREADS := 1
@@ -75,15 +79,15 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "Installing retune into $(VENV) (once, one to two minutes) ..."
-	@$(BIN)/python -m pip install -qq --editable '.[nightly,peers]'
+	@$(INSTALL) '.[nightly,peers]'
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	@echo "Installing retune and what builds its pages into $(VENV) (once) ..."
-	@$(BIN)/python -m pip install -qq --editable '.[nightly,docs]'
+	@$(INSTALL) '.[nightly,docs]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing retune and its test tools into $(VENV) (once, one to two minutes) ..."
-	@$(BIN)/python -m pip install -qq --editable '.[dev]'
+	@$(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.run
