@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.__main__ import SEARCHED_AFTER
 from retune.core.locking import exclusive
 from tests.support.one_thread import use_one_thread
 from tests.support.shared import SHARED, copy_files
@@ -46,6 +47,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(SEARCHED_AFTER)
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
