@@ -94,6 +94,7 @@ from retune.ir.stmt import (
     loops,
     nested,
     paths,
+    replaced,
     rewrite,
     substitute_stmt,
 )
@@ -111,7 +112,7 @@ def intrinsics_to_calls(nest: Stmt) -> Stmt:
     for loop, matched in found:
         match matched.entry.residence:
             case "vector lane":
-                nest = _joined(_replaced(nest, loop, _lane_call(matched)), matched)
+                nest = _joined(replaced(nest, loop, _lane_call(matched)), matched)
             case "register tile":
                 nest = _TileCalls(nest, loop, matched).whole()
             case "warp":
@@ -127,10 +128,6 @@ def _matched(nest: Stmt, loop: For) -> Match:
         names = ", ".join(block.name for block in blocks(loop))
         raise CodegenError(f"{names}: no {entry.name} over {loop.var} any more: {problem}")
     return found
-
-
-def _replaced(nest: Stmt, loop: For, new: Stmt) -> Stmt:
-    return rewrite(nest, lambda node: new if node is loop else None)
 
 
 def _divided(index: Expr, unit: int) -> Expr:
@@ -257,7 +254,7 @@ def _warp_calls(nest: Stmt, loop: For, found: Match) -> Stmt:
             return replace(node, kind=kind) if kind else None
         return None
 
-    return rewrite(_replaced(nest, loop, added), rule)
+    return rewrite(replaced(nest, loop, added), rule)
 
 
 def _shares(found: Match, items: tuple[For, For], number: int) -> Iterable[Expr]:

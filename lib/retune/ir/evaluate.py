@@ -45,13 +45,14 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
 
     Raises: KeyError for a variable without a value.
     """
+    if isinstance(expr, Binary):  # most are, and the others but variables follow in any order
+        first, second = evaluate(expr.a, values, fetch), evaluate(expr.b, values, fetch)
+        return OPERATORS[expr.op].numpy(first, second)
+    if isinstance(expr, Var):
+        return values[expr]
     match expr:
-        case Var():
-            return values[expr]
         case Const(value, dtype):
             return value if dtype in (INT32, BOOL) else dtype.numpy.type(value)
-        case Binary(op, a, b):
-            return OPERATORS[op].numpy(evaluate(a, values, fetch), evaluate(b, values, fetch))
         case Select(condition, then, otherwise):
             test = np.asarray(evaluate(condition, values, fetch))
             if not test.ndim:

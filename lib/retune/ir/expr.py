@@ -502,6 +502,9 @@ class Rewriter:
 
     def rewritten(self, expr: Expr) -> Expr:
         """What the expression becomes: here, the same over children that are rewritten."""
+        if isinstance(expr, Binary):  # most are
+            a, b = self(expr.a), self(expr.b)
+            return expr if a is expr.a and b is expr.b else binary(expr.op, a, b)
         children = expr.children
         new = tuple([self(child) for child in children])
         return expr.rebuild(new) if any(map(is_not, new, children)) else expr

@@ -24,7 +24,7 @@ from retune.ir.stmt import (
     blocks,
     identity,
     nested,
-    rewrite,
+    replaced,
     with_body,
 )
 
@@ -58,7 +58,7 @@ def decompose(loop: For, block: Block) -> Seq:
     ]
     nest = nested(plain, nest)
     done = replace(block, decomposed=True)
-    body = rewrite(loop, lambda node: done if node is block else None)
+    body = replaced(loop, block, done)
     return Seq((nest, body))
 
 
@@ -91,8 +91,8 @@ def decompose_at_outermost(body: Stmt, block: Block) -> Stmt:
         target = next(whole, target)
     if target is None:
         plain = replace(block, reducer=None)
-        return rewrite(body, lambda node: plain if node is block else None)
-    return rewrite(body, lambda node: decompose(target, block) if node is target else None)
+        return replaced(body, block, plain)
+    return replaced(body, target, decompose(target, block))
 
 
 def reduce_loops(path: Sequence[For], block: Block) -> list[For]:

@@ -146,7 +146,7 @@ def _whole(others: Monomial, x: Expr, divisor: Expr) -> Monomial | None:
     if len(terms) != 1 or set(terms.values()) != {1}:
         return None
     (factors,) = terms
-    return tuple(sorted((*others, *factors, binary("floordiv", x, divisor)), key=str))
+    return tuple(sorted((*others, *factors, binary("floordiv", x, divisor)), key=_text))
 
 
 def multiply(a: Polynomial, b: Polynomial) -> Polynomial:
@@ -154,7 +154,9 @@ def multiply(a: Polynomial, b: Polynomial) -> Polynomial:
     result: Polynomial = {}
     for left, p in a.items():
         for right, q in b.items():
-            monomial = tuple(sorted((*left, *right), key=str)) if left and right else left or right
+            monomial = (
+                tuple(sorted((*left, *right), key=_text)) if left and right else left or right
+            )
             total = result.get(monomial, 0) + p * q
             if total:
                 result[monomial] = total
@@ -183,7 +185,16 @@ def from_polynomial(terms: Polynomial) -> Expr:
 
 
 def _order(monomial: Monomial) -> str:
-    return str(monomial[0]) if len(monomial) == 1 else "*".join(map(str, monomial))
+    return _text(monomial[0]) if len(monomial) == 1 else "*".join(map(_text, monomial))
+
+
+def _text(atom: Expr) -> str:
+    return atom.name if isinstance(atom, Var) else _long_text(atom)
+
+
+@lru_cache(maxsize=1 << 12)
+def _long_text(atom: Expr) -> str:
+    return str(atom)
 
 
 def affine(expr: Expr, over: Iterable[Var]) -> tuple[dict[Var, Expr], Expr] | None:
@@ -202,7 +213,7 @@ def affine_terms(terms: Polynomial, over: Iterable[Var]) -> tuple[dict[Var, Expr
     for monomial, coefficient in terms.items():
         inside = [atom for atom in monomial if atom in chosen]
         others = tuple(atom for atom in monomial if atom not in chosen)
-        if any(_mentions(atom, chosen) for atom in others) or len(inside) > 1:
+        if len(inside) > 1 or any(not chosen.isdisjoint(variables(atom)) for atom in others):
             return None
         if not inside:
             rest[monomial] = coefficient
@@ -212,12 +223,6 @@ def affine_terms(terms: Polynomial, over: Iterable[Var]) -> tuple[dict[Var, Expr
         own = coefficients.setdefault(variable, {})
         own[others] = own.get(others, 0) + coefficient
     return {v: from_polynomial(t) for v, t in coefficients.items()}, from_polynomial(rest)
-
-
-def _mentions(expr: Expr, chosen: set[Var]) -> bool:
-    if isinstance(expr, Var):
-        return expr in chosen
-    return any(_mentions(child, chosen) for child in expr.children)
 
 
 def sign(expr: Expr) -> int | None:

@@ -379,6 +379,29 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     return stmt if new is None else new
 
 
+def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    """The statement with `new` in place of `old`, that very object, wherever it is a part of it.
+
+    An empty Seq removes it, as in `rewrite`; what it is not in stays the same objects.
+    """
+    match stmt:
+        case _ if stmt is old:
+            return new
+        case For():
+            body = replaced(stmt.body, old, new)
+            if body is stmt.body:
+                return stmt
+            return body if isinstance(body, Seq) and not body.stmts else stmt.around(body)
+        case Seq(stmts):
+            parts = [replaced(child, old, new) for child in stmts]
+            if not any(map(is_not, parts, stmts)):
+                return stmt
+            whole = sequence(*parts)
+            return whole.stmts[0] if len(whole.stmts) == 1 else whole
+        case Block() | Barrier():
+            return stmt
+
+
 def guarded(stmt: Stmt, condition: Expr) -> Stmt:
     """The statement, whose blocks keep to the condition as well."""
 

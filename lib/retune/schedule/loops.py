@@ -35,6 +35,7 @@ from retune.ir.stmt import (
     loops,
     map_accesses,
     nested,
+    replaced,
     rewrite,
     substitute_stmt,
     with_body,
@@ -66,12 +67,8 @@ def root_of(program: Program, loop: For) -> Stmt:
 
 def replace_loop(program: Program, name: str, change: Callable[[For], Stmt]) -> Program:
     """The program with `change` applied to the loop over `name`."""
-    loop_named(program, name)
-
-    def rule(node: Stmt) -> Stmt | None:
-        return change(node) if isinstance(node, For) and node.var.name == name else None
-
-    return with_body(program, rewrite(program.body, rule))
+    loop = loop_named(program, name)
+    return with_body(program, replaced(program.body, loop, change(loop)))
 
 
 def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> Program:

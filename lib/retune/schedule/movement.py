@@ -20,6 +20,7 @@ from retune.ir.stmt import (
     nested,
     over,
     paths,
+    replaced,
     rewrite,
     sequence,
 )
@@ -60,7 +61,7 @@ def cache_write(program: Program, name: str) -> Program:
     indices = tuple(substitute(i, dict(names)) for i in block.indices)
     copied = Block(f"{name}.out", block.buffer, indices, Load(cache, indices))
     copy = over([(names[loop.var], loop.extent) for loop in spatial], copied)
-    cached = rewrite(root, lambda n: replace(block, buffer=cache) if n == block else None)
+    cached = replaced(root, block, replace(block, buffer=cache))
     program = replace_root(program, root, cached, copy)
     return replace(program, scratch=(*program.scratch, cache))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import (
@@ -130,8 +130,22 @@ def _union(spans: list[tuple[Expr, Expr]]) -> tuple[Expr, Expr] | None:
 
 def _affine(index: Expr, extents: Mapping[Var, Expr]) -> tuple[dict[Var, Expr], Expr] | None:
     """Coefficients of the inner loops in an index, and the rest; None where it has no such form."""
-    ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
-    return affine(simplify(index, ranges), extents)
+    inner = frozenset((v, extents[v]) for v in variables(index) if v in extents)
+    if size_variables(index):
+        return _affine_over.__wrapped__(index, inner)  # by the sizes at hand
+    return _affine_over(index, inner)
+
+
+@lru_cache(maxsize=1 << 14)
+def _affine_over(
+    index: Expr, inner: frozenset[tuple[Var, Expr]]
+) -> tuple[dict[Var, Expr], Expr] | None:
+    """Made once for equal indices: a stage's readers, and sketches, have many in common."""
+    return affine(simplify(index, _known_ranges(inner)), [v for v, _ in inner])
+
+
+def _known_ranges(extents: Iterable[tuple[Var, Expr]]) -> dict[Var, Range]:
+    return {v: Range(0, int(e.value) - 1) for v, e in extents if isinstance(e, Const)}
 
 
 def _covering(
@@ -144,8 +158,7 @@ def _covering(
     tiles moved back whose size is sampled, or from an end that depends on sizes.
     """
     if _affine(index, extents) is None:
-        ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
-        if found := bounds(index, ranges):
+        if found := bounds(index, _known_ranges(extents.items())):
             return const(found.low), const(found.high - found.low + 1)
         if size_variables(index) or all(map(is_symbol, variables(index) - extents.keys())):
             return every

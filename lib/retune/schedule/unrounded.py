@@ -12,7 +12,7 @@ from retune.core.dtypes import FLOAT32, TF32
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Expr, Load, Rewriter, loads, walk
 from retune.ir.functions import call, rounding
-from retune.ir.stmt import Block, Program, rewrite
+from retune.ir.stmt import Block, Program, replaced
 from retune.schedule.stages import replace_root, root_nest
 
 
@@ -31,7 +31,7 @@ def unrounded(program: Program, name: str, sizes: Sequence[int]) -> tuple[Progra
     if sizes or not rounds(block):
         raise ScheduleError(f"unrounded({name}): expected a product of {TF32}, and no sizes")
     whole = replace(block, value=_Unrounding(_rounded(block))(block.value))
-    nest = rewrite(root, lambda node: whole if node is block else None)
+    nest = replaced(root, block, whole)
     return replace_root(program, root, nest), []
 
 

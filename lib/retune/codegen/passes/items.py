@@ -23,6 +23,7 @@ from retune.ir.stmt import (
     loops,
     map_accesses,
     paths,
+    replaced,
     rewrite,
     substitute_stmt,
     touched,
@@ -134,7 +135,7 @@ def _interleave(program: Program, loop: For) -> Program:
     body = map_accesses(loop.body, own_part)
     names = (loop.var if n == 0 else Var(f"{loop.var.name}.v{n}") for n in range(1 << 20))
     body = _push(body, loop, dependent, names)
-    whole = rewrite(program.body, lambda node: body if node is loop else None)
+    whole = replaced(program.body, loop, body)
     return replace(
         with_body(program, whole), scratch=tuple(wide.get(b, b) for b in program.scratch)
     )
