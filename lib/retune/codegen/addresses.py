@@ -104,9 +104,10 @@ class Addresses:
         return place
 
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
-        """The polynomial with unrolled variables replaced by their values."""
+        """The polynomial with unrolled variables replaced by their values, as lanes allow it."""
         values: dict[Var, Expr] = {Var(name): const(i) for name, i in instance.env.items()}
-        if all(values.keys().isdisjoint(variables(a)) for monomial in terms for a in monomial):
+        own = {*values, *(instance.lane or ())[:1]}
+        if all(own.isdisjoint(variables(a)) for monomial in terms for a in monomial):
             return dict(terms)
         settled = substitute(from_polynomial(terms), values)
         return polynomial(simplify(settled, self.ranges(instance)))

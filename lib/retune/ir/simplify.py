@@ -9,6 +9,7 @@ proves that a guard always holds or that a minimum is decided.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from functools import lru_cache, reduce
+from math import gcd
 
 from retune.core.dims import ends_at_hand, most
 from retune.core.dtypes import BOOL, INT32
@@ -28,6 +29,7 @@ from retune.ir.expr import (
     variables,
 )
 from retune.ir.nodes import IRNode, node
+from retune.ir.operators import BinaryOp
 
 Monomial = tuple[Expr, ...]
 """Atoms multiplied together, sorted by their text; the empty one is the constant term."""
@@ -311,10 +313,8 @@ def _decide(node: Binary, ranges: Ranges) -> Expr | None:
         if gap is None or settled is not None or not size_variables(node):
             return settled
         return _settle(node, _bounds_by_sizes(terms, ranges, gap))
-    if node.op in ("floordiv", "mod") and isinstance(node.b, Const):
-        return _divide(node, int(node.b.value), ranges)
-    if node.op == "floordiv":
-        return _cancel(node)
+    if node.op in ("floordiv", "mod"):
+        return _divide(node, ranges)
     return None
 
 
@@ -434,7 +434,16 @@ def _settle(node: Binary, gap: Range) -> Expr | None:
             return None
 
 
-def _divide(node: Binary, divisor: int, ranges: Ranges) -> Expr | None:
+def _divide(node: Binary, ranges: Ranges) -> Expr | None:
+    """A quotient or remainder with fewer terms below it; None where nothing is known."""
+    if isinstance(node.b, Const):
+        found = _divide_by_number(node, int(node.b.value), ranges)
+    else:
+        found = _divide_by_product(node, ranges)
+    return _divide_by_parts(node, ranges) if found is None else found
+
+
+def _divide_by_number(node: Binary, divisor: int, ranges: Ranges) -> Expr | None:
     """`(a*d + r) // d -> a + r//d` and `(a*d + r) % d -> r % d`; exact where r is in [0, d)."""
     if divisor <= 0:
         return None
@@ -459,27 +468,74 @@ def _divide(node: Binary, divisor: int, ranges: Ranges) -> Expr | None:
         return from_polynomial(polynomial(from_polynomial(multiples) + shift))
     if not multiples:
         return None
+    part = _divided(node.op, remainder, node.b, ranges)
     if node.op == "mod":
-        return binary("mod", remainder, divisor)
-    return from_polynomial(
-        polynomial(from_polynomial(multiples) + binary("floordiv", remainder, divisor))
-    )
+        return part
+    return from_polynomial(polynomial(from_polynomial(multiples) + part))
 
 
-def _cancel(node: Binary) -> Expr | None:
-    """`(s*a) // s -> a` for a symbolic divisor s that is a factor of every term."""
+def _divide_by_product(node: Binary, ranges: Ranges) -> Expr | None:
+    """The same for a divisor d that is a product of symbols, each of them at least 1.
+
+    `(s*a) // s -> a`, and `(s*a + r) // s -> a + r//s` for a size s and an r from 0 on.
+    """
     divisor = polynomial(node.b)
     if len(divisor) != 1:
         return None
     ((factor, scale),) = divisor.items()
     quotient: Polynomial = {}
+    rest: Polynomial = {}
     for monomial, coefficient in polynomial(node.a).items():
-        left = list(monomial)
-        for atom in factor:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if coefficient % scale:
+        left = _without(monomial, factor)
+        if left is None or coefficient % scale:
+            rest[monomial] = coefficient
+        else:
+            quotient[left] = coefficient // scale
+    whole, remainder = from_polynomial(quotient), from_polynomial(rest)
+    if not rest:
+        return whole if node.op == "floordiv" else const(0)
+    if not size_variables(node.b) or sign(remainder) != 1:
+        return None
+    if simplify(remainder < node.b, ranges) == const(True, BOOL):
+        return whole if node.op == "floordiv" else remainder
+    if not quotient:
+        return None
+    part = _divided(node.op, remainder, node.b, ranges)
+    return part if node.op == "mod" else from_polynomial(polynomial(whole + part))
+
+
+def _divided(op: BinaryOp, a: Expr, b: Expr, ranges: Ranges) -> Expr:
+    """The quotient or remainder, divided as far as it can be."""
+    made = binary(op, a, b)
+    found = _divide(made, ranges) if isinstance(made, Binary) else None
+    return made if found is None else found
+
+
+def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    """The atoms that are left after those of a factor; None where one is missing."""
+    left = list(monomial)
+    for atom in factor:
+        if atom not in left:
             return None
-        quotient[tuple(left)] = coefficient // scale
-    return from_polynomial(quotient)
+        left.remove(atom)
+    return tuple(left)
+
+
+def _divide_by_parts(node: Binary, ranges: Ranges) -> Expr | None:
+    """`(a*k + r) // (k*d) -> a // d` and `(a*k + r) % (k*d) -> (a % d)*k + r` for r in [0, k)."""
+    terms, divisor = polynomial(node.a), polynomial(node.b)
+    if len(divisor) != 1 or not (isinstance(node.b, Const) or size_variables(node.b)):
+        return None
+    ((factor, scale),) = divisor.items()
+    shared = {gcd(coefficient, scale) for coefficient in terms.values()}
+    for part in sorted(shared - {1, 1 if factor else scale}, reverse=True):
+        own = {m: c // part for m, c in terms.items() if c // part and (not m or not c % part)}
+        rest = add_terms(dict(terms), own, -part)
+        span = bounds(from_polynomial(rest), ranges)
+        if own and span is not None and span.low >= 0 and span.high < part:
+            divided = from_polynomial({factor: scale // part})
+            found = _divided(node.op, from_polynomial(own), divided, ranges)
+            if node.op == "floordiv":
+                return found
+            return from_polynomial(add_terms(polynomial(found * part), rest, 1))
+    return None

@@ -98,6 +98,10 @@ def test_polynomials_keep_the_value(expr: Expr):
         (VI < 7, "True"),
         (VJ < -5, "False"),
         (select(VI >= 0, VI, VJ), "i"),
+        ((VI * 4 + VJ % 4 + 4) // 8, "(i + 1) // 2"),
+        ((VI * 4 + VJ % 4 + 4) % 8, "(i + 1) % 2*4 + j % 4"),
+        ((VI * 4 + VJ % 4 + VK * 16) % 8, "i % 2*4 + j % 4"),
+        ((VI * 4 + VJ % 5) // 8, "(i*4 + j % 5) // 8"),
     ],
 )
 def test_normal_form(expr: Expr, text: str):
@@ -157,6 +161,13 @@ BELOW = {
         (minimum(VARIABLES[0], EXTENT - 1), "i"),
         (VARIABLES[0] * EXTENT + VARIABLES[0] < EXTENT * EXTENT + EXTENT, "True"),
         ((VARIABLES[0] // EXTENT) * EXTENT + VARIABLES[0] % EXTENT, "i"),
+        (VARIABLES[0] // EXTENT, "0"),
+        ((VARIABLES[2] * EXTENT + VARIABLES[0]) // EXTENT, "k"),
+        ((VARIABLES[2] * EXTENT + VARIABLES[0]) % EXTENT, "i"),
+        ((VARIABLES[2] * EXTENT + VARIABLES[1] * 9) // EXTENT, "j*9 // n + k"),
+        ((VARIABLES[2] * EXTENT - 1) // EXTENT, "(k*n - 1) // n"),
+        ((VARIABLES[1] * 36 + VARIABLES[2]) // (EXTENT * 4), "j*9 // n"),
+        ((VARIABLES[1] * 36 + VARIABLES[2]) % (EXTENT * 4), "j*9 % n*4 + k"),
     ],
 )
 def test_variables_end_where_sizes_say(expr: Expr, text: str):
