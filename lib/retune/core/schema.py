@@ -178,18 +178,6 @@ def _known(kind: type[T]) -> type[T]:
     return kind
 
 
-def json_schema(kind: object) -> dict[str, object]:
-    """The JSON schema of what `to_json` writes of that type."""
-    return msgspec.json.schema(kind)
-
-
-def extended(kind: type | None, **fields: Any) -> Any:
-    """A type with the fields of a dataclass and others beside them; it has no other keys."""
-    own = get_type_hints(kind, include_extras=True) if kind else {}
-    name = kind.__name__ if kind else "Record"
-    return msgspec.defstruct(name, list({**own, **fields}.items()), forbid_unknown_fields=True)
-
-
 def pack(message: object) -> bytes:
     """A message of a process to another one, with its arrays, paths and ranges: for `unpack`."""
     return msgspec.msgpack.encode((type(message).__name__, message), enc_hook=_packed)

@@ -18,7 +18,6 @@ from retune.core.schema import (
     Text,
     from_json,
     from_toml,
-    json_schema,
     pack,
     read_toml,
     to_json,
@@ -85,20 +84,6 @@ def test_what_is_quoted_is_short():
 def test_numbers_that_json_cannot_say_are_refused():
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_json(Sample(count=1, seconds=float("nan")))
-
-
-def test_a_schema_describes_what_is_written():
-    assert json_schema(Value)["$defs"] == {
-        "Value": {
-            "title": "Value",
-            "type": "object",
-            "properties": {
-                "name": {"type": "string"},
-                "shape": {"type": "array", "items": {"type": "integer"}},
-            },
-            "required": ["name", "shape"],
-        }
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,17 @@
-"""What each command prints with `--json`: its type, and by that its schema.
+"""What each command prints with `--json`, as a type: what scripts may rely on.
 
 Read `OUTPUTS`. What commands print as it is are the library's own dataclasses; rows that they make
-for people and programs alike are stated here. Commands do not load this file.
+for people and programs alike are stated here.
 """
 
 from collections.abc import Mapping
 from typing import Any, TypedDict, get_type_hints
 
+import msgspec
+
 from retune.bundle.verify.compare import Verification
 from retune.bundle.versions import Version
 from retune.core.layouts import LayoutPlan
-from retune.core.schema import extended, json_schema
 from retune.core.target import DeviceSpec
 from retune.frontend.onnx.support import Support
 from retune.nightly.history import SideBySide
@@ -29,9 +30,11 @@ QUALITY = (
 """Of a QuantizeManifest."""
 
 
-def schema_of(command: str) -> dict[str, object]:
-    """The JSON schema of what that command prints. Raises: KeyError for one without `--json`."""
-    return json_schema(OUTPUTS[command])
+def extended(kind: type | None, **fields: Any) -> Any:
+    """A type with the fields of a dataclass and others beside them; it has no other keys."""
+    own = get_type_hints(kind, include_extras=True) if kind else {}
+    name = kind.__name__ if kind else "Record"
+    return msgspec.defstruct(name, list({**own, **fields}.items()), forbid_unknown_fields=True)
 
 
 class _Row(TypedDict):
