@@ -11,7 +11,7 @@ work waits (`gate`). A GPU is not disturbed by that: one batch is built while an
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -104,20 +104,6 @@ class LocalRunner(DirectRunner):
         """The device, as its driver describes it. Raises: InputError if there is none."""
         with self._opening:
             return self._main.spec
-
-    @property
-    def capacity(self) -> int:
-        """One device."""
-        return 1
-
-    @property
-    def places(self) -> int:
-        """A batch, and another one that is built meanwhile where that disturbs nothing."""
-        return 1 if self._on_cpu else 2
-
-    def working(self) -> AbstractContextManager[None]:
-        """No candidate is measured on this machine's processor meanwhile; building goes on."""
-        return HOST.working()
 
     def measure(
         self,

@@ -4,12 +4,10 @@
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed
 from retune.core.target import DeviceSpec
-from retune.device.measure.gate import HOST
 from retune.device.measure.workload import DirectRunner, MeasureOptions
 from retune.records.schema import Measurement
 
@@ -22,23 +20,8 @@ class ReplayRunner(DirectRunner):
 
     def __init__(self, spec: DeviceSpec, outcomes: Outcomes) -> None:
         """`spec` is the device that the records are of."""
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         self._outcomes = {key: list(rows) for key, rows in outcomes.items()}
-
-    @property
-    def capacity(self) -> int:
-        """One device."""
-        return 1
-
-    @property
-    def places(self) -> int:
-        """As many as the device took."""
-        return 1 if self.spec.device_class == "cpu" else 2
-
-    def working(self) -> AbstractContextManager[None]:
-        """Recorded times cannot be disturbed, but those of devices beside them can."""
-        return HOST.working()
 
     def measure(
         self,

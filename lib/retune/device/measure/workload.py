@@ -12,6 +12,7 @@ import numpy as np
 from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
+from retune.device.measure.gate import HOST
 from retune.records.conditions import Conditions, constants_from
 from retune.records.schema import Measurement
 
@@ -164,11 +165,36 @@ class Runner(Protocol):
 
 
 class DirectRunner(ABC):
-    """What Runners have in common that measure in the thread of whoever hands a batch in."""
+    """What Runners have in common that measure in the thread of whoever hands a batch in.
 
-    def __init__(self) -> None:
+    They are of one device of this machine, unless they say otherwise.
+    """
+
+    def __init__(self, spec: DeviceSpec | None = None) -> None:
+        """`spec` is the device, where that is known beforehand."""
+        self._spec = spec
         self._workloads: dict[str, Workload] = {}
         """Those that are prepared, by key."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The device."""
+        assert self._spec is not None, "a runner that opens its device later says what it is"
+        return self._spec
+
+    @property
+    def capacity(self) -> int:
+        """One device."""
+        return 1
+
+    @property
+    def places(self) -> int:
+        """A batch, and another one that is built meanwhile where that disturbs nothing."""
+        return 1 if self.spec.device_class == "cpu" else 2
+
+    def working(self) -> AbstractContextManager[None]:
+        """Nothing is measured on this machine's processor during the context."""
+        return HOST.working()
 
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known; an earlier one of the same key is replaced."""

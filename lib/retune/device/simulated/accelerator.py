@@ -10,7 +10,6 @@ and nobody has to be quiet meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -24,7 +23,6 @@ from retune.core.errors import InputError
 from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import Child, ChildLostError
-from retune.device.measure.gate import HOST
 from retune.device.measure.messages import Done
 from retune.device.measure.workload import DirectRunner, MeasureOptions, Workload
 from retune.device.opencl.host import available_cores
@@ -146,8 +144,7 @@ class AcceleratorRunner(DirectRunner):
 
     def __init__(self, spec: DeviceSpec, processes: int | None = None) -> None:
         """Starts nothing yet. `processes` is by default the number of cores that may be used."""
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         count = processes or available_cores()
         self._children = [
             Child(spec.name, entry=_ENTRY, environment=_ONE_THREAD, replies=(Done, Measurement))
@@ -167,10 +164,6 @@ class AcceleratorRunner(DirectRunner):
     def places(self) -> int:
         """One more than are simulated at once: it is proposed meanwhile."""
         return self.capacity + 1
-
-    def working(self) -> AbstractContextManager[None]:
-        """Cycles that are counted cannot be disturbed, but times of devices beside them can."""
-        return HOST.working()
 
     def measure(
         self,

@@ -8,7 +8,6 @@ the same statuses and texts. SimulatedDevice is where bundles run.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, assert_never
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy as np
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
-from retune.device.measure.gate import HOST
 from retune.device.measure.lease import lease
 from retune.device.measure.timing import check_deadline_s, deviation
 from retune.device.measure.workload import (
@@ -53,28 +51,13 @@ class SimulatedRunner(DirectRunner):
         self, board: SimulatedBoard, base: DeviceSpec, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
         """`base` is the spec of the board's base device; `wait` lets so many seconds pass."""
-        super().__init__()
-        self.spec = board.described(base)
+        super().__init__(board.described(base))
         self._board = board
         self._wait = wait
         self._script = Script(board)
         self._first: dict[str, str] = {}
         """Key of the first program of each workload."""
         self._turn = threading.Lock()
-
-    @property
-    def capacity(self) -> int:
-        """One board."""
-        return 1
-
-    @property
-    def places(self) -> int:
-        """As many as a device of its class on this machine takes."""
-        return 1 if self.spec.device_class == "cpu" else 2
-
-    def working(self) -> AbstractContextManager[None]:
-        """Simulated times cannot be disturbed, but those of devices beside them can."""
-        return HOST.working()
 
     def measure(
         self,
