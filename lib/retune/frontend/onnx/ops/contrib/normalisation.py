@@ -1,5 +1,7 @@
 """Normalisations of com.microsoft: sums of inputs, then one of ONNX's normalisations."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from retune.core.dtypes import INT32
@@ -55,24 +57,35 @@ def _normalised(node: OnnxNode, emit: Emitter, op: str, inputs: tuple[str, ...])
 @onnx_op("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(node: OnnxNode, emit: Emitter) -> None:
     """LayerNormalization of the sum of embeddings: words, positions and optional segments."""
+    embedded(node, emit, lambda value, _: value)
+
+
+def embedded(node: OnnxNode, emit: Emitter, read: Callable[[str, int], str]) -> None:
+    """The same, by what `read` makes of each of the five tables, given with its number.
+
+    One that is not of floats knows no places of rows (input 8) and no sum (output 2).
+    """
     ids, segments, words, positions, kinds, gamma, beta = node.inputs[:7]
-    length = emit.shape(ids)[1]
-    if node.has_input(8):
+    plain = node.op_type == "EmbedLayerNormalization"
+    rows = read(emit.temp("gather", words, ids, axis=0), 0)
+    if plain and node.has_input(8):
         position = emit.temp("gather", positions, node.inputs[8], label="positions", axis=0)
     else:
-        position = emit.part(positions, 0, 0, length, label="positions")
-    total = emit.temp("add", emit.temp("gather", words, ids, axis=0), position, label="sum")
+        position = emit.part(positions, 0, 0, emit.shape(ids)[1], label="positions")
+    total = emit.temp("add", rows, read(position, 1), label="sum")
     if segments:
-        total = emit.temp("add", total, emit.temp("gather", kinds, segments, axis=0), label="sum")
-    if node.has_output(2):
+        kind = read(emit.temp("gather", kinds, segments, axis=0), 2)
+        total = emit.temp("add", total, kind, label="sum")
+    if plain and node.has_output(2):
         emit.same(total, 2)
     if node.has_output(1):
-        mask_index(node, emit)
+        _mask_index(node, emit)
     epsilon = node.number("epsilon", _EPSILON)
-    emit.onnx_out("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
+    parts = read(gamma, 3), read(beta, 4)
+    emit.onnx_out("LayerNormalization", total, *parts, axis=-1, epsilon=epsilon)
 
 
-def mask_index(node: OnnxNode, emit: Emitter) -> None:
+def _mask_index(node: OnnxNode, emit: Emitter) -> None:
     """Output 1: how many elements of each row of the mask are set; 0 without a mask."""
     if node.has_input(7):
         mask = emit.cast(node.inputs[7], INT32)

@@ -14,7 +14,7 @@ from retune.core.dtypes import FLOAT32, INT32
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.contrib.attention import attend_projected
 from retune.frontend.onnx.ops.contrib.layouts import channels_first
-from retune.frontend.onnx.ops.contrib.normalisation import mask_index
+from retune.frontend.onnx.ops.contrib.normalisation import embedded
 from retune.frontend.onnx.ops.dynamic import Quantized, float_product
 from retune.frontend.onnx.ops.quantized import integer_product, less_zero, rescaled
 from retune.frontend.onnx.ops.registry import CALLED_OPSET, Emitter, OnnxNode, onnx_op, refuse_op
@@ -88,21 +88,12 @@ def quantized_attention(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("QEmbedLayerNormalization", domain=MICROSOFT)
 def quantized_embedding(node: OnnxNode, emit: Emitter) -> None:
     """EmbedLayerNormalization with quantized tables, scale and shift."""
-    ids, segments, words, places, kinds, gamma, beta = node.inputs[:7]
     scales, zeros = node.inputs[8:13], node.inputs[13:18]
 
     def read(values: str, table: int) -> str:
         return emit.onnx("DequantizeLinear", values, scales[table], zeros[table], label="read")
 
-    rows = read(emit.temp("gather", words, ids, axis=0), 0)
-    total = emit.temp("add", rows, read(emit.part(places, 0, 0, emit.shape(ids)[1]), 1))
-    if segments:
-        total = emit.temp("add", total, read(emit.temp("gather", kinds, segments, axis=0), 2))
-    if node.has_output(1):
-        mask_index(node, emit)
-    epsilon = node.number("epsilon", 1e-12)
-    parts = read(gamma, 3), read(beta, 4)
-    emit.onnx_out("LayerNormalization", total, *parts, axis=-1, epsilon=epsilon)
+    embedded(node, emit, read)
 
 
 @onnx_op("MulInteger", domain=MICROSOFT)
