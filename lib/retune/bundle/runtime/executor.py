@@ -87,13 +87,17 @@ def launchable_segments(plan: NetworkPlan, segments: Iterable[Segment]) -> list[
     return found
 
 
-def _looping(plan: NetworkPlan, part: Part) -> Executor:
-    """Loops as parts that run several times over."""
-    prepared = cache(part)
+def _looping(
+    plan: NetworkPlan,
+    part: Part,
+    segments_of: Callable[[int, int], Iterable[Segment]] | None = None,
+) -> Executor:
+    """Loops as parts that run several times over; `segments_of` says which, if not the plan."""
+    prepared, stated = cache(part), segments_of or plan.segments
 
     @cache
     def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
-        every = launchable_segments(plan, plan.segments(first, end))
+        every = launchable_segments(plan, stated(first, end))
         return tuple(launch for s in every for launch in prepared(s.first, s.end, s.times))
 
     return Executor(segments=segments, part=part)
@@ -108,18 +112,10 @@ def _resident(plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
     kernel = Persistent(device, texts, plan.options, rows.callees, rows.steps, bases, sizes=sizes)
 
     def bind(held: Allocations) -> Executor:
-        @cache
-        def launch(first: int, end: int, rounds: int) -> PreparedKernel:
-            return kernel.launch(held.bases, first=first, last=end, rounds=rounds)
+        def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
+            return (kernel.launch(held.bases, first=first, last=end, rounds=rounds),)
 
-        @cache
-        def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
-            every = launchable_segments(plan, rows.segments_of(first, end))
-            return tuple(launch(s.first, s.end, s.times) for s in every)
-
-        return Executor(
-            segments=segments, part=lambda first, end, rounds: (launch(first, end, rounds),)
-        )
+        return _looping(plan, part, rows.segments_of)
 
     return bind
 
