@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.command import parser_of
-from retune.records.replay import read_replay
+from benchmarks.recorded import read_replay
 from retune.search.expectation import further_gain
 
 TRIALS = (8, 16, 32, 64, 128)

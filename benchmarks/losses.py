@@ -18,8 +18,8 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.command import parser_of
+from benchmarks.recorded import read_replay
 from benchmarks.search_quality import layer_grids, training_set
-from retune.records.replay import read_replay
 from retune.records.store import RecordStore
 from retune.search.model.cost_model import LOSS, Loss, OfflineModel, learned_score, static_score
 from retune.search.model.learning import TrainingSet

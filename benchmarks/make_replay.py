@@ -27,6 +27,7 @@ from time import monotonic
 import numpy as np
 
 from benchmarks.command import parser_of
+from benchmarks.recorded import calm_hashes, pack, thin
 from benchmarks.replay_layers import LAYERS
 from retune import __version__
 from retune.codegen.source import ProgramSource
@@ -36,11 +37,9 @@ from retune.device.measure.local import LocalRunner
 from retune.device.measure.workload import MeasureOptions, Runner
 from retune.device.opencl.catalogue import device_spec
 from retune.records.ranking import known
-from retune.records.replay import calm_hashes, pack
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Space
-from retune.search.recorded import thin
 from retune.search.session import RunSettings, Session
 from retune.search.task import Task
 

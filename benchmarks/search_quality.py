@@ -16,14 +16,13 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.make_replay import PACKED
+from benchmarks.recorded import RecordedGrid, Replay, read_replay, recorded_grid
 from benchmarks.replay_layers import LAYERS
 from benchmarks.table import geometric_mean
 from retune.core.target import DeviceSpec
-from retune.records.replay import Replay, read_replay
 from retune.search.model.cost_model import OfflineModel, train_offline
 from retune.search.model.features import featurise
 from retune.search.model.learning import Learner, TrainingSet, scores
-from retune.search.recorded import RecordedGrid, recorded_grid
 from retune.search.tuners import TUNERS, Setting, make_tuner
 
 _BATCH = 8

@@ -1,28 +1,33 @@
-"""Spaces of which every candidate was measured: search is compared on them without a device.
+"""Sketches as records have them: built from their traces, with the options that some record uses.
 
-`thin` cuts a space down to a grid that can be measured whole: each decision keeps a few of its
-options. `recorded_grid` is the space of what was measured, with the outcomes; tuners sample, mutate
-and cross its members as in any other space. It is built from the sketches' traces, not from today's
-rules, and its features are today's.
+Not today's rules make them, but today's primitives; their features are today's.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from retune.core.errors import RecordError, ScheduleError
-from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
-from retune.records.replay import Recorded
 from retune.schedule.decisions import Decision
 from retune.schedule.replay import replay
-from retune.schedule.space import Candidates, Sketch, Space
-from retune.targets.cost.estimate import estimate
+from retune.schedule.space import Sketch
+from retune.schedule.trace import Trace
 
-_SAMPLES = 1024
-"""Candidates of a sketch among which the estimate's best is looked for."""
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """The outcomes of one sketch of one layer."""
+
+    layer: str
+    sketch: str
+    trace: Trace
+    """The sketch: what replays it on the layer's program."""
+    decisions: np.ndarray
+    """int64 [n, values]: the values of the decisions `trace.sampled`, one after the other."""
+    time_us: np.ndarray
+    """float64 [n]; NaN for a candidate that failed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,39 +42,10 @@ class RecordedSketch(Sketch):
         return np.isin(self.numbers_of(rows), self.numbers)
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedGrid:
-    """The recorded part of a layer's space, and the outcome of each of its candidates."""
-
-    space: Space
-    candidates: Candidates
-    """Everyone, in the order of their numbers in the space."""
-    time_us: np.ndarray
-    """float64 [n]; NaN for a failure."""
-
-    def times(self, chosen: Candidates) -> np.ndarray:
-        """The recorded times of members. float64 [n]"""
-        numbers = self.space.numbers(self.candidates)
-        return self.time_us[np.searchsorted(numbers, self.space.numbers(chosen))]
-
-
-def recorded_grid(program: Program, parts: Sequence[Recorded]) -> RecordedGrid:
-    """What was recorded of a layer, as a space of its program.
-
-    A decision has the options that some record uses, so a mutation has a fair chance to be a
-    member. Raises: RecordError where a trace does not replay, since a primitive has changed.
-    """
-    built = [recorded_sketch(program, part) for part in parts]
-    space = Space(tuple(sketch for sketch, _ in built))
-    order = [np.argsort(sketch.numbers_of(rows)) for sketch, rows in built]
-    times = [part.time_us[which] for part, which in zip(parts, order, strict=True)]
-    return RecordedGrid(space, space.everyone(), np.concatenate(times))
-
-
 def recorded_sketch(program: Program, part: Recorded) -> tuple[RecordedSketch, np.ndarray]:
     """The sketch with the recorded options, and the row of each record.
 
-    Raises: RecordError as `recorded_grid`.
+    Raises: RecordError where a trace does not replay, since a primitive has changed.
     """
     try:
         schedule = replay(program, part.trace)
@@ -99,51 +75,3 @@ def recorded_sketch(program: Program, part: Recorded) -> tuple[RecordedSketch, n
     for column, (_, places) in enumerate(options):
         rows[:, column] = places.ravel()
     return replace(sketch, numbers=np.unique(sketch.numbers_of(rows))), rows
-
-
-def thin(space: Space, count: int, spec: DeviceSpec, rng: np.random.Generator) -> Space:
-    """A grid inside `space` of at least `count` valid candidates, if it has that many.
-
-    Each sketch gives an equal share, the large ones also what small ones lack. Its decisions keep
-    random options, and those of the candidate that the static estimate likes best.
-    """
-    thinned: dict[str, Sketch] = {}
-    for sketch in sorted(space.sketches, key=lambda s: s.size):
-        share = -(-count // (len(space.sketches) - len(thinned)))
-        thinned[sketch.name] = _thin(sketch, share, spec, rng)
-        count -= len(thinned[sketch.name].all_rows())
-    return Space(tuple(thinned[sketch.name] for sketch in space.sketches))
-
-
-def _thin(sketch: Sketch, wanted: int, spec: DeviceSpec, rng: np.random.Generator) -> Sketch:
-    sample = sketch.sample(_SAMPLES, rng)
-    if not len(sample) or not sketch.decisions:
-        return sketch
-    best = sample[int(np.argmin(estimate(sketch, sample, spec)))]
-    orders = [
-        np.concatenate([[chosen], rng.permutation(np.delete(np.arange(count), chosen))])
-        for count, chosen in zip(sketch.options, best, strict=True)
-    ]
-    widths = np.ones(len(orders), np.int64)
-    while True:
-        grid = _keep(sketch, [np.sort(o[:w]) for o, w in zip(orders, widths, strict=True)])
-        growing = np.flatnonzero(widths < sketch.options)
-        if not len(growing) or len(grid.all_rows()) >= wanted:
-            return grid
-        widths[growing[np.argmin(widths[growing])]] += 1
-
-
-def _keep(sketch: Sketch, kept: Sequence[np.ndarray]) -> Sketch:
-    """The sketch with only these option numbers, sorted, of each decision."""
-    decisions = tuple(
-        Decision(d.name, d.table[which]) for d, which in zip(sketch.decisions, kept, strict=True)
-    )
-    return replace(sketch, decisions=decisions, untuned=_places(kept, sketch.untuned))
-
-
-def _places(kept: Sequence[np.ndarray], row: np.ndarray | None) -> np.ndarray | None:
-    """The row's options by their places among those kept; None if one of them is not."""
-    if row is None or not all(option in which for option, which in zip(row, kept, strict=True)):
-        return None
-    places = [np.searchsorted(which, option) for option, which in zip(row, kept, strict=True)]
-    return np.array(places, np.int64)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.replay import ReplayRunner
 from retune.codegen.source import (
     ProgramSource,
 )
@@ -21,7 +22,6 @@ from retune.device.measure.messages import (
     Time,
     Warm,
 )
-from retune.device.measure.replay import ReplayRunner
 from retune.records.cost import measured_costs
 from retune.records.schema import succeeded
 from tests.support.measure import CALM, WORKLOAD, FakeChild, program

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.recorded import calm_hashes, pack, read_replay
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
-from retune.records.replay import calm_hashes, pack, read_replay
 from retune.records.schema import Measurement, Status, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.trace import Trace, TraceStep

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.recorded import recorded_grid, thin
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
-from retune.records.replay import Recorded
 from retune.schedule.space import Sketch, Space
 from retune.schedule.trace import Trace, TraceStep
 from retune.search.model.features import featurise
-from retune.search.recorded import recorded_grid, thin
+from retune.search.recorded import Recorded
 from retune.search.tuners.breeding import crossover, mutate
 from retune.targets.cpu.space import cpu_space
 from tests.support.dags import conv2d

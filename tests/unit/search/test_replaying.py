@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.replay import replay_runner
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import Runner
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
-from retune.search.replaying import replay_runner
 from retune.search.session import Session, search_all
 from retune.search.tuners import TUNERS
 from tests.support.search_fakes import FakeRunner, measured, settings, tasks, wrong

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.recorded import RecordedGrid, read_replay
 from benchmarks.search_quality import layer_grids, search
 from retune.core.target import DeviceSpec
-from retune.records.replay import read_replay
 from retune.search.defaults import DEFAULT_TUNER
-from retune.search.recorded import RecordedGrid
 
 _PACKED = Path(__file__).resolve().parents[2] / "data" / "replay_small.parquet"
 _TRIALS = 16

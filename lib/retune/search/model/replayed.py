@@ -19,11 +19,10 @@ from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program, from_dag
 from retune.ir.stored import from_text
 from retune.records import origins
-from retune.records.replay import Recorded
 from retune.schedule.trace import STRUCTURAL, Trace
 from retune.search.model.features import FEATURES
 from retune.search.model.features.vectors import featurise_rows
-from retune.search.recorded import recorded_sketch
+from retune.search.recorded import Recorded, recorded_sketch
 
 if TYPE_CHECKING:
     from retune.records import Table

@@ -1,15 +1,17 @@
-"""A Runner that answers from records: a search runs again without the device that it ran on.
+"""A recorded run once more, without its device: the same settings must propose the same trials."""
 
-`retune.search.replaying` makes one for a run of a store.
-"""
+from collections.abc import Iterator, Mapping, Sequence
 
-from collections.abc import Mapping, Sequence
-
+from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
-from retune.core.errors import LookupFailed
+from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import DirectRunner, MeasureOptions
 from retune.records.schema import Measurement
+from retune.records.store import RecordStore
+from retune.search.history import candidate_of
+from retune.search.task import Task
+from retune.targets.devices import target_of
 
 Outcomes = Mapping[tuple[str, str], Sequence[Measurement]]
 """(workload key, key of a candidate's source) -> its measurements in the order of their taking."""
@@ -49,3 +51,35 @@ class ReplayRunner(DirectRunner):
                 "search with the settings that made the records, or measure on a device."
             )
         return rows.pop(0) if len(rows) > 1 else rows[0]
+
+
+def replay_runner(
+    store: RecordStore, run_id: str, tasks: Sequence[Task], spec: DeviceSpec
+) -> ReplayRunner:
+    """A runner for a Session over these tasks that answers what the run measured on the device.
+
+    Give the session the run's settings and a store of what the run knew when it began. Candidates
+    are known by the code that they are lowered to (about 5 ms each), so a rule or a code generator
+    that has changed since is noticed: its candidates are unknown.
+    """
+    outcomes: dict[tuple[str, str], list[Measurement]] = {}
+    for task in tasks:
+        if task.tunable:
+            for source, measured in _measured(store, run_id, task, spec):
+                outcomes.setdefault((task.workload_key(), source), []).append(measured)
+    return ReplayRunner(spec, outcomes)
+
+
+def _measured(
+    store: RecordStore, run_id: str, task: Task, spec: DeviceSpec
+) -> Iterator[tuple[str, Measurement]]:
+    """The run's trials of a task in order: key of the source, and what came out."""
+    space = task.space(spec)
+    for record in store.trials(run_id, task.key, spec.fingerprint):
+        candidate = candidate_of(record, space)
+        if candidate is None:
+            continue
+        try:
+            yield lower(space.instantiate(candidate), target_of(spec)).key, record.measurement
+        except ScheduleError:
+            continue  # the session does not measure it either
