@@ -8,7 +8,7 @@ import pytest
 
 from retune.api import tune_network
 from retune.bundle.format import read_bundle
-from retune.bundle.runtime.simulated import open_module
+from retune.bundle.runtime.simulated import module_on
 from retune.codegen.target import CPU
 from retune.device.measure.reference import Reference
 from retune.device.opening import open_device, spec_of
@@ -48,7 +48,7 @@ def test_a_third_class_of_devices_goes_all_the_way(
     plan = read_bundle(tmp_path / "out" / "module")
     assert plan.device.device_class == "npu"
     assert "_0_" in plan.launches[0].kernel
-    module = open_module(tmp_path / "out" / "module", npu)
+    module = module_on(plan, open_device(npu))
     found = module.run(module.random_inputs())
     assert all(np.isfinite(array).all() for array in found.values())
 

@@ -7,8 +7,8 @@ import pytest
 
 from retune.api import tune_network
 from retune.bundle.build import build_plan
-from retune.bundle.format import write_bundle
-from retune.bundle.runtime.simulated import SimulatedModule, open_module, programs_of
+from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.runtime.simulated import SimulatedModule, module_on, programs_of
 from retune.bundle.verify.by_parts import parts_of
 from retune.bundle.verify.compare import verify
 from retune.bundle.verify.peers import open_reference
@@ -113,7 +113,7 @@ def test_a_network_with_host_steps_deviates_part_by_part(tmp_path: Path):
     reference = open_reference(made.path, made.graph)
 
     def passes() -> bool:
-        module = open_module(folder, device)
+        module = module_on(read_bundle(folder), open_device(device))
         assert isinstance(module, SimulatedModule)
         parts = parts_of(module, made.path, made.graph)
         return verify(module, reference, module.random_inputs, parts=parts).passed
@@ -121,5 +121,5 @@ def test_a_network_with_host_steps_deviates_part_by_part(tmp_path: Path):
     assert passes()
     Script(board).claim([Turn(runs=tuple(programs_of(plan)[0]), spared=False)])
     assert not passes()
-    rows = open_module(folder, device).profile()
+    rows = module_on(read_bundle(folder), open_device(device)).profile()
     assert [row.median_s == 0 for row in rows] == [row.host for row in rows]

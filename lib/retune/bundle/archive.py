@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from retune.bundle.weights import map_open_file
 from retune.core.errors import RecordError
@@ -25,24 +25,6 @@ _DIRECTORY_BYTES = 1 << 20
 _ENCRYPTED = 1
 """Bit of a zip entry's flags. Source: PKWARE's APPNOTE, 4.4.4."""
 _LONGEST_REASON = 200
-
-
-class BundleParts(Protocol):
-    """The named parts of a bundle, from a folder or a zip."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def read(self, name: str, limit: int) -> memoryview | None:
-        """The part's bytes, at most `limit` + 1 of them, or None if it is missing.
-
-        Raises: RecordError if it cannot be unpacked.
-        """
-        ...
-
-    def check_unchanged(self) -> None:
-        """Raises: RecordError if what was read is no longer what it was."""
-        ...
 
 
 def machine_bytes() -> int:
@@ -58,7 +40,7 @@ def damaged(path: Path, name: str, expected: str, got: str) -> RecordError:
 
 
 @contextmanager
-def open_parts(path: Path) -> Generator[BundleParts, None, None]:
+def open_parts(path: Path) -> "Generator[BundleParts]":
     """The parts at `path`, for the time of the context. Raises: RecordError if there are none."""
     if path.is_dir():
         with ExitStack() as streams:
@@ -79,6 +61,8 @@ def open_parts(path: Path) -> Generator[BundleParts, None, None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FolderParts:
+    """Those in a folder."""
+
     path: Path
     folder: Path
     """The same without links."""
@@ -89,6 +73,10 @@ class _FolderParts:
     """Part -> its file, and what that was before it was read."""
 
     def read(self, name: str, limit: int) -> memoryview | None:
+        """The part's bytes, at most `limit` + 1 of them, or None if it is missing.
+
+        Raises: RecordError if it cannot be unpacked.
+        """
         part = self.folder / name
         if not part.is_file():
             return None
@@ -97,6 +85,7 @@ class _FolderParts:
         return map_open_file(stream)[: limit + 1]
 
     def check_unchanged(self) -> None:
+        """Raises: RecordError if what was read is no longer what it was."""
         for name, (stream, before) in self.read_from.items():
             if _state(stream) != before:
                 raise damaged(
@@ -112,6 +101,8 @@ def _state(stream: BinaryIO) -> tuple[int, int]:
 
 @dataclass(slots=True, kw_only=True)
 class _ZipParts:
+    """Those in a zip."""
+
     path: Path
     archive: zipfile.ZipFile
     left: int = field(default_factory=lambda: int(_MEMORY_SHARE * machine_bytes()))
@@ -138,6 +129,10 @@ class _ZipParts:
 
     def check_unchanged(self) -> None:
         """It was unpacked into memory."""
+
+
+BundleParts = _FolderParts | _ZipParts
+"""The named parts of a bundle."""
 
 
 class _ZipFile(FileIO):

@@ -12,7 +12,7 @@ import numpy as np
 
 from retune.core.dims import Dim, Size, SizeValues, is_fixed, sizes_of
 from retune.core.dtypes import INT64, NUMPY_DTYPES, DType, TensorType, dtype_of
-from retune.core.errors import InputError, ModelError
+from retune.core.errors import ModelError
 from retune.core.keys import content_key
 from retune.core.states import State, shape_in_model
 from retune.ops.extents import (
@@ -128,7 +128,7 @@ class Graph(Subgraph):
         """The input, or what a host step makes, and the dimension that each size is the extent of,
         in order.
 
-        Others are elements of inputs, see `sizes_of_inputs`. Raises: ModelError for a size that
+        Others are elements of inputs, see `values`. Raises: ModelError for a size that
         none of them states.
         """
         found: dict[Size, tuple[str, int]] = {}
@@ -158,29 +158,6 @@ class Graph(Subgraph):
         rows = (value if isinstance(value, tuple) else (value,) for value in stated)
         attributes = (each for row in rows for each in row if isinstance(each, Dim))
         return sizes_of(e for t in self.types.values() for e in t.shape) | sizes_of(attributes)
-
-    def sizes_of_inputs(self, inputs: Mapping[str, Array]) -> dict[str, int]:
-        """The sizes that arrays for the inputs state, by name, by their extents and elements.
-
-        Raises: InputError for arrays that contradict each other.
-        """
-        stated = [
-            (size.name, name, inputs[name].shape[d])
-            for size, (name, d) in self.sizes.items()
-            if not size.counted
-        ]
-        for name, elements in self.values.items():
-            for dim, number in zip(elements, inputs[name].reshape(-1).tolist(), strict=True):
-                if isinstance(dim, Dim):
-                    stated += [(size, name, found) for size, found in dim.solved(number).items()]
-        found: dict[str, int] = {}
-        for size, name, number in stated:
-            if found.setdefault(size, number) != number:
-                raise InputError(
-                    f"input '{name}': expected the size {size} to be {found[size]}, as another "
-                    f"input states it; got {number}"
-                )
-        return found
 
     def at(self, values: SizeValues) -> "Graph":
         """The graph for these sizes: the same nodes, with all extents fixed.

@@ -1,6 +1,6 @@
 """Bundles on simulated boards: they run on the board's base device, and take simulated time.
 
-Read `open_module` and `SimulatedModule`. What a bundle computes is real, so that its verification
+Read `module_on` and `SimulatedModule`. What a bundle computes is real, so that its verification
 is; its time is the sum of what its launches take on the board, by the same function as candidates'
 times (`device.simulation`), so that it is the same everywhere. A bundle that holds a candidate
 which the board's script (`wrong_bundle`) has hit computes something else.
@@ -12,11 +12,10 @@ the bundle than it was alone: it has a time of its own there, and the script doe
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 
-from retune.bundle.format import OpenBundle, open_bundle
+from retune.bundle.format import OpenBundle
 from retune.bundle.plan import NetworkPlan, PlanHost
 from retune.bundle.runtime.hosting import HostRun
 from retune.bundle.runtime.module import (
@@ -25,14 +24,12 @@ from retune.bundle.runtime.module import (
     Module,
     Outputs,
     profile_rows,
-    warn_if_foreign,
 )
 from retune.bundle.verify.bench import Benchmark, known_times, rounds_of
 from retune.codegen.source import Run
 from retune.core.keys import content_key
 from retune.device.measure.ceilings import Roofline
 from retune.device.opencl.runtime import Device
-from retune.device.opening import open_device
 from retune.device.simulated.board import SimulatedBoard
 from retune.device.simulated.faults import Script
 from retune.device.simulated.runner import SimulatedDevice
@@ -95,19 +92,6 @@ def _scatter(program: str, board: SimulatedBoard) -> np.ndarray:
 def programs_of(plan: NetworkPlan) -> list[list[Run]]:
     """The launches of each group in order, as they were when they were measured."""
     return [list(runs) for _, runs in groupby(plan.runs, key=lambda run: run[1].label)]
-
-
-def open_module(path: Path | str, device: Device | str | None = None) -> Module:
-    """The bundle at `path` on that device, or on the kind it was tuned for; see `Module.load`.
-
-    On a simulated device it is a SimulatedModule. Warns and raises as `Module.load`, and InputError
-    for a simulated device whose file cannot be used.
-    """
-    with open_bundle(Path(path)) as opened:
-        if device is None or isinstance(device, str):
-            device = open_device(device or opened.plan.device.name)
-        warn_if_foreign(opened.plan, device.spec)
-        return module_on(opened, device)
 
 
 def module_on(source: NetworkPlan | OpenBundle, device: Device) -> Module:

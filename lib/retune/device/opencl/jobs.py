@@ -6,7 +6,6 @@ candidate's time holds neither the waking of threads nor the driver's dealing ou
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -19,38 +18,9 @@ from retune.device.opencl.pool import ConstantPool, Window
 from retune.device.opencl.runtime import BuiltProgram, Device, DeviceMemory, PreparedKernel
 
 
-class BoundJob(Protocol):
-    """A job with its buffers."""
-
-    def time(self, number: int = 1) -> float:
-        """Seconds of `number` runs, one after the other; on a GPU without waiting for the host."""
-        ...
-
-    def time_spread(self, number: int = 1) -> float:
-        """The same, where possible with other constants of the same size in each run (see `pool`);
-        what comes out then means nothing."""
-        ...
-
-
-class BuiltJob(Protocol):
-    """A compiled job."""
-
-    def warm(self) -> None:
-        """Drivers that compile late do so now; at most one work-group of each kernel runs."""
-        ...
-
-    def bind(
-        self,
-        buffers: Mapping[str, DeviceMemory],
-        constants: Mapping[str, np.ndarray],
-        spread_bytes: int = 0,
-    ) -> BoundJob:
-        """The job on these buffers and constants, by name; `time_spread` has others, all of which
-        together take `spread_bytes`."""
-        ...
-
-
-def build_jobs(device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool) -> list[BuiltJob]:
+def build_jobs(
+    device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool
+) -> "list[BuiltJob]":
     """The compiled jobs: in one program for persistent workers, or each in programs of its own.
 
     Several jobs must have the same options; one of those that share a pool is bound at a time.
@@ -66,11 +36,14 @@ def build_jobs(device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool
 
 @dataclass(frozen=True, eq=False)
 class _QueuedJob:
+    """A compiled job of launches."""
+
     device: Device
     job: ProgramSource
     program: BuiltProgram
 
     def warm(self) -> None:
+        """Drivers that compile late do so now; at most one work-group of each kernel runs."""
         specs = self.job.buffers
         tried = {s.name: padded(self.device, s.bytes) for s in specs if not s.image}
         buffers = {name: each.memory for name, each in tried.items()} | {
@@ -86,7 +59,9 @@ class _QueuedJob:
         buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,  # noqa: ARG002  the same for each run
-    ) -> BoundJob:
+    ) -> "_BoundLaunches":
+        """The job on these buffers and constants, by name; `time_spread` has others, all of which
+        together take `spread_bytes`."""
         images = {spec.name: spec.image for spec in self.job.buffers}
         uploaded = {n: self.device.upload(array, images[n]) for n, array in constants.items()}
         return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
@@ -97,19 +72,24 @@ class _QueuedJob:
 
 @dataclass(frozen=True, eq=False)
 class _BoundLaunches:
+    """Such a job with its buffers."""
+
     device: Device
     launches: tuple[PreparedKernel, ...]
 
     def time(self, number: int = 1) -> float:
+        """Seconds of `number` runs, one after the other; on a GPU without waiting for the host."""
         return self.device.time_kernels(self.launches, number)
 
     def time_spread(self, number: int = 1) -> float:
+        """The same, where possible with other constants of the same size in each run (see `pool`);
+        what comes out then means nothing."""
         return self.time(number)  # the queue has no rounds that could move
 
 
 def _build_resident(
     device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool
-) -> list[BuiltJob]:
+) -> "list[BuiltJob]":
     """Each job as a range of the steps of one kernel.
 
     Its base pointers are the window of the job's constants, which moves, and its other buffers.
@@ -168,6 +148,8 @@ def _padded(names: list[str], length: int) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _ResidentJob:
+    """A compiled job of persistent workers."""
+
     device: Device
     kernel: Persistent
     steps: range
@@ -186,7 +168,8 @@ class _ResidentJob:
         buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,
-    ) -> BoundJob:
+    ) -> "_BoundResident":
+        """As of a job of launches."""
         first, windows = self.pool.place(self.window, constants, spread_bytes)
         return self._bound([first, *(buffers[name] for name in self.names)], windows)
 
@@ -198,6 +181,8 @@ class _ResidentJob:
 
 @dataclass(frozen=True, eq=False)
 class _BoundResident:
+    """Such a job with its buffers."""
+
     device: Device
     kernel: Persistent
     steps: range
@@ -235,3 +220,7 @@ class _BoundResident:
         if rest:
             launches.append(self.launch(rest, windows))
         return self.device.time(launches)
+
+
+BuiltJob = _QueuedJob | _ResidentJob
+BoundJob = _BoundLaunches | _BoundResident
