@@ -95,6 +95,27 @@ def test_a_model_that_ranks_no_better_than_the_estimate_is_not_used(
     assert not card.in_use and offline_model(tmp_path, GENERIC_CPU) is None
 
 
+def test_a_model_whose_first_choices_are_slower_than_the_estimates_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It orders the candidates of each task rightly, but for the slowest, which it puts first."""
+    store = store_of(tmp_path)
+
+    def slowest_first(rows: Rows, _seed: int) -> np.ndarray:
+        slowest = [
+            np.nanargmax(np.where(rows.task == task, rows.cost, np.nan)) for task in range(3)
+        ]
+        predicted = rows.score.copy()
+        predicted[slowest] = 2.0
+        return predicted
+
+    monkeypatch.setattr(offline, "cross_validate", slowest_first)
+    card = train(store)
+    assert card.held_out.rank_correlation > 0.8 > card.static.rank_correlation
+    assert card.held_out.peak1 < card.static.peak1
+    assert not card.trusted and not card.in_use and offline_model(tmp_path, GENERIC_CPU) is None
+
+
 def test_the_same_records_and_seed_give_the_same_model(tmp_path: Path):
     store = store_of(tmp_path)
     first, second = train(store), train(store)

@@ -210,7 +210,8 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
     """A new registered model of all records; in use from now on if it beats the one before.
 
     It does if, on rows that the model in use has not seen, its cross-validated predictions rank
-    the candidates better. Any model has to rank them better than the static estimate does.
+    the candidates better, and their first choices are as fast. Any model has to be better than the
+    static estimate in both.
 
     Raises: InputError if there are too few records.
     """
@@ -218,8 +219,9 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
     if not len(rows):
         raise _nothing_known(store)
     held_out = cross_validate(rows, seed)
+    metrics, static = judge(rows, held_out), judge(rows, static_score(rows.features))
     number = 1 + max((card.number for card in registered(store.root)), default=0)
-    beats = _beaten(store, rows, held_out)
+    beats = _beaten(store, rows, held_out) if metrics.exceed_estimate(static) else None
     card = ModelCard(
         number=number,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -229,8 +231,8 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
         classes=_classes(rows),
         data=content_key(sorted(rows.record_id.tolist())),
         until=str(rows.time.max()),
-        held_out=judge(rows, held_out),
-        static=judge(rows, static_score(rows.features)),
+        held_out=metrics,
+        static=static,
         beats=beats or "",
         in_use=beats is not None,
     )
@@ -239,13 +241,7 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
 
 
 def _beaten(store: RecordStore, rows: Rows, held_out: np.ndarray) -> str | None:
-    """What the new model replaces; None if it does not.
-
-    Models are compared by their rank correlation, and each has to be better than none.
-    """
-    static = judge(rows, static_score(rows.features)).rank_correlation
-    if judge(rows, held_out).rank_correlation <= max(0.0, static):
-        return None
+    """What the new model, which is better than none, replaces; None if nothing."""
     present = model_in_use(store.root, VERSION)
     if present is None:
         return "the static estimate"
@@ -254,7 +250,7 @@ def _beaten(store: RecordStore, rows: Rows, held_out: np.ndarray) -> str | None:
         return None  # nothing to judge by: the one in use has seen all of it
     before = judge(rows.take(new), predictions(stored_model(store.root, present), rows.take(new)))
     after = judge(rows.take(new), held_out[new])
-    return present.name if after.rank_correlation > before.rank_correlation else None
+    return present.name if after.exceed(before) else None
 
 
 def unseen(rows: Rows, card: ModelCard) -> np.ndarray:

@@ -35,6 +35,15 @@ class Metrics:
     peak5: float
     """The same with the fastest of the five best predicted."""
 
+    def exceed(self, other: "Metrics") -> bool:
+        """Whether these predictions order better, and their first choices are at least as fast."""
+        return self.rank_correlation > other.rank_correlation and self.peak1 >= other.peak1
+
+    def exceed_estimate(self, static: "Metrics") -> bool:
+        """Whether they are better than none: they order candidates, and better than the estimate
+        whose metrics these are."""
+        return self.rank_correlation > 0.0 and self.exceed(static)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
@@ -73,8 +82,8 @@ class ModelCard:
 
     @property
     def trusted(self) -> bool:
-        """Whether it is better than none: it orders candidates, and better than the estimate."""
-        return self.trust > max(0.0, self.static.rank_correlation)
+        """Whether it is better than none, on networks that it had not seen."""
+        return self.held_out.exceed_estimate(self.static)
 
 
 def registered(root: Path) -> list[ModelCard]:
