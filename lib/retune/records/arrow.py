@@ -117,6 +117,10 @@ _TUPLES = ("decisions", "features", "run_times_us", "output_shape", "dtypes")
 
 def to_table(records: Sequence[TuningRecord]) -> pa.Table:
     """The records as rows of FILE_SCHEMA; target and model are left to the folder names."""
+    return pa.table(_by_column(records), schema=FILE_SCHEMA)
+
+
+def _by_column(records: Sequence[TuningRecord]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     conditions = [record.conditions for record in records]
     for name in FILE_SCHEMA.names:
@@ -130,21 +134,48 @@ def to_table(records: Sequence[TuningRecord]) -> pa.Table:
             columns[name] = [getattr(record.measurement, name) for record in records]
         else:
             columns[name] = [getattr(record, name) for record in records]
-    return pa.table(columns, schema=FILE_SCHEMA)
+    return columns
 
 
 def check_storable(records: Mapping[str, TuningRecord]) -> None:
-    """Raises: RecordError that begins with where a record is, if no file can hold it."""
+    """Raises: RecordError that begins with where a record is, if no file can hold it.
+
+    No array is made of the values: that imports pandas, which a run that measures nothing does
+    without.
+    """
+    every = list(records.values())
+    columns = {name: [getattr(r, name) for r in every] for name in PARTITION_COLUMNS[:2]}
+    for name, values in {**_by_column(every), **columns}.items():
+        kind = READ_SCHEMA.field(name).type
+        for where, value in zip(records, values, strict=True):
+            if not _fits(value, kind):
+                raise RecordError(
+                    f"{where}: expected numbers of 64 bits and text in Unicode, got others "
+                    f"({name}: {kind}); remove it"
+                )
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether a value of a record's type has a place in a column of that kind."""
+    if value is None:
+        return True
+    if pa.types.is_integer(kind):
+        return -1 <= value >> (kind.bit_width - 1) <= 0
+    if pa.types.is_list(kind):
+        return all(_fits(item, kind.value_type) for item in value)
+    if pa.types.is_map(kind):
+        keys, items = zip(*value, strict=True) if value else ((), ())
+        return _fits(keys, pa.list_(kind.key_type)) and _fits(items, pa.list_(kind.item_type))
+    if pa.types.is_struct(kind):
+        return all(_fits(value[field.name], field.type) for field in kind)
     try:
-        to_table(list(records.values()))
-        "".join(f"{item.target}{item.model}" for item in records.values()).encode()  # of folders
-    except (OverflowError, ValueError) as error:
-        for where, record in records.items() if len(records) > 1 else ():
-            check_storable({where: record})
-        raise RecordError(
-            f"{next(iter(records))}: expected numbers of 64 bits and text in Unicode, got others "
-            f"({error}); remove it"
-        ) from error
+        if pa.types.is_string(kind):
+            value.encode()
+        elif pa.types.is_floating(kind):
+            float(value)
+    except (OverflowError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def to_records(table: pa.Table) -> list[TuningRecord]:

@@ -1,6 +1,8 @@
 """Records that travel: the best few of each task, to a file and back, and those of other tuners."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from retune.core.errors import InputError, RecordError
 from retune.core.target import GENERIC_CPU
+from retune.records.arrow import to_table
 from retune.records.distilled import (
     FORMAT,
     devices_of,
@@ -20,6 +23,7 @@ from retune.records.distilled import (
 )
 from retune.records.foreign import KINDS, Kind, foreign_lines, kind_of, read_foreign
 from retune.records.origins import keep_spec, read_spec
+from retune.records.schema import Environment
 from retune.records.shared import SHIPPED, records_named, shared_records
 from retune.records.store import RecordStore
 from tests.support.store import record
@@ -172,12 +176,53 @@ def test_records_of_several_days_lie_below_their_days(tmp_path: Path):
     assert found == {"date=2026-03-01", "date=2026-03-04"}
 
 
-@pytest.mark.parametrize("changes", [{"trial": 1 << 80}, {"model": "\ud800"}, {"op": "\ud800"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"trial": 1 << 80},
+        {"trial": 1 << 31},
+        {"attempt": -(1 << 15) - 1},
+        {"input_shapes": ((3,), (1 << 31,))},
+        {"knobs": (("tile", (1, 1 << 31)),)},
+        {"knobs": (("\ud800", (1,)),)},
+        {"dtypes": ("float32", "\ud800")},
+        {"env": Environment(driver="\ud800")},
+        {"model": "\ud800"},
+        {"op": "\ud800"},
+    ],
+)
 def test_what_no_store_can_hold_is_refused_by_its_line(tmp_path: Path, changes: dict[str, object]):
     path = tmp_path / "r.jsonl"
     write_records([record(), record(1, **changes)], path)
+    if "model" not in changes:
+        with pytest.raises((OverflowError, ValueError)):
+            to_table([record(1, **changes)])
     with pytest.raises(RecordError, match=r"line 3: expected numbers of 64 bits and text"):
         read_records(path)
+
+
+def test_the_largest_numbers_that_a_store_holds_are_read(tmp_path: Path):
+    most = record(
+        trial=(1 << 31) - 1,
+        attempt=-(1 << 15),
+        flops=(1 << 63) - 1,
+        knobs=(("tile", (-(1 << 31),)), ("none", ())),
+        dtypes=("\u00fcber",),
+    )
+    path = tmp_path / "r.jsonl"
+    write_records([most], path)
+    assert to_table(read_records(path).records).num_rows == 1
+
+
+def test_reading_records_imports_no_pandas():
+    """It takes a third of a second, and a run that measures nothing does without."""
+    code = """
+import sys
+from retune.records.distilled import read_records
+from retune.records.shared import SHIPPED
+assert read_records(next(SHIPPED.glob("*.jsonl.gz"))).records
+assert "pandas" not in sys.modules"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
