@@ -1,6 +1,7 @@
 """A server that does not answer: asked seldom, said once, and no run ends for it."""
 
 import logging
+import ssl
 
 import httpx
 import pytest
@@ -111,3 +112,24 @@ def test_nothing_waits_for_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch
     contact.forget_pending()
     assert worker._queue.qsize() == (0 if lost else 100)
     assert worker._queue.unfinished_tasks == worker._queue.qsize()
+
+
+@pytest.mark.parametrize(("scheme", "reads"), [("http", False), ("https", True)])
+def test_certificates_are_read_only_where_a_server_has_one(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, reads: bool
+):
+    """Those of all authorities take longer than a request."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from retune.prefect.contact import Contact
+
+    read = list[dict[str, object]]()
+
+    def context(**given: object) -> ssl.SSLContext:
+        read.append(given)
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    monkeypatch.setattr(ssl, "create_default_context", context)
+    with temporary_settings({PREFECT_API_URL: f"{scheme}://127.0.0.1:9/api"}):
+        assert Contact().ask(lambda client: str(client.api_url)).startswith(scheme)
+    assert bool(read) == reads

@@ -7,6 +7,7 @@ is left alone for a while, longer each time: a run whose server has died goes on
 import contextlib
 import logging
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -60,10 +61,7 @@ class Contact:
                 self._left_out += 1
                 return None
         try:
-            with (
-                _without_retries(),
-                get_client({"timeout": TIMEOUT_S}, sync_client=True) as client,
-            ):
+            with _without_retries(), get_client(_of_request(), sync_client=True) as client:
                 answer = _answered(question, client)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run matters more
             if is_silence(error):
@@ -89,6 +87,17 @@ class Contact:
             left_out, self._left_out = self._left_out, 0
         if known:
             _LOG.warning("the Prefect server answers again; %d requests were left out", left_out)
+
+
+def _of_request() -> dict[str, Any]:
+    """What httpx is told of a request.
+
+    Prefect reads the certificates of all authorities for each client, which takes longer than a
+    request. Without encryption, as with a server of one's own, they verify nobody.
+    """
+    url = get_settings_context().settings.api.url or ""
+    trusting_nobody = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
+    return {"timeout": TIMEOUT_S, **(trusting_nobody if url.startswith("http://") else {})}
 
 
 def _without_retries() -> SettingsContext:
