@@ -92,6 +92,19 @@ def test_indices_of_elements_and_of_places_are_known(axis: int, extent: int):
     assert index_counts(build.finish(["y"])) == {"i": 4}
 
 
+@pytest.mark.parametrize(("axis", "along", "extent"), [(0, 1, 30), (1, 0, 64)])
+def test_indices_into_packed_tables_reach_all_of_them(axis: int, along: int, extent: int):
+    build = GraphBuilder("net")
+    build.input("ids", TensorType((2, 3), "int64"))
+    build.constant("table", np.zeros((30, 32), np.uint8))
+    blocks = (30, 4) if along else (2, 64)
+    for name in ("scale", "zero"):
+        build.constant(name, np.ones(blocks, np.float32))
+    attrs = {"axis": axis, "along": along, "bits": 4, "block": 16}
+    graph = build.finish([build.add("gather_blocks", ["table", "ids", "scale", "zero"], attrs)])
+    assert index_counts(graph) == index_extents(graph) == {"ids": extent}
+
+
 def test_joined_indices_count_together():
     build = GraphBuilder("net")
     for name in "ab":

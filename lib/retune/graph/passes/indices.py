@@ -27,6 +27,8 @@ _MOVES: Mapping[str, tuple[int, ...]] = {
 
 _WHOLE = ("identity", "cast", "reshape", "transpose", "broadcast_to", "concat")
 """Ops that pass on each element of what they read."""
+_GATHERS = ("gather", "gather_elements", "gather_blocks")
+"""Ops whose second operand holds indices of the first one."""
 _DIVISIONS = ("divide", "mod", "fmod")
 """Ops whose second operand divides."""
 _CAREFUL = 2
@@ -67,15 +69,21 @@ def index_extents(graph: Graph) -> dict[str, int]:
             found[value] = extent
 
     for node in reversed(graph.nodes):
-        if node.op in ("gather", "gather_elements"):
-            shape = graph.types[node.inputs[0]].shape
-            demand(node.inputs[1], shape[integer(node.attrs, "axis")])
+        if node.op in _GATHERS:
+            demand(node.inputs[1], _table_extent(graph, node))
         elif node.op in _WHOLE and node.outputs[0] in found:
             for value in node.inputs:
                 demand(value, found[node.outputs[0]])
     return {
         n: e for n, e in found.items() if n in graph.inputs and not graph.types[n].dtype.is_float
     }
+
+
+def _table_extent(graph: Graph, node: Node) -> int:
+    """Elements of a table along the axis that is indexed; several of them lie in a packed byte."""
+    shape, axis = graph.types[node.inputs[0]].shape, integer(node.attrs, "axis")
+    packed = node.op == "gather_blocks" and axis == len(shape) - 1
+    return shape[axis] * (8 // integer(node.attrs, "bits")) if packed else shape[axis]
 
 
 def _of_trees(graph: Graph, node: Node) -> list[tuple[str, int]]:
@@ -105,9 +113,8 @@ def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[
     """What the node demands of the values that it reads."""
     found: list[tuple[str, int]] = []
     match node.op:
-        case "gather" | "gather_elements":
-            shape = graph.types[node.inputs[0]].shape
-            found.append((node.inputs[1], shape[integer(node.attrs, "axis")]))
+        case op if op in _GATHERS:
+            found.append((node.inputs[1], _table_extent(graph, node)))
         case "last_writers":
             found.append((node.inputs[0], integer(node.attrs, "places")))
         case "fold_rows":
