@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from retune.bundle.verify.bench import (
     longest_s,
     median_interval,
     rounds_of,
+    rounds_within,
 )
 from retune.core.errors import InputError
 from retune.device.measure.contention import Waiting
@@ -60,6 +62,18 @@ def test_many_rounds_are_drawn_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
 
 
 FIXED = BenchOptions(settle_s=0, min_rounds=4, max_rounds=4, warmup=0, min_sample_s=0)
+
+
+@pytest.mark.parametrize(("call_s", "rounds"), [(0.2, 50), (2.5, 11)])
+def test_rounds_end_with_their_number_or_their_time(stage: Stage, call_s: float, rounds: int):
+    """Calls of a decoder's long prompts were made fifty times, whatever they took."""
+    calls = {
+        "one": stage.contender("one", call_s / 2),
+        "other": stage.contender("other", *(part * call_s for part in (0.4, 0.5, 0.6))),
+    }
+    options = replace(rounds_within(50, 30.0), settle_s=0)
+    assert compare_times(calls, options=options, clock=stage.clock).rounds == rounds
+    assert stage.now < 30.0 + call_s
 
 
 def test_medians_quartiles_and_ratio(stage: Stage) -> None:

@@ -72,6 +72,11 @@ class BenchOptions:
     """Of the bootstrap."""
 
 
+def rounds_within(count: int, seconds: float) -> BenchOptions:
+    """So many rounds, or as many as begin in that time; fewer where no time varies."""
+    return BenchOptions(min_rounds=1, max_rounds=count, budget_s=seconds, precision=0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """One contender's samples: seconds per call, in the order of the rounds."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from retune.bundle.verify.bench import Benchmark
     from retune.bundle.verify.examination import Entrant, Rival
 
-BUDGET_S = 60.0
+BUDGET_S = 30.0
 """No round starts after this time."""
 
 
@@ -79,10 +79,10 @@ def bench(
     against = _compared(against, fail_if_slower_than)
     _check_other(other, against, digest)
     peer_model = _peer_model(against, model)
-    from retune.bundle.verify.bench import BenchOptions
+    from retune.bundle.verify.bench import rounds_within
     from retune.bundle.verify.farm_examiner import open_examiner
 
-    options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
+    options = rounds_within(repeat, BUDGET_S)
     with ExitStack() as opened:
         bundle, plan = opened.enter_context(opened_bundle(module, trust, digest))
         sizes = sizes_of(plan, size)
