@@ -127,6 +127,20 @@ def attended(rows: int, inner: int, outer: int, *, keys: bool) -> Dag:
     return Dag((compute("y", (rows, outer), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,)),))
 
 
+def attended_by_heads(heads: int, rows: int, inner: int, outer: int) -> Dag:
+    """Values of several heads that each row attends to, of bfloat16; the heads are side by side."""
+    p = placeholder("p", (heads, rows, inner), BFLOAT16)
+    v, k = placeholder("v", (inner, heads, outer), BFLOAT16), reduce_axis("k", inner)
+    made = compute(
+        "y",
+        (rows, heads, outer),
+        lambda i, h, j: p[h, i, k] * v[k, h, j],
+        [p, v],
+        reduce=(k,),
+    )
+    return Dag((made,))
+
+
 def in_bfloat16(dag: Dag) -> Dag:
     """The DAG with all that it reads and makes in bfloat16."""
 

@@ -12,6 +12,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
 from retune.schedule.attention import attention
 from retune.schedule.joined import joined
+from retune.schedule.lengthened import lengthened
 from retune.schedule.packed import packed
 from retune.schedule.panels import panels
 from retune.schedule.strips import strips
@@ -25,6 +26,7 @@ FORMS: Mapping[str, Form] = {
     "words": packed,
     "panels": panels,
     "joined": joined,
+    "lengthened": lengthened,
     "strips": strips,
     "unrounded": unrounded,
     "attention": attention,

@@ -80,7 +80,8 @@ class _PackedOperand:
         places = [
             [d for d, i in enumerate(load.indices) if i == v] for v in (step, block.indices[-1])
         ]
-        if [len(found) for found in places] != [1, 1]:
+        fixed = all(isinstance(extent, Const) for extent in load.buffer.shape)
+        if [len(found) for found in places] != [1, 1] or not fixed:
             raise ScheduleError(
                 f"words({block.name}): expected steps and results to choose {load.buffer}'s rows "
                 f"and columns, got {load}"

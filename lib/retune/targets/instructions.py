@@ -9,7 +9,7 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
 from retune.intrinsics.matching import fits_parts, matching_block, pack_index
 from retune.ir.evaluate import evaluate_int
-from retune.schedule.access import Accesses, AffineAccess
+from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 
 
@@ -26,15 +26,12 @@ def find_instruction(
     spec: DeviceSpec,
     residence: Residence,
     lanes: int = 1,
-    *,
-    laid: bool = False,
 ) -> Instruction | None:
     """The first registered instruction of the device that adds up the stage's last steps.
 
-    None where the device has none, or the stage does not come in packs; with `laid`, once its
-    columns are laid out by packs as `schedule.packed` does.
+    None where the device has none, or the stage does not come in packs.
     """
-    return next(find_instructions(stage, spec, residence, lanes, laid=laid), None)
+    return next(find_instructions(stage, spec, residence, lanes), None)
 
 
 def find_instructions(
@@ -42,12 +39,10 @@ def find_instructions(
     spec: DeviceSpec,
     residence: Residence,
     lanes: int = 1,
-    *,
-    laid: bool = False,
 ) -> Iterator[Instruction]:
     """All such instructions, in the order of their registration."""
     for found in multiplying(stage, spec, residence, lanes):
-        if _in_packs(stage, found.entry, laid=laid):
+        if _in_packs(stage, found.entry):
             yield found
 
 
@@ -102,7 +97,7 @@ def multiplied(spec: DeviceSpec) -> frozenset[DType]:
     )
 
 
-def _in_packs(stage: Accesses, entry: Intrinsic, *, laid: bool) -> bool:
+def _in_packs(stage: Accesses, entry: Intrinsic) -> bool:
     """Whether the last steps come in packs of an intrinsic whose elements lie side by side.
 
     Constants are packed: theirs may lie anywhere.
@@ -113,15 +108,8 @@ def _in_packs(stage: Accesses, entry: Intrinsic, *, laid: bool) -> bool:
     return all(
         pack_index(operand.load, last.var, entry.pack) is not None
         for operand in stage.operands
-        if not operand.constant and not (laid and _has_columns(operand, stage))
+        if not operand.constant
     )
-
-
-def _has_columns(operand: AffineAccess, stage: Accesses) -> bool:
-    """Whether the last steps choose rows of it, and the results' last axis its columns."""
-    wanted = (stage.steps[-1].var, stage.channel)
-    fixed = all(is_fixed(evaluate_int(extent)) for extent in operand.load.buffer.shape)
-    return fixed and all(operand.load.indices.count(axis) == 1 for axis in wanted)
 
 
 def in_packs(s: Schedule, name: str, pack: int) -> None:

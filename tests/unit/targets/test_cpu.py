@@ -25,6 +25,7 @@ from retune.targets.devices import target_of
 from retune.targets.fusion import accesses
 from tests.support.dags import (
     attended,
+    attended_by_heads,
     byte_conv2d,
     byte_product,
     conv2d,
@@ -207,6 +208,28 @@ def test_pairs_of_bfloat16_are_summed_by_words_and_tiles(name: str):
     assert all(f.endswith(".words") or ".matrix" in "." + f for f in forms), forms
 
 
+RESTATED = {
+    "every second pixel": (in_bfloat16(conv2d(1, 9, 15, 3, 32, 7, stride=2)), "strips3"),
+    "every pixel": (in_bfloat16(conv2d(1, 6, 9, 3, 48, 3)), "strips4"),
+    "patches": (in_bfloat16(conv2d(1, 8, 32, 3, 32, 8, stride=8, pad=0)), "strips3"),
+    "an odd number of channels": (in_bfloat16(conv2d(1, 3, 8, 33, 32, 1, pad=0)), "lengthened36"),
+    "values": (attended(20, 33, 48, keys=False), "lengthened36.laid"),
+    "keys": (attended(20, 33, 48, keys=True), "lengthened36.laid"),
+    "heads": (attended_by_heads(3, 18, 33, 32), "lengthened36.laid"),
+}
+
+
+@pytest.mark.parametrize("name", RESTATED)
+def test_steps_that_come_in_no_packs_are_made_to(name: str):
+    dag, form = RESTATED[name]
+    assert_space_is_right(dag, BF16, candidates=1, seed=len(name))
+    space = cpu_space(from_dag(dag), BF16)
+    found = {s.name for s in space.sketches}
+    assert f"cpu.v16.matrix.pixels_slow.{form}" in found, found
+    assert f"cpu.v16.loops.pixels_slow.{form}.words" in found, found
+    assert not any(form in s.name for s in cpu_space(from_dag(dag), GENERIC_CPU).sketches)
+
+
 @pytest.mark.parametrize("keys", [True, False])
 def test_columns_that_are_no_constant_are_laid_out_by_packs(keys: bool):
     dag = attended(20, 32, 48, keys=keys)
@@ -215,7 +238,7 @@ def test_columns_that_are_no_constant_are_laid_out_by_packs(keys: bool):
     assert any(".laid.words" in s.name for s in space.sketches)
     assert not any(".laid" in s.name for s in cpu_space(from_dag(dag), GENERIC_CPU).sketches)
     large = cpu_space(from_dag(attended(256, 128, 128, keys=keys)), BF16)
-    assert ".laid.words" in default_candidate(large, BF16).sketch
+    assert ".laid" in default_candidate(large, BF16).sketch
 
 
 @pytest.mark.parametrize("name", NO_TILES)
@@ -272,9 +295,12 @@ def test_a_border_around_few_channels_is_written_by_vectors_of_pixels(
     assert "vstore16(" in text or not run
 
 
-def test_bytes_of_odd_channels_are_no_words():
-    sketches = cpu_space(from_dag(byte_conv2d(5, 5, 6, 16)), VNNI).sketches
-    assert not any(s.name.endswith(".words") for s in sketches)
+def test_bytes_of_odd_channels_are_words_of_rows():
+    found = [s.name for s in cpu_space(from_dag(byte_conv2d(5, 5, 6, 16)), VNNI).sketches]
+    assert [n for n in found if n.endswith(".words")] == [n for n in found if ".strips8" in n]
+    single = cpu_space(from_dag(byte_conv2d(5, 5, 6, 16, window=1)), VNNI).sketches
+    words = [s.name for s in single if s.name.endswith(".words")]
+    assert words and all(".lengthened8." in name for name in words)
 
 
 def test_a_way_that_takes_more_registers_leaves_fewer_accumulators():

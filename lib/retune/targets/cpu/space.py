@@ -7,15 +7,16 @@ registers before they are stored. Other stages get a fixed schedule at memory sp
 `cpu_space`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import prod
 
 from retune.core.dims import example, is_fixed
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
+from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Block, Program
 from retune.schedule.access import Accesses
@@ -34,7 +35,7 @@ from retune.targets.cpu.row_reductions import (
     schedule_row_program,
     schedule_row_reduction,
 )
-from retune.targets.cpu.tile import RegisterTile, lay_out_columns, schedule_register_tile
+from retune.targets.cpu.tile import RegisterTile, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
 from retune.targets.fusion import (
     accesses,
@@ -44,8 +45,9 @@ from retune.targets.fusion import (
     masks_lanes,
     padding_of,
 )
-from retune.targets.instructions import find_instruction
+from retune.targets.instructions import find_instruction, multiplying
 from retune.targets.partial_sums import total_of
+from retune.targets.restated import Restatement, restate, strip_sizes, whole_steps
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Structure = (
@@ -87,7 +89,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     lanes = _lanes(stage, spec)
     if total_of(program, anchor) is not None:
         for tile in _register_tiles(stage, lanes, spec, can_mask=False):
-            if not tile.window and not tile.laid:
+            if not tile.window:
                 yield PartialSums(tile)
     elif (dots := dot_products(program, anchor, spec)) is not None:
         yield dots
@@ -96,10 +98,58 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     elif stage.by_channel and lanes >= LEAST_LANES:
         yield SlidingWindow(lanes, masked=bool(_masks(program, anchor)))
     else:
-        if (tiles := matrix_tile(stage, spec)) is not None:
-            for strips, slow in product([False, True], repeat=2):
-                yield replace(tiles, strips=strips, channels_slow=slow)
-        yield from _register_tiles(stage, lanes, spec, can_mask=bool(_masks(program, anchor)))
+        found = [*_tiles(stage, lanes, spec, can_mask=bool(_masks(program, anchor)))]
+        yield from found
+        if not any(isinstance(tile, MatrixTile) or tile.packed for tile in found):
+            yield from _restated_tiles(program, anchor, lanes, spec)
+
+
+def _tiles(
+    stage: Accesses,
+    lanes: int,
+    spec: DeviceSpec,
+    forms: Sequence[Restatement] = (),
+    *,
+    can_mask: bool = False,
+) -> Iterator[MatrixTile | RegisterTile]:
+    if (tiles := matrix_tile(stage, spec, forms)) is not None:
+        for strips, slow in product([False, True], repeat=2):
+            yield replace(tiles, strips=strips, channels_slow=slow)
+    for tile in _register_tiles(stage, lanes, spec, can_mask=can_mask):
+        yield replace(tile, forms=(*forms,))
+
+
+def _restated_tiles(
+    program: Program, anchor: Block, lanes: int, spec: DeviceSpec
+) -> Iterator[MatrixTile | RegisterTile]:
+    """The tiles of instructions that do not take the steps of a reduction as they are."""
+    made, stage = Schedule(program), Accesses.of(anchor, program.body)
+    tiles = multiplying(stage, spec, "register tile")
+    instruction = next(chain(tiles, multiplying(stage, spec, "vector lane", lanes)), None)
+    forms = _forms(stage, instruction.entry) if instruction else []
+    if not forms:
+        return
+    try:
+        restate(made, anchor.name, forms)
+    except ScheduleError:
+        return  # its channels do not lie side by side
+    for tile in _tiles(accesses(made, anchor.name), lanes, spec, forms):
+        if isinstance(tile, MatrixTile) or tile.packed:
+            yield tile
+
+
+def _forms(stage: Accesses, entry: Intrinsic) -> list[Restatement]:
+    """What makes the reduction one whose last steps come in packs of an instruction."""
+    for pixel, run in strip_sizes(stage, entry.pack):
+        return [Restatement("strips", (pixel, whole_steps(run, entry), entry.pack))]
+    steps, forms = evaluate_int(stage.steps[-1].extent), list[Restatement]()
+    if not is_fixed(steps):
+        return []
+    if steps % entry.pack:
+        forms.append(Restatement("lengthened", (whole_steps(steps, entry),)))
+    if not all(o.constant for o in stage.operands if stage.channel in o.moving):
+        forms.append(Restatement("words", (entry.pack, 1)))
+    return forms
 
 
 def _lanes(stage: Accesses, spec: DeviceSpec) -> int:
@@ -119,7 +169,6 @@ def _register_tiles(
     several = sum(example(evaluate_int(loop.extent)) > 1 for loop in stage.results) > 1
     for width in widths:
         packed = find_instruction(stage, spec, "vector lane", width)
-        laid = None if packed else find_instruction(stage, spec, "vector lane", width, laid=True)
         # A window's few steps cost less than a copy of the data; a deep sum may go either way. A
         # mask would stand between a pack and its elements.
         masks = [True] if window else [False, True]
@@ -129,8 +178,6 @@ def _register_tiles(
             masks if can_mask and not packed else [False],
         ):
             yield RegisterTile(width, unrolled, slow, masked, packed)
-            if laid and not masked and not unrolled:
-                yield RegisterTile(width, channels_slow=slow, packed=laid, laid=True)
 
 
 def _masks(program: Program, block: Block) -> list[Block]:
@@ -145,8 +192,8 @@ def schedule_cpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
         for stage in _masks(s.program, anchor) if structure.masked else ():
             s.compute_inline(stage.name)
     laid: list[str] = []
-    if anchor is not None and isinstance(structure, RegisterTile) and structure.laid:
-        laid = lay_out_columns(s, anchor.name, structure)
+    if anchor is not None and isinstance(structure, RegisterTile | MatrixTile) and structure.forms:
+        laid = restate(s, anchor.name, structure.forms)
     inline_elementwise(s, across=anchor is not None, kept=laid)
     if isinstance(structure, Fused):
         program = find_row_program(s.program)

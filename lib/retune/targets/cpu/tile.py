@@ -17,6 +17,7 @@ from retune.schedule.schedule import Schedule
 from retune.targets.accumulators import accumulate_in_registers
 from retune.targets.fusion import accesses, pack_operands, results_of
 from retune.targets.instructions import Instruction, split_pack
+from retune.targets.restated import Restatement, lays_columns
 from retune.targets.tiling import (
     BLOCK,
     CPU,
@@ -50,24 +51,19 @@ class RegisterTile:
     """True: padding is a mask on the reduction; False: padded data is written out first."""
     packed: Instruction | None = None
     """What multiplies packs and adds their products up in each lane; None: elements are."""
-    laid: bool = False
-    """True: a stage lays columns that are no constant out by packs."""
+    forms: tuple[Restatement, ...] = ()
+    """What the reduction is restated as, so that it comes in packs."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        extras = {"masked": self.masked, "laid": self.laid, "words": self.packed}
+        extras = {"masked": self.masked, **{f.label: True for f in self.forms}}
+        extras |= {"words": bool(self.packed)}
         steps = "window" if self.window else "loops"
         return ".".join(
             [f"cpu.v{self.lanes}", steps, order, *(n for n, has in extras.items() if has)]
         )
-
-
-def lay_out_columns(s: Schedule, name: str, plan: RegisterTile) -> list[str]:
-    """The stage `name` by packs of its columns, and the stages that lay these out."""
-    assert plan.packed is not None, "an instruction asks for packs"
-    return s.restate(name, "words", [plan.packed.entry.pack, 1])
 
 
 def schedule_register_tile(
@@ -143,7 +139,7 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
     block_loops = s.loops(name)
     reduce = [n for n in block_loops if s.loop(n).reduce]
     inside = ""
-    if plan.laid:
+    if lays_columns(plan.forms):
         inside = reduce.pop()
     elif plan.packed:
         inside = split_pack(s, reduce, plan.packed.entry.pack)

@@ -61,14 +61,10 @@ from retune.targets.gpu.tile import (
     schedule_tile,
     short_depths,
 )
-from retune.targets.gpu.warp import (
-    WarpTile,
-    restate_for_warps,
-    schedule_warp,
-    warp_tiles,
-)
+from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
 from retune.targets.instructions import find_instruction, has_warps, in_packs
 from retune.targets.partial_sums import total_of
+from retune.targets.restated import restate
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
 Tiled = Contraction | WindowReduction
@@ -201,7 +197,7 @@ def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
         s.restate(anchor.name, "unrounded", [])
         anchor = s.block(anchor.name)
     if anchor is not None and isinstance(structure, WarpTile):
-        restate_for_warps(s, anchor.name, structure.form)
+        restate(s, anchor.name, structure.forms)
     elif anchor is not None and _masks(structure):
         for padding in padding_of(s.program, anchor):
             s.compute_inline(padding.name)

@@ -18,20 +18,15 @@ from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import const, loads
+from retune.ir.expr import const
 from retune.ir.stmt import Program
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
-from retune.targets.fusion import (
-    accesses,
-    inline_elementwise,
-    pack_operands,
-    padding_of,
-    results_of,
-)
+from retune.targets.fusion import accesses, pack_operands, results_of
 from retune.targets.gpu.slices import GroupTile, sum_in_group
 from retune.targets.gpu.tile import bind_groups, roles
 from retune.targets.instructions import Instruction, find_instructions
+from retune.targets.restated import Restatement, restate, strip_sizes
 from retune.targets.tiling import (
     GROUP,
     ITEM,
@@ -62,41 +57,33 @@ _TOGETHER = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Restatement:
-    """A form of `schedule.forms`, and its sizes."""
-
-    name: str
-    sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class WarpTile:
     """The structural choices of one sketch."""
 
     instruction: Instruction
     sliced: bool
     """Whether the warps of a group take slices of the reduction; else a group is one warp."""
-    form: Restatement | None = None
-    """What the reduction is restated as; None: it comes in steps of an instruction as it is."""
+    forms: tuple[Restatement, ...] = ()
+    """What the reduction is restated as; none: it comes in steps of an instruction as it is."""
 
     @property
     def is_best(self) -> bool:
         """Whether tiles of items are never faster; those that read no strips may be."""
-        return self.form is None or self.form.name != "strips"
+        return all(form.name != "strips" for form in self.forms)
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        form = f".{self.form.name}{self.form.sizes[0]}" if self.form else ""
-        return f"gpu.v{self.instruction.entry.n}.warp{form}{'.shared' * self.sliced}"
+        forms = "".join(f".{form.label}" for form in self.forms)
+        return f"gpu.v{self.instruction.entry.n}.warp{forms}{'.shared' * self.sliced}"
 
 
 def warp_tiles(program: Program, name: str, spec: DeviceSpec) -> list[WarpTile]:
     """The tiles for a reduction; none where the device has none, or it does not come in steps."""
-    for form in (None, *_forms(accesses(Schedule(program), name))):
+    for forms in ((), *((form,) for form in _forms(accesses(Schedule(program), name)))):
         made = Schedule(program)
         try:
-            restate_for_warps(made, name, form)
+            restate(made, name, forms)
         except ScheduleError:
             continue  # its channels do not lie side by side
         stage = accesses(made, name)
@@ -105,7 +92,7 @@ def warp_tiles(program: Program, name: str, spec: DeviceSpec) -> list[WarpTile]:
         if instruction is not None:
             steps = evaluate_int(stage.steps[-1].extent) // instruction.entry.k
             both = (False, True) if any(steps % n == 0 for n in _SLICES) else (False,)
-            return [WarpTile(instruction, sliced, form) for sliced in both]
+            return [WarpTile(instruction, sliced, forms) for sliced in both]
     return []
 
 
@@ -114,39 +101,16 @@ def _forms(stage: Accesses) -> Iterator[Restatement]:
     sizes = [*(evaluate_int(loop.extent) for loop in stage.steps[-2:]), stage.channels]
     if len(sizes) < 3 or not all(map(is_fixed, sizes)):
         return
-    taps, depth, made = sizes
+    _, depth, made = sizes
     if stage.group is not None:
         groups = evaluate_int(stage.block.buffer.shape[-1]) // made
         for n in range(2, _MOST_JOINED + 1):
             if groups % n == 0 and min(made, depth) * n >= _WHOLE and depth * n % _WHOLE == 0:
                 yield Restatement("joined", (made * n,))
-    elif taps > 1:
+    else:
         whole = _READ_BYTES // min(o.item_bytes for o in stage.operands)
-        strides = {int(o.step(loop.var)) for o in stage.operands for loop in stage.results[-2:-1]}
-        for pixel in range(depth, depth + whole):
-            if all(pixel * stride % whole == 0 for stride in strides):
-                run = pixel * (taps - 1) + depth
-                yield Restatement("strips", (pixel, -(-run // _WHOLE) * _WHOLE, whole))
-
-
-def restate_for_warps(s: Schedule, name: str, form: Restatement | None) -> None:
-    """The reduction in that form, where its padding is: a mask, or part of what lays its data out.
-
-    Raises: ScheduleError if it has no such form.
-    """
-    padding = padding_of(s.program, s.block(name))
-    if form is None or form.name != "strips":
-        for stage in padding:
-            s.compute_inline(stage.name)
-        padding = []
-    inline_elementwise(s)
-    if form is None:
-        return
-    for made in s.restate(name, form.name, form.sizes):
-        if all(load.buffer.scope == "constant" for load in loads(s.block(made).value)):
-            s.precompute(made)
-    for stage in padding:
-        s.compute_inline(stage.name)
+        for pixel, run in strip_sizes(stage, whole):
+            yield Restatement("strips", (pixel, -(-run // _WHOLE) * _WHOLE, whole))
 
 
 def _fits(stage: Accesses, entry: Intrinsic) -> bool:
