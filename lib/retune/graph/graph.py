@@ -4,7 +4,7 @@ Read `Node` and `Graph` first. This file must not know any particular op: shape 
 live in `graph.ops`. Nobody changes an `attrs`, `types` or `constants` mapping after construction.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -374,13 +374,17 @@ class GraphBuilder:
                 read.update(node.inputs)
         return tuple(name for name in self._inputs if name in read)
 
-    def carry(self, graph: Graph) -> None:
-        """The inputs and constants of a valid graph are those of this one, which had none."""
+    def carry(self, graph: Graph, nodes: int = 0) -> None:
+        """The inputs, constants and first nodes of a valid graph are those of this one, which had
+        none. These nodes do not fold."""
         self._inputs += graph.inputs
         self._values.update(graph.values)
         self.states = graph.states
         self.constants.update(graph.constants)
-        self.types.update((name, graph.types[name]) for name in (*graph.inputs, *graph.constants))
+        self._nodes += graph.nodes[:nodes]
+        made = (value for node in self._nodes for value in node.outputs if value)
+        known = (*graph.inputs, *graph.constants, *made)
+        self.types.update((name, graph.types[name]) for name in known)
 
     @property
     def last(self) -> Node:
@@ -442,16 +446,14 @@ class GraphBuilder:
     def _folded(self, node: Node, types: Sequence[TensorType]) -> bool:
         """Whether what the node makes is known, now as constants or in terms of sizes."""
         constants, inputs, made = self.constants, node.inputs, node.outputs
-        if all(not v or v in constants for v in inputs):
-            if depends_on_sizes(node.attrs, types):
-                return False
+        if folds(node, types, constants):
             arrays = [constants[v] if v else None for v in inputs]
             results = lookup(node.op).reference(arrays, node.attrs)
             for value, result, entry in zip(made, results, types, strict=True):
                 self.constants[value] = np.asarray(result)
                 self._claim(value, array_type(self.constants[value], entry.dtype))
             return True
-        if not self.extents or len(made) != 1:
+        if len(made) != 1 or not any(value in self.extents for value in inputs):
             return False
         (output,), (entry,) = made, types
         arrays = [self.extents.get(v, self.constants.get(v)) for v in inputs]
@@ -519,8 +521,19 @@ class GraphBuilder:
         return name
 
 
+def folds(node: Node, types: Iterable[TensorType], constants: Container[str]) -> bool:
+    """Whether what the node makes, of these types, is known: it reads constants alone."""
+    for value in node.inputs:
+        if value and value not in constants:
+            return False
+    return not depends_on_sizes(node.attrs, [*types])
+
+
 def without_dead(graph: Graph) -> Graph:
-    """The graph without nodes, constants and types that no output needs; inputs all stay."""
+    """The graph without nodes, constants and types that no output needs; inputs all stay.
+
+    It is the same object where there are none.
+    """
     needed = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -528,6 +541,9 @@ def without_dead(graph: Graph) -> Graph:
             kept.append(node)
             needed.update(node.inputs)
     alive = needed | set(graph.inputs) | {v for node in kept for v in node.outputs}
+    whole = len(kept) == len(graph.nodes) and needed.issuperset(graph.constants)
+    if whole and alive.issuperset(graph.types):
+        return graph
     return Graph(
         name=graph.name,
         inputs=graph.inputs,

@@ -9,25 +9,55 @@ the way.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from retune.core.dtypes import TensorType
-from retune.graph.graph import Graph, GraphBuilder, Node
+from retune.graph.graph import Graph, GraphBuilder, Node, folds, without_dead
 from retune.ops import Array, Attrs, lookup
 from retune.ops.registry import SEVERAL_OUTPUTS
 
 
 class GraphRewriter:
-    """The graph under construction, and what a rule asks of the old and the new one."""
+    """The graph under construction, and what a rule asks of the old and the new one.
+
+    As long as nothing differs, the new graph is the old one, up to the node that comes next.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.old = graph
-        self._build = build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
-        self.types = build.types
+        self.types = graph.types
+        self._constants = graph.constants
         self._new: dict[str, str] = {}
-        self._made: dict[str, Node] = {}
-        self._uses = Counter(v for node in graph.nodes for v in node.inputs if v)
-        self._uses.update(graph.outputs)
-        build.carry(graph)
+        self._made: dict[str, Node] = {v: node for node in graph.nodes for v in node.outputs}
+        self._builder: GraphBuilder | None = None
+        self._passed = 0
+        """Nodes at the old graph's begin that are the new one's."""
+
+    def _build(self) -> GraphBuilder:
+        """What makes the new graph, from the first difference on."""
+        if self._builder is None:
+            self._builder = build = GraphBuilder(self.old.name, fold=True, reserved=self.old.types)
+            build.carry(self.old, self._passed)
+            self.types, self._constants = build.types, build.constants
+            passed = self.old.nodes[: self._passed]
+            self._made = {v: node for node in passed for v in node.outputs}
+        return self._builder
+
+    @cached_property
+    def _uses(self) -> Counter[str]:
+        """How often each value is read; that of the network counts."""
+        uses = Counter(v for node in self.old.nodes for v in node.inputs if v)
+        uses.update(self.old.outputs)
+        return uses
+
+    def _pass(self, node: Node, old: Node) -> bool:
+        """Whether the new graph is the old one still, with this node, which folds to nothing."""
+        if self._builder is not None or node is not old:
+            return False
+        types = (self.old.types[v] for v in node.outputs if v)
+        passed = not folds(node, types, self._constants)
+        self._passed += passed
+        return passed
 
     def value(self, old: str) -> str:
         """The new name of an old value."""
@@ -35,12 +65,14 @@ class GraphRewriter:
 
     def current(self, old: Node) -> Node:
         """The old node over its inputs in the new graph: itself if these have their old names."""
+        if not self._new:
+            return old
         inputs = tuple([self._new.get(value, value) for value in old.inputs])
         return old if inputs == old.inputs else replace(old, inputs=inputs)
 
     def constant(self, new: str) -> Array | None:
         """The contents of a new value, if they are known."""
-        return self._build.constants.get(new)
+        return self._constants.get(new)
 
     def shape(self, new: str) -> tuple[int, ...]:
         """The shape of a new value."""
@@ -62,10 +94,12 @@ class GraphRewriter:
     def copy(self, node: Node, old: Node) -> None:
         """The old node over its inputs in the new graph makes its output there too."""
         before, now, (made,) = self.old.types, self.types, old.outputs
+        if node.name == made and self._pass(node, old):
+            return
         same = node is old and all(now.get(v) is before.get(v) for v in node.inputs)
         types = (before[made],) if same else ()
         if types and node.name == made:
-            self._build.put(node, types)
+            self._build().put(node, types)
             self._note(made)
         else:
             self._add(node.op, node.inputs, node.attrs, made, types)
@@ -78,39 +112,50 @@ class GraphRewriter:
         name: str,
         types: Sequence[TensorType] = (),
     ) -> str:
-        self._build.add(op, inputs, attrs, outputs=[name], name=name, types=types)
+        self._build().add(op, inputs, attrs, outputs=[name], name=name, types=types)
         return self._note(name)
 
     def _note(self, made: str) -> str:
         """The value, whose node was added last unless it was folded."""
-        if made not in self._build.constants:
-            self._made[made] = self._build.last
+        if made not in self._build().constants:
+            self._made[made] = self._build().last
         return made
 
-    def keep(self, node: Node) -> None:
-        """The node, whose inputs are new, makes its outputs in the new graph too."""
-        self._build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
-        self._made.update((v, node) for v in node.outputs if v not in self._build.constants)
+    def keep(self, node: Node, old: Node | None = None) -> None:
+        """The node, whose inputs are new, makes its outputs in the new graph too.
+
+        It may be the `old` one itself.
+        """
+        if old is not None and self._pass(node, old):
+            return
+        self._build().add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
+        self._made.update((v, node) for v in node.outputs if v not in self._build().constants)
 
     def store(self, stem: str, array: Array) -> str:
         """The name of a new constant."""
-        return self._build.constant(self._fresh(stem), array)
+        return self._build().constant(self._fresh(stem), array)
 
     def replace(self, old: str, new: str) -> None:
         """Readers of `old` read `new` from here on."""
         if old != new:
+            self._build()
             self._new[old] = new
             self._uses[new] += self._uses[old]
 
     def finish(self) -> Graph:
-        """The new graph; replaced outputs keep their names through an identity."""
+        """The new graph; replaced outputs keep their names through an identity.
+
+        It is the old one itself where nothing differs.
+        """
+        if self._builder is None:
+            return without_dead(self.old)
         for output in self.old.outputs:
             if output not in self.types:
                 self.emit("identity", (self.value(output),), {}, output)
-        return self._build.finish(self.old.outputs)
+        return self._build().finish(self.old.outputs)
 
     def _fresh(self, stem: str) -> str:
-        return self._build.fresh(stem)
+        return self._build().fresh(stem)
 
 
 Rule = Callable[[GraphRewriter, Node], str | None]
@@ -123,7 +168,7 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
     for old in graph.nodes:
         node = rewriter.current(old)
         if lookup(node.op).kind in SEVERAL_OUTPUTS:
-            rewriter.keep(node)
+            rewriter.keep(node, old)
             continue
         # without inputs it makes positions or sizes: there is nothing to be rewritten
         for rule in rules if node.inputs else ():

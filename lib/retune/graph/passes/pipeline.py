@@ -102,12 +102,15 @@ def optimise(
 
 
 def to_fixed_point(graph: Graph, passes: Sequence[Pass]) -> Graph:
-    """The graph after rounds of the passes, until a round changes nothing, or MOST_ROUNDS."""
+    """The graph after rounds of the passes, or MOST_ROUNDS, until each changed nothing in turn."""
     repeated = [step for step in passes if not step.once]
+    idle = 0
     for number in range(MOST_ROUNDS):
-        last, graph = graph, _in_order(graph, repeated if number else passes)
-        if graph.same(last):
-            break
+        for step in repeated if number else passes:
+            last, graph = graph, _in_order(graph, [step])
+            idle = idle + (not step.once) if graph is last or graph.same(last) else 0
+            if idle == len(repeated):
+                return graph
     return graph
 
 
