@@ -19,7 +19,12 @@ FAST, SLOW, UNKNOWN = (
     TaskResult(entry=TASKS[2], trials=8, failed=8),
 )
 EVENT = TuneEvent(
-    stage="tune", text="conv1 x2", done=32, tasks=(FAST, SLOW, UNKNOWN), next_key=SLOW.entry.key
+    stage="tune",
+    text="conv1 x2",
+    done=32,
+    spent=0.25,
+    tasks=(FAST, SLOW, UNKNOWN),
+    next_key=SLOW.entry.key,
 )
 KNOWN = replace(EVENT, tasks=(FAST, SLOW))
 
@@ -55,7 +60,7 @@ def test_the_network_sums_weight_times_latency():
 
 
 def test_a_line_has_the_sum_and_the_next_task():
-    assert standing_line(KNOWN) == "conv1 x2 | network 240.0 us | next conv1"
+    assert standing_line(KNOWN) == "conv1 x2 | network 240.0 us | 25% of the budget | next conv1"
     assert standing_line(TuneEvent(stage="compile", text="3 kernels")) == "3 kernels"
 
 
@@ -76,7 +81,7 @@ def test_a_terminal_shows_a_table_and_lines_above_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LINES", "40")
     handler = ProgressHandler(Terminal())
     printed = show(handler, KNOWN, TuneEvent(stage="compile", text="3 kernels"))
-    for text in ("conv0", "conv1", "GFLOPS", "network 240.0 us", "32 trials"):
+    for text in ("conv0", "conv1", "GFLOPS", "network 240.0 us", "25% of the budget"):
         assert text in printed
     assert printed.endswith("3 kernels\n")
 

@@ -48,11 +48,11 @@ def network_text(tasks: Sequence[TaskResult]) -> str:
 
 
 def standing_line(event: TuneEvent) -> str:
-    """The event as one line, with the network's sum and the next task."""
+    """The event as one line, with the network's sum, the budget and the next task."""
     if not event.tasks:
         return event.text
     following = next((t.entry.name for t in event.tasks if t.entry.key == event.next_key), "none")
-    return f"{event.text} | {network_text(event.tasks)} | next {following}"
+    return f"{event.text} | {network_text(event.tasks)} | {_spent(event)} | next {following}"
 
 
 def standing_table(event: TuneEvent, height: int) -> "Table":
@@ -66,7 +66,7 @@ def standing_table(event: TuneEvent, height: int) -> "Table":
     table = Table(
         title=event.text,
         title_justify="left",
-        caption=f"{network_text(event.tasks)}, {event.done:,} trials{hidden}",
+        caption=f"{network_text(event.tasks)}, {_spent(event)}{hidden}",
         caption_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -112,6 +112,10 @@ def _fitting(rows: list[Row], count: int) -> list[Row]:
     """The first rows; the last of them makes room for the next task if that is not among them."""
     following = [row for row in rows[count:] if row["next"]]
     return rows[: count - len(following)] + following
+
+
+def _spent(event: TuneEvent) -> str:
+    return f"{event.spent:.0%} of the budget"
 
 
 def _cost(task: TaskResult) -> float:

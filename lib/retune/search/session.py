@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retune.codegen.source import ProgramSource
+from retune.core.quantities import counted
 from retune.core.stopwatch import Stopwatch
 from retune.device.measure.workload import MeasureOptions, Runner, measuring_conditions
 from retune.ir.stored import to_text
@@ -498,9 +499,9 @@ class Session:
             speed = f"{best:.1f} us, {run.task.flops / best / 1e3:.0f} GFLOPS" if best else ""
             share = 100 * run.failures / max(1, run.trials)
             return (
-                f"{run.task.name} x{run.task.weight} | {run.trials} trials | "
+                f"{run.task.name} x{run.task.weight} | {counted(run.trials, 'trial')} | "
                 f"best {speed or 'none valid'} | failed {share:.0f} % | "
-                f"{self.known_trials} trials in all"
+                f"{counted(self.known_trials, 'trial')} in all"
             )
 
 
