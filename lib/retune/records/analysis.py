@@ -1,9 +1,9 @@
 """Questions that people ask of records, answered as pandas tables: one row for each answer.
 
-Every function takes rows as `retune.records.load` returns them. Times compare only within ALIKE:
-one task, on one device, under one set of conditions (alone or in one network, cores, caches,
-layouts). No table mixes them. Costs, which rank candidates, are times with the machine's drift
-taken out (`records.cost`); what is shown is the time as it was.
+Every function takes rows as `retune.records.load` returns them, and raises InputError for others.
+Times compare only within ALIKE: one task, on one device, under one set of conditions (alone or in
+one network, cores, caches, layouts). No table mixes them. Costs, which rank candidates, are times
+with the machine's drift taken out (`records.cost`); what is shown is the time as it was.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pandas as pd
 
+from retune.core.errors import InputError
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.ranking import standing
 from retune.records.schema import BESIDE_SEARCH
@@ -23,6 +24,15 @@ NEAR = 1.05
 """Times the best cost that still counts as near it."""
 _MOST_ERROR = 100
 """Characters of a reason."""
+_TEXTS = (
+    *("conditions", "place", "constants", "layout_in", "layout_out", "config_hash"),
+    *("tuner", "strategy", "error", "run_id", "night"),
+)
+_READ = dict.fromkeys(
+    (*SHOWN, *ALIKE, *_TEXTS, *COST_COLUMNS, "phase", "trial", "timestamp", "flops", "knobs")
+)
+"""What an answer reads of rows, or shows."""
+_EXPECTED = "rows: expected those of retune.records.load, with all columns"
 
 
 def best(rows: pd.DataFrame) -> pd.DataFrame:
@@ -158,13 +168,14 @@ def tuners(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _costed(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `cost`, NaN where one failed (`wrong`: 1); text that early versions lack is
-    empty."""
-    texts = [
-        *("conditions", "place", "constants", "layout_in", "layout_out", "config_hash"),
-        *("tuner", "strategy", "error", "run_id", "night"),
-    ]
+    empty. Raises: InputError for anything but rows with all columns."""
+    given: object = rows
+    if not isinstance(given, pd.DataFrame):
+        raise InputError(f"{_EXPECTED}, got {type(given).__name__}")
+    if lacking := [name for name in _READ if name not in rows]:
+        raise InputError(f"{_EXPECTED}, got a table without {', '.join(lacking)}")
     found = rows.copy()
-    for name in texts:
+    for name in _TEXTS:
         found[name] = found[name].astype(object).where(found[name].notna().to_numpy(bool), "")
     found["cost"] = recorded_costs(found[list(COST_COLUMNS)])[1]
     right = (found["status"] == "ok").to_numpy(bool)

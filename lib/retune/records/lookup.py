@@ -1,11 +1,11 @@
 """Filters of a store from the names that people use; a name that no record has is an error."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 import pandas as pd
 
-from retune.core.errors import LookupFailed
+from retune.core.errors import InputError, LookupFailed
 from retune.core.names import model_name
 from retune.core.schema import did_you_mean
 from retune.records.store import Filter, RecordStore
@@ -67,10 +67,12 @@ def filter_by_shape(
 ) -> pd.DataFrame:
     """The matching rows, with a shape those of tasks that read or make it.
 
-    Raises: LookupFailed if no task has the shape.
+    Raises: LookupFailed if no task has the shape, InputError for what is not one.
     """
     if shape is None:
         return store.scan(filters, columns)
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise InputError(f"shape: expected extents such as [1, 1000], got {shape!r}")
     wanted, shapes = list(shape), ["input_shapes", "output_shape"]
     rows = store.scan(filters, None if columns is None else [*{*columns, *shapes}])
     fits = [

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MOST = 24
 """Bars or curves of a plot: the first ones of the table."""
 
+_NAMED = 6
+"""Columns of a table that an error lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plot:
@@ -33,7 +36,11 @@ class Plot:
         return "".join(f"<h4>{escape(title)}</h4>{_image(svg)}" for title, svg in self.charts)
 
     def save(self, path: Path | str) -> Path:
-        """One HTML file with all charts. Returns its path."""
+        """One HTML file with all charts. Returns its path. Raises: InputError for another type."""
+        if Path(path).suffix not in (".html", ".htm"):
+            raise InputError(
+                f"{path}: expected the name of an .html file, which a plot is saved as"
+            )
         page = f'<!doctype html><meta charset="utf-8">{self._repr_html_()}'
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
@@ -50,13 +57,13 @@ def plot(table: "Table") -> Plot:
 
     At most the first 24 rows, or searches of a curve. Raises: InputError for another table.
     """
-    columns = set(table.columns)
+    columns = getattr(table, "columns", ())
     for name, charts in _KINDS.items():
         if name in columns:
             return Plot(charts=charts(table))
     raise InputError(
         "plot: expected an answer of retune.records (best, curve, failures, compare, importance, "
-        f"tuners), got a table with the columns {', '.join(map(str, sorted(columns)))}"
+        f"tuners), got {type(table).__name__} {', '.join(map(str, columns[:_NAMED]))}".rstrip()
     )
 
 

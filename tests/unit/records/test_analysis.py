@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -161,6 +162,28 @@ def test_tables_of_no_rows_are_empty(store: Path):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (None, "rows: expected those of retune.records.load, with all columns, got NoneType"),
+        ("artifacts/records", "got str"),
+        (pd.DataFrame({"status": []}), "got a table without task_name, place, task_key, device"),
+    ],
+)
+def test_other_things_than_rows_are_refused(wrong: Any, message: str):
+    questions = (records.best, records.curve, records.failures, records.importance, records.tuners)
+    for question in (*questions, lambda rows: records.compare(rows, rows)):
+        with pytest.raises(InputError, match=message):
+            question(wrong)
+
+
+def test_a_shape_is_several_extents(store: Path):
+    RecordStore(store).append([record(0)])
+    for wrong in (5, "1,10"):
+        with pytest.raises(InputError, match=r"shape: expected extents such as \[1, 1000\], got"):
+            records.load(store, shape=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("asked", "message"),
     [
         ({"model": "zoo:mpl"}, r"model zoo:mpl: no record is of this model; there are: zoo:mlp; "),
@@ -195,8 +218,11 @@ def test_a_table_of_each_kind_is_plotted(store: Path, tmp_path: Path):
     assert plot(records.tuners(rows)).charts[0][0] == "best of each tuner over the best of all"
     page = plot(records.compare(rows, rows)).save(tmp_path / "plot.html").read_text("utf-8")
     assert "data:image/svg+xml" in page
-    with pytest.raises(InputError, match=r"expected an answer of retune\.records"):
-        plot(rows[["status"]])
+    for wrong in (rows[["status"]], 3):
+        with pytest.raises(InputError, match=r"expected an answer of retune\.records"):
+            plot(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"plot\.png: expected the name of an \.html file"):
+        plot(records.curve(rows)).save(tmp_path / "plot.png")
 
 
 def test_the_notebook_runs(store: Path, monkeypatch: pytest.MonkeyPatch):
