@@ -21,10 +21,7 @@ GELU = {"none": "gelu", "tanh": "gelu_tanh"}
 @onnx_op("Gelu")
 def gelu(node: OnnxNode, emit: Emitter) -> None:
     """x times the normal distribution's function of x, or its approximation by tanh."""
-    form = node.text("approximate", "none")
-    if form not in GELU:
-        raise ModelError(f"approximate '{form}' is not known; expected one of {', '.join(GELU)}")
-    emit.out(GELU[form], node.inputs[0])
+    emit.out(GELU[node.choice("approximate", GELU)], node.inputs[0])
 
 
 @onnx_op(*CHAINS)

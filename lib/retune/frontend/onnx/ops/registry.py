@@ -4,7 +4,7 @@ A handler emits graph ops into a `GraphBuilder`, its last ones making `node.outp
 handlers of one op differ in `since`: the newest that is not newer than the model's opset wins.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,6 +73,16 @@ class OnnxNode:
     def text(self, key: str, default: str) -> str:
         """A string attribute."""
         return str(self.attrs.get(key, default))
+
+    def choice(self, key: str, known: Collection[str], default: str = "") -> str:
+        """A string attribute that is one of those known, by default the first one.
+
+        Raises: ModelError for another.
+        """
+        stated = self.text(key, default or next(iter(known)))
+        if stated not in known:
+            raise ModelError(f"{key} '{stated}' is not known; expected one of {', '.join(known)}")
+        return stated
 
 
 class NotConstant(ModelError):

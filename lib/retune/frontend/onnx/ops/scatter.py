@@ -66,14 +66,6 @@ def _rounds(places: Array, extent: int) -> list[Array]:
     return made
 
 
-def _reduction(node: OnnxNode) -> str:
-    """The attribute. Raises: ModelError for another than ONNX knows."""
-    stated = node.text("reduction", "none")
-    if stated not in COMBINE:
-        raise ModelError(f"reduction '{stated}'; expected one of {', '.join(COMBINE)}")
-    return stated
-
-
 @onnx_op("ScatterND", since=11)
 def scatter_nd(node: OnnxNode, emit: Emitter) -> None:
     """Slices written at index tuples."""
@@ -87,7 +79,7 @@ def scatter_nd(node: OnnxNode, emit: Emitter) -> None:
         emit.reshaped(data, (1, extent, row)),
         emit.reshaped(positions(emit, tuples, shape[:depth]), (1, count)),
         emit.reshaped(updates, (1, count, row)),
-        _reduction(node),
+        node.choice("reduction", COMBINE),
     )
     return emit.host() if made is None else emit.out("reshape", made, shape=shape)
 
@@ -115,7 +107,7 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
         emit.reshaped(data, (1, prod(shape), 1)),
         emit.stored("places", flat.astype(np.int64)),
         emit.reshaped(updates, (1, prod(own), 1)),
-        _reduction(node),
+        node.choice("reduction", COMBINE),
     )
     return emit.host() if made is None else emit.out("reshape", made, shape=shape)
 
@@ -149,7 +141,7 @@ def _scatter_rows(node: OnnxNode, emit: Emitter, indices: str, axis: int) -> Non
         emit.reshaped(data, (outer, extent, row)),
         places,
         emit.reshaped(updates, (outer, count, row)),
-        _reduction(node),
+        node.choice("reduction", COMBINE),
     )
     return emit.host() if made is None else emit.out("reshape", made, shape=shape)
 
@@ -175,7 +167,7 @@ def _scatter_along(node: OnnxNode, emit: Emitter, places: str, axis: int) -> Non
         emit.reshaped(data, (lines, shape[axis], 1)),
         emit.reshaped(places, (lines, own[axis])),
         emit.reshaped(updates, (lines, own[axis], 1)),
-        _reduction(node),
+        node.choice("reduction", COMBINE),
     )
     if made is None:
         return emit.host()

@@ -107,9 +107,7 @@ def real_transform(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("CDist", domain=MICROSOFT, limits="metric euclidean or sqeuclidean")
 def distances(node: OnnxNode, emit: Emitter) -> None:
     """The distances of all rows of a matrix from all rows of another."""
-    metric = node.text("metric", "sqeuclidean")
-    if metric not in ("euclidean", "sqeuclidean"):
-        raise emit.refuse(f"metric '{metric}'", "expected euclidean or sqeuclidean")
+    metric = node.choice("metric", ("sqeuclidean", "euclidean"))
     (m, width), (k, _) = (emit.shape(value) for value in node.inputs)
     left = emit.reshaped(node.inputs[0], (m, 1, width))
     apart = emit.temp("subtract", left, emit.reshaped(node.inputs[1], (1, k, width)))

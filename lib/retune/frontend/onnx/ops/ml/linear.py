@@ -5,12 +5,12 @@ import numpy as np
 from retune.core.dtypes import INT64, Array
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.ml.scores import (
+    TRANSFORMS,
     as_rows,
     best,
     labels_of,
     pair,
     put_label,
-    transform_of,
     transformed,
 )
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
@@ -20,7 +20,7 @@ from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 def regressor(node: OnnxNode, emit: Emitter) -> None:
     """Coefficients times the data, plus intercepts; a transform is one of several targets."""
     total = _products(node, emit, node.integer("targets", 1))
-    transform = transform_of(node)
+    transform = node.choice("post_transform", TRANSFORMS)
     if emit.shape(total)[1] > 1 or transform == "PROBIT":
         total = transformed(emit, total, transform)
     emit.out("identity", total)
@@ -31,7 +31,7 @@ def classifier(node: OnnxNode, emit: Emitter) -> None:
     """The label of the greatest score, and all scores; one score is that of the second label."""
     labels = labels_of(node, "classlabels_ints")
     count = len(node.attrs.get("intercepts", ())) or len(labels)
-    total, transform = _products(node, emit, count), transform_of(node)
+    total, transform = _products(node, emit, count), node.choice("post_transform", TRANSFORMS)
     if count > 1:
         place, scores = best(emit, total), transformed(emit, total, transform)
     else:

@@ -30,14 +30,6 @@ def as_rows(emit: Emitter, data: str, *, wide: bool = False) -> str:
     return emit.reshaped(data, (1, *shape)[-2:])
 
 
-def transform_of(node: OnnxNode) -> str:
-    """The node's transform. Raises: ModelError for one that ONNX does not define."""
-    name = node.text("post_transform", "NONE")
-    if name not in TRANSFORMS:
-        raise ModelError(f"post_transform '{name}': expected one of {', '.join(TRANSFORMS)}")
-    return name
-
-
 def transformed(emit: Emitter, scores: str, transform: str) -> str:
     """The scores [rows, classes] after the transform."""
     match transform:

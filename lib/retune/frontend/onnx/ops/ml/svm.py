@@ -9,12 +9,12 @@ from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.ml.coupling import coupled
 from retune.frontend.onnx.ops.ml.linear import dense, floats
 from retune.frontend.onnx.ops.ml.scores import (
+    TRANSFORMS,
     as_rows,
     best,
     labels_of,
     pair,
     put_label,
-    transform_of,
     transformed,
 )
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
@@ -43,7 +43,7 @@ def regressor(node: OnnxNode, emit: Emitter) -> None:
 def classifier(node: OnnxNode, emit: Emitter) -> None:
     """The label with the most votes of pairs of classes, and scores of pairs, or chances."""
     labels = labels_of(node, "classlabels_ints")
-    data, transform = as_rows(emit, node.inputs[0]), transform_of(node)
+    data, transform = as_rows(emit, node.inputs[0]), node.choice("post_transform", TRANSFORMS)
     if not node.ints("vectors_per_class", ()):
         place, scores = _linear(node, emit, data, len(labels))
         made = transformed(emit, scores, transform)
@@ -86,7 +86,7 @@ def _kernels(node: OnnxNode, emit: Emitter, data: str, count: int) -> str:
     def number(value: float, label: str) -> str:
         return emit.scalar(float(value), data, label)
 
-    kind = node.text("kernel_type", "LINEAR")
+    kind = node.choice("kernel_type", ("LINEAR", "POLY", "RBF", "SIGMOID"))
     if kind == "RBF":
         rows, width = emit.shape(data)
         if vectors.size != count * width:
@@ -105,9 +105,7 @@ def _kernels(node: OnnxNode, emit: Emitter, data: str, count: int) -> str:
     made = emit.temp("add", made, number(offset, "offset"))
     if kind == "POLY":
         return emit.temp("power", made, number(degree, "degree"))
-    if kind == "SIGMOID":
-        return emit.temp("tanh", made)
-    raise ModelError(f"kernel_type '{kind}': expected LINEAR, POLY, RBF or SIGMOID")
+    return emit.temp("tanh", made)
 
 
 @dataclass(frozen=True, slots=True)

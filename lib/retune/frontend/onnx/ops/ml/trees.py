@@ -19,7 +19,6 @@ from retune.frontend.onnx.ops.ml.scores import (
     labels_of,
     pair,
     put_label,
-    transform_of,
     transformed,
 )
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
@@ -60,9 +59,7 @@ class _Scores:
 def regressor(node: OnnxNode, emit: Emitter) -> None:
     """The leaves' weights of each target added up, or their mean, least or greatest. float32"""
     count = node.integer("n_targets", 1)
-    aggregate = node.text("aggregate_function", "SUM")
-    if aggregate not in AGGREGATES:
-        raise ModelError(f"aggregate_function '{aggregate}': expected one of {AGGREGATES}")
+    aggregate = node.choice("aggregate_function", AGGREGATES, "SUM")
     data = as_rows(emit, node.inputs[0], wide=True)
     trees, places = _ensemble(node, emit.type(data).dtype.numpy)
     votes = _votes(node, places, "target", count)
@@ -71,7 +68,7 @@ def regressor(node: OnnxNode, emit: Emitter) -> None:
     if base.size == count:
         total = emit.temp("add", total, emit.stored("base", base.reshape(1, -1)))
     made = emit.cast(total, FLOAT32)
-    emit.out("identity", _of_targets(emit, made, transform_of(node)))
+    emit.out("identity", _of_targets(emit, made, node.choice("post_transform", TRANSFORMS)))
 
 
 @onnx_op("ai.onnx.ml::TreeEnsemble", since=5)
@@ -99,7 +96,7 @@ def classifier(node: OnnxNode, emit: Emitter) -> None:
     votes = _votes(node, places, "class", len(labels))
     scores = _scores(emit, data, trees, votes, "SUM")
     base = _numbers(node, "base_values", np.dtype(np.float32))
-    transform = transform_of(node)
+    transform = node.choice("post_transform", TRANSFORMS)
     if len(labels) == 2:
         place, made = _of_two(emit, scores, votes, base, transform)
         if np.unique(votes.target).size > 1:
