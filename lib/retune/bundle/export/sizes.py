@@ -4,7 +4,8 @@ Read `size_lines`. Where a network has no sizes, the header has nothing of it, a
 meant by that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 
 from retune.bundle.plan import NetworkPlan, Segment
 from retune.bundle.runtime.executor import launchable_segments
@@ -64,15 +65,10 @@ def stated_lines(plan: NetworkPlan) -> Iterator[str]:
     yield "/* An element of an input that has to be what state_elements says: where it lies. */"
     yield "struct stated {\n  int input;\n  size_t offset, bytes;\n};"
     yield ""
-    yield "static const struct stated stated[STATED] = {"
-    yield from (f"    {{{number}, {offset}, {width}}}," for number, offset, width, _ in rows)
-    yield "};"
-    yield ""
-    yield "static void state_elements(const int *values, long long *elements) {"
-    yield from declared_sizes(plan)
-    yield "  (void)values;"
-    yield from (f"  elements[{n}] = {extent_text(row[-1])};" for n, row in enumerate(rows))
-    yield from ["}", ""]
+    yield from table("struct stated stated[STATED]", [row[:-1] for row in rows])
+    elements = [f"elements[{n}] = {extent_text(row[-1])};" for n, row in enumerate(rows)]
+    declared = "void state_elements(const int *values, long long *elements)"
+    yield from function(declared, plan, elements, "(void)values;")
 
 
 def index_lines(plan: NetworkPlan) -> Iterator[str]:
@@ -85,57 +81,39 @@ def index_lines(plan: NetworkPlan) -> Iterator[str]:
     yield "/* An input of indices: bytes of an element. */"
     yield "struct indexed {\n  int input;\n  size_t bytes;\n};"
     yield ""
-    yield "static const struct indexed indexed[INDEXED] = {"
-    yield from (f"    {{{plan.inputs.index(name)}, {kinds[name].itemsize}}}," for name in rows)
-    yield "};"
-    yield ""
+    places = [(plan.inputs.index(name), kinds[name].itemsize) for name in rows]
+    yield from table("struct indexed indexed[INDEXED]", places)
     yield "/* The extents of which they are indices. */"
-    yield "static void index_extents(const int *values, long long *extents) {"
-    yield from declared_sizes(plan)
-    yield "  (void)values;"
-    extents = enumerate(plan.indices[name] for name in rows)
-    yield from (f"  extents[{n}] = {extent_text(extent)};" for n, extent in extents)
-    yield from ["}", ""]
+    extents = [f"extents[{n}] = {extent_text(plan.indices[x])};" for n, x in enumerate(rows)]
+    declared = "void index_extents(const int *values, long long *extents)"
+    yield from function(declared, plan, extents, "(void)values;")
 
 
 def _tables(plan: NetworkPlan, placement: Placement, rows: StepRows | None) -> Iterator[str]:
     yield "/* Its range, and where it lies with the inputs and outputs. */"
     yield "struct size {\n  const char *name;\n  int least, most, step;\n  size_t offset;\n};"
     yield ""
-    yield "static const struct size sizes[SIZES] = {"
-    for each in plan.sizes:
-        size, offset = each.size, placement.places[each.buffer].offset
-        yield f'    {{"{size.name}", {size.least}, {size.most}, {size.step}, {offset}}},'
-    yield "};"
-    yield ""
+    sizes = [(each.size, placement.places[each.buffer].offset) for each in plan.sizes]
+    ranges = [(f'"{s.name}"', s.least, s.most, s.step, offset) for s, offset in sizes]
+    yield from table("struct size sizes[SIZES]", ranges)
     yield "/* Its segments: from the first to before the last one; then those of workers. */"
     yield "struct variant {\n  int first, last, resident, resident_last;\n};"
     yield ""
-    yield "static const struct variant variants[VARIANTS] = {"
-    first, resident = 0, 0
-    for queued, stay in segments_by_variant(plan, rows):
-        row = (first, first + len(queued), resident, resident + len(stay))
-        yield f"    {{{', '.join(map(str, row))}}},"
-        first, resident = row[1], row[3]
-    yield "};"
-    yield ""
+    found = segments_by_variant(plan, rows)
+    ends = [[0, *accumulate(len(pair[side]) for pair in found)] for side in range(2)]
+    pairs = zip(*map(pairwise, ends), strict=True)
+    yield from table("struct variant variants[VARIANTS]", [(*a, *b) for a, b in pairs])
     yield "/* Sizes at the ends of their ranges, for each variant; the largest ones last. */"
-    yield "static const int corners[CORNERS][SIZES] = {"
-    for values in plan.corners:
-        yield f"    {{{', '.join(str(values[each.size.name]) for each in plan.sizes)}}},"
-    yield "};"
-    yield ""
+    corners = [[values[each.size.name] for each in plan.sizes] for values in plan.corners]
+    yield from table("int corners[CORNERS][SIZES]", corners)
 
 
 def _choice(plan: NetworkPlan) -> Iterator[str]:
     """The decision list."""
     yield "/* The number of the variant for these sizes; -1 if there is none. */"
-    yield "static int choose_variant(const int *values) {"
-    yield from declared_sizes(plan)
-    for number, variant in enumerate(plan.alternatives):
-        tests = " && ".join(map(_condition, variant.conditions)) or "1"
-        yield f"  if ({tests}) return {number};"
-    yield from ["  return -1;", "}", ""]
+    tests = [" && ".join(map(_condition, v.conditions)) or "1" for v in plan.alternatives]
+    lines = [f"if ({test}) return {number};" for number, test in enumerate(tests)]
+    yield from function("int choose_variant(const int *values)", plan, [*lines, "return -1;"])
 
 
 def _condition(condition: Condition) -> str:
@@ -143,39 +121,53 @@ def _condition(condition: Condition) -> str:
     return f"{'' if condition.holds else '!'}(({extent_text(condition.dim)}) {sign} 0)"
 
 
-def declared_sizes(plan: NetworkPlan) -> Iterator[str]:
-    """Each size as a variable of a function of all `values`."""
+def table(declared: str, rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    """A table in C."""
+    yield f"static const {declared} = {{"
+    yield from (f"    {{{', '.join(map(str, row))}}}," for row in rows)
+    yield from ["};", ""]
+
+
+def function(
+    declared: str, plan: NetworkPlan, lines: Iterable[str], unused: str = ""
+) -> Iterator[str]:
+    """A function in C of all sizes' `values`, which are variables of their names in its lines.
+
+    `unused` is a statement that reads arguments, where these lines may not.
+    """
+    yield f"static {declared} {{"
     for number, each in enumerate(plan.sizes):
         yield f"  const long {variable(each.size.name)} = values[{number}];"
     yield "".join(f"  (void){variable(each.size.name)};" for each in plan.sizes)
+    yield from (f"  {line}" for line in [*([unused] if unused else []), *lines])
+    yield from ["}", ""]
 
 
 def _extents(plan: NetworkPlan) -> Iterator[str]:
     values = [plan.buffer(name) for name in (*plan.inputs, *plan.outputs)]
     yield "/* Bytes of all inputs, then of all outputs. */"
-    yield "static void count_bytes(const int *values, size_t *bytes) {"
-    yield from declared_sizes(plan)
-    for number, entry in enumerate(values):
-        yield f"  bytes[{number}] = (size_t)({extent_text(entry.bytes)});"
-    yield from ["}", ""]
+    sizes = [f"bytes[{n}] = (size_t)({extent_text(e.bytes)});" for n, e in enumerate(values)]
+    yield from function("void count_bytes(const int *values, size_t *bytes)", plan, sizes)
     yield "/* Over which range each step runs. */"
-    yield "static void count_items(const int *values, size_t (*global)[3]) {"
-    yield from declared_sizes(plan)
-    yield "  (void)global;"
-    for number, step in enumerate(plan.launches):
-        for axis, extent in enumerate(three(step.global_size)):
-            if not is_fixed(extent):
-                yield f"  global[{number}][{axis}] = (size_t)({extent_text(extent)});"
-    yield from ["}", ""]
+    items = [
+        f"global[{number}][{axis}] = (size_t)({extent_text(extent)});"
+        for number, step in enumerate(plan.launches)
+        for axis, extent in enumerate(three(step.global_size))
+        if not is_fixed(extent)
+    ]
+    declared = "void count_items(const int *values, size_t (*global)[3])"
+    yield from function(declared, plan, items, "(void)global;")
     yield "#ifndef WITHOUT_MAIN"
     yield "#include <stdio.h>"
     yield ""
     yield "/* The shape of an input, or of an output, as numpy writes it. */"
-    yield "static void write_shape(int number, const int *values, char *text, size_t room) {"
-    yield from declared_sizes(plan)
-    for number, entry in enumerate(values):
-        yield f"  if (number == {number}) {_shape_line(plan.type_of(entry.name).shape)}"
-    yield from ["}", "#endif", ""]
+    shapes = [
+        f"if (number == {number}) {_shape_line(plan.type_of(entry.name).shape)}"
+        for number, entry in enumerate(values)
+    ]
+    declared = "void write_shape(int number, const int *values, char *text, size_t room)"
+    *lines, _ = function(declared, plan, shapes)
+    yield from [*lines, "#endif", ""]
 
 
 def _shape_line(shape: Sequence[int]) -> str:

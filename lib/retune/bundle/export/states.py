@@ -6,7 +6,7 @@ Read `state_lines`. Where a network has no states, the header has nothing of it.
 from collections.abc import Iterator
 from math import prod
 
-from retune.bundle.export.sizes import declared_sizes
+from retune.bundle.export.sizes import function, table
 from retune.bundle.plan import NetworkPlan
 from retune.codegen.network.extents import extent_text, variable
 from retune.core.dims import Dim
@@ -59,31 +59,24 @@ def state_lines(plan: NetworkPlan) -> Iterator[str]:
     yield "/* Numbers of its input and output, and whether it grows. */"
     yield "struct state {\n  int input, output, grows;\n};"
     yield ""
-    yield "static const struct state states[STATES] = {"
-    for state in plan.states:
-        ends = plan.inputs.index(state.input), plan.outputs.index(state.output)
-        yield f"    {{{ends[0]}, {ends[1]}, {int(state.axis is not None)}}},"
-    yield "};"
-    yield ""
+    rows = [
+        (plan.inputs.index(s.input), plan.outputs.index(s.output), int(s.axis is not None))
+        for s in plan.states
+    ]
+    yield from table("struct state states[STATES]", rows)
     yield "/* Which sizes are lengths of states. */"
     yield f"static const int grows[] = {{{grown or '0'}}};"
     yield ""
-    yield "static void next_lengths(const int *values, int *lengths) {"
-    yield from declared_sizes(plan)
-    yield "  (void)values, (void)lengths;"
-    yield from (
-        f"  lengths[{names.index(n)}] = (int)({extent_text(e)});" for n, e in lengths.items()
-    )
-    yield from ["}", ""]
+    after = [f"lengths[{names.index(n)}] = (int)({extent_text(e)});" for n, e in lengths.items()]
+    declared = "void next_lengths(const int *values, int *lengths)"
+    yield from function(declared, plan, after, "(void)values, (void)lengths;")
     yield from _extents(plan)
 
 
 def _extents(plan: NetworkPlan) -> Iterator[str]:
     yield "/* Of a state that grows, before and after a call, in the model's order: the extents"
     yield "   before its axis together, that along it, and the bytes behind it. */"
-    yield "static void count_state(const int *values, int state, size_t (*extents)[3]) {"
-    yield from declared_sizes(plan)
-    yield "  (void)values, (void)state, (void)extents;"
+    lines: list[str] = []
     for number, state in enumerate(plan.states):
         for turn, name in enumerate((state.input, state.output)):
             if state.axis is None:
@@ -92,10 +85,12 @@ def _extents(plan: NetworkPlan) -> Iterator[str]:
             width = DType(kind.dtype).itemsize
             before, after = kind.shape[: state.axis], kind.shape[state.axis + 1 :]
             three = (prod(before), kind.shape[state.axis], prod(after) * width)
-            for place, extent in enumerate(three):
-                text = extent_text(extent)
-                yield f"  if (state == {number}) extents[{turn}][{place}] = (size_t)({text});"
-    yield from ["}", ""]
+            lines += (
+                f"if (state == {number}) extents[{turn}][{n}] = (size_t)({extent_text(extent)});"
+                for n, extent in enumerate(three)
+            )
+    declared = "void count_state(const int *values, int state, size_t (*extents)[3])"
+    yield from function(declared, plan, lines, "(void)values, (void)state, (void)extents;")
 
 
 def _lengths(plan: NetworkPlan) -> dict[str, int]:
