@@ -74,14 +74,24 @@ def scatter_nd(node: OnnxNode, emit: Emitter) -> None:
     count, extent, row = prod(outer), prod(shape[:depth]), prod(shape[depth:])
     if not count:
         return emit.out("identity", data)
+    places = emit.reshaped(positions(emit, tuples, shape[:depth]), (1, count))
+    return _put(node, emit, (1, extent, row), places, updates)
+
+
+def _put(
+    node: OnnxNode, emit: Emitter, lines: tuple[int, int, int], places: str, updates: str
+) -> None:
+    """The output is the data with the updates at these places, both cut as `scattered` has them."""
+    data, (batch, _, row) = node.inputs[0], lines
+    _, count = emit.shape(places)
     made = scattered(
         emit,
-        emit.reshaped(data, (1, extent, row)),
-        emit.reshaped(positions(emit, tuples, shape[:depth]), (1, count)),
-        emit.reshaped(updates, (1, count, row)),
+        emit.reshaped(data, lines),
+        places,
+        emit.reshaped(updates, (batch, count, row)),
         node.choice("reduction", COMBINE),
     )
-    return emit.host() if made is None else emit.out("reshape", made, shape=shape)
+    return emit.host() if made is None else emit.out("reshape", made, shape=emit.shape(data))
 
 
 @onnx_op("Scatter", since=9)
@@ -102,14 +112,8 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
     grid = list(np.indices(own))
     grid[axis] = known
     flat = np.ravel_multi_index(tuple(grid), shape).reshape(1, -1)
-    made = scattered(
-        emit,
-        emit.reshaped(data, (1, prod(shape), 1)),
-        emit.stored("places", flat.astype(np.int64)),
-        emit.reshaped(updates, (1, prod(own), 1)),
-        node.choice("reduction", COMBINE),
-    )
-    return emit.host() if made is None else emit.out("reshape", made, shape=shape)
+    stored = emit.stored("places", flat.astype(np.int64))
+    return _put(node, emit, (1, prod(shape), 1), stored, updates)
 
 
 def _indices_of_rows(emit: Emitter, indices: str, shape: Sequence[int], axis: int) -> str | None:
@@ -136,14 +140,7 @@ def _scatter_rows(node: OnnxNode, emit: Emitter, indices: str, axis: int) -> Non
     places = emit.reshaped(from_the_front(emit, indices, [extent]), (1, count))
     if outer != 1:
         places = emit.temp("broadcast_to", places, label="places", shape=(outer, count))
-    made = scattered(
-        emit,
-        emit.reshaped(data, (outer, extent, row)),
-        places,
-        emit.reshaped(updates, (outer, count, row)),
-        node.choice("reduction", COMBINE),
-    )
-    return emit.host() if made is None else emit.out("reshape", made, shape=shape)
+    return _put(node, emit, (outer, extent, row), places, updates)
 
 
 def _scatter_along(node: OnnxNode, emit: Emitter, places: str, axis: int) -> None:
