@@ -15,7 +15,7 @@ from retune.ir.te import Dag, compute
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate, estimate
-from retune.targets.cost.nests import across, kernels, on
+from retune.targets.cost.nests import kernels, on, parallel_extent
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
 from retune.targets.tiling import ITEM, PACK
@@ -135,4 +135,4 @@ def test_groups_of_words_leave_room_for_others():
         rows = sketch.sample(256, np.random.default_rng(0))
         for kernel in kernels(sketch, rows):
             if any(on(nest.loops, PACK) for nest in kernel):
-                assert across(kernel, ITEM).max() <= 256, sketch.name
+                assert parallel_extent(kernel, ITEM).max() <= 256, sketch.name

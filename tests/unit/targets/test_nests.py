@@ -18,7 +18,7 @@ from retune.schedule.stages import loops_of
 from retune.targets.cost.core import Core
 from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.cost.estimate import estimate
-from retune.targets.cost.nests import BlockNest, across, kernels, off, on
+from retune.targets.cost.nests import BlockNest, kernels, off, on, parallel_extent
 from retune.targets.devices import rules_for
 from retune.targets.tiling import GROUP, ITEM
 from tests.support.dags import byte_conv2d, conv2d
@@ -110,7 +110,7 @@ def test_sizes_are_those_of_each_candidate(spec: DeviceSpec):
                     {loop.kind: loop for loop in on(path, level)}.values()
                     for path in loops.values()
                 ]
-                assert across(kernel, level)[place] == max(size(axes) for axes in runs)
+                assert parallel_extent(kernel, level)[place] == max(size(axes) for axes in runs)
 
 
 def size(loops: Iterable[For]) -> int:

@@ -13,7 +13,7 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics.attention import ROWS, AttentionTile
 from retune.ir.expr import Select
 from retune.ir.stmt import ATTENTION
-from retune.targets.cost.nests import Array, Kernel, across
+from retune.targets.cost.nests import Array, Kernel, parallel_extent
 from retune.targets.tiling import GROUP
 
 _FIXED = 3000.0
@@ -50,7 +50,7 @@ def attention_cycles(kernel: Kernel, tile: AttentionTile, spec: DeviceSpec) -> A
     """Cycles of a kernel of attention from launch to end. float64 [n]"""
     scores = next(nest for nest in kernel if len(nest.accesses.operands) > 1)
     *_, keys, width = (scores.extent(loop) for loop in scores.loops)
-    groups, units = across(kernel, GROUP), float(max(1, spec.compute_units))
+    groups, units = parallel_extent(kernel, GROUP), float(max(1, spec.compute_units))
     wide = scores.accesses.operands[0].item_bytes / _FITTED_BYTES
     held = tile.tiles * (tile.keys / 2 + width * (0.5 + 0.25 * wide)) + _OWN_REGISTERS
     local = tile.stages * tile.step * 4 * (width * wide + 8)

@@ -16,7 +16,7 @@ from retune.ir.te import body_flops
 from retune.schedule.access import Accesses, AffineAccess
 from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
-from retune.targets.cost.nests import Array, BlockNest, Kernel, across, off
+from retune.targets.cost.nests import Array, BlockNest, Kernel, off, parallel_extent
 from retune.targets.cost.tiles import tile_cycles
 from retune.targets.cost.windows import window_cycles
 from retune.targets.tiling import GROUP
@@ -29,7 +29,7 @@ def cpu_cycles(kernel: Kernel, spec: DeviceSpec, core: Core = _CORE) -> Array:
     cycles = _map_cycles(kernel, spec, core)
     for nest in kernel:
         cycles = cycles + _nest_cycles(nest, spec, core)
-    cycles = _spread(cycles, across(kernel, GROUP), spec, core)
+    cycles = _spread(cycles, parallel_extent(kernel, GROUP), spec, core)
     return cycles + core.wait_cycles * any(nest.handed_over for nest in kernel)
 
 

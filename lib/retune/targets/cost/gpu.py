@@ -22,11 +22,11 @@ from retune.targets.cost.nests import (
     Array,
     BlockNest,
     Kernel,
-    across,
     moving,
     off,
     on,
     operators,
+    parallel_extent,
 )
 from retune.targets.tiling import BLOCK, GROUP, ITEM, LANE, PACK
 
@@ -131,7 +131,7 @@ def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: ComputeUnit = _H200) -> A
         return attention_cycles(kernel, tile, spec)
     if any(_of_warps(nest) for nest in kernel):
         return _warp_cycles(kernel, spec, unit)
-    groups, items = across(kernel, GROUP), across(kernel, ITEM)
+    groups, items = parallel_extent(kernel, GROUP), parallel_extent(kernel, ITEM)
     warps = np.ceil(items / unit.warp)
     one = np.ones_like(items)
     own, depth, traffic, held = 0.0 * one, 0.0 * one, 0.0 * one, one
@@ -162,7 +162,8 @@ def _warp_cycles(
     it reads and for its warp's own instructions, and what all groups issue, copy and store is added
     to that. Where copies run ahead, the instructions of one group hide in the waits of the others.
     """
-    groups, warps = across(kernel, GROUP), np.ceil(across(kernel, ITEM) / unit.warp)
+    groups, items = parallel_extent(kernel, GROUP), parallel_extent(kernel, ITEM)
+    warps = np.ceil(items / unit.warp)
     own, issued, waits, held, moved = (np.zeros_like(groups) for _ in range(5))
     for nest in {n.accesses.block.buffer.name: n for n in kernel}.values():
         result = nest.accesses.result
@@ -293,7 +294,7 @@ def _waits(nest: BlockNest, unit: ComputeUnit) -> Array:
         return nest.repeats(result, serial) * unit.fetch_latency
     together = nest.one
     for loop in serial:
-        together = together * np.minimum(nest.extent(loop), nest.together(loop))
+        together = together * np.minimum(nest.extent(loop), nest.unroll_factor(loop))
     scopes = {operand.scope for operand in nest.accesses.operands}
     latency = unit.local_latency if "local" in scopes else 0.0
     latency = unit.global_latency if scopes & {"global", "constant"} else latency

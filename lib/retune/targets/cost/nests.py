@@ -103,7 +103,7 @@ class BlockNest:
         """Iterations of a loop."""
         return self.numbers[self.extents[loop.var]]
 
-    def together(self, loop: For) -> Array:
+    def unroll_factor(self, loop: For) -> Array:
         """How many of a loop's iterations the device's compiler is asked to unroll."""
         return self.numbers[self.unrolled[loop.var]]
 
@@ -194,7 +194,7 @@ Kernel = Sequence[BlockNest]
 """The nests that are launched at once; there is at least one."""
 
 
-def across(kernel: Kernel, level: Level) -> Array:
+def parallel_extent(kernel: Kernel, level: Level) -> Array:
     """Iterations that a level runs: work-groups, or the items of one.
 
     A loop inside another one over the same axis of it shares out a piece of work.

@@ -104,7 +104,7 @@ def _refetched(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Arra
 def _spills(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec) -> Array:
     """Whether an unrolled step of single vectors lacks a register for the broadcast of the next."""
     innermost = off(nest.accesses.steps, LANE, PACK)[-1:]
-    unrolled = nest.together(innermost[0]) > 1.0 if innermost else nest.one < 0.0
+    unrolled = nest.unroll_factor(innermost[0]) > 1.0 if innermost else nest.one < 0.0
     return unrolled & (rows == 1.0) & (tile + rows + 1.0 >= spec.vector_registers)
 
 
