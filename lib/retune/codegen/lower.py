@@ -107,7 +107,7 @@ def lower(program: Program, target: Target, *, panels: bool = False) -> ProgramS
 
     With `panels`, packed constants are stored in an order that does not depend on tile sizes, where
     their reads allow it: programs that tile otherwise share them.
-    Nests that write constants become no kernels: numpy evaluates them, see `codegen.constants`.
+    Nests that write constants become no kernels: numpy evaluates them, see `passes.constants`.
     A program with sizes is lowered where they are assumed (`core.dims.assuming`): its kernels read
     them, and hold for all sizes that meet the conditions noted since the expression was made.
 

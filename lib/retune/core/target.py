@@ -62,7 +62,7 @@ class DeviceSpec:
     """1 where constants are read faster through images than as arrays. No driver says it."""
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
-    """What was built, run and found right there, see `device.probing`: ways of intrinsics, launches
+    """What was built, run and found right there, see `opencl.probing`: ways of intrinsics, launches
     from one address, and persistent kernels."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""

@@ -1,1 +1,1 @@
-"""Self-contained HTML pages: of a run `html.render`, of a night `night.render_night`."""
+"""Self-contained HTML pages of runs: `html.render`."""

@@ -2,7 +2,7 @@
 
 Read `module_on` and `SimulatedModule`. What a bundle computes is real, so that its verification
 is; its time is the sum of what its launches take on the board, by the same function as candidates'
-times (`device.simulation`), so that it is the same everywhere. A bundle that holds a candidate
+times (`simulation`), so that it is the same everywhere. A bundle that holds a candidate
 which the board's script (`wrong_bundle`) has hit computes something else.
 
 A candidate whose output lies within a wider one (what a concatenation reads) is another program in

@@ -88,7 +88,7 @@ class Comparison:
     """Samples along a first axis, in place of the bundle's own."""
     seed: int = 0
     tolerance: float | None = None
-    """None: as much as `verify.tolerance_of` the bundle says."""
+    """None: as much as `compare.tolerance_of` the bundle says."""
     sizes: SizeValues = field(default_factory=dict[str, int])
     """As of `Open`; random samples are of these."""
 

@@ -25,7 +25,7 @@ NAME = "contest"
 """Entry point of the kernel."""
 CLOCK = "__builtin_readcyclecounter()"
 """The processor's cycle counter as an unsigned long: an extension of clang, which OpenCL drivers
-for CPUs are made of. `device.clock` finds out whether it works."""
+for CPUs are made of. `device.opencl.clock` finds out whether it works."""
 
 
 Waits = Sequence[int]

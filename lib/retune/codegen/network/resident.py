@@ -14,7 +14,7 @@ It cannot hang: who waits has the ticket of a later tile than those that it wait
 taken by groups that run, and the earliest of all that are not done waits for none. (A ticket taken
 early is a later one than that which its group computes.) So groups may start in any number and
 order; what is asked of the device is that groups which run make progress, and that a fence makes
-visible to all of it what was written before. Both are tried (`device.staying`), not looked up.
+visible to all of it what was written before. Both are tried (`opencl.staying`), not looked up.
 
 Nothing that is written in the launch may be read as if it were constant: inside of functions,
 compilers do not know whether it is (seen in NVIDIA's PTX: no `ld.global.nc` in them).

@@ -110,9 +110,9 @@ class Runner(Protocol):
     """Measures candidates of workloads on a device, or on several of one kind. For any threads.
 
     Devices of this machine, simulated and recorded ones, several together, and boards elsewhere
-    (`farm.runner`) are Runners. A batch is handed in by `submit` and its rows are gathered from the
-    future: programs, options and arrays in, rows out, all of it plain data that can travel
-    (`farm.batches`). Each row says which device took it, and what failed by the device or by the
+    (`remote.runner`) are Runners. A batch is handed in by `submit` and its rows are gathered from
+    the future: programs, options and arrays in, rows out, all of it plain data that can travel
+    (`remote.batches`). Each row says which device took it, and what failed by the device or by the
     way to it is no row: the runner tries it again, and raises DeviceError in the end.
     """
 

@@ -1,7 +1,7 @@
 """Images of four channels of float32, with arrays in them: constants that kernels read so.
 
 What an image is asked to hold is checked here, in one sentence; which constants are images says
-`codegen.images`. Read `image_handle`.
+`codegen.passes.images`. Read `image_handle`.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Simulated boards as devices: SimulatedRunner says what one would have measured.
 
 Candidates are not executed: whether they are right is found out where bundles are verified, on the
-board's base device. Faults of the board's script end as they would by `measure.LocalRunner`, with
+board's base device. Faults of the board's script end as they would by `local.LocalRunner`, with
 the same statuses and texts. SimulatedDevice is where bundles run.
 """
 

@@ -1,7 +1,7 @@
 """Importing bodies of nodes: the model's graph, functions, branches and turns of loops.
 
 Read `BodyImporter.run` and `_import` first. For each node the first of these ways is taken: a
-handler of `onnx_ops`; the function that states the operator; evaluation, where its inputs are all
+handler of `ops`; the function that states the operator; evaluation, where its inputs are all
 known; a host step. What no way exists for is counted, and told once at the end, all of it.
 """
 

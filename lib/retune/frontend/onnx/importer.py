@@ -1,7 +1,7 @@
 """ONNX models to graphs.
 
-`load_file` and `import_model` are the names to read first. What the ops mean is in `onnx_ops`, the
-ways from a node to the graph are in `onnx_body`; reading files is in `onnx_file`. What depends only
+`load_file` and `import_model` are the names to read first. What the ops mean is in `ops`, the
+ways from a node to the graph are in `body`; reading files is in `proto.file`. What depends only
 on constants and shapes is folded while importing, so shape arithmetic never becomes a node.
 """
 

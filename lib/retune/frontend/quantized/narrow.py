@@ -1,6 +1,6 @@
 """Quantizing to integers of fewer than eight bits: to eight, and limits of what comes of it.
 
-Stored integers of two and four bits are read as bytes, see `onnx_file.tensor_array`. Read
+Stored integers of two and four bits are read as bytes, see `proto.file.tensor_array`. Read
 `widened`.
 
     y = QuantizeLinear(x, scale, zero of int4)
@@ -23,7 +23,7 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         if node.op_type == "Constant":
             values = [a.t.data_type for a in node.attribute if a.name == "value"]
-            types |= dict(zip(node.output, values, strict=False))  # a bent node may lack either
+            types |= dict(zip(node.output, values, strict=False))  # a mutated node may lack either
     made = [_made(node, types) for node in model.graph.node]
     if not NARROW.keys() & {*made}:
         return model

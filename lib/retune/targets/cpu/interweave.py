@@ -2,7 +2,7 @@
 
 `y[..., i, c] = x[..., c, i]` with few `c` has no vectors along `c`, and along `i` its results lie
 apart. Along both together they are adjacent, and what they read are runs of each row: codegen
-reads those by vectors and shuffles them (`codegen.gathers`).
+reads those by vectors and shuffles them (`codegen.passes.gathers`).
 
 What reads a short last axis as it lies, as the border around an image of few channels does, has
 vectors along both axes as well: pixels with their channels are one run.

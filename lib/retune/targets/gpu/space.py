@@ -1,9 +1,9 @@
 """Rules for GPU devices: sketches for any program, without templates.
 
 The heaviest reduction is tiled over work-groups, virtual threads, work-items and registers, with
-its operands fetched into local memory by all items of a group (`gpu_tile`); reductions without
-operands to share are spread over items and combined in local memory (`gpu_rows`), or take one item
-for each result (`gpu_plain`), as element-wise stages do. See `gpu_space`.
+its operands fetched into local memory by all items of a group (`tile`); reductions without
+operands to share are spread over items and combined in local memory (`rows`), or take one item
+for each result (`plain`), as element-wise stages do. See `gpu_space`.
 
 Sources: the GPU sketches of Ansor (OSDI 2020, section 4.1), whose levels S S S R R S R S these are.
 """

@@ -2,7 +2,7 @@
 
 The first transforms the inputs, an item for each tile and some of its channels. The second is a
 batch of matrix products, one for each factor of a tile, tiled over groups, items and registers as
-any contraction is (`gpu_tile`). The third transforms the products to outputs and runs the epilogue
+any contraction is (`tile`). The third transforms the products to outputs and runs the epilogue
 on them. Weights are transformed at compile time. Read `schedule_winograd`.
 """
 
