@@ -96,7 +96,7 @@ for (int slot = 0; slot < {slots}; ++slot) {{
     while ((t = retune_take(counters, me, step[1], 0)) >= 0) {{
       ++done;
       switch (step[0]) {{
-{indent(case_lines(callees, 0), "  ")}
+{indent(case_lines(callees), "  ")}
       }}
     }}
     if (done && retune_add(counters, done) + done == step[1]) {{

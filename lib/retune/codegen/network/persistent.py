@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from textwrap import indent
+from textwrap import indent, wrap
 
 from retune.codegen.network.extents import Counts, SizesAt, extent_text
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function
@@ -38,7 +38,8 @@ _MOST_COUNTED = 2**31 - 1
 
 LINE_INTS = 16
 """Integers of a cache line."""
-_WAITS_AT = 2
+PLACES_AT = 3
+"""Where a row of `steps` has the places of its arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +74,11 @@ class Callee:
         """Whether its groups are the same for all sizes."""
         return all(map(is_fixed, self.groups))
 
-    def arguments(self, first: int) -> list[str]:
-        """Its pointers, by the places that a row of `steps` has from that number on."""
+    def arguments(self) -> list[str]:
+        """Its pointers, by the places of a row of `steps`."""
         return [
             f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}]),"
-            for at in range(first, first + 2 * self.parameters, 2)
+            for at in range(PLACES_AT, PLACES_AT + 2 * self.parameters, 2)
         ]
 
 
@@ -152,10 +153,10 @@ def persistent_text(
     body = [
         f"__global char* {kept}bases[{bases}] = {{{', '.join(pointers)}}};",
         *(["const int window = retune_read(state + 1);"] if moving else []),
-        *_body(callees, _width(steps), counts, moving=moving),
+        *_body(callees, counts, moving=moving),
     ]
     kernel = cooperative_kernel(NAME, (1, 1, 1), given, body)
-    tables = [*table(callees, steps, counts), *counts.function()]
+    tables = [*waits_lines(steps), *table(callees, steps, counts), *counts.function()]
     return "\n".join([*tables, *support_lines(threads), *kernel, ""])
 
 
@@ -164,29 +165,44 @@ def base_names(bases: int) -> list[str]:
     return [f"base_{i}" for i in range(bases)]
 
 
-def _width(steps: Sequence[CalleeLaunch]) -> int:
-    return max((len(step.waits) for step in steps), default=0)
-
-
 def counts_of(callees: Sequence[Callee], sizes: SizesAt | None = None) -> Counts:
     """Groups of each kernel."""
     return Counts({callee.kernel: callee.count for callee in callees}, sizes)
 
 
-def table(callees: Sequence[Callee], steps: Sequence[CalleeLaunch], counts: Counts) -> list[str]:
-    """The constant `steps`: a row for each step."""
-    numbers = {callee.kernel: i for i, callee in enumerate(callees)}
-    width = _width(steps)
-    places = max(callee.parameters for callee in callees)
-    lines = [
-        "// Of each step: its kernel, its work-groups, the steps to wait for (-1: no more), and",
-        f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
-        f"__constant int steps[{len(steps)}][{_WAITS_AT + width + 2 * places}] = {{",
+def waits_lines(steps: Sequence[CalleeLaunch]) -> list[str]:
+    """The constant `waits`: what all steps wait for, one after the other."""
+    waits = [before for step in steps for before in step.waits]
+    return [
+        "// The steps that steps wait for.",
+        f"__constant int waits[{max(1, len(waits))}] = {{",
+        *wrap(", ".join(map(str, waits or [-1])), 97, initial_indent="  ", subsequent_indent="  "),
+        "};",
     ]
+
+
+def table_ints(callees: Sequence[Callee]) -> int:
+    """Integers of a row of `steps`."""
+    return PLACES_AT + 2 * max(callee.parameters for callee in callees)
+
+
+def table(callees: Sequence[Callee], steps: Sequence[CalleeLaunch], counts: Counts) -> list[str]:
+    """The constant `steps`: a row for each step, and one that ends the numbers of `waits`."""
+    numbers = {callee.kernel: i for i, callee in enumerate(callees)}
+    rows: list[str] = []
+    waited = 0
     for number, step in enumerate(steps):
-        waits = (*step.waits, *(-1,) * (width - len(step.waits)))
-        lines.append(step.row(number, (numbers[step.kernel], counts.stated(step.kernel), *waits)))
-    return [*lines, "};", ""]
+        rows.append(step.row(number, (numbers[step.kernel], counts.stated(step.kernel), waited)))
+        waited += len(step.waits)
+    return [
+        "// Of each step: its kernel, its groups or tickets, the first of its waits, and base",
+        f"// pointer and offset / {ALIGN_BYTES} of each argument.",
+        f"__constant int steps[{len(steps) + 1}][{table_ints(callees)}] = {{",
+        *rows,
+        f"  {{-1, 0, {waited}}}",
+        "};",
+        "",
+    ]
 
 
 def comment(label: str) -> str:
@@ -242,7 +258,7 @@ static int retune_take(__global atomic_int* counters, const int me, const int gr
 """.splitlines()
 
 
-def _body(callees: Sequence[Callee], width: int, counts: Counts, *, moving: bool) -> list[str]:
+def _body(callees: Sequence[Callee], counts: Counts, *, moving: bool) -> list[str]:
     opened = "".join(f"{line}\n" for line in counts.pointer())
     extents = [extent for callee in callees for extent in callee.groups]
     read = counts.variables(extents)
@@ -264,8 +280,8 @@ for (int round = 0; round < rounds; ++round) {{
 {move if moving else ""}  for (int number = first; number < last; ++number) {{
     __constant const int* step = steps[number];
     __global atomic_int* counters = COUNTERS(number);
-    for (int i = 0; i < {width}; ++i) {{
-      const int before = step[{_WAITS_AT} + i];
+    for (int i = step[2]; i < steps[number + 1][2]; ++i) {{
+      const int before = waits[i];
       if (before >= first) {{
         retune_wait(COUNTERS(before), (round + 1) * {counts.of("steps[before][1]")});
       }}
@@ -275,7 +291,7 @@ for (int round = 0; round < rounds; ++round) {{
     while ((t = retune_take(counters, me, {counted}, round)) >= 0) {{
       ++done;
       switch (step[0]) {{
-{indent(case_lines(callees, width), "  ")}
+{indent(case_lines(callees), "  ")}
       }}
     }}
     if (done) {{
@@ -293,13 +309,13 @@ if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
 {keep if moving else ""}}}""".splitlines()
 
 
-def case_lines(callees: Sequence[Callee], width: int) -> str:
-    """The cases of a switch over `step[0]` that run group `t` of a step; rows wait for `width`."""
+def case_lines(callees: Sequence[Callee]) -> str:
+    """The cases of a switch over `step[0]` that run group `t` of a step."""
     lines: list[str] = []
     for number, callee in enumerate(callees):
         lines.append(f"    case {number}:")
         lines.append(f"      {group_function(callee.kernel)}(")
-        lines.extend(f"          {a}" for a in callee.arguments(_WAITS_AT + width))
+        lines.extend(f"          {a}" for a in callee.arguments())
         lines.append(f"          {callee.group});")
         lines.append("      break;")
     return "\n".join(lines)

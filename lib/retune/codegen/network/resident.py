@@ -27,10 +27,16 @@ networks between 0.5 (many small kernels) and 1.2 (few large ones) of the time o
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from textwrap import wrap
 
 from retune.codegen.network.extents import Counts, SizesAt, extent_text
-from retune.codegen.network.persistent import ALIGN_BYTES, Callee, CalleeLaunch, base_names
+from retune.codegen.network.persistent import (
+    Callee,
+    CalleeLaunch,
+    base_names,
+    table,
+    table_ints,
+    waits_lines,
+)
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function, tile_name
 from retune.core.dims import most
 
@@ -41,7 +47,6 @@ LINE_INTS = 32
 MOST_BYTES = 50_000
 """Of the table of steps, which has a few waits beside it: devices have 64 KB of constants."""
 
-_PLACES_AT = 3
 _ALIGN = 64
 """Bytes of a vector at most: local memory starts at multiples of this."""
 _WARP = 32
@@ -205,38 +210,13 @@ def resident_text(
         ).splitlines(),
     ]
     kernel = cooperative_kernel(NAME, (shape.items, 1, 1), given, body)
-    tables = [*_table(tiles, steps, counts), *counts.function()]
+    tables = [*waits_lines(steps), *table(tiles, steps, counts), *counts.function()]
     return "\n".join([*tables, way.text, *kernel, ""])
 
 
 def table_bytes(tiles: Sequence[Callee], steps: int) -> int:
     """Size of the table of so many steps, which must not be more than MOST_BYTES."""
-    most = max(one.parameters for one in tiles)
-    return 4 * (steps + 1) * (_PLACES_AT + 2 * most)
-
-
-def _table(tiles: Sequence[Callee], steps: Sequence[CalleeLaunch], counts: Counts) -> list[str]:
-    """The constants `waits`, and `steps`: a row for each step, and one that ends the numbers."""
-    numbers = {one.kernel: i for i, one in enumerate(tiles)}
-    waits = [before for step in steps for before in step.waits]
-    row_ints = table_bytes(tiles, 0) // 4
-    rows: list[str] = []
-    waited = 0
-    for number, step in enumerate(steps):
-        rows.append(step.row(number, (numbers[step.kernel], counts.stated(step.kernel), waited)))
-        waited += len(step.waits)
-    return [
-        "// The steps that steps wait for.",
-        f"__constant int waits[{max(1, len(waits))}] = {{",
-        *wrap(", ".join(map(str, waits or [-1])), 97, initial_indent="  ", subsequent_indent="  "),
-        "};",
-        "// Of each step: its kernel, its tickets, the first of its waits, and base pointer and",
-        f"// offset / {ALIGN_BYTES} of each argument.",
-        f"__constant int steps[{len(steps) + 1}][{row_ints}] = {{",
-        *rows,
-        f"  {{-1, 0, {waited}}}",
-        "};",
-    ]
+    return 4 * (steps + 1) * table_ints(tiles)
 
 
 _BODY = """\
@@ -318,7 +298,7 @@ def _cases(tiles: Sequence[Callee], shape: Shape) -> list[str]:
 
 def _call(one: Callee, beside: int) -> list[str]:
     """The call of the function of a group."""
-    passed = [f"    {a}" for a in one.arguments(_PLACES_AT)]
+    passed = [f"    {a}" for a in one.arguments()]
     if one.arena is None:
         called = f"{group_function(one.kernel)}("
         return ["if (item >= 0) {", f"  {called}", *passed, "    group);", "}"]
