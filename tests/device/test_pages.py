@@ -12,8 +12,10 @@ import pytest
 
 from retune.core.config import records_root
 from retune.frontend.onnx.ops.registry import CLAIMS, HANDLERS
+from retune.intrinsics.intrinsic import _KNOWN
 from retune.ops.registry import OPS
-from retune.targets import template
+from retune.targets.devices import _CLASSES
+from retune.targets.template import _TEMPLATES
 from tests.support.page_files import BEFORE, GIVEN, write_files, write_records
 from tests.support.pages import ROOT, Session, assert_printed, blocks, faults, masked
 
@@ -25,6 +27,8 @@ PAGES = {
     if path.stem != "design"  # tests/unit/test_design.py compares its blocks
 }
 LIGHT = ("BENCHMARKS", "benchmarks", "development", "farm", "networks", "records", "schedules")
+REGISTRIES = (OPS, HANDLERS, CLAIMS, _TEMPLATES, _KNOWN, _CLASSES)
+"""What a page registers goes with it."""
 
 
 def run(page: Path) -> None:
@@ -33,7 +37,7 @@ def run(page: Path) -> None:
     if page.stem == "records":
         write_records(records_root())
     with ExitStack() as changed:  # what a page registers or exports goes with it
-        for each in (OPS, HANDLERS, CLAIMS, vars(template)["_TEMPLATES"], os.environ):
+        for each in (*REGISTRIES, os.environ):
             changed.enter_context(patch.dict(each))
         session = Session(GIVEN.get(page.stem, GIVEN[""]))
         session.commands(BEFORE.get(page.stem, ()), "before the page")

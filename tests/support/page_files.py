@@ -92,13 +92,6 @@ image = rng.random((1, 3, 32, 32), np.float32)
 images, photos = [image, image], rng.random((5, 3, 32, 32), np.float32)
 rows, chunks = rng.random((4, 3), np.float32), rng.random((3, 1, 16), np.float32)
 """,
-    "development": """
-from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
-from retune.ir.expr import maximum, minimum
-from retune.ir.te import Tensor
-from retune.ops.registry import OpCall, number, op
-from retune.ops.shapes import same_type
-""",
     "vta": """
 import numpy as np
 data = np.zeros((1, 4, 56, 56, 1, 16), np.int8)
