@@ -64,6 +64,20 @@ def test_loops_run_side_by_side():
     assert_runs(plan_of(graph), graph)
 
 
+def test_loops_of_one_body_have_each_their_own_number_of_steps():
+    build = GraphBuilder("loops")
+    start, factor = build.input("start", loops.ROW), build.input("factor", loops.ROW)
+    for steps in (7, 3):
+        rows = build.input(f"rows{steps}", TensorType((steps, *loops.ROW.shape), FLOAT32))
+        outputs = [f"{name}{steps}" for name in ("last", "before", "all")]
+        scan = Scan(
+            body=loops.body(), steps=steps, states=2, backward_inputs=(0,), backward_outputs=(0,)
+        )
+        build.add("scan", [start, start, rows, factor], scan.attrs, outputs=outputs)
+    graph = build.finish(["all7", "all3"]).verify()
+    assert_runs(plan_of(graph), graph)
+
+
 @pytest.mark.parametrize("form", ["inline", "queued"])
 def test_every_form(form: Form):
     graph = loops.network(9)

@@ -36,7 +36,7 @@ from retune.codegen.source import (
 )
 from retune.core.dims import SizeValues, always_empty, dim_of, example, sizes_of
 from retune.core.dtypes import INT8, INT32, DType
-from retune.core.errors import InputError, ScheduleError
+from retune.core.errors import InputError, ScheduleError, VerifyError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
@@ -542,6 +542,14 @@ class _PlanBuilder:
             )
         )
 
+    def _keep(self, kernel: KernelText) -> None:
+        """The kernel is in the plan. Raises: VerifyError if another one has its name."""
+        if self.kernels.setdefault(kernel.name, kernel).text != kernel.text:
+            raise VerifyError(
+                f"network {self.graph.name}: kernel {kernel.name}: expected one text of that name; "
+                "got two; report it with the model"
+            )
+
     def launch(
         self,
         placed: PlacedGroup,
@@ -563,8 +571,7 @@ class _PlanBuilder:
                 for buffer in each.made.buffers
             }
             for kernel, launch in self._needed(placed, each.made):
-                text = kernel.text + kernel.called
-                self.kernels[kernel.name] = replace(kernel, text=text, called="")
+                self._keep(replace(kernel, text=kernel.text + kernel.called, called=""))
                 self.launches.append(
                     replace(
                         each.launch(launch),

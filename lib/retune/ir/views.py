@@ -46,8 +46,10 @@ def view(program: Program, storages: Mapping[str, Storage]) -> Program:
 
 
 def _short(marks: str) -> str:
-    """The marks, or a key of theirs where they are many."""
-    return marks if len(marks) <= _MOST_LETTERS else f"views_{short_key(content_key(marks))}"
+    """The marks, or a key of theirs where they are many, or name extents by more than letters and
+    digits: a kernel's name has no others, and `n + 5` and `n - 5` would be one."""
+    short = len(marks) <= _MOST_LETTERS and marks.replace("_", "").isalnum()
+    return marks if short else f"views_{short_key(content_key(marks))}"
 
 
 def stacked(program: Program, name: str, count: int, number: str) -> Program:
@@ -55,9 +57,10 @@ def stacked(program: Program, name: str, count: int, number: str) -> Program:
     axis, the others of which it leaves alone.
 
     Which one, an int32 in a new input called `number` says; the first or last one for a number
-    before or behind them, as a counter is after its loop.
+    before or behind them, as a counter is after its loop. The program's own name says how many
+    there are, as its kernels are others.
     """
-    (old,) = (b for b in program.outputs if b.name == name)
+    ((position, old),) = ((n, b) for n, b in enumerate(program.outputs) if b.name == name)
     new = replace(old, shape=(const(count), *old.shape))
     which = Buffer(number, (), INT32)
     index = binary("min", binary("max", Load(which, ()), const(0)), const(count - 1))
@@ -67,7 +70,7 @@ def stacked(program: Program, name: str, count: int, number: str) -> Program:
 
     return replace(
         with_body(program, map_accesses(program.body, moved)),
-        name=f"{program.name}_stacked",
+        name=f"{program.name}_{_short(f'out{position}_rows{count}')}",
         inputs=(*program.inputs, which),
         outputs=tuple(new if b == old else b for b in program.outputs),
     )

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from retune.codegen.names import identifier
+from retune.core.dims import Size, assuming, dim_of
 from retune.ir.expr import Buffer, Load, Var, const
 from retune.ir.interp import run_program
 from retune.ir.stmt import Block, For, Program, Seq
@@ -20,3 +22,11 @@ def test_one_of_several_values_is_stored_among_them_whatever_its_number(number: 
     found = run_program(stacked(program, "y", 4, "number"), given)["y"]
     np.testing.assert_array_equal(found[row], given["x"])
     assert np.isnan(np.delete(found, row, axis=0)).all()
+
+
+def test_what_lies_among_other_numbers_of_values_has_another_name():
+    program = Program(name="p", inputs=(X,), outputs=(Y,), scratch=(), body=Seq((COPY,)))
+    n = dim_of(Size("n", 1, 9))
+    with assuming({"n": 7}):
+        names = {stacked(program, "y", count, "number").name for count in (4, 8, n + 5, n - 5)}
+    assert len(set(map(identifier, names))) == 4
