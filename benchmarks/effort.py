@@ -1,0 +1,108 @@
+"""What each effort gives a network: default schedules, a quick and a full search, in turns.
+
+    python -m benchmarks.effort --minutes 20 --out build/effort zoo:squeezenet_v1.1 zoo:mobilenet
+
+Each network is built by default schedules, by effort `quick` with the records that the package has,
+and by effort `full` without any, each from an empty store. Then its bundles run in turns, loaded
+anew three times, so that memory lies elsewhere. Prints for each network the trials and minutes of
+the searches, the ratios full over default and quick over full with the least and the largest of
+the three times, and their geometric means. Bundles of the same kernels are measured all the same:
+they show the noise. No network begins after so many minutes.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from benchmarks.bundles import publish
+from benchmarks.command import parser_of
+from benchmarks.networks import NETWORKS, folder_of
+from benchmarks.table import geometric_mean
+from retune.bundle.format import program_key, read_bundle, write_bundle
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, Contender, compare_times
+from retune.device.opening import open_device
+from retune.pipeline.request import TuneRequest
+from retune.search.defaults import Effort
+
+EFFORTS: Mapping[Effort, str] = {"none": "none", "quick": "", "full": "none"}
+"""RETUNE_SHIPPED_RECORDS of each."""
+RATIOS: tuple[tuple[Effort, Effort], ...] = (("full", "none"), ("quick", "full"))
+PLACEMENTS = 3
+
+
+def built(model: str, out: Path, device: str) -> dict[Effort, Path]:
+    """The bundle of each effort, and a line for what it took."""
+    found: dict[Effort, Path] = {}
+    for effort, shipped in EFFORTS.items():
+        folder = out / folder_of(model) / effort
+        shutil.rmtree(folder, ignore_errors=True)
+        os.environ["RETUNE_SHIPPED_RECORDS"] = shipped
+        request = TuneRequest(
+            model=model,
+            out=str(folder),
+            records=str(folder / "records"),
+            work=str(folder / "cache"),
+            device=device,
+            effort=effort,
+        )
+        began = time.perf_counter()
+        _, made = publish(request)
+        write_bundle(read_bundle(made.file(made.module)), request.module)
+        print(f"{model} {effort}: {(time.perf_counter() - began) / 60:.1f} min in all", flush=True)
+        found[effort] = request.module
+    return found
+
+
+def compared(bundles: Mapping[Effort, Path], device: str, seconds: float) -> list[dict[str, float]]:
+    """Milliseconds of each effort's bundle, for each time that they were loaded."""
+    rows: list[dict[str, float]] = []
+    for _ in range(PLACEMENTS):
+        opened = open_device(device)
+        modules = {effort: Module.load(path, opened) for effort, path in bundles.items()}
+        feeds = modules["none"].random_inputs()
+        contenders: dict[str, Contender] = {n: partial(m.run, feeds) for n, m in modules.items()}
+        options = BenchOptions(budget_s=seconds / PLACEMENTS)
+        outcome = compare_times(contenders, options=options)
+        rows.append({each.name: 1e3 * each.median_s for each in outcome.timings})
+        for module in modules.values():
+            module.close()
+    return rows
+
+
+def main() -> None:
+    """Measures the networks named on the command line, or those of `benchmarks.networks`."""
+    parser = parser_of(__doc__)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--out", type=Path, required=True, help="emptied for each network")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=75.0, help="of comparing each network")
+    parser.add_argument("--device", default="pocl")
+    options = parser.parse_args()
+    end = time.perf_counter() + 60 * options.minutes
+    every: dict[tuple[Effort, Effort], list[float]] = {pair: [] for pair in RATIOS}
+    for model in options.networks:
+        if time.perf_counter() > end:
+            break
+        bundles = built(model, options.out, options.device)
+        keys = {effort: program_key(path) for effort, path in bundles.items()}
+        rows = compared(bundles, options.device, options.seconds)
+        print(f"{model}:", *(f"{n} {rows[0][n]:.3f} ms" for n in EFFORTS), flush=True)
+        for (one, other), means in every.items():
+            found = [row[one] / row[other] for row in rows]
+            means.append(geometric_mean(found))
+            same = "; the same kernels" if keys[one] == keys[other] else ""
+            print(
+                f"  {one} / {other}: {means[-1]:.3f} ({min(found):.3f} to {max(found):.3f}{same})"
+            )
+    for (one, other), means in every.items():
+        print(
+            f"{one} / {other}: geometric mean {geometric_mean(means):.3f}, worst {max(means):.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
