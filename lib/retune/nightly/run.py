@@ -188,8 +188,7 @@ class NightRun:
         except Exception as error:  # noqa: BLE001 - a night does not fail for a model of no use
             night.note(RETRAIN, sentence(error), failed=True)
         else:
-            better = f"it beats {card.beats}" if card.in_use else "it is not better, and not used"
-            night.note(RETRAIN, f"model {card.name} of {card.rows:,} records: {better}")
+            night.note(RETRAIN, f"model {card.name} of {card.rows:,} records, {card.verdict}")
 
     def _compact(self) -> None:
         """The files of finished days are joined."""

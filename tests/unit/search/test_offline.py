@@ -114,6 +114,7 @@ def test_a_model_whose_first_choices_are_slower_than_the_estimates_is_not_used(
     assert card.held_out.rank_correlation > 0.8 > card.static.rank_correlation
     assert card.held_out.peak1 < card.static.peak1
     assert not card.trusted and not card.in_use and offline_model(tmp_path, GENERIC_CPU) is None
+    assert card.verdict.startswith("not in use: it does not beat the static estimate in both")
 
 
 def test_the_same_records_and_seed_give_the_same_model(tmp_path: Path):
@@ -129,6 +130,7 @@ def test_a_challenger_needs_new_records_to_replace_the_model_in_use(tmp_path: Pa
     train(store)
     again = train(store)
     assert not again.in_use and again.number == 2
+    assert "does not beat the model in use" in again.verdict
     in_use = offline_model(tmp_path, GENERIC_CPU)
     assert in_use is not None and in_use.name == "0001"
 

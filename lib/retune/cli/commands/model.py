@@ -47,7 +47,7 @@ def train(
             metrics_row("static estimate", card.static),
         ]
     )
-    print_line(f"in use: it beats {card.beats}" if card.in_use else "not in use: it is not better")
+    print_line(card.verdict)
 
 
 def _retrain(records: str, seed: int) -> "ModelCard":

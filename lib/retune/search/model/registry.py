@@ -85,6 +85,14 @@ class ModelCard:
         """Whether it is better than none, on networks that it had not seen."""
         return self.held_out.exceed_estimate(self.static)
 
+    @property
+    def verdict(self) -> str:
+        """Whether it was promoted as it was made, and why."""
+        if self.in_use:
+            return f"in use: it beats {self.beats}"
+        lacking = "the model in use" if self.trusted else "the static estimate"
+        return f"not in use: it does not beat {lacking} in both rank correlation and peak@1"
+
 
 def registered(root: Path) -> list[ModelCard]:
     """The cards of all models beside the records at `root`, oldest first.
