@@ -84,9 +84,11 @@ def report(n: int, device: Device, count: int) -> None:
         (kernel_s(device, sketch, row, buffers), number, sketch.name, row.tolist())
         for number, (sketch, row) in enumerate(candidates(n, device, count))
     ]
+    sketch, row = next(candidates(n, device, count))
+    default = min(times[0][0], kernel_s(device, sketch, row, buffers))  # the first found it idle
     operations, peer = 2 * n**3, product_us(n)
     best, _, name, row = min(times)
-    shown = {"default": times[0][0], f"best of {len(times)}": best}
+    shown = {"default": default, f"best of {len(times)}": best}
     text = ", ".join(f"{what} {1e-12 * operations / s:.0f} TFLOPS" for what, s in shown.items())
     cublas = "" if peer is None else f", cuBLAS {1e-6 * operations / peer:.0f} TFLOPS"
     print(f"{n}: {text} ({name} {row}){cublas}", flush=True)
