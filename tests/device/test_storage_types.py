@@ -1,5 +1,6 @@
 """Kernels over types that are only stored agree with numpy, one by one and in vectors."""
 
+import re
 import subprocess
 import sys
 
@@ -8,8 +9,19 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import BFLOAT16, FLOAT16, INT4, INT8, UINT4, UINT8, DType, TensorType
+from retune.core.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    UINT4,
+    UINT8,
+    DType,
+    TensorType,
+)
 from retune.device.opencl.runtime import Device, open_device
+from retune.ir.expr import const, select
 from retune.ir.interp import run_dag
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis, stored
@@ -54,6 +66,32 @@ def test_values_are_rounded_as_numpy_rounds_them(device: Device, dtype: DType, l
     same = np.isnan(expected) == np.isnan(got)
     assert np.all(same)
     np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT16])
+def test_choices_between_elements_and_numbers_are_moved_as_they_lie(
+    device: Device, dtype: DType, lanes: int
+):
+    """As padding is: by a test of a row, and by one of each lane."""
+    x, rest = placeholder("x", (4, 64), dtype), const(1.5, FLOAT32)
+    inner = compute(
+        "y", (4, 64), lambda i, j: select(i < 3, select(j < 37, x[i, j], rest), rest), [x]
+    )
+    dag = Dag((stored(inner, dtype),))
+    s = Schedule(from_dag(dag))
+    if lanes > 1:
+        s.vectorize(s.split("y.j", [lanes])[1])
+    values = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    values.flat[: len(SPECIAL)] = SPECIAL
+    with np.errstate(over="ignore"):
+        given = values.astype(dtype.numpy)
+    expected = np.full((4, 64), 1.5, dtype.numpy)
+    expected[:3, :37] = given[:3, :37]
+    got = found_on(device, s, dtype, {"x": given})
+    np.testing.assert_array_equal(got.view(np.uint16), expected.view(np.uint16))
+    (body,) = (k.text.rpartition("__kernel")[0] for k in lower(s.program, CPU).kernels)
+    assert not re.search(r"= TO_BFLOAT16|TO_BFLOAT16\w*\(\(|vload_half|vstore_half", body)
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 16])

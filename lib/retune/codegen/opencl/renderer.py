@@ -91,6 +91,7 @@ from retune.core.dtypes import (
     FLOAT32,
     FLOAT64,
     INT4,
+    INT16,
     INT32,
     INT64,
     UINT8,
@@ -472,28 +473,42 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 def _store(s: Store, to: Printer) -> list[str]:
     at = s.at
-    if _moves(s):
-        assert isinstance(s.value, MemoryLoad), "it was asked"
-        return _written(_bits(at), _read(_bits(s.value.at), UINT16, to), to)
+    if (moved := _moved(s.value, at.memory.dtype)) is not None:
+        return _written(_bits(at), _bare(moved, to), to)
     value = _bare(s.value, to)
     if (conversion := _conversion(at.memory.dtype)) is not None:
         return conversion.store(at, value, to)
     return _written(at, value, to)
 
 
-def _moves(s: Store) -> bool:
-    """Whether elements of 16 bits are stored as they are read: no conversion is needed."""
-    dtype = s.at.memory.dtype
-    moved = isinstance(s.value, MemoryLoad) and s.value.at.memory.dtype == dtype
-    return moved and dtype.is_small_float and dtype.bits == UINT16.bits
+def _moved(value: Value, dtype: DType) -> Value | None:
+    """A value of a float of 16 bits as these bits, where it is one that lies in memory, a number,
+    or a choice between such: no conversion is needed. None for others."""
+    if not dtype.is_small_float or dtype.bits != UINT16.bits:
+        return None
+    match value:
+        case MemoryLoad(at) if at.memory.dtype == dtype:
+            return MemoryLoad(_bits(at), UINT16)
+        case Literal(number):
+            return Literal(int(np.asarray(number, dtype.numpy).view(np.uint16)), UINT16)
+        case Operation("splat", (part,)) if (bits := _moved(part, dtype)) is not None:
+            return replace(value, args=(bits,), dtype=UINT16)
+        case Operation("choose" | "select" as op, (test, *ends)):
+            first, second = (_moved(end, dtype) for end in ends)
+            if first is None or second is None:
+                return None
+            if op == "select":
+                test = Operation("convert", (test,), INT16, value.lanes)
+            return replace(value, args=(test, first, second), dtype=UINT16)
+        case _:
+            return None
 
 
 def _bits(at: At) -> At:
     """The place in its array seen as one of integers."""
-    memory = at.memory
-    if type_name(memory.dtype) == type_name(UINT16):
-        return at
-    name = f"(({_vector(memory, UINT16)}*){memory.name})"
+    memory, name = at.memory, at.memory.name
+    if type_name(memory.dtype) != type_name(UINT16):
+        name = f"(({_vector(memory, UINT16)}*){name})"
     return replace(at, memory=replace(memory, name=name, dtype=UINT16))
 
 
@@ -706,9 +721,9 @@ def _storage_lines(kernel: Kernel, nodes: Sequence[MemoryLoad | Store]) -> list[
 
 def _places(node: MemoryLoad | Store) -> list[At]:
     """What a load or store touches, as it does."""
-    if isinstance(node, Store) and isinstance(node.value, MemoryLoad) and _moves(node):
-        return [_bits(node.at), _bits(node.value.at)]
-    return [node.at]
+    if not isinstance(node, Store) or (moved := _moved(node.value, node.at.memory.dtype)) is None:
+        return [node.at]
+    return [_bits(node.at), *(part.at for part in parts(moved) if isinstance(part, MemoryLoad))]
 
 
 def _extreme_lines(operations: Sequence[Operation]) -> list[str]:
