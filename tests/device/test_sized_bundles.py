@@ -11,11 +11,12 @@ from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.codegen.network.extents import SizesAt, extent_text
-from retune.core.dims import at, holding, parse_condition
+from retune.core.dims import at, parse_condition
 from retune.core.dtypes import INT32, TensorType
 from retune.core.errors import InputError
 from retune.device.opencl.runtime import Device, open_device
 from tests.device.c_programs import build, outputs_of, run
+from tests.support.size_values import holding
 from tests.support.sized import BATCH, STEPS, batch, expected, sized_plan, steps
 
 pytestmark = pytest.mark.device

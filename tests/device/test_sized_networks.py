@@ -16,7 +16,7 @@ from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.variants import join_plans
 from retune.bundle.verify.in_network import open_finalists
-from retune.core.dims import Condition, Size, SizeValues, assuming, dim_of, holding, sizes_of
+from retune.core.dims import Condition, Size, SizeValues, assuming, dim_of, sizes_of
 from retune.core.errors import InputError
 from retune.core.ranges import TunedSizes
 from retune.device.opencl.runtime import Device, open_device
@@ -26,6 +26,7 @@ from retune.frontend.zoo.writer import open_axes
 from retune.graph.passes.pipeline import optimise
 from retune.pipeline.sizes import covering
 from retune.search.extract import extract
+from tests.support.size_values import holding
 from tests.support.sized_networks import UNESTIMATED, model_of
 from tests.unit.graph.test_sizes import OPERATORS, STATED, N
 

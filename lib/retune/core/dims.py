@@ -575,15 +575,6 @@ def remembered(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def holding(conditions: Sequence[Condition], sizes: Iterable[Size]) -> Iterator[dict[str, int]]:
-    """All values of the sizes that meet the conditions, the first size the slowest."""
-    every = list(sizes)
-    for row in product(*(size.values for size in every)):
-        values = dict(zip((size.name for size in every), row, strict=True))
-        if all(condition.at(values) for condition in conditions):
-            yield values
-
-
 def _at_hand(dim: Dim) -> SizeValues:
     current = _CURRENT.get()
     values = {} if current is None else current.values

@@ -20,7 +20,6 @@ from retune.core.dims import (
     condition_of,
     dim_of,
     example,
-    holding,
     least,
     most,
     never_above,
@@ -30,6 +29,7 @@ from retune.core.dims import (
     samples_at_hand,
 )
 from retune.core.keys import content_key
+from tests.support.size_values import holding
 
 N, H = Size("n", 1, 6), Size("h", 3, 9)
 n, h = dim_of(N), dim_of(H)

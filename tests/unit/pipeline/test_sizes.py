@@ -16,7 +16,6 @@ from retune.core.dims import (
     assuming,
     condition_of,
     dim_of,
-    holding,
 )
 from retune.core.errors import InputError, ModelError
 from retune.core.ranges import Extents, TunedSizes, tuned_sizes
@@ -44,6 +43,7 @@ from retune.schedule.space import Candidate
 from retune.search.regret import SizeTimes
 from retune.search.task import expression_task
 from retune.targets.cost.estimate import estimate
+from tests.support.size_values import holding
 from tests.support.sized_networks import UNESTIMATED, model_of
 from tests.support.sizes import tokens
 from tests.unit.graph.test_sizes import STATED
