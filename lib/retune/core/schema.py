@@ -333,7 +333,7 @@ def _resolve(kind: object, data: object, steps: str) -> tuple[object, object, _P
     """Type, value and path that msgspec's steps lead to; it does not name the keys of mappings."""
     path: list[str | int] = []
     for name, index in _STEP.findall(steps):
-        kind = _without_limits(kind)
+        kind = bare_type(kind)
         step = name or index
         if name:
             kind = get_type_hints(kind, include_extras=True).get(name)
@@ -346,7 +346,7 @@ def _resolve(kind: object, data: object, steps: str) -> tuple[object, object, _P
             kind = kinds[step] if step < len(kinds) and Ellipsis not in kinds else kinds[:1][0]
             data = cast("Sequence[object]", data)[step]
         path.append(step)
-    return _without_limits(kind), data, tuple(path)
+    return bare_type(kind), data, tuple(path)
 
 
 def _wrong_item(kind: object, items: Mapping[str, object]) -> tuple[str, object]:
@@ -359,13 +359,13 @@ def _wrong_item(kind: object, items: Mapping[str, object]) -> tuple[str, object]
     return "...", items
 
 
-def _without_limits(kind: object) -> object:
-    """The type below annotations of limits, and beside None."""
+def bare_type(kind: Any) -> Any:
+    """The type below annotations, such as limits, and beside None."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) in (Union, types.UnionType):
         rest = [choice for choice in get_args(kind) if choice is not type(None)]
-        return _without_limits(rest[0]) if len(rest) == 1 else kind
+        return bare_type(rest[0]) if len(rest) == 1 else kind
     return kind
 
 

@@ -5,7 +5,6 @@ and the arguments of `retune.tune_network`, with types, limits, defaults and hel
 `TuneRequest`, and `options` for those who make a surface of it. Importing this file costs nothing.
 """
 
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import (
     Any,
     Literal,
     TypeVar,
-    Union,
     cast,
     dataclass_transform,
     get_args,
@@ -29,7 +27,7 @@ from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
 from retune.core.names import model_name
 from retune.core.quantities import counted, minutes_text
 from retune.core.ranges import Stated, parse_stated
-from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive
+from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive, bare_type
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.search.defaults import (
     DEFAULT_ALLOCATOR,
@@ -479,7 +477,7 @@ class Option:
     @property
     def kind(self) -> Any:
         """The type below limits and beside None."""
-        return _bare(self.hint)
+        return bare_type(self.hint)
 
 
 def options() -> dict[str, Option]:
@@ -489,7 +487,7 @@ def options() -> dict[str, Option]:
 
 
 def _option(each: Field[Any], hint: Any) -> Option:
-    kind = _bare(hint)
+    kind = bare_type(hint)
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     text, convert = each.metadata[_HELP], each.metadata[_CONVERTER]
     return Option(
@@ -501,15 +499,6 @@ def _option(each: Field[Any], hint: Any) -> Option:
         default=... if each.default is MISSING else each.default,
         group="" if each.default is MISSING else each.metadata[_GROUP],
     )
-
-
-def _bare(hint: Any) -> Any:
-    if get_origin(hint) is Annotated:
-        return _bare(get_args(hint)[0])
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = [each for each in get_args(hint) if each is not type(None)]
-        return _bare(kinds[0]) if len(kinds) == 1 else hint
-    return hint
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
