@@ -65,7 +65,7 @@ def loop(node: OnnxNode, emit: Emitter) -> None:
         emit.same(value, index)
     scans = zip(*made, strict=True) if made else [()] * (len(node.outputs) - len(carried))
     for index, parts in enumerate(scans, start=len(carried)):
-        _stack(emit, index, parts, 0)
+        _stack(emit, index, parts)
     return None
 
 
@@ -110,7 +110,7 @@ def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
         states, scanned = own[: first - 1], own[first - 1 :]
         samples.append(_scanned(emit, states, scanned, backward, forward, f"{sample}/"))
     for index, parts in enumerate(zip(*samples, strict=True)):
-        _stack(emit, index, parts, 0)
+        _stack(emit, index, parts)
 
 
 @onnx_op("Scan", since=9, limits="fewer than 4096 turns, if they differ")
@@ -192,7 +192,7 @@ def _unrolled(
         carried = results[: len(initial)]
         made.append(results[len(initial) :])
     rows = zip(zip(*made, strict=True), reverse, strict=True)
-    return [*carried, *(_stacked(emit, parts[::-1] if back else parts, 0) for parts, back in rows)]
+    return [*carried, *(_stacked(emit, parts[::-1] if back else parts) for parts, back in rows)]
 
 
 def _check_turns(count: int) -> None:
@@ -203,13 +203,13 @@ def _check_turns(count: int) -> None:
         )
 
 
-def _stack(emit: Emitter, index: int, parts: Sequence[str], axis: int) -> None:
-    """The node's output `index` is what all turns made, along a new axis."""
+def _stack(emit: Emitter, index: int, parts: Sequence[str]) -> None:
+    """The node's output `index` is what all turns made, along a new first axis."""
     if emit.node.has_output(index):
-        emit.same(_stacked(emit, parts, axis), index)
+        emit.same(_stacked(emit, parts), index)
 
 
-def _stacked(emit: Emitter, parts: Sequence[str], axis: int) -> str:
+def _stacked(emit: Emitter, parts: Sequence[str]) -> str:
     if not parts:
         raise emit.refuse("a loop without turns whose results are stacked", "remove the loop")
-    return emit.stacked(parts, positive_axis(axis, len(emit.shape(parts[0])) + 1))
+    return emit.stacked(parts, 0)

@@ -84,9 +84,9 @@ def scale_of(node: OnnxNode, width: int) -> float:
     return node.number("scale", 0.0) or 1 / sqrt(width)
 
 
-def _refuse_beams(node: OnnxNode, emit: Emitter, index: int) -> None:
-    """Raises: ModelError for caches that beams share."""
-    if node.has_input(index):
+def _refuse_beams(node: OnnxNode, emit: Emitter) -> None:
+    """Raises: ModelError for caches that beams share, which input 9 says."""
+    if node.has_input(9):
         raise emit.refuse("a cache that beams share", "export the decoder without beam search")
 
 
@@ -169,14 +169,14 @@ def widened(emit: Emitter, bias: str, keys: int) -> str:
 @onnx_op("MultiHeadAttention", domain=MICROSOFT, limits="no beams")
 def multi_head_attention(node: OnnxNode, emit: Emitter) -> None:
     """Attention of queries, keys and values that may be packed, biased, masked and cached."""
-    _refuse_beams(node, emit, 9)
+    _refuse_beams(node, emit)
     _multi_head(node, emit, _named(node, bias=3, mask=4, scores=5, key=6, value=7, before=8))
 
 
 @onnx_op("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, limits="no beams")
 def decoder_attention(node: OnnxNode, emit: Emitter) -> None:
     """MultiHeadAttention of one query, whose inputs are in another order."""
-    _refuse_beams(node, emit, 9)
+    _refuse_beams(node, emit)
     _multi_head(node, emit, _named(node, mask=3, scores=4, key=5, value=6, before=7, bias=10))
 
 
