@@ -9,7 +9,7 @@ Read `KernelBody.emit` first, then `frame.py` and `addresses.Addresses`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import gcd
 from types import MappingProxyType
@@ -326,6 +326,7 @@ class KernelBody:
         }
         runs = gathers.vectors_of(place for found in apart.values() for place in found)
         lines = self._scopes[-1].statements
+        lines.extend(self._rows_ahead(read for found in reads.values() for read in found))
         for start, group in groupby(live, lambda pair: printer.start_value(pair[0])):
             if start is not None:
                 targets = tuple(printer.target(instance) for instance, _ in group)
@@ -373,6 +374,20 @@ class KernelBody:
         )
         printer.named[read] = name
         return Declare(name, printer.load(read))
+
+    def _rows_ahead(self, reads: Iterable[Address | None]) -> Iterator[Statement]:
+        """What asks for the next rows of caches that are read, once for each line of an iteration.
+
+        Also ahead of tests: what is asked for need not exist.
+        """
+        fetched = self._scopes[-1].fetched
+        for read in reads if self.frame.groups.prefetch else ():
+            if read is None or read in fetched or read.buffer.name in self._packed:
+                continue
+            fetched.add(read)
+            if ahead := streams.next_rows(read, self.frame.memory(read.buffer), self._loops):
+                self.streams = True
+                yield ahead
 
     def _ahead(self, read: Address, beside: Collection[Address]) -> Iterator[Statement]:
         """What follows a read of a packed constant inside a reduction, beside these."""

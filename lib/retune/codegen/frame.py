@@ -46,6 +46,8 @@ class Scope:
     statements: list[Statement] = field(default_factory=list[Statement])
     names: dict[object, Value] = field(default_factory=dict[object, Value])
     """Hoisted values by their content."""
+    fetched: set[object] = field(default_factory=set[object])
+    """Places of reads that were looked at for rows to fetch."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,18 +1,21 @@
 """Which constants are fetched ahead of their use, and where that is asked for."""
 
+from dataclasses import replace
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.addresses import Address
 from retune.codegen.kernel import Memory, Name
 from retune.codegen.lower import lower
-from retune.codegen.passes.streams import AHEAD_BYTES, fetch, share_of_next
+from retune.codegen.passes.streams import AHEAD_BYTES, fetch, next_rows, share_of_next
 from retune.codegen.target import CPU
+from retune.core.dims import Size, dim_of
 from retune.core.dtypes import FLOAT32, INT32
 from retune.core.target import GENERIC_CPU
-from retune.ir.expr import Buffer, Var, binary, const
+from retune.ir.expr import Buffer, Expr, Var, as_expr, binary, const
 from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
 from retune.targets.cost.estimate import default_candidate
@@ -42,6 +45,7 @@ def test_small_constants_and_data_are_not_fetched():
 
 LINE = 16
 """Floats of a cache line."""
+TOKENS = as_expr(dim_of(Size("past", 0, 63)) + 1)
 
 
 def strips(passes: int, chunks: int, steps: int, vectors: int) -> tuple[list[For], list[Address]]:
@@ -134,3 +138,28 @@ def test_panels_side_by_side_are_fetched_in_the_tile_before(vectors: int, chunks
         repeated = [*loops[:1], For(Var("pixel"), const(3), Seq(())), *loops[1:]]
         again = fetch(read, memory, vectors, repeated)
         assert again is not None and again.beyond == plain
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "offset", "ahead"),
+    [
+        (TOKENS, 192, 0, 8 * 192),
+        (TOKENS, 192, LINE, 8 * 192),
+        (TOKENS, 192, LINE // 2, None),
+        (TOKENS, LINE, 0, None),
+        (const(64), 192, 0, None),
+    ],
+)
+def test_rows_of_a_cache_are_fetched_once_for_each_line(
+    length: Expr, width: int, offset: int, ahead: int | None
+):
+    """Those of fixed lengths are not, nor rows that lie one behind the other."""
+    token = Var("token")
+    cache = Buffer("data", (length, const(width)))
+    read = Address(cache, Name("data_at", INT32), offset, 8, terms=(((token,), width),))
+    memory = Memory("data", FLOAT32, "global")
+    made = next_rows(read, memory, [For(token, length, Seq(()))])
+    assert (made and made.beyond) == ahead
+    assert next_rows(read, memory, [For(Var("other"), length, Seq(()))]) is None
+    part = replace(read, terms=(((token,), width // 2),))
+    assert next_rows(part, memory, [For(token, length, Seq(()))]) is None

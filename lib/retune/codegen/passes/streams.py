@@ -1,4 +1,4 @@
-"""Packed constants come from memory before they are used.
+"""Packed constants and caches come from memory before they are used.
 
 A packed operand lies in the order in which its reduction reads it, so where the next reads go is
 known. The weights of a network are more than its caches hold; each layer's come from main memory,
@@ -13,6 +13,10 @@ ahead of time they arrive beside the arithmetic, in two ways:
   channels in place: 620 to 485 us; in turns: resnet50 0.97 of the time, squeezenet 0.96, resnet18
   and mobilenet 0.99, inception_v2 1.01, vgg19 1.00).
 
+A cache of keys or values has a row for each token, and what a kernel reads of it are parts of rows
+that lie apart: `next_rows` fetches those of some tokens later (SmolLM2, one token after 144, from
+memory, processor time: scores take 0.76 of the time, sums of values 0.70).
+
 Only kernels of one-item groups do this, as CPUs run them: GPUs hide the way to memory by other
 items. Reads past the end of a buffer are asked for too, which is harmless: a prefetch cannot fail.
 """
@@ -24,7 +28,7 @@ from retune.codegen.addresses import Address
 from retune.codegen.kernel import At, Memory, Prefetch
 from retune.core.dims import dim_of, example
 from retune.ir.evaluate import evaluate, evaluate_int
-from retune.ir.expr import Buffer, SizeVar, Var, variables
+from retune.ir.expr import Buffer, SizeVar, Var, const, size_variables, variables
 from retune.ir.flat import elements
 from retune.ir.simplify import Polynomial
 from retune.ir.stmt import For
@@ -39,6 +43,10 @@ _LEAST_BYTES = 1 << 16
 """Smaller constants stay in the first caches once they are there."""
 _LEAST_STRIP_BYTES = 1 << 15
 """Smaller strips are there in time without help."""
+
+
+_ROWS_AHEAD = 8
+"""Twice as many are as good, four times as many are worse (measured)."""
 
 
 def is_stream(buffer: Buffer) -> bool:
@@ -62,6 +70,21 @@ def fetch(
     if 0 < following * size <= _FARTHEST_BYTES:
         ahead = following
     return Prefetch(At(memory, read.base, read.offset), ahead, later=False)
+
+
+def next_rows(read: Address, memory: Memory, loops: Sequence[For]) -> Prefetch | None:
+    """What is read some steps of the innermost loop later; None for what is no cache.
+
+    A cache's first axis has an open length, and a step goes one on along it, over more than a line.
+    """
+    length, *others = read.buffer.shape or (const(1),)
+    if not size_variables(length) or any(map(size_variables, others)) or not loops:
+        return None
+    size, row = read.buffer.dtype.itemsize, prod(map(evaluate_int, others))
+    step = sum(c for monomial, c in read.terms if monomial == (loops[-1].var,))
+    if step != row or row * size <= _LINE_BYTES or read.offset * size % _LINE_BYTES:
+        return None
+    return Prefetch(At(memory, read.base, read.offset), _ROWS_AHEAD * row, later=False)
 
 
 def _next_tile(read: Address, loops: Sequence[For]) -> int:

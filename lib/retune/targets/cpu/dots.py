@@ -28,8 +28,8 @@ from retune.targets.tiling import fuse_all
 _MOST_ROWS = 8
 """Rows that one column serves: for more, a copy of the columns in another order costs less."""
 _MOST_REGISTERS = 8
-_COLUMNS = 64
-"""Of a work-group."""
+_COLUMNS = 32
+"""Of a work-group. The last group's are moved back, so that more of them are computed twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def dot_products(program: Program, block: Block, spec: DeviceSpec) -> Dots | Non
     results = {loop.var: evaluate_int(loop.extent) for loop in stage.results}
     rows = prod(extent for var, extent in results.items() if var not in keys.moving)
     count = prod(extent for var, extent in results.items() if var in keys.moving)
-    few = most(rows) <= _MOST_ROWS and most(count) >= 2 * _COLUMNS
+    few = most(rows) <= _MOST_ROWS and most(count) >= 4 * _COLUMNS
     depth, lanes = evaluate_int(step.extent), spec.vector_lanes()
     if not few or types != {FLOAT32} or not is_fixed(depth) or depth % lanes:
         return None
