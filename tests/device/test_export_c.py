@@ -63,7 +63,7 @@ def program(small: NetworkPlan, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_workers_compute_the_same(small: NetworkPlan, program: Path, pocl: Device) -> None:
     c_programs.agrees(Module(small, pocl), program)
     said = c_programs.run(program, "--runs", "1").stdout
-    assert re.search(r"workers that stay", said)
+    assert re.search(r"a persistent kernel", said)
     assert re.search(r"time    [\d.]+ ms median", said)
     assert re.search(r"memory  [\d.]+ MB on the device, [\d.]+ MB at the peak", said)
 
@@ -136,7 +136,7 @@ def test_a_problem_is_one_sentence(program: Path) -> None:
         (["--input", "z=short.raw"], 2, "expected NAME=FILE, with a name of network.h"),
         (["--output", "x0=y.npy"], 2, "expected NAME=FILE, with a name of network.h"),
         (["--runs", "0"], 2, "expected a number from 1 on"),
-        (["--runs"], 2, "expected an option and its value"),
+        (["--runs"], 2, "expected an option and its value; --help lists"),
         (["--speed", "9"], 2, "there is no such option"),
         (["--device", "fpga"], 1, "device fpga: there is no such device; --list shows"),
         (["--device", "99"], 1, "device 99: there is no such device; --list shows"),

@@ -60,10 +60,10 @@ Engine = Literal["onnx", "vta"]
 """What runs a step aside from the kernels."""
 
 Form = Literal["persistent", "inline", "queued"]
-"""How the launches get onto the device: as one launch of workers that stay for all of them, in a
-row in the thread that calls, or one by one through a queue. Where host steps stand between the
-launches, each part of the launches gets onto it in that way: one launch of workers for each part,
-in turns with the host."""
+"""How the launches get onto the device: as one launch of a persistent kernel, in a row in the
+thread that calls, or one by one through a queue. Where host steps stand between the launches, each
+part of them gets onto it in that way: one persistent kernel for each part, in turns with the
+host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,8 +183,8 @@ struct step {
   size_t global[3], local[3];
 };
 
-/* Steps from `first` to before `last`, so many times over. Workers that stay have segments of their
-   own, of the rows in their kernel. */
+/* Steps from `first` to before `last`, so many times over. A persistent kernel has segments of its
+   own, of the rows in it. */
 struct segment {
   int first, last, times;
 };

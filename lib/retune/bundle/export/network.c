@@ -699,7 +699,7 @@ static int prepare_step(struct network *n, const struct step *step) {
   return 0;
 }
 
-/* A segment as one launch: of workers that stay for all of it, or of a single thread. */
+/* A segment as one launch: of a persistent kernel's workers, or of a single thread. */
 static int prepare_segment(struct network *n, const struct segment *segment) {
   const int workers = n->form == PERSISTENT;
   const int numbers[3] = {segment->first, segment->last, segment->times};
@@ -1221,7 +1221,7 @@ static int parse(int count, char **words, struct options *options) {
     } else if (!strcmp(word, "--size")) {
       if (assign_size(text, options->sizes)) return -1;
     } else if (!text || strncmp(word, "--", 2)) {
-      return fail("%s: expected an option and its value", word);
+      return fail("%s: expected an option and its value; --help lists the options", word);
     } else if (!strcmp(word, "--device")) {
       options->device = text;
     } else if (!strcmp(word, "--folder")) {
@@ -1271,7 +1271,7 @@ static int later(const void *a, const void *b) {
 
 static int run_and_time(struct network *n, const int *values, void **inputs, void **outputs,
                         int runs) {
-  static const char *const forms[] = {"workers that stay", "one thread", "launches in a queue"};
+  static const char *const forms[] = {"a persistent kernel", "one thread", "launches in a queue"};
   const int warmup = 3;
   double *times_ms = malloc((size_t)runs * sizeof *times_ms);
   int failed = !times_ms;

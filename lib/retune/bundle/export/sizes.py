@@ -26,7 +26,7 @@ def size_parameters(plan: NetworkPlan) -> str:
 def segments_by_variant(
     plan: NetworkPlan, rows: StepRows | None
 ) -> list[tuple[list[Segment], list[Segment]]]:
-    """What runs each variant: segments of launches, and those of workers that stay."""
+    """What runs each variant: segments of launches, and those of persistent kernels."""
     return [
         (
             launchable_segments(plan, plan.segments(v.first, v.end)),

@@ -121,7 +121,7 @@ def _resident(plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
 
 
 def _staying(plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
-    """The plan as one launch of groups of items that stay."""
+    """The plan as one launch of a persistent kernel."""
     steps = steps_of(plan, placement, befores_of(plan, touched(plan, placement)))
     bases, sizes = len(placement.base_bytes), sizes_at(plan, placement)
     kernel = Resident(

@@ -1,4 +1,4 @@
-"""One kernel that runs a whole list of kernels on a GPU: groups of items that stay, and take tiles.
+"""A persistent kernel that runs a whole list of kernels on a GPU: its groups take tiles in turns.
 
 Why: a launch costs NVIDIA's driver 5 to 10 us of the host, and a network of small kernels is
 hundreds of them. `persistent` is the same idea for groups of one item. Here all groups have the
