@@ -76,7 +76,7 @@ def opened(cache: Path) -> tuple[dict[str, Array], Tokenizer]:
 
 def sentence_network(weights: Mapping[str, Array], path: Path, batch: int, length: int) -> Path:
     """The file of the network, now written: the mean of the tokens that the mask holds."""
-    net = _Writer(weights)
+    net = Writer(weights)
     table = net.op("Gather", [net.held("embeddings.word_embeddings.weight"), "tokens"])
     places = net.constant(weights["embeddings.position_embeddings.weight"][:length])
     kinds = net.constant(weights["embeddings.token_type_embeddings.weight"][0])
@@ -85,42 +85,58 @@ def sentence_network(weights: Mapping[str, Array], path: Path, batch: int, lengt
     row = net.op("Reshape", [seen, net.constant(np.array([batch, 1, 1, length]))])
     away = net.op("Mul", [net.op("Sub", [net.number(1.0), row]), net.number(-1e9)])
     for layer in range(LAYERS):
-        x = _layer(net, x, away, f"encoder.layer.{layer}", (batch, length))
+        x = encoder_layer(net, x, f"encoder.layer.{layer}", HEADS, away)
     column = net.op("Reshape", [seen, net.constant(np.array([batch, length, 1]))])
     total = net.op(
         "ReduceSum", [net.op("Mul", [x, column]), net.constant(np.array([1]))], keepdims=0
     )
     count = net.op("ReduceSum", [column, net.constant(np.array([1]))], keepdims=0)
     net.op("Div", [total, count], to_output="embedding")
-    return net.written(path, (batch, length))
+    inputs = {name: (TensorProto.INT64, [batch, length]) for name in ("tokens", "mask")}
+    return net.written(path, inputs, "embedding", [batch, WIDTH])
 
 
-def _layer(net: "_Writer", x: str, away: str, name: str, shape: tuple[int, int]) -> str:
-    """Attention and two dense layers, each with what it reads added and normalised."""
-    split = net.constant(np.array([*shape, HEADS, WIDTH // HEADS]))
-    heads: dict[str, str] = {}
+def encoder_layer(
+    net: "Writer", x: str, name: str, heads: int, away: str = "", *, norm_first: bool = False
+) -> str:
+    """Attention, and two dense layers with GELU between, each added to what it is made of.
+
+    `away` is added to scores. Norms stand behind the sums, as in BERT, or before what is added.
+    """
+    data = net.norm(x, f"{name}.attention.output.LayerNorm") if norm_first else x
+    mixed = _attention(net, data, name, heads, away)
+    x = net.op("Add", [net.dense(mixed, f"{name}.attention.output.dense"), x])
+    if not norm_first:
+        x = net.norm(x, f"{name}.attention.output.LayerNorm")
+    data = net.norm(x, f"{name}.output.LayerNorm") if norm_first else x
+    wide = net.gelu(net.dense(data, f"{name}.intermediate.dense"))
+    made = net.op("Add", [net.dense(wide, f"{name}.output.dense"), x])
+    return made if norm_first else net.norm(made, f"{name}.output.LayerNorm")
+
+
+def _attention(net: "Writer", x: str, name: str, heads: int, away: str) -> str:
+    """Softmax of scaled products of queries and keys, times values."""
+    own = f"{name}.attention.self"
+    width = len(net.weights[f"{own}.query.bias"])
+    split = net.constant(np.array([0, 0, heads, width // heads]))
+    parts: dict[str, str] = {}
     for part, order in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])):
-        made = net.dense(x, f"{name}.attention.self.{part}")
-        heads[part] = net.op("Transpose", [net.op("Reshape", [made, split])], perm=order)
-    scores = net.op("MatMul", [heads["query"], heads["key"]])
-    scores = net.op("Mul", [scores, net.number((WIDTH // HEADS) ** -0.5)])
-    shares = net.op("Softmax", [net.op("Add", [scores, away])], axis=-1)
-    mixed = net.op("Transpose", [net.op("MatMul", [shares, heads["value"]])], perm=[0, 2, 1, 3])
-    mixed = net.op("Reshape", [mixed, net.constant(np.array([*shape, WIDTH]))])
-    mixed = net.op("Add", [net.dense(mixed, f"{name}.attention.output.dense"), x])
-    x = net.norm(mixed, f"{name}.attention.output.LayerNorm")
-    wide = net.dense(x, f"{name}.intermediate.dense")
-    gate = net.op("Erf", [net.op("Mul", [wide, net.number(0.5**0.5)])])
-    gate = net.op("Mul", [net.op("Add", [gate, net.number(1.0)]), net.number(0.5)])
-    made = net.dense(net.op("Mul", [wide, gate]), f"{name}.output.dense")
-    return net.norm(net.op("Add", [made, x]), f"{name}.output.LayerNorm")
+        made = net.dense(x, f"{own}.{part}")
+        parts[part] = net.op("Transpose", [net.op("Reshape", [made, split])], perm=order)
+    scores = net.op("MatMul", [parts["query"], parts["key"]])
+    scores = net.op("Mul", [scores, net.number((width // heads) ** -0.5)])
+    if away:
+        scores = net.op("Add", [scores, away])
+    shares = net.op("Softmax", [scores], axis=-1)
+    mixed = net.op("Transpose", [net.op("MatMul", [shares, parts["value"]])], perm=[0, 2, 1, 3])
+    return net.op("Reshape", [mixed, net.constant(np.array([0, 0, width]))])
 
 
-class _Writer:
+class Writer:
     """Grows the model."""
 
     def __init__(self, weights: Mapping[str, Array]) -> None:
-        self._weights = weights
+        self.weights = weights
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, Array] = {}
 
@@ -142,11 +158,11 @@ class _Writer:
 
     def held(self, name: str) -> str:
         """A weight of the package."""
-        return self.constant(self._weights[name])
+        return self.constant(self.weights[name])
 
     def dense(self, x: str, name: str) -> str:
         """x @ weight + bias."""
-        weight = self.constant(np.ascontiguousarray(self._weights[f"{name}.weight"].T))
+        weight = self.constant(np.ascontiguousarray(self.weights[f"{name}.weight"].T))
         return self.op("Add", [self.op("MatMul", [x, weight]), self.held(f"{name}.bias")])
 
     def norm(self, x: str, name: str) -> str:
@@ -154,15 +170,20 @@ class _Writer:
         parts = [x, self.held(f"{name}.weight"), self.held(f"{name}.bias")]
         return self.op("LayerNormalization", parts, axis=-1, epsilon=_EPSILON)
 
-    def written(self, path: Path, shape: tuple[int, int]) -> Path:
-        """The model's file."""
-        ends = [
-            helper.make_tensor_value_info(name, TensorProto.INT64, shape)
-            for name in ("tokens", "mask")
-        ]
-        made = helper.make_tensor_value_info("embedding", TensorProto.FLOAT, [shape[0], WIDTH])
+    def gelu(self, x: str) -> str:
+        """x * (1 + erf(x / sqrt(2))) / 2."""
+        gate = self.op("Erf", [self.op("Mul", [x, self.number(0.5**0.5)])])
+        gate = self.op("Mul", [self.op("Add", [gate, self.number(1.0)]), self.number(0.5)])
+        return self.op("Mul", [x, gate])
+
+    def written(
+        self, path: Path, inputs: Mapping[str, tuple[int, list[int]]], made: str, shape: list[int]
+    ) -> Path:
+        """The model's file: `inputs` have types and shapes, `made` is the output of that shape."""
+        ends = [helper.make_tensor_value_info(n, *kind) for n, kind in inputs.items()]
+        output = helper.make_tensor_value_info(made, TensorProto.FLOAT, shape)
         held = [numpy_helper.from_array(array, name) for name, array in self._constants.items()]
-        graph = helper.make_graph(self._nodes, "minilm", ends, [made], held)
+        graph = helper.make_graph(self._nodes, path.stem, ends, [output], held)
         opsets = [helper.make_opsetid("", _OPSET)]
         onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
         return path
