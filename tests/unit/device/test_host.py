@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -113,10 +114,29 @@ def test_another_processor_is_left_alone():
 def test_the_users_affinity_is_kept():
     environment = {"POCL_AFFINITY": "0"}
     pocl.prepare_environment(environment)
-    assert environment["POCL_AFFINITY"] == "0"
-    environment.clear()
-    pocl.prepare_environment(environment)
-    assert environment["POCL_AFFINITY"] == "1"
+    assert environment["POCL_AFFINITY"] == "0" and not pocl.pinned(environment)
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "cores"),
+    [
+        ({}, "", inf),
+        ({"cpu.max": "max 100000"}, "0::/", inf),
+        ({"cpu.max": "150000 100000"}, "0::/", 1.5),
+        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, "9:x:/\n0::/a/b", 3.0),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", inf),
+    ],
+)
+def test_control_groups_limit_the_cores(
+    files: dict[str, str], own: str, cores: float, tmp_path: Path
+):
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"{own}\n")
+    assert host.quota_cores(tmp_path / "groups", tmp_path / "own") == cores
 
 
 def test_a_driver_that_does_not_load_says_why(tmp_path: Path):

@@ -2,32 +2,62 @@
 
 import ctypes
 import os
+from math import inf
+from threading import Barrier, Event, Thread
 
 import pytest
 
-from retune.device.opencl import pocl
+from retune.device.opencl import host, pocl
 
 
-def test_threads_are_pinned_where_every_core_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    environ: dict[str, str] = {}
-    pocl.prepare_environment(environ)
-    assert environ["POCL_AFFINITY"] == "1"
-
-
-def test_threads_are_not_pinned_in_a_smaller_set_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "quota", "asked"),
+    [({0, 1, 2, 3}, inf, None), ({2, 3}, inf, "2"), ({2, 3}, 0.5, "1")],
+)
+def test_pocl_starts_a_thread_for_each_core_that_may_be_used(
+    allowed: set[int], quota: float, asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr(host, "quota_cores", lambda: quota)
     environ: dict[str, str] = {}
     pocl.prepare_environment(environ)
-    assert "POCL_AFFINITY" not in environ
+    assert environ.get("POCL_CPU_MAX_CU_COUNT") == environ.get("POCL_MAX_PTHREAD_COUNT") == asked
+    assert pocl.pinned(environ) == (quota == inf)
 
 
-def test_the_users_choice_of_pinning_stays() -> None:
-    environ = {"POCL_AFFINITY": "0"}
+def test_the_users_choice_of_threads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 1 << 20)
+    environ = {"POCL_MAX_PTHREAD_COUNT": "7"}
     pocl.prepare_environment(environ)
-    assert environ["POCL_AFFINITY"] == "0"
+    assert environ["POCL_MAX_PTHREAD_COUNT"] == "7"
+
+
+@pytest.mark.parametrize(("chosen", "spread"), [({}, True), ({"POCL_AFFINITY": "0"}, False)])
+def test_threads_stay_on_a_core_each_unless_the_user_forbids_it(
+    chosen: dict[str, str], spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "quota_cores", lambda: inf)
+    cores, ready, done = host.core_numbers(), Barrier(len(host.core_numbers()) + 1), Event()
+    found: list[set[int]] = []
+
+    def work() -> None:
+        ready.wait()
+        done.wait()
+        found.append(os.sched_getaffinity(0))
+
+    with pocl.pinning(chosen):
+        threads = [Thread(target=work) for _ in cores]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(sorted, found)) == (
+        [[c] for c in cores] if spread else [[*cores]] * len(cores)
+    )
+    assert os.sched_getaffinity(0) == set(cores)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@
 #include "network.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -192,22 +193,64 @@ static int runs_in_caller(const struct device *device) {
   return !strncmp(device->name, "basic", 5) || !strncmp(device->name, "cpu-minimal", 11);
 }
 
+#define POCL "Portable Computing Language"
+enum { MOST_THREADS = 1024 };
+
+/* The threads of this process; their number. */
+static int list_threads(pid_t *found) {
+  DIR *folder = opendir("/proc/self/task");
+  int count = 0;
+  for (struct dirent *entry; folder && count < MOST_THREADS && (entry = readdir(folder));)
+    if (isdigit((unsigned char)entry->d_name[0])) found[count++] = (pid_t)atol(entry->d_name);
+  if (folder) closedir(folder);
+  return count;
+}
+
+/* Threads that are not among those of before stay on a core each, of those that may be used: two
+   that wait for each other must not share one. PoCL's own pinning is to core 0, 1, ... */
+static void pin_threads(const pid_t *before, int known) {
+#ifdef CPU_COUNT
+  static pid_t now[MOST_THREADS];
+  const int count = list_threads(now);
+  cpu_set_t allowed;
+  size_t core = CPU_SETSIZE - 1;
+  if (getenv("POCL_AFFINITY") || sched_getaffinity(0, sizeof allowed, &allowed)) return;
+  for (int i = 0; i < count; ++i) {
+    int is_known = 0;
+    for (int k = 0; k < known; ++k) is_known |= before[k] == now[i];
+    if (is_known) continue;
+    do core = (core + 1) % CPU_SETSIZE;
+    while (!CPU_ISSET(core, &allowed));
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(core, &own);
+    sched_setaffinity(now[i], sizeof own, &own);
+  }
+#else
+  (void)before, (void)known;
+#endif
+}
+
 /* All devices in the order of the drivers; their number, or -1. */
 static int find_devices(struct device *found) {
   cl_platform_id platforms[16];
   cl_device_id ids[16];
   cl_uint platform_count = 0, count, total = 0;
+  static pid_t threads[MOST_THREADS];
   if (check(clGetPlatformIDs(16, platforms, &platform_count), "search for devices")) return -1;
   for (cl_uint p = 0; p < platform_count && p < 16; ++p) {
+    char name[sizeof found->platform_name] = "";
+    clGetPlatformInfo(platforms[p], CL_PLATFORM_NAME, sizeof name, name, NULL);
     count = 0;
+    const int known = list_threads(threads);
     if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, 16, ids, &count) != CL_SUCCESS) continue;
+    if (!strcmp(name, POCL)) pin_threads(threads, known);
     for (cl_uint d = 0; d < count && d < 16 && total < MOST_DEVICES; ++d) {
       struct device *device = &found[total++];
       device->platform = platforms[p];
       device->id = ids[d];
       device->type = 0;
-      clGetPlatformInfo(platforms[p], CL_PLATFORM_NAME, sizeof device->platform_name,
-                        device->platform_name, NULL);
+      memcpy(device->platform_name, name, sizeof name);
       clGetDeviceInfo(ids[d], CL_DEVICE_TYPE, sizeof device->type, &device->type, NULL);
       device_text(ids[d], CL_DEVICE_NAME, device->name, sizeof device->name);
       device_text(ids[d], CL_DEVICE_VERSION, device->version, sizeof device->version);
@@ -252,8 +295,12 @@ static void prepare_environment(void) {
 #ifdef CPU_COUNT
   cpu_set_t allowed;
   const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  if (!sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) >= cores)
-    setenv("POCL_AFFINITY", "1", 0);
+  if (!sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) < cores) {
+    char count[12];
+    snprintf(count, sizeof count, "%d", CPU_COUNT(&allowed));
+    setenv("POCL_CPU_MAX_CU_COUNT", count, 0);
+    setenv("POCL_MAX_PTHREAD_COUNT", count, 0);
+  }
 #endif
   setenv("POCL_DEVICES", "pthread basic", 0);
 }
@@ -824,7 +871,7 @@ static int open_on_device(struct network *n, const char *folder, const char *wan
   n->device = *chosen;
   settle(n, found, count);
   if (check_device(n)) return -1;
-  if (!strcmp(n->device.platform_name, "Portable Computing Language"))
+  if (!strcmp(n->device.platform_name, POCL))
     repair_processor(&n->device);
   clGetDeviceInfo(n->device.id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof n->threads, &n->threads, NULL);
   if (clSVMAlloc)

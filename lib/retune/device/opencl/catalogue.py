@@ -8,6 +8,7 @@ import functools
 import os
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from types import ModuleType
@@ -155,7 +156,8 @@ def _catalogue() -> dict[DeviceSpec, Any]:
         base = _family(platform.name)
         addresses: set[int] = set()
         local: dict[tuple[str, ...], int] = {}
-        handles = platform.get_devices()
+        with pocl.pinning(os.environ) if base == "pocl" else nullcontext():
+            handles = platform.get_devices()
         threaded = [handle for handle in handles if not pocl.runs_in_caller(handle.name)]
         for handle in threaded or handles:
             if handle.int_ptr in addresses:

@@ -4,6 +4,7 @@ OpenCL reports one cache size and guesses vector widths; schedules need both lev
 Every function takes the folder or file it reads, so tests need no particular machine.
 """
 
+import math
 import os
 import platform
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 CPUINFO = Path("/proc/cpuinfo")
+GROUPS = Path("/sys/fs/cgroup")
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -70,9 +72,28 @@ def describe(cpuinfo: Path = CPUINFO, caches: Path = CACHE_FOLDER) -> str:
 
 def available_cores() -> int:
     """Cores that this process may use: fewer than the machine has, in a container, say."""
+    return max(1, math.ceil(min(len(core_numbers()), quota_cores())))
+
+
+def core_numbers() -> tuple[int, ...]:
+    """The cores on which this process may run, in order."""
     if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def quota_cores(folder: Path = GROUPS, own: Path = Path("/proc/self/cgroup")) -> float:
+    """How many cores' time Linux gives the process's control groups: `docker run --cpus 2`, say.
+
+    Infinity where they are not limited. Source: cgroups(7), both versions.
+    """
+    lines = _text(own).splitlines()
+    name = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    group = folder / name.strip("/")
+    groups = (each for each in (group, *group.parents) if each.is_relative_to(folder))
+    limits = [_text(each / "cpu.max").partition(" ") for each in groups]  # quota and period, in us
+    former = (_text(folder / "cpu" / f"cpu.cfs_{part}_us") for part in ("quota", "period"))
+    return min(_cores(*former), *(_cores(quota, period) for quota, _, period in limits))
 
 
 def affinity(*, pinned: bool) -> str:
@@ -92,6 +113,11 @@ def vector_unit(flags: frozenset[str]) -> tuple[int, int]:
     if "asimd" in flags or "neon" in flags:
         return 128, 32
     return 0, 0
+
+
+def _cores(quota: str, period: str) -> float:
+    """Infinity for what is not two numbers: no limit."""
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else math.inf
 
 
 def _text(path: Path) -> str:

@@ -1,22 +1,30 @@
-"""PoCL's needs: threads pinned to cores, a processor name that its own functions fit, and a device
-that runs kernels in the calling thread beside the one that has threads of its own.
+"""PoCL's needs: a thread for each core that may be used, pinned to it, a processor name that its
+own functions fit, and a device that runs kernels in the calling thread beside the one that has
+threads of its own.
 
-`prepare_environment` first, before the OpenCL library is loaded; then `repair_processor` for each
-device. Neither imports pyopencl: they work on the environment and on a device's address.
+`prepare_environment` first, before the OpenCL library is loaded; `pinning` around the first
+question for devices, which starts the threads; then `repair_processor` for each device. None
+imports pyopencl: they work on the environment, on threads and on a device's address.
 """
 
 import ctypes
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Generator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from retune.device.opencl import host
 
 PLATFORM = "Portable Computing Language"
 
 UNPINNED: Mapping[str, str] = {"POCL_AFFINITY": "0"}
 """Environment of a process that only compiles. PoCL compiles on its device threads: pinned, those
 of two processes may meet on one core while the other core is idle."""
+
+_THREADS = ("POCL_CPU_MAX_CU_COUNT", "POCL_MAX_PTHREAD_COUNT")
+"""How many threads PoCL starts, in its versions from 4.0 on and in those of before."""
 
 _DEVICES = "pthread basic"
 """The device with a thread for each core, and the one without threads. PoCL shows the first alone
@@ -29,21 +37,23 @@ _SCANNED_SLOTS = 400
 """8-byte slots of PoCL's device struct that are searched; the name sits at slot 80 in 3.0."""
 
 _MAPS = Path("/proc/self/maps")
+_TASKS = Path("/proc/self/task")
 
 _kept: list[ctypes.Array[ctypes.c_char]] = []
 """Names handed to PoCL: it keeps the pointer for as long as the process lives."""
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
-    """Pins PoCL's threads, one to a core, and asks for both devices, unless the user chose others.
+    """Asks for a thread for each core that may be used, and for both devices, unless the user chose
+    otherwise.
 
-    Unpinned, both threads of a two-core machine may share one core, and times flip by a factor 2.
-    PoCL pins to core 0, 1, ... and aborts where it may not: nothing is pinned in a smaller set.
+    PoCL counts the machine's cores: in a smaller set, two threads that wait for each other would
+    share a core.
     """
-    cores = os.cpu_count() or 1
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-    if allowed >= set(range(cores)):
-        environ.setdefault("POCL_AFFINITY", "1")
+    available = host.available_cores()
+    if available < (os.cpu_count() or 1):
+        for name in _THREADS:
+            environ.setdefault(name, str(available))
     environ.setdefault("POCL_DEVICES", _DEVICES)
 
 
@@ -52,9 +62,35 @@ def runs_in_caller(device: str) -> bool:
     return device.startswith(_THREADLESS)
 
 
+@contextmanager
+def pinning(environ: Mapping[str, str]) -> Generator[None]:
+    """Threads that begin here stay on a core each, of those that may be used, where `pinned`.
+
+    Unpinned, both threads of a two-core machine may share one core, and times flip by a factor 2.
+    PoCL's own pinning is to core 0, 1, ... and aborts where it may not.
+    """
+    before = _threads()
+    yield
+    if pinned(environ):
+        cores = host.core_numbers()
+        for number, thread in enumerate(sorted(_threads() - before)):
+            with suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(thread, {cores[number % len(cores)]})
+
+
 def pinned(environ: Mapping[str, str]) -> bool:
-    """Whether PoCL's threads are pinned in this environment."""
-    return environ.get("POCL_AFFINITY") == "1"
+    """Whether PoCL's threads are pinned in this environment.
+
+    Not where the user forbids it, nor where only a share of the cores' time may be used: others
+    have the rest of it, on the same cores.
+    """
+    chosen = environ.get("POCL_AFFINITY")
+    can = hasattr(os, "sched_setaffinity") and host.available_cores() == len(host.core_numbers())
+    return can if chosen is None else chosen == "1"
+
+
+def _threads() -> set[int]:
+    return {int(each.name) for each in _TASKS.iterdir()} if _TASKS.is_dir() else set()
 
 
 def doubtful_processor(version: str) -> str | None:
