@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 @takes_request(
-    *("model", "device", "precision", "max_deviation", "shapes", "values", "states", "records"),
-    "layout_solver",
+    *("model", "device", "precision", "max_deviation", "shapes", "values", "states", "records")
 )
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
