@@ -13,7 +13,7 @@ Where a channel of the data is infinite, results of the groups beside its own ar
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retune.core.dtypes import TF32
 from retune.core.errors import ScheduleError
@@ -31,9 +31,9 @@ from retune.ir.expr import (
     select,
 )
 from retune.ir.functions import call, rounding
-from retune.ir.stmt import Block, For, Program, Stmt, rewrite
+from retune.ir.stmt import Block, For, Program, Stmt
 from retune.schedule.access import Accesses, AffineAccess
-from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
+from retune.schedule.stages import axes_of, restated, root_nest, stage_nest
 
 
 def joined(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -47,16 +47,8 @@ def joined(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
     groups = _JoinedGroups.of(Accesses.of(block, root), wide)
     value = redirect(block.value, {groups.data: groups.wide_data, groups.weights: groups.read}.get)
 
-    def rule(node: Stmt) -> Stmt | None:
-        if node is block:
-            return replace(block, value=value)
-        if isinstance(node, For) and node.var == groups.step.var:
-            return replace(node, extent=const(groups.depth * groups.count))
-        return None
-
-    program = replace_root(program, root, groups.nest(), rewrite(root, rule))
-    made = groups.read.buffer
-    return replace(program, scratch=(*program.scratch, made)), [made.name]
+    steps = {groups.step.var: [(groups.step.var, const(groups.depth * groups.count))]}
+    return restated(program, name, value, steps, {groups.read.buffer: groups.nest()})
 
 
 @dataclass(frozen=True, slots=True)

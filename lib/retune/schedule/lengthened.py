@@ -26,8 +26,8 @@ from retune.ir.expr import (
     redirect,
     select,
 )
-from retune.ir.stmt import Block, For, Program, Stmt, rewrite
-from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
+from retune.ir.stmt import Block, For, Program, Stmt
+from retune.schedule.stages import axes_of, restated, root_nest, stage_nest
 
 
 def lengthened(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -36,7 +36,7 @@ def lengthened(program: Program, name: str, sizes: Sequence[int]) -> tuple[Progr
     Raises: ScheduleError unless it sums products of elements, in fewer steps, each of which chooses
     along one dimension of both.
     """
-    root, block, path = root_nest(program, name)
+    _, block, path = root_nest(program, name)
     steps = [loop for loop in path if loop.reduce]
     last = steps[-1] if steps else None
     count = int(last.extent.value) if last and isinstance(last.extent, Const) else 0
@@ -50,19 +50,9 @@ def lengthened(program: Program, name: str, sizes: Sequence[int]) -> tuple[Progr
             f"got {block.value}"
         )
     copies = {load: _copy(load, block, last.var, sizes[0]) for load in loads(block.value)}
-    value = redirect(block.value, copies.get)
-
-    def rule(node: Stmt) -> Stmt | None:
-        if node is block:
-            return replace(block, value=value)
-        if isinstance(node, For) and node.var == last.var:
-            return replace(node, extent=const(sizes[0]))
-        return None
-
-    nests = [_nest(load, made.buffer, last) for load, made in copies.items()]
-    program = replace_root(program, root, *nests, rewrite(root, rule))
-    buffers = [made.buffer for made in copies.values()]
-    return replace(program, scratch=(*program.scratch, *buffers)), [b.name for b in buffers]
+    nests = {made.buffer: _nest(load, made.buffer, last) for load, made in copies.items()}
+    steps = {last.var: [(last.var, const(sizes[0]))]}
+    return restated(program, name, redirect(block.value, copies.get), steps, nests)
 
 
 def _is_product(block: Block) -> bool:

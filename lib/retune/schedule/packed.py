@@ -12,12 +12,12 @@ stage that runs: its packs are an axis of their own, `y.w[k.0, f, k.1]`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, redirect, substitute
-from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
-from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
+from retune.ir.stmt import Block, Program, Stmt
+from retune.schedule.stages import axes_of, restated, root_nest, stage_nest
 
 
 def packed(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -26,7 +26,7 @@ def packed(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
     With a second size of 1 also those that lay out its other operands with columns.
     Raises: ScheduleError unless packs divide its last steps, which choose rows of what is laid out.
     """
-    root, block, path = root_nest(program, name)
+    _, block, path = root_nest(program, name)
     size, columns = sizes[0] if sizes else 0, tuple(sizes[1:]) == (1,)
     if len(sizes) != 1 + columns or size < 1:
         raise ScheduleError(f"words({name}): expected one positive size, got {[*sizes]}")
@@ -47,17 +47,10 @@ def packed(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
             value = redirect(value, lambda e, x=laid: x.read(far, near) if e == x.load else None)
     value = substitute(value, {last.var: far * size + near})
 
-    def rule(node: Stmt) -> Stmt | None:
-        if isinstance(node, For) and node is last:
-            steps = (far, const(count)), (near, const(size))
-            return over(steps, replace(block, value=value), reduce=True)
-        return None
-
     if not isinstance(last.body, Block):
         raise ScheduleError(f"words({name}): expected its last steps innermost")
-    program = replace_root(program, root, *(x.nest() for x in made), rewrite(root, rule))
-    buffers = [x.made for x in made]
-    return replace(program, scratch=(*program.scratch, *buffers)), [b.name for b in buffers]
+    parts = {last.var: [(far, const(count)), (near, const(size))]}
+    return restated(program, name, value, parts, {x.made: x.nest() for x in made})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ into the memory of a group these are what its warps read, however the operands t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import (
@@ -29,8 +29,8 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
-from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
-from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
+from retune.ir.stmt import Block, For, Program, Stmt
+from retune.schedule.stages import axes_of, restated, root_nest, stage_nest
 
 
 def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -39,7 +39,7 @@ def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
 
     Raises: ScheduleError unless it is a product of two operands, of which one has its columns.
     """
-    root, block, path = root_nest(program, name)
+    _, block, path = root_nest(program, name)
     pack, step = sizes
     last = next((loop for loop in reversed(path) if loop.reduce), None)
     if last is None or not isinstance(last.extent, Const) or not isinstance(last.body, Block):
@@ -54,15 +54,7 @@ def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
     ]
     reads = {panel.load: panel.read(far, near) for panel in made}
     value = redirect(block.value, reads.get)
-
-    def rule(node: Stmt) -> Stmt | None:
-        if isinstance(node, For) and node is last:
-            return over(steps, replace(block, value=value), reduce=True)
-        return None
-
-    program = replace_root(program, root, *(p.nest() for p in made), rewrite(root, rule))
-    scratch = (*program.scratch, *(p.made for p in made))
-    return replace(program, scratch=scratch), [p.made.name for p in made]
+    return restated(program, name, value, {last.var: steps}, {p.made: p.nest() for p in made})
 
 
 def _operands(block: Block, step: Var) -> tuple[Load, Load]:

@@ -3,7 +3,7 @@
 Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from retune.core.dtypes import FLOAT32
@@ -20,6 +20,7 @@ from retune.ir.stmt import (
     map_exprs,
     over,
     replace_buffer,
+    rewrite,
     with_body,
 )
 
@@ -77,6 +78,29 @@ def stage_nest(made: Buffer, axes: Sequence[Var], value: Expr) -> Stmt:
     """The nest of a stage that makes this value of each element, in loops over these axes."""
     block = Block(made.name, made, tuple(axes), value)
     return over(zip(axes, made.shape, strict=True), block)
+
+
+def restated(
+    program: Program,
+    name: str,
+    value: Expr,
+    steps: Mapping[Var, Sequence[tuple[Var, Expr]]],
+    made: Mapping[Buffer, Stmt],
+) -> tuple[Program, list[str]]:
+    """The program whose root stage of that name has another value, and other loops in place of
+    those over some steps; before it stand the nests that make buffers. Also their names.
+    """
+    root, block, _ = root_nest(program, name)
+
+    def rule(node: Stmt) -> Stmt | None:
+        if node is block:
+            return replace(block, value=value)
+        if isinstance(node, For) and node.var in steps:
+            return over(steps[node.var], node.body, reduce=True)
+        return None
+
+    program = replace_root(program, root, *made.values(), rewrite(root, rule))
+    return replace(program, scratch=(*program.scratch, *made)), [b.name for b in made]
 
 
 def replace_root(program: Program, root: Stmt, *nests: Stmt) -> Program:

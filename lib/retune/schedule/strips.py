@@ -12,7 +12,7 @@ under the name `strips`, here for windows of 5 pixels of 3 channels, every secon
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retune.core.dims import is_fixed
 from retune.core.errors import ScheduleError
@@ -28,8 +28,8 @@ from retune.ir.expr import (
     select,
 )
 from retune.ir.simplify import affine
-from retune.ir.stmt import Block, For, Program, Stmt, rewrite
-from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
+from retune.ir.stmt import Block, For, Program, Stmt
+from retune.schedule.stages import axes_of, restated, root_nest, stage_nest
 
 
 def strips(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -39,24 +39,15 @@ def strips(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
     Raises: ScheduleError unless its last steps are taps along a row of pixels and their channels,
     in the order in which they lie, and a run holds them.
     """
-    root, block, path = root_nest(program, name)
+    _, block, path = root_nest(program, name)
     window = _RowWindow.of(block, path, *sizes)
     made = {window.data: window.strip, window.weights: window.laid}
-    value = redirect(block.value, made.get)
-
-    def rule(node: Stmt) -> Stmt | None:
-        if node is block:
-            return replace(block, value=value)
-        if isinstance(node, For) and node.var == window.tap.var:
-            return node.body
-        if isinstance(node, For) and node.var == window.step.var:
-            return replace(node, extent=const(window.run))
-        return None
-
-    nests = [window.strips_nest(), window.weights_nest()]
-    program = replace_root(program, root, *nests, rewrite(root, rule))
-    buffers = [window.strip.buffer, window.laid.buffer]
-    return replace(program, scratch=(*program.scratch, *buffers)), [b.name for b in buffers]
+    nests = {
+        window.strip.buffer: window.strips_nest(),
+        window.laid.buffer: window.weights_nest(),
+    }
+    steps = {window.tap.var: [], window.step.var: [(window.step.var, const(window.run))]}
+    return restated(program, name, redirect(block.value, made.get), steps, nests)
 
 
 @dataclass(frozen=True, slots=True)
