@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from retune.core.dtypes import FLOAT16, FLOAT32, DType, TensorType
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
@@ -152,3 +152,20 @@ def test_a_cast_that_is_stored_at_once_is_rounded_by_that():
     build = GraphBuilder("net")
     build.add("cast", [build.input("x", TensorType((4,)))], {"to": DType("float16")}, outputs=["y"])
     assert [n.op for n in in_compute_types(build.finish(["y"])).nodes] == ["cast", "cast"]
+
+
+@pytest.mark.parametrize("calculated", [False, True])
+def test_a_cast_that_is_moved_before_it_is_stored_is_rounded_by_that(calculated: bool):
+    """As the images of a network are; not where something else calculates with it."""
+    build = GraphBuilder("net")
+    narrow = build.add("cast", [build.input("x", TensorType((2, 32)))], {"to": BFLOAT16})
+    build.add("transpose", [narrow], {"perm": (1, 0)}, outputs=["y"])
+    if calculated:
+        build.add("relu", [narrow], outputs=["z"])
+    graph = build.finish(["y", "z"] if calculated else ["y"]).verify()
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)}
+    for wide in (graph, in_compute_types(graph), computed_wide(graph)):
+        found = run_graph(wide, inputs)["y"]
+        np.testing.assert_array_equal(found, inputs["x"].astype(BFLOAT16.numpy).T)
+    assert (computed_wide(graph) is graph) == (not calculated)
+    assert any(n.op.startswith("round_to") for n in computed_wide(graph).nodes) == calculated

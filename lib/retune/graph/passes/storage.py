@@ -31,8 +31,7 @@ def computed_wide(group: Graph) -> Graph:
 
     A graph that only moves data stays itself.
     """
-    read = _read(group)
-    moves = (only_moves(n, group) and not _is_rounded(n, group, read) for n in group.nodes)
+    moves = (only_moves(n, group) and not _is_rounded(n, group) for n in group.nodes)
     return group if all(moves) else in_compute_types(group)
 
 
@@ -44,17 +43,23 @@ def only_moves(node: Node, graph: Graph) -> bool:
     return node.op == "identity" or lookup(node.op).kind == "injective"
 
 
-def _read(graph: Graph) -> frozenset[str]:
-    """The values that nodes read."""
-    return frozenset(value for node in graph.nodes for value in node.inputs)
-
-
-def _is_rounded(node: Node, graph: Graph, read: frozenset[str]) -> bool:
-    """Whether it casts to a stored type what is read before a store rounds it."""
-    if node.op != "cast" or node.outputs[0] not in read:
+def _is_rounded(node: Node, graph: Graph) -> bool:
+    """Whether it casts to a stored type what is calculated with before a store rounds it."""
+    if node.op != "cast":
         return False
     made, given = (graph.types[value] for value in (node.outputs[0], node.inputs[0]))
-    return _only_stored(made) and made.dtype is not given.dtype
+    narrows = _only_stored(made) and made.dtype is not given.dtype
+    return narrows and not _is_moved_to_stores(node.outputs[0], graph)
+
+
+def _is_moved_to_stores(value: str, graph: Graph) -> bool:
+    """Whether nodes only move it to outputs of its type, where a store rounds it."""
+    dtype, readers = graph.types[value].dtype, graph.consumers(value)
+    if not all(only_moves(node, graph) for node in readers):
+        return False
+    made = [output for node in readers for output in node.outputs]
+    same = all(graph.types[output].dtype is dtype for output in made)
+    return same and all(_is_moved_to_stores(output, graph) for output in made)
 
 
 def _only_stored(entry: TensorType) -> bool:
@@ -65,7 +70,7 @@ class _Widened:
     """The wide graph as it grows; `_wide` maps the old values to those that are read instead."""
 
     def __init__(self, graph: Graph) -> None:
-        self._old, self._read = graph, _read(graph)
+        self._old = graph
         self._build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
         self._build.states = graph.states
         self._wide: dict[str, str] = {"": ""}
@@ -113,7 +118,7 @@ class _Widened:
         }
         made = {value: self._name(value) for value in node.outputs}
         inputs = [self._wide[value] for value in node.inputs]
-        if _is_rounded(node, self._old, self._read):
+        if _is_rounded(node, self._old):
             entry = self._old.types[node.outputs[0]]
             held = self._build.add(node.op, inputs, attrs)
             self._build.add(rounding(entry.dtype), [held], {}, outputs=made.values())
