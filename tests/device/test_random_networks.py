@@ -33,7 +33,7 @@ from tests.external.on_device import opened
 from tests.support.networks import random_network
 from tests.support.oracle import assert_close
 from tests.support.quantize_networks import exact_part
-from tests.support.random_blocks import random_blocks
+from tests.support.random_blocks import random_blocks, random_recurrent
 from tests.support.random_values import random_values, special_functions
 from tests.support.random_ways import GPU, SHORT, compiled, ways
 from tests.support.search_fakes import FakeRunner, measured, settings
@@ -100,6 +100,24 @@ def test_random_blocks(number: int):
 @pytest.mark.parametrize("number", range(3))
 def test_a_random_network_in_integers(number: int):
     integers(WAYS[5 * number + 2], 200 + number)
+
+
+def recurrent(way: tuple[str, str], seed: int) -> None:
+    graph = import_model(random_recurrent(seed)).verify()
+    assert_runs(graph, random_inputs(graph, seed), way, seed)
+
+
+@pytest.mark.parametrize("seed", [3, 8, 12])
+def test_random_recurrent_layers(seed: int):
+    """In each of these, two loops of unlike numbers of steps could share a kernel."""
+    recurrent(WAYS[seed % len(WAYS)], seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+@pytest.mark.parametrize("seed", MANY)
+def test_many_random_recurrent_layers(seed: int, way: tuple[str, str]):
+    recurrent(way, seed + 50 * WAYS.index(way))
 
 
 def special(way: tuple[str, str], seed: int) -> None:

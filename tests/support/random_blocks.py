@@ -210,6 +210,36 @@ def attended(n: RandomNet, x: str) -> str:
     return n.put("Add", found, x) if n.chance(0.5) else found
 
 
+def recurrent(n: RandomNet, x: str) -> str:
+    """A layer that goes through an image's rows, or its columns, one after the other.
+
+    Layers are of few sizes, so that several of one network have states or rows of one size.
+    """
+    batch, c, *extents = n.shapes[x]
+    along = n.pick(0, 1)
+    steps, inner = extents[along], c * extents[1 - along]
+    turned = n("Transpose", x, perm=[2, 0, 1, 3] if along == 0 else [3, 0, 1, 2])
+    rows = n.reshaped(turned, steps, batch, inner)
+    op, gates = n.pick(("LSTM", 4), ("LSTM", 4), ("GRU", 3), ("RNN", 1))
+    direction, count = n.pick(("forward", 1), ("reverse", 1), ("bidirectional", 2))
+    hidden, states = n.pick(4, 8), 2 if op == "LSTM" else 1
+    weights = [
+        n.weight(count, gates * hidden, inner),
+        n.weight(count, gates * hidden, hidden),
+        n.weight(count, 2 * gates * hidden) if n.chance(0.7) else "",
+    ]
+    zeros = n.stored(np.zeros((count, batch, hidden), np.float32))
+    starts = ["", *[zeros] * states] if n.chance(0.6) else []
+    attrs = {"linear_before_reset": n.pick(0, 1)} if op == "GRU" else {}
+    every, last, *_ = n.parts(
+        op, 1 + states, rows, *weights, *starts, hidden_size=hidden, direction=direction, **attrs
+    )
+    if n.chance(0.2):
+        return n.made(n.reshaped(last, batch, count * hidden, 1, 1), (batch, count * hidden, 1, 1))
+    shape = (batch, count, hidden, steps)
+    return n.put("Transpose", every, perm=[2, 1, 3, 0], shape=shape)
+
+
 BLOCKS: tuple[Step, ...] = (
     *(computing,) * 6,
     *(volume, stages, on_one_pixel) * 2,
@@ -221,3 +251,8 @@ BLOCKS: tuple[Step, ...] = (
 def random_blocks(seed: int, steps: int = 8) -> onnx.ModelProto:
     """A network of these steps, among those of `random_networks` for odd seeds."""
     return random_model(seed, steps, among=(*STEPS, *BLOCKS * 2) if seed % 2 else BLOCKS)
+
+
+def random_recurrent(seed: int, steps: int = 6) -> onnx.ModelProto:
+    """A network of recurrent layers among others."""
+    return random_model(seed, steps, among=(recurrent, recurrent, *STEPS[:3], gathered, attended))

@@ -18,7 +18,7 @@ from retune.graph.quantize.samples import random_samples
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.ops import Array
 from tests.support.quantize_networks import exact_part
-from tests.support.random_blocks import random_blocks
+from tests.support.random_blocks import random_blocks, random_recurrent
 from tests.support.random_networks import random_model
 
 LEAST_RANGE = 0.1
@@ -71,8 +71,13 @@ def test_random_blocks_mean_the_same_all_the_way(seed: int):
     check(seed, random_blocks)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_random_recurrent_layers_mean_the_same_all_the_way(seed: int):
+    check(seed, random_recurrent)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [random_model, random_blocks])
+@pytest.mark.parametrize("make", [random_model, random_blocks, random_recurrent])
 @pytest.mark.parametrize("first", range(1000, 3000, 100))
 def test_many_random_networks_mean_the_same(first: int, make: Callable[[int], onnx.ModelProto]):
     for seed in range(first, first + 100):
