@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling, Scheduling
 
 from retune.__main__ import SEARCHED_AFTER
 from retune.core.locking import exclusive
@@ -48,6 +50,21 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.freeze()
         gc.set_threshold(SEARCHED_AFTER)
+
+
+class FileScheduling(LoadFileScheduling):
+    """Each file goes to one process, and those of `tests/prefect`, which share a server, together:
+    a server takes ten seconds of processor time to start, and stays until the end."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = "tests/prefect/"
+        return shared if nodeid.startswith(shared) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Which process takes which tests."""
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
