@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 
 from retune.core.errors import VerifyError
-from retune.ir.evaluate import Value, evaluate, evaluate_int
+from retune.ir.evaluate import Evaluation, Value, evaluate_int
 from retune.ir.expr import Buffer, Expr, Load, Select, Var
 from retune.ir.interp import COMBINE, Arrays, Interpreter, perfect_nest, poisoned
 from retune.ir.reduction import decompose_all
@@ -211,13 +211,22 @@ class _Scene:
     block: Block
     env: Mapping[Var, Value]
     full: tuple[int, ...]
+    values: Evaluation = field(init=False)
+    noted: dict[tuple[int, int], np.ndarray] = field(init=False, default_factory=dict)
+    """Of which expressions reads were noted at which points, both by identity."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", Evaluation(self.env, self._fetch))
 
     def grid(self, expr: Expr) -> np.ndarray:
         """The value at every point. [full]"""
-        return np.broadcast_to(np.asarray(evaluate(expr, self.env, self._fetch)), self.full)
+        return np.broadcast_to(np.asarray(self.values(expr)), self.full)
 
     def note_reads(self, expr: Expr, active: np.ndarray) -> None:
         """Checks what is read at the points that are active: of a selection, the side chosen."""
+        if (id(expr), id(active)) in self.noted:
+            return
+        self.noted[id(expr), id(active)] = active
         if isinstance(expr, Select):
             self.note_reads(expr.condition, active)
             chosen = self.grid(expr.condition).astype(bool)
@@ -270,7 +279,7 @@ class _Scene:
 
     def _note_read(self, load: Load, active: np.ndarray) -> None:
         if load.buffer not in self.kernel.shared and active.all():
-            values = tuple(np.asarray(evaluate(i, self.env, self._fetch)) for i in load.indices)
+            values = tuple(np.asarray(self.values(i)) for i in load.indices)
             if self._inside(load.buffer, values):
                 return
         at = self._points(load.indices, active)

@@ -45,39 +45,53 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
 
     Raises: KeyError for a variable without a value.
     """
-    if isinstance(expr, Binary):  # most are, and the others but variables follow in any order
-        first, second = evaluate(expr.a, values, fetch), evaluate(expr.b, values, fetch)
-        return OPERATORS[expr.op].numpy(first, second)
-    if isinstance(expr, Var):
-        return values[expr]
-    match expr:
-        case Const(value, dtype):
-            return value if dtype in (INT32, BOOL) else dtype.numpy.type(value)
-        case Select(condition, then, otherwise):
-            test = np.asarray(evaluate(condition, values, fetch))
-            if not test.ndim:
-                return evaluate(then if test else otherwise, values, fetch)
-            return np.where(
-                test,
-                np.asarray(evaluate(then, values, fetch)),
-                np.asarray(evaluate(otherwise, values, fetch)),
-            )
-        case Cast(value, dtype):
-            return np.asarray(evaluate(value, values, fetch)).astype(dtype.numpy)
-        case Call(function, (value,), dtype) if function == BITCAST:
-            return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
-        case Call(function, args, _) if function == EITHER:
-            test, value, other = (np.asarray(evaluate(a, values, fetch)) for a in args)
-            return np.where(test, value, other)
-        case Call(function, args, _):
-            arrays = (np.asarray(evaluate(a, values, fetch)) for a in args)
-            return apply(FUNCTIONS[function], *arrays)
-        case Load(_, indices):
-            read = fetch(expr, tuple(evaluate(i, values, fetch) for i in indices))
-            stored = expr.buffer.dtype is not expr.dtype
-            return np.asarray(read).astype(expr.dtype.numpy) if stored else read
-        case _:
-            raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
+    return Evaluation(values, fetch)(expr)
+
+
+class Evaluation:
+    """`evaluate` of expressions over the same variables and memory, which does not change: a part
+    that they share, as an object, is evaluated once."""
+
+    def __init__(self, values: Mapping[Var, Value], fetch: Fetch = _no_memory) -> None:
+        self._values = values
+        self._fetch = fetch
+        self._done: dict[int, tuple[Expr, Value]] = {}
+        """By identity, and the part itself, so that its identity stays its own."""
+
+    def __call__(self, expr: Expr) -> Value:
+        if isinstance(expr, Var):
+            return self._values[expr]
+        known = self._done.get(id(expr))
+        if known is None:
+            known = self._done[id(expr)] = (expr, self._value(expr))
+        return known[1]
+
+    def _value(self, expr: Expr) -> Value:
+        if isinstance(expr, Binary):  # most are
+            return OPERATORS[expr.op].numpy(self(expr.a), self(expr.b))
+        match expr:
+            case Const(value, dtype):
+                return value if dtype in (INT32, BOOL) else dtype.numpy.type(value)
+            case Select(condition, then, otherwise):
+                test = np.asarray(self(condition))
+                if not test.ndim:
+                    return self(then if test else otherwise)
+                return np.where(test, np.asarray(self(then)), np.asarray(self(otherwise)))
+            case Cast(value, dtype):
+                return np.asarray(self(value)).astype(dtype.numpy)
+            case Call(function, (value,), dtype) if function == BITCAST:
+                return np.array(self(value), value.dtype).view(dtype)
+            case Call(function, args, _) if function == EITHER:
+                test, value, other = (np.asarray(self(a)) for a in args)
+                return np.where(test, value, other)
+            case Call(function, args, _):
+                return apply(FUNCTIONS[function], *(np.asarray(self(a)) for a in args))
+            case Load(_, indices):
+                read = self._fetch(expr, tuple(self(i) for i in indices))
+                stored = expr.buffer.dtype is not expr.dtype
+                return np.asarray(read).astype(expr.dtype.numpy) if stored else read
+            case _:
+                raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
 
 
 def apply(function: ScalarFunction, *arrays: np.ndarray, **attributes: float) -> np.ndarray:

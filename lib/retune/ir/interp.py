@@ -14,12 +14,12 @@ import numpy as np
 
 from retune.core.dims import SizeValues
 from retune.core.errors import VerifyError
-from retune.ir.evaluate import Value, evaluate, evaluate_int
-from retune.ir.expr import Buffer, Expr, Var
+from retune.ir.evaluate import Evaluation, Value, evaluate_int
+from retune.ir.expr import Buffer, Var
 from retune.ir.memory import ArrayMemory, Arrays
 from retune.ir.plan import COMBINE, GRID_LIMIT, Plan
-from retune.ir.reduction import decompose_all
-from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, program_at
+from retune.ir.reduction import decompose, decompose_all
+from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, program_at, with_body
 from retune.ir.te import Dag, at_sizes
 
 
@@ -50,8 +50,21 @@ def run_program(
     arrays: Arrays = {b.name: np.asarray(inputs[b.name]) for b in program.inputs}
     for buffer in (*program.outputs, *program.scratch):
         arrays[buffer.name] = poisoned(buffer)
-    Interpreter(arrays, apart).run(decompose_all(program).body, {})
+    roots = with_body(program, Seq(tuple(map(_at_once, program.body.stmts))))
+    Interpreter(arrays, apart).run(decompose_all(roots).body, {})
     return {b.name: arrays[b.name] for b in program.outputs}
+
+
+def _at_once(root: Stmt) -> Stmt:
+    """The root, whose sums all begin before any of them where each has its own element: the nest
+    that adds is one array operation then. Each sum is made in the same order."""
+    loops, block = perfect_nest(root) if isinstance(root, For) else ([], None)
+    if block is None or block.reducer is None or block.decomposed or block.guard is not None:
+        return root
+    own = [loop for loop in loops if not loop.reduce]
+    plain = {*block.indices} == {loop.var for loop in own} and len(block.indices) == len(own)
+    moved = any(loop.shifted for loop in own)
+    return decompose(loops[0], block) if plain and not moved else root
 
 
 def poisoned(buffer: Buffer) -> np.ndarray:
@@ -105,13 +118,14 @@ class Interpreter:
             env[loop.var] = np.arange(extent).reshape(shape)
         full = tuple(extent for _, extent in grid)
         array = self.arrays[block.buffer.name]
-        indices = [self._evaluate(i, env) for i in block.indices]
-        value = _over(self._evaluate(block.value, env), full).astype(array.dtype)
+        evaluation = Evaluation(env, self.memory.fetch)
+        indices = [np.asarray(evaluation(i)) for i in block.indices]
+        value = _over(np.asarray(evaluation(block.value)), full).astype(array.dtype)
         if not indices:
             array, indices = array.reshape(1), [np.zeros(full, np.int64)]
         indices[0] = _over(indices[0], full)  # the others broadcast to it
         if block.guard is not None:
-            keep = _over(self._evaluate(block.guard, env), full)
+            keep = _over(np.asarray(evaluation(block.guard)), full)
             indices = [_over(i, full)[keep] for i in indices]
             value = value[keep]
         for index, extent in zip(indices, array.shape, strict=True):
@@ -121,9 +135,6 @@ class Interpreter:
             array[tuple(indices)] = value
         else:
             COMBINE[block.reducer].at(array, tuple(indices), value)
-
-    def _evaluate(self, expr: Expr, env: dict[Var, Value]) -> np.ndarray:
-        return np.asarray(evaluate(expr, env, self.memory.fetch))
 
 
 def _over(value: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
