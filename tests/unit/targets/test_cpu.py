@@ -225,7 +225,7 @@ def test_steps_that_come_in_no_packs_are_made_to(name: str):
     assert_space_is_right(dag, BF16, candidates=1, seed=len(name))
     space = cpu_space(from_dag(dag), BF16)
     found = {s.name for s in space.sketches}
-    assert f"cpu.v16.matrix.pixels_slow.{form}" in found, found
+    assert f"cpu.v16.matrix.pixels_slow.by_columns.{form}" in found, found
     assert f"cpu.v16.loops.pixels_slow.{form}.words" in found, found
     assert not any(form in s.name for s in cpu_space(from_dag(dag), GENERIC_CPU).sketches)
 

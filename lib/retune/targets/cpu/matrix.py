@@ -51,7 +51,7 @@ class MatrixTile:
     """Of a tile; neighbouring pixels."""
     packs: int
     """Of each of its rows."""
-    strips: bool = False
+    by_columns: bool = False
     """Whether a block goes through its pixels for each tile of channels, or the other way round."""
     channels_slow: bool = False
     """True: work-groups walk the pixels of one channel tile before the next one."""
@@ -62,7 +62,7 @@ class MatrixTile:
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        ends = ["strips"] * self.strips, (form.label for form in self.forms)
+        ends = ["by_columns"] * self.by_columns, (form.label for form in self.forms)
         return ".".join([f"cpu.v{self.instruction.entry.n}.matrix", order, *chain(*ends)])
 
 
@@ -104,7 +104,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     channels = TiledAxis(last, _MOST_TILES, plan.instruction.entry.n)
     nest = {
         GROUP: [*pixels, channels],
-        BLOCK: [channels, *pixels] if plan.strips else [*pixels, channels],
+        BLOCK: [channels, *pixels] if plan.by_columns else [*pixels, channels],
         REGISTER: [*pixels, channels],
         ROW: pixels[-1:],
         LANE: [channels],

@@ -113,8 +113,8 @@ def _tiles(
     can_mask: bool = False,
 ) -> Iterator[MatrixTile | RegisterTile]:
     if (tiles := matrix_tile(stage, spec, forms)) is not None:
-        for strips, slow in product([True, False], [False, True]):
-            yield replace(tiles, strips=strips, channels_slow=slow)
+        for by_columns, slow in product([True, False], [False, True]):
+            yield replace(tiles, by_columns=by_columns, channels_slow=slow)
     for tile in _register_tiles(stage, lanes, spec, can_mask=can_mask):
         yield replace(tile, forms=(*forms,))
 
@@ -140,7 +140,8 @@ def _restated_tiles(
 
 def _forms(stage: Accesses, entry: Intrinsic) -> list[Restatement]:
     """What makes the reduction one whose last steps come in packs of an instruction."""
-    for pixel, run in strip_sizes(stage, entry.pack):
+    if (strips := next(strip_sizes(stage, entry.pack), None)) is not None:
+        pixel, run = strips
         return [Restatement("strips", (pixel, whole_steps(run, entry), entry.pack))]
     steps, forms = evaluate_int(stage.steps[-1].extent), list[Restatement]()
     if not is_fixed(steps):
