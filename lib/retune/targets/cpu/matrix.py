@@ -127,7 +127,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
 
 def _pixels(stage: Accesses) -> list[For]:
     """The loops over results that share columns, as heads of attention do not."""
-    apart = {v for o in stage.operands if stage.channel in o.moving for v in o.moving}
+    apart = {v for o in stage.operands if stage.channel in o.direct for v in o.moving}
     own = [loop for loop in stage.results[:-1] if loop.var not in apart]
     return [loop for loop in own if most(evaluate_int(loop.extent)) > 1]
 

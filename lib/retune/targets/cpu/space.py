@@ -148,7 +148,7 @@ def _forms(stage: Accesses, entry: Intrinsic) -> list[Restatement]:
         return []
     if steps % entry.pack:
         forms.append(Restatement("lengthened", (whole_steps(steps, entry),)))
-    if not all(o.constant for o in stage.operands if stage.channel in o.moving):
+    if not all(o.constant for o in stage.operands if stage.channel in o.direct):
         forms.append(Restatement("words", (entry.pack, 1)))
     return forms
 
