@@ -14,6 +14,7 @@ from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import PASSES, Layout, optimise, passes_for
 from retune.graph.passes.simplify import merge_pads
 from retune.graph.passes.sink import operand_shape
+from retune.graph.rewrite import rebuild
 from tests.support.networks import normal, random_network
 
 SEEDS = st.integers(0, 100_000)
@@ -100,6 +101,16 @@ def batch_norm(build: GraphBuilder, x: str) -> str:
     values.append(build.constant("v", np.ones(count, np.float32)))
     attrs = {"axis": 1, "epsilon": 1e-5}
     return build.add("batch_norm", [x, *values], attrs, name=build.fresh("norm"))
+
+
+def test_a_pass_that_finds_nothing_gives_the_graph_itself():
+    done = optimise(random_network(5))
+    assert rebuild(done, lambda r, node: None) is done
+    first = done.nodes[0].outputs[0]
+    copied = rebuild(done, lambda r, node: r.emit(node.op, node.inputs, node.attrs)
+                     if node.outputs[0] == first else None)  # fmt: skip
+    assert len(copied.nodes) == len(done.nodes) and copied.nodes[0].op == done.nodes[0].op
+    assert copied.nodes[0].outputs != done.nodes[0].outputs
 
 
 def ops(graph: Graph) -> Counter[str]:

@@ -9,10 +9,12 @@ from retune.ir.interp import run_program
 from retune.ir.stmt import (
     Element,
     Indices,
+    Seq,
     blocks,
     from_dag,
     is_compile_time,
     map_accesses,
+    replaced,
     with_body,
 )
 from retune.ir.te import Dag, compute, placeholder
@@ -37,6 +39,19 @@ def test_every_read_and_write_of_a_buffer_moves_and_others_stay():
     assert "y[y.i + 3] = " in str(moved) and "= y[z.i + 3]*2.0" in str(moved), str(moved)
     x = np.arange(4, dtype=np.float32)
     np.testing.assert_array_equal(run_program(moved, {"x": x})["z"], 2 * (x + 1))
+
+
+def test_a_part_is_replaced_wherever_it_is_and_others_stay_the_same_objects():
+    body = _running().body
+    first, second = body.stmts
+    (block,) = blocks(first)
+    other = replace(block, name="other")
+    twice = Seq((first, second, first))
+    made = replaced(twice, block, other)
+    assert [b.name for b in blocks(made)] == ["other", blocks(second)[0].name, "other"]
+    assert isinstance(made, Seq) and made.stmts[1] is second
+    assert replaced(twice, block, Seq(())) is second  # a loop without a body is gone
+    assert replaced(body, other, block) is body
 
 
 def test_a_nest_that_writes_a_constant_is_compile_time():

@@ -12,7 +12,7 @@ from retune.ir.expr import variables
 from retune.ir.stmt import For, from_dag
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Candidate, Space, sketch_of, sketches_of
+from retune.schedule.space import Candidate, Family, Space, sketch_of, sketches_of
 from retune.schedule.stages import loops_of
 from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
@@ -35,6 +35,21 @@ def _two_tiles(s: Schedule) -> None:
 
 
 SKETCH = sketch_of(from_dag(dense(12, 3, 10)), _two_tiles)
+
+
+def test_a_family_is_made_when_someone_asks_for_its_sketches():
+    asked: list[str] = []
+
+    def make():
+        asked.append("less exact")
+        return (SKETCH.renamed("less exact"),)
+
+    space = Space((SKETCH, Family(make, error=1e-5, roundings=9.0)))
+    assert space.within(4.0).sketches == (SKETCH,) and space.sketch(SKETCH.name) is SKETCH
+    assert not asked
+    (_, made) = space.sketches
+    assert (made.name, made.error, made.roundings) == ("less exact", 1e-5, 9.0)
+    assert space.sketch("less exact") is made and len(asked) == 1
 
 
 def test_rows_and_numbers_are_inverse():
