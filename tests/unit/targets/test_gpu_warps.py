@@ -183,8 +183,8 @@ def test_steps_are_filled_up_with_zeros():
         )
         for sketch in [gpu_space(from_dag(dag), NVIDIA).sketch(_PANELS)]
     )
-    assert "? vload_half" not in whole.text and "(__local ushort8*)" in whole.text
-    assert "< 37) ? vload_half" in filled.text
+    assert "? ((__global ushort*)" not in whole.text and "(__local ushort8*)" in whole.text
+    assert "< 37) ? ((__global ushort*)" in filled.text
 
 
 def test_a_small_image_takes_slices():
