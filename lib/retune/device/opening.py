@@ -11,13 +11,12 @@ What measures and what simulates is loaded when it is asked for: a bundle is run
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from retune.core.errors import InputError
-from retune.core.names import how_to_install
+from retune.core.extras import explained
 from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
 from retune.device.opencl import runtime
@@ -210,10 +209,9 @@ def _display_name(device: str) -> str:
 
 
 def _farm() -> ModuleType:
-    """What knows farms. Raises: InputError where distributed is not installed."""
-    if find_spec("distributed") is None:
-        raise InputError(f"a farm needs more than is installed; {how_to_install('farm')}")
-    return import_module("retune.device.remote.runner")
+    """What knows farms. Raises: MissingExtra where distributed is not installed."""
+    with explained():
+        return import_module("retune.device.remote.runner")
 
 
 def _devices(name: str) -> list[str]:

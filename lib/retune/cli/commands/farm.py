@@ -11,7 +11,6 @@ from retune.cli.options import device_names
 from retune.core.config import knob
 from retune.core.errors import InputError
 from retune.core.files import check_folder
-from retune.core.names import how_to_install
 
 app = typer.Typer(
     name="farm", help="Run a farm: a scheduler and boards that share it.", no_args_is_help=True
@@ -52,7 +51,6 @@ def scheduler(
     ] = 30.0,
 ) -> None:
     """Send batches to boards, until it is stopped."""
-    needs_farm()
     from retune.device.remote.wire import most_bytes_of
     from retune.farm.logs import log_lines
     from retune.farm.scheduler import run_scheduler
@@ -92,7 +90,6 @@ def serve(
 
     Until it is stopped.
     """
-    needs_farm()
     from retune.device.remote.wire import most_bytes_of
     from retune.farm.logs import log_lines
     from retune.farm.serve import BoardSettings, serve
@@ -133,7 +130,6 @@ def certs(
 
     Each admits its holder in one role: scheduler, board or client.
     """
-    needs_farm()
     check_folder("farm", folder)
     from retune.device.remote.security import ROLES
     from retune.farm.certs import make_certs
@@ -163,7 +159,6 @@ def revoke(
 
     Those who have the list refuse their holders.
     """
-    needs_farm()
     from retune.farm.certs import revoke as revoke_certs
 
     for path in revoke_certs(folder, names):
@@ -175,7 +170,6 @@ def revoke(
 
 def print_boards(scheduler: str, certs: Path | None, *, json: bool) -> None:
     """The table of a farm's keys."""
-    needs_farm()
     use_certs(certs)
     from retune.device.remote.link import Link
 
@@ -213,7 +207,6 @@ def farm_device(device: str, scheduler: str, certs: Path | None) -> str:
                 f"--scheduler {scheduler}: expected a device farm:KEY with it, got {device!r}"
             )
         return device
-    needs_farm()
     use_certs(certs)
     return str(farm_name(device if "@" in device or not scheduler else f"{device}@{scheduler}"))
 
@@ -233,11 +226,3 @@ def use_certs(certs: Path | None) -> None:
     """This process, and those that it starts, have these certificates."""
     if certs is not None:
         os.environ["RETUNE_CERTS"] = str(certs.resolve())
-
-
-def needs_farm() -> None:
-    """Raises: InputError if what a farm needs is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("distributed") is None:
-        raise InputError(f"a farm needs more than is installed; {how_to_install('farm')}")
