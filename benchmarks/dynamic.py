@@ -27,9 +27,10 @@ from benchmarks.table import geometric_mean
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.peers import open_peer
-from retune.cli.options import check_model, parse_shapes
+from retune.cli.options import parse_shapes
 from retune.core.dims import Size, values_text
 from retune.core.errors import InputError
+from retune.core.names import check_model_file
 from retune.device.measure.lease import lease
 from retune.device.opencl.runtime import Device, open_device
 from retune.device.opening import spec_of
@@ -173,7 +174,7 @@ def networks(words: Sequence[str]) -> list[tuple[str, list[str]]]:
         else:
             raise InputError(f"{word}: expected a model before its shapes")
     for model, shapes in found:
-        check_model(model)
+        check_model_file(model)
         parse_shapes(shapes)
     return found
 

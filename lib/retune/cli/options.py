@@ -11,7 +11,6 @@ import typer
 from retune.core.config import records_root
 from retune.core.dims import is_fixed
 from retune.core.errors import InputError
-from retune.core.names import is_built_in
 from retune.core.ranges import Stated, parse_stated
 
 if TYPE_CHECKING:
@@ -162,16 +161,6 @@ def _parse_stated(given: Sequence[str] | None, form: _OptionForm) -> dict[str, t
             raise _bad(form, text, expected)
         found[name.strip()] = _parse_numbers(form, text, numbers)
     return found
-
-
-def check_model(model: str) -> None:
-    """Raises: InputError if `model` is a path at which there is no file."""
-    if is_built_in(model) or Path(model).is_file():
-        return
-    kind = "a folder" if model and Path(model).is_dir() else "no file"
-    raise InputError(
-        f"{model or repr(model)}: expected an ONNX file, zoo:NAME or light:NAME, got {kind}"
-    )
 
 
 @contextmanager

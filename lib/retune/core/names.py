@@ -21,6 +21,16 @@ def model_name(model: str) -> str:
     return model.partition(":")[2] if is_built_in(model) else Path(model).stem
 
 
+def check_model_file(model: str) -> None:
+    """Raises: InputError if `model` is a path at which there is no file."""
+    if is_built_in(model) or Path(model).is_file():
+        return
+    got = "a folder" if model and Path(model).is_dir() else "no file"
+    raise InputError(
+        f"{model or repr(model)}: expected an ONNX file, zoo:NAME or light:NAME, got {got}"
+    )
+
+
 def how_to_install(extra: str) -> str:
     """What to do where an optional part of retune (an extra of pyproject.toml) is missing.
 

@@ -12,7 +12,7 @@ import onnx
 from retune.core.config import cache_root
 from retune.core.errors import LookupFailed, ModelError
 from retune.core.keys import content_key
-from retune.core.names import is_built_in
+from retune.core.names import check_model_file, is_built_in
 from retune.core.ranges import Extents, Stated
 from retune.core.replacing import replacing
 from retune.frontend.onnx.importer import Shapes, load_file
@@ -63,7 +63,7 @@ def resolve_model(
 def check_model(spec: str, shapes: Mapping[str, Sequence[Stated]] | None = None) -> None:
     """Holds after the call: the file is there, or the name is known and may have these shapes.
 
-    Nothing is read or built. Raises: LookupFailed, ModelError.
+    Nothing is read or built. Raises: LookupFailed, InputError.
     """
     kind, _, name = spec.partition(":")
     match kind:
@@ -72,11 +72,8 @@ def check_model(spec: str, shapes: Mapping[str, Sequence[Stated]] | None = None)
             _zoo_shape(name, dict(shapes or {}))
         case "light":
             _light_name(name)
-        case _ if not Path(spec).is_file():
-            got = "a folder" if Path(spec).is_dir() else "no file"
-            raise ModelError(f"{spec}: expected an ONNX file, zoo:NAME or light:NAME, got {got}")
         case _:
-            pass
+            check_model_file(spec)
 
 
 def check_bound(spec: str) -> None:

@@ -16,12 +16,12 @@ from retune.cli.options import (
     Module,
     Sizes,
     Trusted,
-    check_model,
     opened_bundle,
     sizes_of,
     stated_shapes,
 )
 from retune.core.errors import InputError
+from retune.core.names import check_model_file
 from retune.core.quantities import counted, numbered
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def _peer_model(against: str | None, model: str | None) -> str | None:
         return None
     if model is None:
         raise InputError(f"--against {against}: expected --model MODEL beside it, got none")
-    check_model(model)
+    check_model_file(model)
     return model
 
 

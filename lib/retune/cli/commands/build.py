@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from retune.cli.console import print_json, say
-from retune.cli.options import Json, check_model
+from retune.cli.options import Json
 from retune.cli.request import takes_request
+from retune.core.names import check_model_file
 from retune.pipeline.request import TuneRequest
 
 
@@ -24,7 +25,7 @@ def build(
 
     Nothing is searched or timed. The device, precision and shapes are those of the lock.
     """
-    check_model(request.model)
+    check_model_file(request.model)
     from retune.pipeline.lock import build_locked, read_lock
 
     version = build_locked(request, read_lock(locked))

@@ -11,13 +11,12 @@ from retune.cli.console import print_line
 from retune.cli.options import (
     MODEL_HELP,
     NIGHTLY_FILE,
-    check_model,
     device_names,
     parse_shapes,
 )
 from retune.core.errors import InputError, ShapesMissing
 from retune.core.files import check_file
-from retune.core.names import is_built_in
+from retune.core.names import check_model_file, is_built_in
 
 _FILE = """\
 # Networks that `retune nightly` tunes, and the devices that it tunes them for. Relative paths start
@@ -63,7 +62,7 @@ def init(
     The file is checked as `retune nightly` checks it. A file that exists is not replaced.
     """
     for model in models:
-        check_model(model)
+        check_model_file(model)
     check_file("--config", config)
     if config.exists():
         raise InputError(f"--config {config}: expected a new file, got one that exists; edit it")

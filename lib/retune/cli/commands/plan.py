@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retune.cli.console import print_json, print_line, print_table
-from retune.cli.options import Json, check_model, record_store
+from retune.cli.options import Json, record_store
 from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.core.names import check_model_file
 from retune.core.ranges import said_of
 from retune.pipeline.request import TuneRequest
 
@@ -25,7 +26,7 @@ def plan(request: TuneRequest, json: Json = False) -> None:
 
     It follows from the records of `retune tune --layout auto`; for ranges, at the tuned sizes.
     """
-    check_model(request.model)
+    check_model_file(request.model)
     check_folder("RETUNE_CACHE", Path(request.work))
     store, model = record_store(Path(request.records)), request.model
     from retune.device.opening import spec_of

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retune.cli.console import print_json, print_line, print_table, rounded, say
-from retune.cli.options import Json, check_model
+from retune.cli.options import Json
 from retune.cli.request import takes_request
 from retune.core.dims import values_text
 from retune.core.errors import InputError
 from retune.core.files import check_file
+from retune.core.names import check_model_file
 from retune.core.quantities import counted
 from retune.core.replacing import replacing
 from retune.pipeline.request import RANDOM, TuneRequest
@@ -41,7 +42,7 @@ def quantize(
 
     The network is quantized on samples; layers and the whole are compared with the float network.
     """
-    check_model(request.model)
+    check_model_file(request.model)
     if request.quantize is None:
         raise InputError("--scheme none: expected int8 or power2, got 'none'")
     from retune.pipeline.network import stage_import

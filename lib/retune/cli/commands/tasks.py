@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retune.cli.console import print_json, print_line, say
-from retune.cli.options import Json, check_model
+from retune.cli.options import Json
 from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.core.names import check_model_file
 from retune.core.quantities import counted, flop_text
 from retune.core.ranges import said_of
 from retune.pipeline.request import MIXED, TuneRequest
@@ -29,7 +30,7 @@ def tasks(request: TuneRequest, json: Json = False) -> None:
     the float network. For ranges they are those at the tuned sizes.
     """
     model, order = request.model, request.layout
-    check_model(model)
+    check_model_file(model)
     check_folder("RETUNE_CACHE", Path(request.work))
     from retune.api import extract_tasks
     from retune.pipeline.network import order_of

@@ -8,10 +8,11 @@ import typer
 
 from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.interrupt import ctrl_c_ends_measuring
-from retune.cli.options import Json, Quiet, Verbose, check_model
+from retune.cli.options import Json, Quiet, Verbose
 from retune.cli.progress import progress_on_stderr
 from retune.cli.request import takes_request
 from retune.core.errors import InputError
+from retune.core.names import check_model_file
 from retune.core.quantities import counted
 from retune.core.target import model_of
 from retune.pipeline.request import RANDOM, TuneRequest, check_request
@@ -44,7 +45,7 @@ def tune(
 
 def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
     """The run of the request, from its start or from where it stopped, and its end on stdout."""
-    check_model(request.model)
+    check_model_file(request.model)
     check_request(request)  # before a server is started for it
     if request.calibration == RANDOM:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")

@@ -18,11 +18,11 @@ from retune.cli.options import (
     Module,
     Sizes,
     Trusted,
-    check_model,
     opened_bundle,
     sizes_of,
     stated_shapes,
 )
+from retune.core.names import check_model_file
 from retune.core.quantities import counted
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def verify(
     A quantized bundle must compute exactly what numpy computes for the quantized network; its
     distance from the float network is printed as well.
     """
-    check_model(model)
+    check_model_file(model)
     from retune.bundle.verify.farm_examiner import open_examiner
     from retune.device.opening import playing
 
