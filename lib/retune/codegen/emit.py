@@ -400,11 +400,20 @@ class KernelBody:
         count = streams.streams_of(read, beside) if self._panels else 1
         if ahead := streams.fetch(read, memory, count, self._loops):
             self.streams = True
-            yield ahead
+            yield self._once_a_line(read, ahead) if count > 1 else ahead
         if share := streams.share_of_next(read, self._loops):
             offset = share.pop((), 0)
             base = self.frame.hoist(share, f"next_{memory.name}")
             yield Prefetch(At(memory, base, 0), offset, later=True)
+
+    def _once_a_line(self, read: Address, ahead: Prefetch) -> Statement:
+        """The request in those steps of the innermost loop that read the first part of a line."""
+        loop = self._loops[-1]
+        if (first := streams.starts_line(read, loop)) is None:
+            return ahead
+        instance = Instance(blocks(loop)[0], {}, None)
+        test = Expressions(self.frame).condition([first], instance)
+        return If(test, (ahead,)) if test else ahead
 
 
 def _vector_loops(nest: Stmt, flat: FlatIndices) -> list[For]:

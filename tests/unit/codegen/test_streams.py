@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 from retune.codegen.addresses import Address
 from retune.codegen.kernel import Memory, Name
 from retune.codegen.lower import lower
-from retune.codegen.passes.streams import AHEAD_BYTES, fetch, next_rows, share_of_next
+from retune.codegen.passes.streams import (
+    AHEAD_BYTES,
+    fetch,
+    next_rows,
+    share_of_next,
+    starts_line,
+)
 from retune.codegen.target import CPU
 from retune.core.dims import Size, dim_of
 from retune.core.dtypes import FLOAT32, INT32
 from retune.core.target import GENERIC_CPU
-from retune.ir.expr import Buffer, Expr, Var, as_expr, binary, const
+from retune.ir.expr import Buffer, Expr, Var, as_expr, binary, const, equal
 from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
 from retune.targets.cost.estimate import default_candidate
@@ -163,3 +169,18 @@ def test_rows_of_a_cache_are_fetched_once_for_each_line(
     assert next_rows(read, memory, [For(Var("other"), length, Seq(()))]) is None
     part = replace(read, terms=(((token,), width // 2),))
     assert next_rows(part, memory, [For(token, length, Seq(()))]) is None
+
+
+def test_a_line_that_several_steps_read_is_asked_for_once():
+    """By the first of them, which only a loop that is written out tells from the others."""
+    step = Var("step")
+    buffer = Buffer("k", (const(1 << 16),))
+    half, whole = (
+        Address(buffer, Name("k_at", INT32), 0, lanes, terms=(((step,), lanes),))
+        for lanes in (LINE // 2, LINE)
+    )
+    unrolled = For(step, const(240), Seq(()), unroll=const(2))
+    assert starts_line(half, unrolled) == equal(step % 2, 0)
+    assert starts_line(half, For(step, const(240), Seq(()))) is None
+    assert starts_line(half, For(step, const(15), Seq(()), unroll=const(2))) is None
+    assert starts_line(whole, unrolled) is None
