@@ -1,5 +1,6 @@
 """Files as onnxruntime's quantizers write them: imported, and compared with onnxruntime."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,21 @@ def session_of(path: Path, saved: Path | None = None, level: str = "ORT_ENABLE_A
 
 def deviation(path: Path, inputs: Arrays) -> float:
     """How far the imported file is from onnxruntime's, as a part of the output's range."""
-    (expected,) = session_of(path).run(None, dict(inputs))
-    graph = import_model(onnx.load(path))
-    found = (run_graph(each, inputs) for each in (graph, optimise(graph, "NHWC")))
-    return max(
-        float(np.abs(arrays[graph.outputs[0]] - expected).max() / np.abs(expected).max())
-        for arrays in found
-    )
+    (found,) = deviations(path, [inputs])
+    return found
+
+
+def deviations(path: Path, samples: Sequence[Arrays]) -> list[float]:
+    """The deviation for each of some inputs, as imported or after all passes."""
+    session, graph = session_of(path), import_model(onnx.load(path))
+    forms = (graph, optimise(graph, "NHWC"))
+
+    def of(inputs: Arrays) -> float:
+        (expected,) = session.run(None, dict(inputs))
+        found = (run_graph(form, inputs)[graph.outputs[0]] for form in forms)
+        return max(float(np.abs(y - expected).max() / np.abs(expected).max()) for y in found)
+
+    return [of(inputs) for inputs in samples]
 
 
 def assert_near(path: Path, inputs: Arrays, part: float) -> onnx.ModelProto:
@@ -115,7 +124,7 @@ def test_a_language_model_of_quantize_dynamic(
         path = tmp_path / "saved.onnx"
     rng = np.random.default_rng(len(options))
     texts = [{"ids": rng.integers(0, WORDS, (1, LENGTH))} for _ in range(5)]
-    made, apart = onnx.load(path), sorted(deviation(path, inputs) for inputs in texts)
+    made, apart = onnx.load(path), sorted(deviations(path, texts))
     assert apart[3] <= 1e-5 and apart[4] <= 0.1  # one text may meet a tie of two codes
     written = {node.op_type for node in made.graph.node}
     assert {"DynamicQuantizeLSTM", "QAttention"} <= written
