@@ -346,11 +346,16 @@ class KernelBody:
     def _name_reads(
         self, printer: Expressions, found: list[Address | None], shared: set[Address]
     ) -> Iterator[Statement]:
-        """Declarations of those reads that are shared and not named yet."""
+        """Declarations of those reads that are shared and not named yet.
+
+        A single row shares none. It fetches ahead of its panels, too, which are read once each.
+        """
         for read in found:
             if read and read in shared and read not in printer.named:
                 yield self._name_read(printer, read)
                 yield from self._ahead(read, shared)
+            elif read and self._panels and read not in shared:
+                yield from self._ahead(read, {read})
 
     def _name_run(
         self,

@@ -26,12 +26,13 @@ from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
-from tests.support.dags import conv2d, depthwise
+from tests.support.dags import conv2d, dense, depthwise
 
 
-def text_of(dag: Dag) -> str:
+def text_of(dag: Dag, *, panels: bool = False) -> str:
     space = cpu_space(from_dag(dag), GENERIC_CPU)
-    return lower(space.instantiate(default_candidate(space, GENERIC_CPU)), CPU).text
+    program = space.instantiate(default_candidate(space, GENERIC_CPU))
+    return lower(program, CPU, panels=panels).text
 
 
 def test_weights_larger_than_the_first_caches_are_fetched_once_for_each_line():
@@ -42,6 +43,11 @@ def test_weights_larger_than_the_first_caches_are_fetched_once_for_each_line():
     assert fetches and len(fetches) == len(reads)
     assert all(f"+ {AHEAD_BYTES // 4});" in fetch for fetch in fetches)
     assert lines.count("#ifndef AHEAD") == 1
+
+
+def test_panels_that_a_single_row_reads_once_are_fetched():
+    text = text_of(dense(1, 512, 256), panels=True)
+    assert "AHEAD(" in text
 
 
 def test_small_constants_and_data_are_not_fetched():
