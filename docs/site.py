@@ -6,7 +6,7 @@ follows from the code, so it cannot be out of date.
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ def on_files(files: Any, config: Any) -> Any:
     made["reference/command-line.md"] = command_line()
     made["reference/python.md"] = python_interface()
     made["reference/records.md"] = record_columns()
+    made["reference/json.md"] = json_outputs()
     for path in sorted((ROOT / "examples").rglob("*")):
         if path.is_file() and path.suffix in (".py", ".ipynb", ".toml", ".yaml", ".md"):
             made[path.relative_to(ROOT).as_posix()] = path.read_text("utf-8")
@@ -157,3 +158,46 @@ def record_columns() -> str:
         unit = (field.metadata or {}).get(b"unit", b"").decode().replace("|", "\\|")
         parts.append(f"| `{field.name}` | {field.type} | {unit} |")
     return "\n".join(parts) + "\n"
+
+
+def json_outputs() -> str:
+    """What each command prints with `--json`: its keys and their types, and of what is in them."""
+    from retune.cli.outputs import OUTPUTS
+    from retune.core.schema import json_schemas
+
+    schemas, records = json_schemas(OUTPUTS.values())
+    parts = ["# Output of --json", "", "Made from the code. Each command prints one document."]
+    parts += ["", "| command | prints |", "|---|---|"]
+    parts += [
+        f"| `{command}` | {_json_type(schema)} |"
+        for command, schema in zip(OUTPUTS, schemas, strict=True)
+    ]
+    for name, record in sorted((name.lstrip("_"), record) for name, record in records.items()):
+        always = record.get("required", ())
+        parts += ["", f"## {name}", "", "| key | type |", "|---|---|"]
+        for key, kind in record["properties"].items():
+            missing = "" if key in always else ", may be missing"
+            parts.append(f"| `{key}` | {_json_type(kind)}{missing} |")
+    return "\n".join(parts) + "\n"
+
+
+def _json_type(schema: Mapping[str, Any]) -> str:
+    """A type of JSON in words, with links to the records in it."""
+    match schema:
+        case {"$ref": place}:
+            name = place.lstrip("#_")
+            return f"[{name}](#{name.lower()})"
+        case {"anyOf": kinds}:
+            return " or ".join(map(_json_type, kinds))
+        case {"enum": values}:
+            return " or ".join(f"`{value}`" for value in values)
+        case {"type": "array", "prefixItems": kinds}:
+            return f"list of {', '.join(map(_json_type, kinds))}"
+        case {"type": "array", "items": kind} if kind:
+            return f"list of {_json_type(kind)}"
+        case {"type": "object", "additionalProperties": kind} if isinstance(kind, dict):
+            return f"map to {_json_type(kind)}"
+        case {"type": kind}:
+            return str(kind)
+        case _:
+            return "any"

@@ -22,6 +22,7 @@ from retune.bundle.versions import Version
 from retune.cli.commands import model as model_command
 from retune.cli.commands import verify as verify_command
 from retune.cli.main import run_command
+from retune.cli.outputs import OUTPUTS
 from retune.core.schema import from_plain, plain
 from retune.core.target import GENERIC_CPU
 from retune.device.remote.link import AboutBoard, Boards, RemoteBoard
@@ -43,7 +44,6 @@ from tests.support.device_networks import Net, Networks, network, write
 from tests.support.examiner import VERDICT
 from tests.support.fakes import Clock
 from tests.support.fakes import result as night_result
-from tests.support.json_outputs import OUTPUTS
 from tests.support.layers import PLAIN
 from tests.support.nights import quiet
 from tests.support.offline import store_of

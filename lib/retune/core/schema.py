@@ -15,7 +15,7 @@ import re
 import sys
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from difflib import get_close_matches
 from pathlib import Path
@@ -435,3 +435,14 @@ def _shown(value: object) -> str:
         case _:
             text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
+def extended(name: str, kind: type | None, **fields: Any) -> Any:
+    """A type of that name: the fields of a dataclass and others beside them, and no other keys."""
+    own = get_type_hints(kind, include_extras=True) if kind else {}
+    return msgspec.defstruct(name, list({**own, **fields}.items()), forbid_unknown_fields=True)
+
+
+def json_schemas(kinds: Iterable[object]) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+    """The JSON schema of each type, and of the records in them by name, to which `#NAME` refers."""
+    return msgspec.json.schema_components(kinds, ref_template="#{name}")

@@ -18,6 +18,7 @@ from retune.core.schema import (
     Text,
     from_json,
     from_toml,
+    json_schemas,
     pack,
     read_toml,
     to_json,
@@ -38,6 +39,12 @@ class Sample:
     label: str | None = None
     pairs: tuple[tuple[str, int], ...] = ()
     values: tuple[Value, ...] = ()
+
+
+def test_schemas_name_the_records_in_them():
+    schemas, records = json_schemas([list[Value]])
+    assert schemas == ({"type": "array", "items": {"$ref": "#Value"}},)
+    assert records["Value"]["required"] == ["name", "shape"]
 
 
 def test_json_round_trip_keeps_types():

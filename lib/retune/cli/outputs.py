@@ -1,17 +1,17 @@
 """What each command prints with `--json`, as a type: what scripts may rely on.
 
 Read `OUTPUTS`. What commands print as it is are the library's own dataclasses; rows that they make
-for people and programs alike are stated here.
+for people and programs alike are stated here. The documentation's reference is made of it, and
+tests compare each command's output with it; commands do not load this file.
 """
 
 from collections.abc import Mapping
 from typing import Any, TypedDict, get_type_hints
 
-import msgspec
-
 from retune.bundle.verify.compare import Verification
 from retune.bundle.versions import Version
 from retune.core.layouts import LayoutPlan
+from retune.core.schema import extended
 from retune.core.target import DeviceSpec
 from retune.frontend.onnx.support import Support
 from retune.nightly.history import SideBySide
@@ -28,13 +28,6 @@ QUALITY = (
     *("scheme", "weight_bits", "samples", "random", "left", "layers", "calibration", "held_out"),
 )
 """Of a QuantizeManifest."""
-
-
-def extended(kind: type | None, **fields: Any) -> Any:
-    """A type with the fields of a dataclass and others beside them; it has no other keys."""
-    own = get_type_hints(kind, include_extras=True) if kind else {}
-    name = kind.__name__ if kind else "Record"
-    return msgspec.defstruct(name, list({**own, **fields}.items()), forbid_unknown_fields=True)
 
 
 class _Row(TypedDict):
@@ -292,8 +285,9 @@ class _NightVerdict(TypedDict):
 
 
 _member = extended(
+    "Member",
     MemberState,
-    result=extended(MemberResult, statuses=dict[str, int]) | None,
+    result=extended("Measured", MemberResult, statuses=dict[str, int]) | None,
     outcome=str,
     gain=float | None,
     nights_us=list[float | None],
@@ -339,12 +333,19 @@ class _Pruned(_PrunedFiles, total=False):
 
 
 _verified = extended(
-    Verification, module=str, oracle=str, passed=bool, criterion=str, decision=str, notes=list[str]
+    "Verification",
+    Verification,
+    module=str,
+    oracle=str,
+    passed=bool,
+    criterion=str,
+    decision=str,
+    notes=list[str],
 )
-_version = extended(Version, current=bool)
-_card = extended(ModelCard, current=bool)
-_support = extended(Support, domain=str, opsets=str, how=str, limits=str)
-_run = extended(RunRecord, state=str)
+_version = extended("Version", Version, current=bool)
+_card = extended("ListedModel", ModelCard, current=bool)
+_support = extended("Operator", Support, domain=str, opsets=str, how=str, limits=str)
+_run = extended("Run", RunRecord, state=str)
 _quality = get_type_hints(QuantizeManifest)
 
 OUTPUTS: Mapping[str, Any] = {
@@ -365,20 +366,20 @@ OUTPUTS: Mapping[str, Any] = {
     "ops": list[_support],
     "plan": _Plan,
     "prune": _PrunedCaches,
-    "quantize": extended(None, **{name: _quality[name] for name in QUALITY}),
+    "quantize": extended("Quantized", None, **{name: _quality[name] for name in QUALITY}),
     "records best": list[_Best],
     "records compare": list[_Compared],
     "records curve": list[_Trial],
     "records failures": list[_Failure],
     "records importance": list[_Knob],
     "records tuners": list[_Tuner],
-    "records summary": extended(Summary, per_task=list[dict[str, Any]]),
+    "records summary": extended("Records", Summary, per_task=list[dict[str, Any]]),
     "resume": list[_run],
     "rollback": _version,
     "tasks": list[_Task],
     "tune": _Tuned,
     "verify": _verified,
-    "verify of integers": extended(_verified, float_rel_range=float),
+    "verify of integers": extended("IntegerVerification", _verified, float_rel_range=float),
     "versions": list[_version],
     "vta roofline": _Rooflines,
     "vta simulate": _SimulatedModule,
