@@ -253,14 +253,6 @@ def test_deep_products_go_by_matrix_registers_untuned():
     assert ".matrix." in default_candidate(space, AMX).sketch
 
 
-def test_tiles_on_matrix_registers_share_the_weights_that_they_read():
-    """Weights come from far: a tile for each row of a small image would read them seven times."""
-    space = cpu_space(from_dag(in_bfloat16(conv2d(1, 7, 7, 512, 512))), BF16)
-    best = default_candidate(space, BF16)
-    (_, rows), (_, columns) = (dict(best.decisions)[f"tile.out.{axis}"] for axis in ("yy", "ff"))
-    assert ".matrix." in best.sketch and rows >= 2 and rows >= columns
-
-
 @pytest.mark.parametrize("channels", [32, 48])
 def test_rows_of_matrix_tiles_are_one_block(channels: int):
     """Else compilers move what is the same for all rows away from where it is used."""

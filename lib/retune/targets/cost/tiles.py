@@ -37,14 +37,11 @@ def _loads(nest: BlockNest) -> tuple[Array, Array]:
 
     Each operand once for all results that read the same of it: of a matrix product a number for
     each row and a vector for each 16 columns, but of one for each head both for each head as well.
-    An instruction that makes a tile takes its columns in the place of lanes.
     """
     written, found = on(nest.accesses.results, REGISTER), [0.0 * nest.one, 0.0 * nest.one]
-    made = nest.accesses.result.last
-    lanes = [n for n in on(nest.loops, LANE, PACK) if n.kind == "vectorize" or n.var in made]
     for operand in nest.accesses.operands:
         if moving(operand, nest.accesses.steps):  # others are loaded once, before
-            along = bool(moving(operand, lanes))
+            along = bool(moving(operand, on(nest.loops, LANE)))
             found[along] = found[along] + nest.size(moving(operand, written))
     return found[0], found[1]
 

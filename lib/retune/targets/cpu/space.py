@@ -113,7 +113,7 @@ def _tiles(
     can_mask: bool = False,
 ) -> Iterator[MatrixTile | RegisterTile]:
     if (tiles := matrix_tile(stage, spec, forms)) is not None:
-        for by_columns, slow in product([True, False], [False, True]):
+        for by_columns, slow in product([False, True], repeat=2):
             yield replace(tiles, by_columns=by_columns, channels_slow=slow)
     for tile in _register_tiles(stage, lanes, spec, can_mask=can_mask):
         yield replace(tile, forms=(*forms,))
