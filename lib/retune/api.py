@@ -25,7 +25,7 @@ from retune.language.text import Text
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
 from retune.pipeline.network import ImportedNetwork, import_network
-from retune.pipeline.request import TuneRequest, option, options, request
+from retune.pipeline.request import TuneRequest, option, options, refuse_earlier, request
 from retune.pipeline.results import TuneResult
 from retune.pipeline.watch import Progress, watching
 from retune.search.program import Tuned, measure, space_for, tune
@@ -104,6 +104,7 @@ def _arguments_of(
 
     def decorate(body: Callable[[_Call], TuneResult]) -> Callable[P, TuneResult]:
         def called(*args: P.args, **kwargs: P.kwargs) -> TuneResult:
+            refuse_earlier(kwargs)
             return body(kind(*args, **kwargs))
 
         known = options()

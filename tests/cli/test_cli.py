@@ -323,6 +323,8 @@ def test_tune_hands_options_to_the_library(
     [
         ("--tuner", "tuner: expected one of evolutionary, xgb, ga, random, grid, got 'x'"),
         ("--task-scheduler", "task_scheduler: expected one of gradient, round-robin, sequential"),
+        ("--allocator", "--allocator x: expected the new name of this option"),
+        ("--allocator", "write --task-scheduler x"),
     ],
 )
 def test_unknown_ways_of_searching_are_refused_early(

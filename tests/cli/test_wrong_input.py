@@ -29,6 +29,10 @@ RANDOM = ("--calibration", "random", "--trials", "0")
         (["tune", "zoo:mlp", "--out", ""], "expected the name of a folder, got ''"),
         (["records", "summary", "--records", ""], "expected the name of a folder, got ''"),
         (
+            ["tune", "zoo:mlp", "--out", "o", "--layout-solver", "greedy"],
+            "--layout-solver greedy: there is one solver",
+        ),
+        (
             ["tune", "zoo:mlp", "--out", "o", "--quantize", "int8", "--global-scale", "4", *RANDOM],
             "--global-scale: expected --ranges global_scale beside it, got minmax",
         ),

@@ -19,17 +19,21 @@ from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.request import (
+    EARLIER,
     SCHEMES,
     Group,
     Option,
     TuneRequest,
     check_values,
     options,
+    refuse_earlier,
 )
 
 Given = Mapping[str, Any]
 """Values of a command's parameters, by their names in Python."""
 
+_HIDDEN = Annotated[str | None, typer.Option(hidden=True)]
+"""An option of earlier versions, which is refused."""
 _GROUPS = (None, *get_args(Group)[1:])
 _FOLDERS = ("out", "records", "work")
 
@@ -55,9 +59,9 @@ def takes_request(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorates a command whose first parameter is a request: its fields are options instead.
 
-    `names` are the fields that are options; without any, all are. The other fields have their
-    defaults, and a command without `out` writes nothing there. `flags` and `defaults` are those
-    that differ from the field's own.
+    `names` are the fields that are options, and those of earlier versions that are refused by what
+    to do instead; without any, all are. The other fields have their defaults, and a command without
+    `out` writes nothing there. `flags` and `defaults` are those that differ from the field's own.
     """
     known = {name: each for name, each in options().items() if not names or name in names}
     flags = flags or {}
@@ -67,14 +71,17 @@ def takes_request(
         own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in declared]
         asked = [each for option in known.values() for each in _parameters(option, flags, defaults)]
         asked.sort(key=lambda each: _GROUPS.index(each.annotation.__metadata__[0].rich_help_panel))
+        earlier = [name for name in EARLIER if not names or name in names]
+        refused = [_parameter(name, _HIDDEN, None) for name in earlier]
 
         def command(**given: Any) -> None:
-            values = {each.name: given.pop(each.name) for each in asked}
+            values = {each.name: given.pop(each.name) for each in (*asked, *refused)}
+            refuse_earlier({name: values[name] for name in earlier}, _flag)
             body(_request(values, known, flags), **given)
 
         made: Any = command
         made.__name__, made.__doc__ = body.__name__, body.__doc__
-        made.__signature__ = inspect.Signature([*asked, *own])
+        made.__signature__ = inspect.Signature([*asked, *refused, *own])
         return command
 
     return decorate

@@ -22,6 +22,10 @@ MEASURED = "auto"
 Layout = Literal["auto", "NHWC", "NCHW", "NCHW16c"]
 """What users choose from; `auto` stands for those that take the least time, by measurements."""
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+SOLVER_REMOVED = (
+    "there is one solver, which finds the layouts that take the least time; leave the option out"
+)
+"""What is said where someone names a solver, as earlier versions had several."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,7 +8,9 @@ for one model; those for how candidates are measured may also be a device's.
 
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, make_dataclass, replace
 from datetime import time
 from functools import partial
@@ -42,6 +44,7 @@ from retune.pipeline.request import (
     check_samples,
     options,
     quantize_settings,
+    refuse_earlier,
 )
 
 T = TypeVar("T")
@@ -293,7 +296,11 @@ def load_config(path: Path) -> NightlyConfig:
 
     Raises: InputError naming file, table, key, what was expected, and what was found.
     """
-    read = read_toml(NightlyConfig, path)
+    try:
+        read = read_toml(NightlyConfig, path)
+    except InputError:
+        _refuse_earlier(path)
+        raise
     try:
         return _checked(read, path)
     except (OSError, ValueError) as error:
@@ -370,6 +377,17 @@ def _fault(check: Callable[[], object]) -> str:
     except RetuneError as error:
         return sentence(error)
     return ""
+
+
+def _refuse_earlier(path: Path) -> None:
+    """Raises: InputError if a key of earlier versions is the mistake."""
+    with suppress(OSError, ValueError, RecursionError):
+        top = tomllib.loads(path.read_text(encoding="utf-8"))
+        models = top.get("model")
+        tables = models if isinstance(models, list) else []
+        for table in (top, *cast("list[Any]", tables)):
+            if isinstance(table, dict):
+                _within(str(path), partial(refuse_earlier, cast("dict[str, Any]", table)))
 
 
 def _placed(table: T, folder: Path) -> T:

@@ -23,7 +23,7 @@ from typing import (
 
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
-from retune.core.layouts import LAYOUTS, Layout
+from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
 from retune.core.names import model_name
 from retune.core.quantities import counted, minutes_text
 from retune.core.ranges import Stated, parse_stated
@@ -68,6 +68,13 @@ Deadline = Annotated[float, Meta(gt=0, le=600)]
 
 DEFAULT_MINUTES = 3.0
 """Measuring time where neither trials nor minutes are given."""
+
+RENAMED: Mapping[str, str] = {"allocator": "task_scheduler"}
+"""Earlier name of a field -> its name. Stored requests with the earlier one stay readable."""
+
+REMOVED: Mapping[str, str] = {"layout_solver": SOLVER_REMOVED}
+"""Field of earlier versions -> what to do without it."""
+EARLIER = (*RENAMED, *REMOVED)
 
 Group = Literal[
     "", "Search", "Measurement", "Inputs and samples", "Accuracy", "Quantization", "Publishing",
@@ -492,6 +499,25 @@ def _option(each: Field[Any], hint: Any) -> Option:
         default=... if each.default is MISSING else each.default,
         group="" if each.default is MISSING else each.metadata[_GROUP],
     )
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a stored request, by the names that its fields have now."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
+
+
+def refuse_earlier(values: Mapping[str, Any], written: Callable[[str], str] = str) -> None:
+    """Raises: InputError for an option of earlier versions. `written` spells names of options."""
+    for old, value in values.items():
+        if value is None:
+            continue
+        if old in RENAMED:
+            new = written(RENAMED[old])
+            raise InputError(
+                f"{written(old)} {value}: expected the new name of this option; write {new} {value}"
+            )
+        if old in REMOVED:
+            raise InputError(f"{written(old)} {value}: {REMOVED[old]}")
 
 
 def model_file(request: TuneRequest) -> Path:

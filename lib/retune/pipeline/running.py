@@ -5,6 +5,7 @@ folder, says what was asked for, who runs it and how far it is, so that the run 
 started again. What was made is not there but in the stages' manifests and in the record store.
 """
 
+import json
 import logging
 import re
 from collections.abc import Generator
@@ -22,7 +23,7 @@ from retune.core.names import is_built_in, model_name
 from retune.core.processes import Holder, is_alive, now, this_process
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
-from retune.pipeline.request import TuneRequest
+from retune.pipeline.request import TuneRequest, renamed
 from retune.search.owner import own_run
 
 State = Literal["running", "finished", "failed", "stopped"]
@@ -231,8 +232,11 @@ def _write(record: RunRecord) -> None:
 
 def _read(path: Path) -> RunRecord | None:
     try:
-        record = from_json(RunRecord, path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecordError) as error:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(stored, dict) and isinstance(stored.get("request"), dict):
+            stored["request"] = renamed(stored["request"])
+        record = from_json(RunRecord, json.dumps(stored))
+    except (OSError, ValueError, RecursionError, RecordError) as error:
         _LOG.warning("%s: the record of a run cannot be read (%s); left out", path, error)
         return None
     return replace(record, name=path.parent.name)

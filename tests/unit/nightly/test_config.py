@@ -277,6 +277,11 @@ MISTAKES = {
         model('task_scheduler = "x"'),
         r"model 1: task_scheduler: expected one of gradient",
     ),
+    "an earlier name": (
+        model('allocator = "gradient"'),
+        "allocator gradient: expected the new name of this option; write task_scheduler gradient",
+    ),
+    "an option of before": ('layout_solver = "pbqp"' + LEAST, "layout_solver pbqp: there is one"),
     "what is no key": ('file = "x"' + LEAST, "file: expected another key"),
     "a night's own": ("trials = 3" + LEAST, "expected keys among .*, got trials"),
     "a model's device": (model('devices = ["pcl"]'), "got 'pcl'; did you mean pocl"),

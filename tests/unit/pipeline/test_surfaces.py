@@ -2,15 +2,18 @@
 
 import inspect
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
 import typer.main
 
 from retune import api
 from retune.cli.main import app
+from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS
+from retune.core.processes import this_process
 from retune.nightly.config import (
     DECIDED,
     MEASURING_KEYS,
@@ -21,7 +24,8 @@ from retune.nightly.config import (
     NightlyConfig,
     load_config,
 )
-from retune.pipeline.request import TuneRequest, options
+from retune.pipeline.request import EARLIER, TuneRequest, options
+from retune.pipeline.running import RunRecord, run_name, runs
 from retune.search.allocate import ALLOCATORS
 from retune.search.tuners import TUNERS
 
@@ -55,7 +59,7 @@ def test_the_command_has_them():
     beside = {"device_param", "scheduler", "certs", "no_prefect", "json"}
     beside |= {"quiet", "verbose"}
     scheme = {"ranges", "weights", "weight_bits", "activations", "global_scale", "skip"}
-    others = known.keys() - OPTIONS.keys() - {"help", "bias_correction"}
+    others = known.keys() - OPTIONS.keys() - {"help", "bias_correction", *EARLIER}
     assert others == beside | scheme
 
 
@@ -118,3 +122,24 @@ def test_without_limits_a_run_measures_three_minutes():
         )
     ]
     assert limits == [(None, 3.0), (5, None), (None, 2)]
+
+
+def test_an_earlier_name_is_refused_by_the_new_one():
+    earlier: Any = {"allocator": "gradient"}
+    with pytest.raises(InputError, match=r"allocator gradient: .* write task_scheduler gradient"):
+        api.tune_network("zoo:mlp", "out", **earlier)
+
+
+def test_a_stored_request_with_an_earlier_name_is_read(tmp_path: Path):
+    made = TuneRequest("zoo:mlp", "out", task_scheduler="sequential", work=tmp_path, trials=3)
+    here = this_process()
+    record = RunRecord(
+        name=run_name(made), request=made, folder=str(tmp_path), holder=here,
+        started=here.since, changed=here.since, state="finished",
+    )  # fmt: skip
+    stored = asdict(record)
+    stored["request"]["allocator"] = stored["request"].pop("task_scheduler")
+    folder = tmp_path / "runs" / record.name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(stored))
+    assert [each.request for each in runs(tmp_path)] == [made]

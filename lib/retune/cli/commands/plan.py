@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 @takes_request(
-    *("model", "device", "precision", "max_deviation", "shapes", "values", "states", "records")
+    *("model", "device", "precision", "max_deviation", "shapes", "values", "states", "records"),
+    "layout_solver",
 )
 def plan(request: TuneRequest, json: Json = False) -> None:
     """Print the fastest activation layouts of a network.
