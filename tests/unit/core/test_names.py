@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retune.core.extras import EXTRAS
 from retune.core.names import how_to_install
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,5 +57,6 @@ def test_nothing_advises_to_install_the_unrelated_project():
 def test_an_extra_that_is_advised_exists():
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "lib").rglob("*.py"))
     advised = {found[1] for text in texts for found in re.finditer(ADVICE, text)}
+    advised |= set(EXTRAS.values())
     assert {"farm", "peers", "sign"} <= advised <= set(PROJECT["optional-dependencies"])
     assert how_to_install("sign").endswith("pip install '.[sign]'")
