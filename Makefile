@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 MODEL  ?= light:squeezenet
 OUT    ?= artifacts/squeezenet
-# Processes that test: one more than two cores, as tests wait for others (12 min 15 s with 2, 9:51 with 3).
+# Processes that test: one more than two cores, as tests wait for child processes and servers.
 JOBS   ?= 3
 # Tests of the parts that most changes touch: types, IR, schedules, code generation, records, reports.
 QUICK  := tests/test_architecture.py $(addprefix tests/unit/,core ir codegen intrinsics records report)
