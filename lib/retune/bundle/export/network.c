@@ -242,9 +242,9 @@ static int find_devices(struct device *found) {
     char name[sizeof found->platform_name] = "";
     clGetPlatformInfo(platforms[p], CL_PLATFORM_NAME, sizeof name, name, NULL);
     count = 0;
-    const int known = list_threads(threads);
+    const int is_pocl = !strcmp(name, POCL), known = is_pocl ? list_threads(threads) : 0;
     if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, 16, ids, &count) != CL_SUCCESS) continue;
-    if (!strcmp(name, POCL)) pin_threads(threads, known);
+    if (is_pocl) pin_threads(threads, known);
     for (cl_uint d = 0; d < count && d < 16 && total < MOST_DEVICES; ++d) {
       struct device *device = &found[total++];
       device->platform = platforms[p];
@@ -871,8 +871,7 @@ static int open_on_device(struct network *n, const char *folder, const char *wan
   n->device = *chosen;
   settle(n, found, count);
   if (check_device(n)) return -1;
-  if (!strcmp(n->device.platform_name, POCL))
-    repair_processor(&n->device);
+  if (!strcmp(n->device.platform_name, POCL)) repair_processor(&n->device);
   clGetDeviceInfo(n->device.id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof n->threads, &n->threads, NULL);
   if (clSVMAlloc)
     clGetDeviceInfo(n->device.id, CL_DEVICE_SVM_CAPABILITIES, sizeof n->shared, &n->shared, NULL);
