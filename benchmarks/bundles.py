@@ -21,6 +21,7 @@ from retune.pipeline.chain import select
 from retune.pipeline.delivery import stage_compile, stage_verify
 from retune.pipeline.manifest import CompileManifest, Constraints
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.summary import validated
@@ -32,6 +33,8 @@ from retune.search.defaults import DEFAULT_MAX_ERROR, Effort
 def publish(request: TuneRequest) -> tuple[Constraints, CompileManifest]:
     """The stages of a run up to its bundle; a line for each of the last three."""
     network = stage_import(request)
+    if request.quantize is not None:
+        network = quantized_network(network, stage_quantize(request, network))
     tasks = stage_extract(request, network)
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
     found = InProcess().together(stage_tune, [(request, network, tasks, key) for key in keys])

@@ -7,13 +7,15 @@ and by effort `full` without any, each from an empty store. Then its bundles run
 anew three times, so that memory lies elsewhere. Prints for each network the trials and minutes of
 the searches, the ratios full over default and quick over full with the least and the largest of
 the three times, and their geometric means. Bundles of the same kernels are measured all the same:
-they show the noise. No network begins after so many minutes.
+they show the noise. No network begins after so many minutes. With `--efforts none full` there is no
+quick search; `--precision` and `--quantize` are those of `retune tune`.
 """
 
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,20 +36,23 @@ RATIOS: tuple[tuple[Effort, Effort], ...] = (("full", "none"), ("quick", "full")
 PLACEMENTS = 3
 
 
-def built(model: str, out: Path, device: str) -> dict[Effort, Path]:
+def built(model: str, efforts: Sequence[Effort], options: Namespace) -> dict[Effort, Path]:
     """The bundle of each effort, and a line for what it took."""
     found: dict[Effort, Path] = {}
-    for effort, shipped in EFFORTS.items():
-        folder = out / folder_of(model) / effort
+    for effort in efforts:
+        folder = options.out / folder_of(model) / effort
         shutil.rmtree(folder, ignore_errors=True)
-        os.environ["RETUNE_SHIPPED_RECORDS"] = shipped
+        os.environ["RETUNE_SHIPPED_RECORDS"] = EFFORTS[effort]
         request = TuneRequest(
             model=model,
             out=str(folder),
             records=str(folder / "records"),
             work=str(folder / "cache"),
-            device=device,
+            device=options.device,
             effort=effort,
+            minutes=options.search if effort == "full" else None,
+            precision=options.precision,
+            quantize=options.quantize,
         )
         began = time.perf_counter()
         _, made = publish(request)
@@ -63,7 +68,7 @@ def compared(bundles: Mapping[Effort, Path], device: str, seconds: float) -> lis
     for _ in range(PLACEMENTS):
         opened = open_device(device)
         modules = {effort: Module.load(path, opened) for effort, path in bundles.items()}
-        feeds = modules["none"].random_inputs()
+        feeds = next(iter(modules.values())).random_inputs()
         contenders: dict[str, Contender] = {n: partial(m.run, feeds) for n, m in modules.items()}
         options = BenchOptions(budget_s=seconds / PLACEMENTS)
         outcome = compare_times(contenders, options=options)
@@ -80,28 +85,33 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="emptied for each network")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seconds", type=float, default=75.0, help="of comparing each network")
+    parser.add_argument("--search", type=float, help="minutes of effort full; its own by default")
+    parser.add_argument("--efforts", nargs="+", choices=EFFORTS, default=list(EFFORTS))
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--quantize")
     parser.add_argument("--device", default="pocl")
     options = parser.parse_args()
     end = time.perf_counter() + 60 * options.minutes
-    every: dict[tuple[Effort, Effort], list[float]] = {pair: [] for pair in RATIOS}
+    efforts: Sequence[Effort] = options.efforts
+    every: dict[tuple[Effort, Effort], list[float]] = {
+        pair: [] for pair in RATIOS if set(pair) <= set(efforts)
+    }
     for model in options.networks:
         if time.perf_counter() > end:
             break
-        bundles = built(model, options.out, options.device)
+        bundles = built(model, efforts, options)
         keys = {effort: program_key(path) for effort, path in bundles.items()}
         rows = compared(bundles, options.device, options.seconds)
-        print(f"{model}:", *(f"{n} {rows[0][n]:.3f} ms" for n in EFFORTS), flush=True)
+        print(f"{model}:", *(f"{n} {rows[0][n]:.3f} ms" for n in efforts), flush=True)
         for (one, other), means in every.items():
             found = [row[one] / row[other] for row in rows]
             means.append(geometric_mean(found))
             same = "; the same kernels" if keys[one] == keys[other] else ""
-            print(
-                f"  {one} / {other}: {means[-1]:.3f} ({min(found):.3f} to {max(found):.3f}{same})"
-            )
+            span = f"{min(found):.3f} to {max(found):.3f}"
+            print(f"  {one} / {other}: {means[-1]:.3f} ({span}{same})", flush=True)
     for (one, other), means in every.items():
-        print(
-            f"{one} / {other}: geometric mean {geometric_mean(means):.3f}, worst {max(means):.3f}"
-        )
+        mean = geometric_mean(means)
+        print(f"{one} / {other}: geometric mean {mean:.3f}, worst {max(means):.3f}")
 
 
 if __name__ == "__main__":
