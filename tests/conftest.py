@@ -1,5 +1,6 @@
 """Fixtures that every test may use: golden files, seeded generators, folders, devices."""
 
+import contextlib
 import gc
 import hashlib
 import os
@@ -13,6 +14,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling, Scheduling
 
 from retune.__main__ import SEARCHED_AFTER
+from retune.core.errors import BusyError
 from retune.core.locking import exclusive
 from tests.support.one_thread import use_one_thread
 from tests.support.shared import SHARED, copy_files
@@ -38,18 +40,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Processes collect one after the other: what the first one compiles, the next ones read.
+    """One process collects before the others: what it compiles, they read.
 
     What is collected lasts until the end, so that searches for garbage may leave it out.
     """
     gc.disable()
     try:
-        with exclusive(SHARED / "collection.lock", quiet_s=3600.0):
+        with _first(SHARED / "collection.lock"):
             return (yield)
     finally:
         gc.enable()
         gc.freeze()
         gc.set_threshold(SEARCHED_AFTER)
+
+
+@contextlib.contextmanager
+def _first(lock: Path) -> Iterator[None]:
+    """Holds the lock, or has waited until nobody does."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(exclusive(lock, wait=False))
+        except BusyError:
+            with exclusive(lock, quiet_s=3600.0):
+                pass
+        yield
 
 
 class FileScheduling(LoadFileScheduling):

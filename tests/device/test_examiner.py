@@ -19,13 +19,14 @@ from retune.device.opencl.runtime import Device, open_device
 from retune.pipeline.network import import_network
 from tests.support.bundle_fixtures import SCALE, make_plan
 from tests.support.device_networks import write
+from tests.support.local_runner import ASLEEP
 from tests.support.programs import kernels_of, texts_of
 from tests.support.types import half_network
 
 pytestmark = pytest.mark.device
 
 QUICK = BenchOptions(min_rounds=2, max_rounds=2, settle_s=0, min_sample_s=0)
-HANG = SCALE.replace("const int i", "volatile int on = 1; while (on); const int i")
+HANG = SCALE.replace("const int i", f"{ASLEEP} const int i")
 CRASH = SCALE.replace("y[i]", "y[i + (1L << 40)]")
 
 

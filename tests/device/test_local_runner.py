@@ -20,6 +20,7 @@ from retune.device.measure.workload import measuring_conditions
 from retune.device.opencl.catalogue import device_spec
 from retune.records.schema import Measurement
 from tests.support.local_runner import (
+    ASLEEP,
     CRASH,
     HANG,
     IMPATIENT,
@@ -39,7 +40,7 @@ QUICK = MeasureOptions(repeat=2, min_repeat_ms=0.5)
 
 HALF = "if (i < 128) y[i] = 2 * x[i] + w[i];"
 UNBUILDABLE = "y[i] = nothing;"
-LATE_HANG = "volatile int on = i == 99; while (on); y[i] = 2 * x[i] + w[i];"
+LATE_HANG = f"if (i == 99) {{ {ASLEEP} }} y[i] = 2 * x[i] + w[i];"
 LATE_CRASH = "y[i] = 2 * x[i] + w[i]; if (i == 99) y[1L << 40] = 1;"
 
 

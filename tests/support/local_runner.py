@@ -29,7 +29,17 @@ RIGHT = "y[i] = 2 * x[i] + w[i];"
 
 WRONG = "y[i] = 3 * x[i] + w[i];"
 
-HANG = "volatile int on = 1; while (on); y[i] = x[i] + w[i];"
+ASLEEP = r"""
+#ifdef __x86_64__
+  for (long number = 34; ; number = 34)  /* pause */
+    __asm__ volatile("syscall" : "+a"(number) : : "rcx", "r11", "memory");
+#else
+  for (volatile int on = 1; on;) ;
+#endif
+"""
+"""Statements that never end; the thread takes no time from the tests beside it where it can wait."""
+
+HANG = f"{ASLEEP} y[i] = x[i] + w[i];"
 
 CRASH = "y[i + (1L << 40)] = x[i] + w[i];"
 
