@@ -14,10 +14,11 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling, Scheduling
 
 from retune.__main__ import SEARCHED_AFTER
-from retune.core.errors import BusyError
+from retune.core.errors import BusyError, InputError
 from retune.core.locking import exclusive
+from retune.device.opencl.catalogue import device_spec
 from tests.support.one_thread import use_one_thread
-from tests.support.shared import SHARED, copy_files
+from tests.support.shared import FOUND, SHARED, copy_files
 from tests.support.tests_fixtures import Golden
 
 GOLDEN_ROOT = Path(__file__).parent / "golden"
@@ -40,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """One process collects before the others: what it compiles, they read.
+    """One process collects before the others, which read what it compiles.
 
     What is collected lasts until the end, so that searches for garbage may leave it out.
     """
@@ -61,9 +62,18 @@ def _first(lock: Path) -> Iterator[None]:
         try:
             held.enter_context(exclusive(lock, wait=False))
         except BusyError:
+            _probe_once()
             with exclusive(lock, quiet_s=3600.0):
                 pass
         yield
+
+
+def _probe_once() -> None:
+    """What PoCL can do is kept for all processes."""
+    lock = exclusive(SHARED / "probing.lock", quiet_s=3600.0)
+    with lock, pytest.MonkeyPatch.context() as patch, contextlib.suppress(InputError):
+        patch.setenv("RETUNE_LOCKS", str(FOUND))
+        device_spec("pocl")
 
 
 class FileScheduling(LoadFileScheduling):
@@ -131,16 +141,22 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def worker_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What the tests of one process share: locks, and what was probed of the devices.
 
-    What earlier processes found out is there already, and its own is kept for later ones.
+    What earlier processes found out is there already, and its own is kept for later ones. Locks are
+    those of the process, so that no test waits for one that measures in another process.
     """
-    folder, found = tmp_path_factory.mktemp("worker"), SHARED / "found"
-    copy_files(found, folder / "locks")
-    yield folder
-    copy_files(folder / "locks", found)
+    folder = tmp_path_factory.mktemp("worker")
+    copy_files(FOUND, folder / "locks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETUNE_LOCKS", str(folder / "locks"))
+        patch.setenv("RETUNE_PROGRAMS", "off")
+        patch.setenv("RETUNE_SHIPPED_RECORDS", "none")
+        _keep_below(folder / "shared", patch)
+        yield folder
+    copy_files(folder / "locks", FOUND)
 
 
 @pytest.fixture(autouse=True)
@@ -149,19 +165,18 @@ def own_folders(
 ) -> None:
     """No test writes into the checkout: default stores and caches lie in the test's folder.
 
-    One that asks for no folder has one that is made when something is written. Locks are those of
-    the process, so that no test waits for one that measures in another process.
+    One that asks for no folder has one that is made when something is written.
     """
     if "tmp_path" in request.fixturenames:
         folder = request.getfixturevalue("tmp_path")
     else:
         folder = worker_folder / hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
-    monkeypatch.setenv("RETUNE_RECORDS", str(folder / "records"))
-    monkeypatch.setenv("RETUNE_CACHE", str(folder / "cache"))
-    monkeypatch.setenv("RETUNE_JOURNAL", str(folder / "journal"))
-    monkeypatch.setenv("RETUNE_LOCKS", str(worker_folder / "locks"))
-    monkeypatch.setenv("RETUNE_PROGRAMS", "off")
-    monkeypatch.setenv("RETUNE_SHIPPED_RECORDS", "none")
+    _keep_below(folder, monkeypatch)
+
+
+def _keep_below(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    for name in ("RECORDS", "CACHE", "JOURNAL"):
+        patch.setenv(f"RETUNE_{name}", str(folder / name.lower()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -44,7 +44,7 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def examiner() -> Iterator[Examiner]:
     with Examiner("pocl") as opened:
         yield opened
@@ -57,10 +57,10 @@ def bundle_of(onnx: Path, device: Device) -> Made:
     return Made(bundle, Original(onnx=onnx, shapes=plan.input_shapes), plan)
 
 
-@pytest.fixture
-def made(tmp_path: Path, device: Device) -> Made:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, device: Device) -> Made:
     """A bundle of a small network of convolutions."""
-    return bundle_of(write("bottleneck", tmp_path), device)
+    return bundle_of(write("bottleneck", tmp_path_factory.mktemp("made")), device)
 
 
 def scaling(text: str, folder: Path, device: Device) -> Path:
@@ -136,12 +136,15 @@ def test_a_kernel_that_crashes_takes_its_process_only(
     assert examiner.verify(made.bundle, Comparison(network=made.network, samples=1)).found.passed
 
 
-def test_what_is_wrong_with_the_input_is_said_as_in_this_process(made: Made, examiner: Examiner):
+def test_what_is_wrong_with_the_input_is_said_as_in_this_process(
+    made: Made, examiner: Examiner, tmp_path: Path
+):
+    broken = replace(made.network, onnx=tmp_path / "net.onnx")
+    broken.onnx.write_bytes(b"\x08\x07not a model")
     with pytest.raises(InputError, match="'tvm' is not known; choose one of onnxruntime"):
         examiner.compare({"a": made.bundle, "b": Rival(peer="tvm", network=made.network)})
-    made.network.onnx.write_bytes(b"\x08\x07not a model")
     with pytest.raises(ModelError, match="not a readable ONNX file"):
-        examiner.verify(made.bundle, Comparison(network=made.network))
+        examiner.verify(made.bundle, Comparison(network=broken))
     with Examiner("toaster") as nowhere, pytest.raises(InputError, match="'toaster' is not known"):
         nowhere.verify(made.bundle, Comparison(network=made.network))
 

@@ -37,7 +37,7 @@ ASLEEP = r"""
   for (volatile int on = 1; on;) ;
 #endif
 """
-"""Statements that never end; the thread takes no time from the tests beside it where it can wait."""
+"""Statements that never end. Where the thread can wait, it takes no time of the tests beside it."""
 
 HANG = f"{ASLEEP} y[i] = x[i] + w[i];"
 

@@ -7,6 +7,9 @@ from retune.core.replacing import replacing
 SHARED = Path(__file__).parents[2] / ".pytest_cache" / "retune"
 """The folder of what takes long to make and is always the same; it may be removed at any time."""
 
+FOUND = SHARED / "found"
+"""What was found out of the devices of this machine."""
+
 
 def copy_files(folder: Path, to: Path) -> None:
     """What retune keeps for a machine is there too, and no locks."""
