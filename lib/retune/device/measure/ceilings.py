@@ -1,10 +1,10 @@
 """What this machine can do at best right now: multiply-adds, and copies by size.
 
 Nothing is looked up: both are measured beside what is compared with them, since shared machines
-drift. The roofline of Williams, Waterman, Patterson (CACM 52(4), 2009) is the smaller of the two.
+drift. The best of a few runs counts: whatever disturbs a run makes it longer. The roofline of
+Williams, Waterman, Patterson (CACM 52(4), 2009) is the smaller of the two.
 """
 
-import statistics
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal, Protocol
@@ -53,7 +53,10 @@ class Ceilings:
     @cached_property
     def gflops(self) -> float:
         """Register-only float32 multiply-adds of all cores, 1e9 operations a second."""
-        return Reference(self._device).gflops()
+        spec = self._device.spec
+        lanes = max(2, min(spec.vector_bits // 32, _LANES)) if spec.device_class == "cpu" else None
+        reference = Reference(self._device, lanes)
+        return max(reference.gflops() for _ in range(_RUNS))
 
     def gbytes_per_s(self, traffic: int) -> float:
         """Bytes read and written by a copy of the same traffic, 1e9 a second.
@@ -88,7 +91,7 @@ class Ceilings:
         rounds = max(1, _PASSED_BYTES // (2 * items * each * _VECTOR_BYTES))
         launch = self._copy(items, group, each, rounds)
         device.time([launch])
-        seconds = statistics.median(device.time([launch]) for _ in range(_RUNS))
+        seconds = min(device.time([launch]) for _ in range(_RUNS))
         return 1e-9 * 2 * items * each * rounds * _VECTOR_BYTES / seconds
 
     def _items(self) -> tuple[int, int]:
