@@ -35,6 +35,11 @@ class ComparedLayer:
         return ((self.other_us or 0.0) - (self.us or 0.0)) * self.weight if self.ratio else 0.0
 
     @property
+    def spent_us(self) -> float:
+        """Of one run of the network, where it takes longer."""
+        return max(self.us or 0.0, self.other_us or 0.0) * self.weight
+
+    @property
     def verdict(self) -> str:
         """For people: `faster`, `slower`, `same`, `not timed`, or where alone it is."""
         if not all(self.present):
@@ -57,7 +62,7 @@ class ReportComparison:
     latency: tuple[tuple[str, float | None, float | None], ...]
     """Name, microseconds, and those of the other."""
     layers: tuple[ComparedLayer, ...]
-    """The greatest change of the network's time first."""
+    """The greatest change of the network's time first, then the costliest."""
     facts: tuple[tuple[str, str, str], ...]
     """Settings and sizes that differ: name, value, and that of the other."""
 
@@ -79,7 +84,7 @@ def compared(data: ReportData, other: ReportData) -> ReportComparison:
             (name, times[0].get(name), times[1].get(name))
             for name in dict.fromkeys((*times[0], *times[1]))
         ),
-        layers=tuple(sorted(layers, key=lambda layer: -abs(layer.saved_us))),
+        layers=tuple(sorted(layers, key=lambda layer: (-abs(layer.saved_us), -layer.spent_us))),
         facts=tuple(
             (name, facts.get(name, "–"), other_facts.get(name, "–"))
             for name in dict.fromkeys((*facts, *other_facts))
@@ -91,10 +96,10 @@ def compared(data: ReportData, other: ReportData) -> ReportComparison:
 def _layer(
     tasks: Sequence[TaskResult | None], details: Sequence[LayerDetail | None]
 ) -> ComparedLayer:
-    """Times are those in the bundles where both have them, and else those of records."""
+    """Times are those in the bundles, or those of records if a run that has the task lacks one."""
     entry = next(task.entry for task in tasks if task is not None)
     times = [detail.measured_us if detail else None for detail in details]
-    if not all(times):
+    if any(task and not us for task, us in zip(tasks, times, strict=True)):
         times = [task.best_us if task else None for task in tasks]
     strategies = [
         dict(detail.chosen).get("strategy", "default schedule") if detail else ""

@@ -51,6 +51,8 @@ def test_layers_are_compared_by_what_they_compute():
     assert found[names[0]].saved_us > 0
     assert found[names[2]].verdict == "not timed", "the last task of `before` never succeeded"
     assert found[names[3]].verdict == "only here"
+    timed = {detail.task_key: detail.measured_us for detail in now.details}
+    assert found[names[3]].us == timed[now.tasks[3].entry.key], "in the bundle, as it has a time"
     assert compared(before, now).layers[-1].verdict == "only in the other"
     slower = detailed(sample(tasks=4), 2.0)
     assert {layer.verdict for layer in compared(slower, now).layers[:3]} == {"slower"}
