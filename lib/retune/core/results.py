@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log, log10
 from statistics import fmean
 from typing import Literal
 
@@ -142,16 +142,40 @@ class KernelTime:
     """True for a step of a simulated accelerator, whose time is counted."""
 
 
+MOST_DECIBELS = 300.0
+"""What stands for a layer without any error: JSON has no infinity."""
+
+
+def decibels(signal: float, noise: float) -> float:
+    """The signal-to-noise ratio of two powers, in decibels; at most MOST_DECIBELS either way."""
+    ratio = signal / noise if noise else inf
+    return max(-MOST_DECIBELS, min(10 * log10(ratio), MOST_DECIBELS)) if ratio else -MOST_DECIBELS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerQuality:
-    """What eight bits do to one layer."""
+    """What rounding its operands does to one layer, while all others are exact."""
 
     layer: str
+    """Name of its output: `QuantizeSettings.skip` knows it by that."""
     op: str
     decibels: float
-    """Signal to noise of its sums."""
-    saturation: float
+    """Signal-to-noise ratio of its sums."""
+    saturation: float = 0.0
     """Part of the activations that it reads that lies outside the range of their codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputQuality:
+    """How near an output of one network is to that of another, over samples."""
+
+    output: str
+    cosine: float
+    """Of the angle between both as vectors, all samples together; 1 is the same direction."""
+    top1: float | None
+    """Part of the rows whose largest element is the same; None: it has no rows."""
+    deviation: float
+    """Largest difference, as a part of the first one's range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

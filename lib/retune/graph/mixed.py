@@ -5,17 +5,17 @@ Read `mixed`. Graphs run by their numpy meaning.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log10
 
 import numpy as np
 
 from retune.core.dtypes import FLOAT32, DType, dtype_of
+from retune.core.results import LayerQuality, OutputQuality, decibels
 from retune.graph.evaluate import run_parts
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.precision import Precision, in_precision, layers
 from retune.graph.quantize.calibrate import parts_of
 from retune.graph.quantize.leaving import fewest
-from retune.graph.quantize.quality import Agreement, LayerNoise, compared, outputs_over
+from retune.graph.quantize.quality import compared, outputs_over
 from retune.ir.plan import quiet
 from retune.ops import Array, lookup
 
@@ -25,9 +25,9 @@ class Mixed:
     """A precision with as many layers in float32 as it took."""
 
     precision: Precision
-    noise: tuple[LayerNoise, ...]
+    noise: tuple[LayerQuality, ...]
     """Of each layer, in the order of the network."""
-    agreement: tuple[Agreement, ...]
+    agreement: tuple[OutputQuality, ...]
     """Of each output with that of the network in float32."""
 
     @property
@@ -57,7 +57,7 @@ def mixed(
     do not suffice, all are kept. Raises: InputError for data that the network does not take.
     """
     noise = rounding_noise(graph, data, precision.stored)
-    ranked = [entry.layer for entry in sorted(noise, key=lambda entry: entry.signal_to_noise)]
+    ranked = [entry.layer for entry in sorted(noise, key=lambda entry: entry.decibels)]
     expected = outputs_over(graph, data)
 
     def attempt(kept: tuple[str, ...]) -> Mixed:
@@ -68,7 +68,9 @@ def mixed(
     return fewest(ranked, attempt, lambda tried: tried.within(deviation, drop))
 
 
-def rounding_noise(graph: Graph, data: Mapping[str, Array], dtype: DType) -> tuple[LayerNoise, ...]:
+def rounding_noise(
+    graph: Graph, data: Mapping[str, Array], dtype: DType
+) -> tuple[LayerQuality, ...]:
     """What rounding its operands does to each layer, while all others are exact, in their order.
 
     Raises: InputError for data of no whole part.
@@ -111,12 +113,10 @@ class _LayerDeviation:
         float32 = dtype_of(array) is FLOAT32
         return array.astype(self._dtype.numpy).astype(FLOAT32.numpy) if float32 else array
 
-    def result(self) -> LayerNoise:
+    def result(self) -> LayerQuality:
         """What came of all samples."""
-        ratio = self._signal / self._noise if self._noise else inf
-        return LayerNoise(
+        return LayerQuality(
             layer=self.node.outputs[0],
             op=self.node.op,
-            signal_to_noise=10 * log10(ratio) if ratio else -inf,
-            saturation=0.0,
+            decibels=decibels(self._signal, self._noise),
         )

@@ -23,6 +23,7 @@ from retune.core.results import (
     Latency,
     LayerPrecision,
     LayerQuality,
+    OutputQuality,
     RecordMatch,
     Regret,
     SizeLatency,
@@ -130,18 +131,6 @@ class SamplesManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputQuality:
-    """How near an output is to the float network's."""
-
-    output: str
-    cosine: float
-    top1: float | None
-    """Part of the rows whose largest element is the same; None: it has no rows."""
-    deviation: float | None = None
-    """Largest difference, as a part of the output's range; None: an earlier version did not say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeManifest(Manifest):
     """The recipe of a quantized network, with its accuracy loss."""
 
@@ -183,7 +172,7 @@ class PrecisionManifest(Manifest):
     @property
     def deviation(self) -> float:
         """The largest of an output."""
-        return max((entry.deviation or 0.0 for entry in self.quality), default=0.0)
+        return max((entry.deviation for entry in self.quality), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

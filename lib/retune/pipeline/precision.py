@@ -19,9 +19,8 @@ from retune.graph.passes.pipeline import Layout, optimise
 from retune.graph.passes.precision import Precision
 from retune.intrinsics.attention import MMA
 from retune.ops import Array
-from retune.pipeline.manifest import ImportManifest, OutputQuality, PrecisionManifest
+from retune.pipeline.manifest import ImportManifest, PrecisionManifest
 from retune.pipeline.quantization import (
-    MOST_DECIBELS,
     calibration_content,
     calibration_samples,
     sampled_network,
@@ -105,19 +104,11 @@ def stage_precision(_: Path, request: TuneRequest, network: ImportManifest) -> P
                 layer=entry.layer,
                 op=entry.op,
                 dtype=FLOAT32 if entry.layer in found.precision.kept else precision.stored,
-                decibels=max(-MOST_DECIBELS, min(entry.signal_to_noise, MOST_DECIBELS)),
+                decibels=entry.decibels,
             )
             for entry in found.noise
         ),
-        quality=tuple(
-            OutputQuality(
-                output=entry.output,
-                cosine=entry.cosine,
-                top1=entry.top1,
-                deviation=entry.deviation,
-            )
-            for entry in found.agreement
-        ),
+        quality=found.agreement,
     )
 
 

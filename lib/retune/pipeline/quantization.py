@@ -13,7 +13,6 @@ from pathlib import Path
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.replacing import replacing
-from retune.core.results import LayerQuality
 from retune.core.schema import from_json, to_json
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
@@ -35,20 +34,17 @@ from retune.graph.quantize.samples import (
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
-from retune.pipeline.manifest import ImportManifest, OutputQuality, QuantizeManifest
+from retune.pipeline.manifest import ImportManifest, QuantizeManifest
 from retune.pipeline.request import MIXED, RANDOM, TuneRequest, model_file
 from retune.pipeline.sizes import fixed_inputs
 from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import read_onnx
 
-"""In place of a path to samples: random ones."""
 _RANDOM_PARTS = 8
 _LEFT_TO_CPU = (0,)
 """Beside an accelerator the first convolution stays in floats, if it has fewer channels than a
 block."""
 _RECIPE = "recipe.json"
-MOST_DECIBELS = 300.0
-"""What stands for a layer without any error: JSON has no infinity."""
 
 
 def check_quantization(request: TuneRequest) -> None:
@@ -173,9 +169,9 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
         samples=sum(len(array) for array in list(data.values())[:1]),
         random=request.calibration in (RANDOM, ""),
         left=left,
-        layers=_layers(graph, known, new, settings),
-        calibration=_agreements(graph, made, known),
-        held_out=_agreements(graph, made, new),
+        layers=layer_noise(graph, known, new, settings),
+        calibration=agreement(graph, made, known),
+        held_out=agreement(graph, made, new),
     )
 
 
@@ -229,26 +225,3 @@ def calibration_samples(
     if request.calibration in (RANDOM, ""):
         return random_samples(graph, parts, request.seed)
     return load_samples(Path(request.calibration), graph)
-
-
-def _layers(
-    graph: Graph, known: dict[str, Array], new: dict[str, Array], settings: QuantizeSettings
-) -> tuple[LayerQuality, ...]:
-    return tuple(
-        LayerQuality(
-            layer=entry.layer,
-            op=entry.op,
-            decibels=max(-MOST_DECIBELS, min(entry.signal_to_noise, MOST_DECIBELS)),
-            saturation=entry.saturation,
-        )
-        for entry in layer_noise(graph, known, new, settings)
-    )
-
-
-def _agreements(graph: Graph, made: Graph, data: dict[str, Array]) -> tuple[OutputQuality, ...]:
-    return tuple(
-        OutputQuality(
-            output=entry.output, cosine=entry.cosine, top1=entry.top1, deviation=entry.deviation
-        )
-        for entry in agreement(graph, made, data)
-    )

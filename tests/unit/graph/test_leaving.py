@@ -30,7 +30,7 @@ def test_nothing_is_left_where_nothing_need_be():
 def test_the_noisiest_layers_are_left_until_the_answers_agree(network):
     graph, data = network()
     noise = layer_noise(graph, data, data, COARSE)
-    ranked = [n.layer for n in sorted(noise, key=lambda n: n.signal_to_noise)]
+    ranked = [n.layer for n in sorted(noise, key=lambda n: n.decibels)]
     found = leave_in_floats(graph, data, data, COARSE, drop=0)
     assert found.top1 == 1.0
     assert found.layers

@@ -29,7 +29,7 @@ def test_as_many_layers_are_kept_as_the_bound_needs(bound: float):
     graph, data = network()
     found = mixed(graph, data, BF16, deviation=bound)
     kept = found.precision.kept
-    ranked = sorted(found.noise, key=lambda entry: entry.signal_to_noise)
+    ranked = sorted(found.noise, key=lambda entry: entry.decibels)
     assert kept == tuple(entry.layer for entry in ranked[: len(kept)])
     assert len(found.noise) == len(layers(graph))
     if bound:
@@ -46,7 +46,7 @@ def test_as_many_layers_are_kept_as_the_bound_needs(bound: float):
 def test_noise_is_that_of_eight_bits_of_mantissa():
     graph, data = network()
     for entry in rounding_noise(graph, data, BFLOAT16):
-        assert 35 < entry.signal_to_noise < 70, entry
+        assert 35 < entry.decibels < 70, entry
 
 
 @pytest.mark.parametrize("needed", range(6))

@@ -1,13 +1,13 @@
 """The noise of layers and the agreement of networks are what their definitions say."""
 
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 import pytest
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
+from retune.core.results import MOST_DECIBELS
 from retune.graph.graph import GraphBuilder
 from retune.graph.quantize.quality import agreement, layer_noise
 from retune.graph.quantize.recipe import quantize
@@ -20,7 +20,7 @@ def test_each_layer_of_integers_has_its_noise():
     found = layer_noise(graph, data, data, QuantizeSettings())
     assert [entry.op for entry in found].count("dense") == 1
     assert len(found) == 6
-    assert all(25 < entry.signal_to_noise < 60 for entry in found)
+    assert all(25 < entry.decibels < 60 for entry in found)
     assert all(entry.saturation == 0 for entry in found)  # the ranges are those of the same data
 
 
@@ -28,7 +28,7 @@ def test_coarser_scales_are_noisier():
     graph, data = residual()
     fine = layer_noise(graph, data, data, QuantizeSettings())
     coarse = layer_noise(graph, data, data, replace(POWER2, method="minmax"))
-    assert all(c.signal_to_noise < f.signal_to_noise for c, f in zip(coarse, fine, strict=True))
+    assert all(c.decibels < f.decibels for c, f in zip(coarse, fine, strict=True))
 
 
 def test_what_lies_outside_the_range_saturates():
@@ -60,7 +60,7 @@ def test_integers_have_no_noise():
     graph = build.finish(("y",)).verify()
     data = {"x": np.array([[127, -3, 5, 8], [1, 2, -127, 4]], np.float32)}
     (entry,) = layer_noise(graph, data, data, QuantizeSettings(activations="int8"))
-    assert (entry.signal_to_noise, entry.saturation) == (inf, 0.0)
+    assert (entry.decibels, entry.saturation) == (MOST_DECIBELS, 0.0)
 
 
 def test_a_network_agrees_with_itself_and_nearly_with_its_integers():

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import VerifyError
-from retune.pipeline.manifest import OutputQuality, PrecisionManifest, Selection
+from retune.core.results import OutputQuality
+from retune.pipeline.manifest import PrecisionManifest, Selection
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.summary import check_verified, event_of, precision_text
 from tests.flows.fakes import FakeStages

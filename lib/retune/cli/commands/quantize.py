@@ -17,7 +17,8 @@ from retune.core.replacing import replacing
 from retune.pipeline.request import RANDOM, TuneRequest
 
 if TYPE_CHECKING:
-    from retune.pipeline.manifest import OutputQuality, QuantizeManifest
+    from retune.core.results import OutputQuality
+    from retune.pipeline.manifest import QuantizeManifest
 
 _SHOWN = (
     "scheme", "weight_bits", "samples", "random", "left", "layers", "calibration", "held_out",

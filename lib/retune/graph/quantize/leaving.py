@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from retune.core.errors import InputError
+from retune.core.results import OutputQuality
 from retune.graph.graph import Graph
-from retune.graph.quantize.quality import Agreement, compared, layer_noise, outputs_over
+from retune.graph.quantize.quality import compared, layer_noise, outputs_over
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
@@ -51,7 +52,7 @@ def leave_in_floats(
     if not 0 <= drop <= 100:
         raise InputError(f"accuracy drop: expected points from 0 to 100, got {drop:g}")
     noise = layer_noise(graph, known, new, settings)
-    ranked = [entry.layer for entry in sorted(noise, key=lambda entry: entry.signal_to_noise)]
+    ranked = [entry.layer for entry in sorted(noise, key=lambda entry: entry.decibels)]
     expected = outputs_over(graph, new)
 
     def left(layers: tuple[str, ...]) -> Left:
@@ -87,7 +88,7 @@ def fewest(
     return best if found else attempt(tuple(ranked[:count]))
 
 
-def _least_top1(graph: Graph, found: Sequence[Agreement]) -> float:
+def _least_top1(graph: Graph, found: Sequence[OutputQuality]) -> float:
     known = [entry.top1 for entry in found if entry.top1 is not None]
     if not known:
         raise InputError(

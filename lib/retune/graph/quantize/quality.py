@@ -4,11 +4,10 @@ Read `layer_noise` and `agreement`. Both run the graphs by their numpy meaning.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf, log10
 
 import numpy as np
 
+from retune.core.results import LayerQuality, OutputQuality, decibels
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
@@ -20,38 +19,12 @@ from retune.graph.quantize.skips import check_skips
 from retune.ops import Array, lookup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerNoise:
-    """What rounding does to one layer, while all others are exact."""
-
-    layer: str
-    """The name by which `QuantizeSettings.skip` knows it."""
-    op: str
-    signal_to_noise: float
-    """In decibels: the power of its sums over that of their error; infinite if there is none."""
-    saturation: float
-    """The part of the activations that it reads that lies outside the range of their codes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """How near an output of one network is to that of another, over samples."""
-
-    output: str
-    cosine: float
-    """Of the angle between both as vectors, all samples together; 1 is the same direction."""
-    top1: float | None
-    """The part of the rows along the last axis whose largest element is the same; None without."""
-    deviation: float
-    """The largest difference of elements, as a part of the range of the first network's."""
-
-
 def layer_noise(
     graph: Graph,
     ranges_from: Mapping[str, Array],
     data: Mapping[str, Array],
     settings: QuantizeSettings,
-) -> tuple[LayerNoise, ...]:
+) -> tuple[LayerQuality, ...]:
     """The noise of each convolution and dense layer that computes with integers, in their order.
 
     Ranges are calibrated on `ranges_from`; noise and saturation are those over `data`. Noise is of
@@ -73,7 +46,7 @@ def layer_noise(
     return tuple(meter.result() for meter in meters)
 
 
-def agreement(one: Graph, other: Graph, data: Mapping[str, Array]) -> tuple[Agreement, ...]:
+def agreement(one: Graph, other: Graph, data: Mapping[str, Array]) -> tuple[OutputQuality, ...]:
     """Each output of floats, in order, of both graphs over all whole parts of the data.
 
     The graphs have the same inputs and outputs. Raises: InputError for data of no whole part.
@@ -91,7 +64,7 @@ def outputs_over(graph: Graph, data: Mapping[str, Array]) -> dict[str, Array]:
     return {name: np.stack([run[name] for run in runs]).astype(np.float64) for name in names}
 
 
-def compared(one: Mapping[str, Array], other: Mapping[str, Array]) -> tuple[Agreement, ...]:
+def compared(one: Mapping[str, Array], other: Mapping[str, Array]) -> tuple[OutputQuality, ...]:
     """The agreement of what two networks made of the same data, as `outputs_over` has it."""
     return tuple(_agreement(name, array, other[name]) for name, array in one.items())
 
@@ -124,13 +97,12 @@ class _Meter:
         self._signal += float(np.sum(exact**2))
         self._noise += float(np.sum(error**2))
 
-    def result(self) -> LayerNoise:
+    def result(self) -> LayerQuality:
         """The quality over all samples so far."""
-        ratio = self._signal / self._noise if self._noise else inf
-        return LayerNoise(
+        return LayerQuality(
             layer=self._layer.node.outputs[0],
             op=self._layer.node.op,
-            signal_to_noise=10 * log10(ratio) if ratio else -inf,
+            decibels=decibels(self._signal, self._noise),
             saturation=self._outside / max(self._seen, 1),
         )
 
@@ -140,7 +112,7 @@ class _Meter:
         return np.asarray(made).astype(np.float64)
 
 
-def _agreement(name: str, one: Array, other: Array) -> Agreement:
+def _agreement(name: str, one: Array, other: Array) -> OutputQuality:
     lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
     same = bool(np.array_equal(one, other))
     cosine = float(np.sum(one * other)) / lengths if lengths else float(same)
@@ -148,4 +120,4 @@ def _agreement(name: str, one: Array, other: Array) -> Agreement:
     top1 = float(np.mean(one.argmax(-1) == other.argmax(-1))) if rows else None
     extent = (float(np.ptp(one)) or float(np.abs(one).max()) or 1.0) if one.size else 1.0
     deviation = float(np.abs(one - other).max()) / extent if one.size else 0.0
-    return Agreement(output=name, cosine=cosine, top1=top1, deviation=deviation)
+    return OutputQuality(output=name, cosine=cosine, top1=top1, deviation=deviation)
