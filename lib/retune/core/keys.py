@@ -8,11 +8,15 @@ import dataclasses
 import enum
 import hashlib
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+P = ParamSpec("P")
+R = TypeVar("R")
+FileVersion = tuple[int, ...]
 CODE_VERSION = "5"
 """Bumped when a stage's output changes for the same input."""
 
@@ -47,6 +51,38 @@ def file_key(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def file_version(path: Path) -> FileVersion:
+    """What tells versions of a file apart without reading it, here and now; () if there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def cached_by_file(
+    maxsize: int,
+) -> Callable[[Callable[Concatenate[Path, P], R]], Callable[Concatenate[Path, P], R]]:
+    """Decorates a function of a file, which is called once for each version of that file.
+
+    Its other arguments are hashable; the last `maxsize` results are kept.
+    """
+
+    def decorate(body: Callable[Concatenate[Path, P], R]) -> Callable[Concatenate[Path, P], R]:
+        @lru_cache(maxsize)
+        def cached(path: Path, version: FileVersion, *args: Any, **kwargs: Any) -> R:
+            del version
+            return body(path, *args, **kwargs)
+
+        @wraps(body)
+        def called(path: Path, *args: P.args, **kwargs: P.kwargs) -> R:
+            return cached(path, file_version(path), *args, **kwargs)
+
+        return called
+
+    return decorate
 
 
 _LETTERS: dict[type, bytes] = {type(None): b"N", bool: b"b", int: b"i", float: b"f", str: b"s"}

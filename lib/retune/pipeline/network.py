@@ -8,7 +8,7 @@ from retune.core.config import cache_root
 from retune.core.dims import apart, is_fixed, note
 from retune.core.dtypes import UNKNOWN, DType
 from retune.core.errors import InputError
-from retune.core.keys import file_key
+from retune.core.keys import FileVersion, cached_by_file, file_key, file_version
 from retune.core.layouts import LAYOUTS
 from retune.core.results import TaskEntry
 from retune.core.states import listed
@@ -52,7 +52,6 @@ from retune.targets.vta.packed import packed_network
 _MANY_NODES = 2000
 """Of a network whose import takes so many seconds that it says what it does."""
 
-Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -105,39 +104,21 @@ def import_network(
     given, model = {name: tuple(shape) for name, shape in (shapes or {}).items()}, str(model)
     path = resolve_model(model, Path(cache or cache_root()) / "models", given)
     own = {} if model.startswith("zoo:") else given
-    beside = _external_files(path, _version(path))
-    versions = tuple(_version(file) for file in (path, *beside))
+    versions = tuple(map(file_version, (path, *_external_files(path))))
     stated = tuple(sorted(own.items())), tuple(sorted((values or {}).items()))
     with HOST.working():
         made = _Importing(layout, max_error, states, precision, quantizing)
         return _import(path, versions, stated, made)
 
 
-def _version(path: Path) -> Version:
-    """What tells apart versions of a file within one process, without reading it."""
-    try:
-        facts = path.stat()
-    except OSError:
-        return ()  # reading the model says what is wrong
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
-@lru_cache(maxsize=16)
-def _content(path: Path, version: Version) -> str:
-    del version
-    return file_key(path)
-
-
-@lru_cache(maxsize=4)
-def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
-    del version
-    return external_files(path)
+_content = cached_by_file(16)(file_key)
+_external_files = cached_by_file(4)(external_files)
 
 
 @lru_cache(maxsize=2)
 def _import(
     path: Path,
-    versions: tuple[Version, ...],
+    versions: tuple[FileVersion, ...],
     stated: tuple[Bindings, Bindings],
     importing: "_Importing",
 ) -> ImportedNetwork:
@@ -289,12 +270,11 @@ def traced_network(request: TuneRequest, recipe: str, *, counts: bool) -> Networ
 
 def _import_inputs(request: TuneRequest) -> Inputs:
     path, spec = model_file(request), spec_of(request.device)
-    files = [path, *_external_files(path, _version(path))]
-    contents = [_content(f, _version(f)) for f in files]
+    contents = [_content(file) for file in (path, *_external_files(path))]
     half = spec.device_class != "cpu"  # as the keys of earlier versions say it
     stated = (request.shapes, request.values) if request.values else (request.shapes,)
     inputs: Inputs = (contents, *stated, request.layout, half)
-    if stored := sorted(_small_floats(path, _version(path)) & spec.stored):
+    if stored := sorted(_small_floats(path) & spec.stored):
         inputs += (stored,)
     if request.states:
         inputs += (("states", request.states),)
@@ -302,10 +282,9 @@ def _import_inputs(request: TuneRequest) -> Inputs:
     return (*inputs, request.precision) if named else inputs
 
 
-@lru_cache(maxsize=4)
-def _small_floats(path: Path, version: Version) -> frozenset[DType]:
+@cached_by_file(4)
+def _small_floats(path: Path) -> frozenset[DType]:
     """The small floats that are types of tensors in the file."""
-    del version
     return frozenset(dtype for dtype in element_types(read_onnx(path)) if dtype.is_small_float)
 
 

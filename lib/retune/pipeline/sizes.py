@@ -7,7 +7,6 @@ meet its conditions (`core.dims`), and further ones where some size meets none.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import isqrt, prod
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -25,6 +24,7 @@ from retune.core.dims import (
     dim_of,
 )
 from retune.core.errors import InputError
+from retune.core.keys import cached_by_file
 from retune.core.ranges import FIXED, TunedSizes, tuned_sizes, usual_sizes
 from retune.core.results import Regret
 from retune.frontend.onnx.importer import load_file
@@ -64,24 +64,11 @@ def opened(request: TuneRequest) -> OpenInputs:
     """
     if not (request.shapes or request.values):
         return OpenInputs({}, {})
-    path = model_file(request)
-    return _opened(path, _version(path), request.shapes, request.values, request.states)
+    return _opened(model_file(request), request.shapes, request.values, request.states)
 
 
-def _version(path: Path) -> tuple[int, ...]:
-    facts = path.stat()
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
-@lru_cache(maxsize=8)
-def _opened(
-    path: Path,
-    version: tuple[int, ...],
-    shapes: Shapes,
-    values: Shapes,
-    states: tuple[str, ...],
-) -> OpenInputs:
-    del version
+@cached_by_file(8)
+def _opened(path: Path, shapes: Shapes, values: Shapes, states: tuple[str, ...]) -> OpenInputs:
     graph = read_onnx(path).graph
     stored = {entry.name for entry in graph.initializer}
     found = open_inputs(graph, dict(shapes), dict(values), stored)
@@ -122,22 +109,21 @@ def _for_all_sizes(
     request: TuneRequest, settings: QuantizeSettings, values: SizeValues
 ) -> QuantizeSettings:
     """The settings, with means left in floats that are of more elements for some sizes."""
-    path, shapes, stated = model_file(request), request.shapes, request.values
-    given = path, _version(path), shapes, stated, request.states, tuple(values.items())
-    return replace(settings, skip=(*settings.skip, *_means_over_sizes(*given)))
+    given = request.shapes, request.values, request.states, tuple(values.items())
+    means = _means_over_sizes(model_file(request), *given)
+    return replace(settings, skip=(*settings.skip, *means))
 
 
-@lru_cache(maxsize=32)
+@cached_by_file(32)
 def _means_over_sizes(
     path: Path,
-    version: tuple[int, ...],
     shapes: Shapes,
     values: Shapes,
     states: tuple[str, ...],
     sizes: tuple[tuple[str, int], ...],
 ) -> tuple[str, ...]:
     """Those that the network has at these sizes, too; every request for a size asks for them."""
-    stated = _opened(path, version, shapes, values, states)
+    stated = _opened(path, shapes, values, states)
     with assuming(dict(sizes)):
         graph = optimise(load_file(path, stated.shapes, stated.values), "NCHW", whole=True)
         means = means_over_sizes(graph)

@@ -18,6 +18,7 @@ from onnx import external_data_helper, helper, numpy_helper
 from retune.core.dims import is_fixed
 from retune.core.dtypes import DTYPES, INT8, NUMPY_DTYPES, UINT8, UNKNOWN, Array, DType, TensorType
 from retune.core.errors import ModelError
+from retune.core.keys import FileVersion, file_version
 from retune.proto.scope import bodies_of, standard
 
 OLDEST_OPSET = 7
@@ -50,7 +51,7 @@ NARROW: dict[int, Narrow] = {
 _MAPPED_BYTES = 256 << 20
 """External files of so many bytes are mapped: memory may not hold them twice. Smaller ones are
 read: a file that is written anew does not change a network in memory then."""
-_MAPS: WeakValueDictionary[tuple[str, int, int, int], "np.memmap[Any, Any]"] = WeakValueDictionary()
+_MAPS: WeakValueDictionary[tuple[str, FileVersion], "np.memmap[Any, Any]"] = WeakValueDictionary()
 """By path, inode, size and time of the last change: one mapping of a file serves all tensors."""
 
 _NO_OPSET = 1 << 31
@@ -334,8 +335,7 @@ def _external_array(
 
 def _mapped(path: Path) -> "np.memmap[Any, Any]":
     """The bytes of the file. Each mapping holds a file descriptor, of which there are few."""
-    facts = path.stat()
-    key = str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns
+    key = str(path), file_version(path)
     found = _MAPS.get(key)
     if found is None:
         found = _MAPS[key] = np.memmap(path, np.uint8, "r")

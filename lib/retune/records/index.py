@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from retune.core.errors import BusyError, InputError
+from retune.core.keys import FileVersion, file_version
 from retune.core.locking import exclusive
 from retune.core.replacing import replacing
 from retune.records import files
@@ -86,8 +87,8 @@ class Entry:
 class _Index:
     """The index as it is on the disk."""
 
-    version: tuple[int, int, int] | None
-    """Which file it was read from; None if there was none."""
+    version: FileVersion
+    """Which file it was read from; () if there was none."""
     table: pa.Table
     folders: Mapping[str, tuple[int, int, int]]
     """Time of modification, or 0 where it says nothing, and its rows: the first and the end."""
@@ -184,20 +185,11 @@ def _single(column: pq.ColumnChunkMetaData) -> tuple[str | None] | None:
 
 def _read(path: Path) -> _Index:
     """The index; an empty one if there is none that can be read."""
-    return _parsed(path, _version(path))
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    """What tells a file from others that are or were at that path; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return _parsed(path, file_version(path))
 
 
 @lru_cache(maxsize=2)
-def _parsed(path: Path, version: tuple[int, int, int] | None) -> _Index:
+def _parsed(path: Path, version: FileVersion) -> _Index:
     """That version, or a later one that has replaced it since."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -210,7 +202,7 @@ def _parsed(path: Path, version: tuple[int, int, int] | None) -> _Index:
     return _index(table, version)
 
 
-def _index(table: pa.Table, version: tuple[int, int, int] | None = None) -> _Index:
+def _index(table: pa.Table, version: FileVersion = ()) -> _Index:
     if not table.num_rows:
         return _Index(version=version, table=table, folders={})
     codes = table.column("folder").combine_chunks().dictionary_encode()
@@ -297,7 +289,7 @@ def _write(top: Path, old: _Index, entries: Sequence[Entry], folders: Mapping[st
         contextlib.suppress(BusyError, InputError, OSError),
         exclusive(path.with_suffix(".lock"), doing, wait=False),
     ):
-        if _version(path) == old.version:
+        if file_version(path) == old.version:
             table = _merged(old, entries, folders)
             with replacing(path, durable=False) as stream:
                 pq.write_table(table, stream, compression="zstd", write_page_checksum=True)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from retune.core.config import knob
 from retune.core.errors import RetuneError
+from retune.core.keys import FileVersion, cached_by_file, file_version
 from retune.records.distilled import TravellingRecords, read_records
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
@@ -39,7 +40,7 @@ def shared_records(level: Level) -> TravellingRecords:
     root = _root(level)
     if root is None:
         return TravellingRecords()
-    return _joined(tuple((path, _version(path)) for path in _files(root)))
+    return _joined(tuple((path, file_version(path)) for path in _files(root)))
 
 
 def records_named(store: RecordStore, record_ids: Mapping[str, str]) -> dict[str, TuningRecord]:
@@ -69,27 +70,18 @@ def _files(root: Path) -> Iterator[Path]:
         yield root
 
 
-def _version(path: Path) -> tuple[int, ...]:
-    try:
-        facts = path.stat()
-    except OSError:
-        return ()  # reading it says what is wrong
-    return facts.st_size, facts.st_mtime_ns
-
-
 @lru_cache(maxsize=16)
-def _joined(files: tuple[tuple[Path, tuple[int, ...]], ...]) -> TravellingRecords:
+def _joined(files: tuple[tuple[Path, FileVersion], ...]) -> TravellingRecords:
     """What all files of these versions hold."""
-    found = [_of(path, version) for path, version in files]
+    found = [_of(path) for path, _ in files]
     return TravellingRecords(
         records=tuple(record for one in found for record in one.records),
         devices={key: spec for one in found for key, spec in one.devices.items()},
     )
 
 
-@lru_cache(maxsize=16)
-def _of(path: Path, version: tuple[int, ...]) -> TravellingRecords:
-    del version
+@cached_by_file(16)
+def _of(path: Path) -> TravellingRecords:
     try:
         return read_records(path)
     except RetuneError as error:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.core.keys import content_key, file_key
+from retune.core.keys import cached_by_file, content_key, file_key
 from tests.support.properties import quick
 
 
@@ -131,3 +131,22 @@ def test_files_count_by_their_bytes(tmp_path: Path):
     assert file_key(one) == file_key(two)
     two.write_bytes(b"y")
     assert file_key(one) != file_key(two)
+
+
+def test_a_function_of_a_file_is_called_once_for_each_version_of_it(tmp_path):
+    calls: list[str] = []
+
+    @cached_by_file(2)
+    def content(path: Path, end: str = "") -> str:
+        calls.append(end)
+        return path.read_text() + end if path.exists() else "none"
+
+    file = tmp_path / "file"
+    assert content(file) == "none"
+    file.write_text("one")
+    assert [content(file), content(file), content(file, "!")] == ["one", "one", "one!"]
+    replaced = tmp_path / "other"
+    replaced.write_text("two")  # as long, and of the same moment perhaps, but another file
+    replaced.replace(file)
+    assert content(file) == "two"
+    assert calls == ["", "", "!", ""]
