@@ -16,7 +16,7 @@ import pytest
 from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError, InputError
 from retune.core.replacing import replacing
-from retune.core.results import Latency, TaskEntry
+from retune.core.results import Latency, TaskEntry, TaskResult
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import chain
 from retune.pipeline.layout_manifest import LayoutManifest
@@ -29,7 +29,6 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     Selection,
     TaskManifest,
-    TaskProgress,
     TunedTasks,
     TuneManifest,
     ValueInfo,
@@ -145,7 +144,7 @@ class FakeStages:
             return TuneManifest(
                 run_id="run",
                 target="fake device",
-                progress=TaskProgress(task_key=task_key, trials=3, failed=1, best_us=33.0),
+                result=TaskResult(entry=tasks.entry(task_key), trials=3, failed=1, best_us=33.0),
                 statuses=(("ok", 2), ("timeout", 1)),
                 trials_done=3 * len(TASKS),
                 seconds_done=3.0,
@@ -167,7 +166,7 @@ class FakeStages:
         return TunedTasks(
             run_id="run",
             target="fake device",
-            progress=tuple(search.progress for search in searches),
+            results=tuple(search.result for search in searches),
             statuses=(("ok", 2 * len(searches)), ("timeout", len(searches))),
             trials_done=3 * len(searches),
             seconds_done=3.0,

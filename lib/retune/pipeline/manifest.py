@@ -24,7 +24,6 @@ from retune.core.results import (
     LayerPrecision,
     LayerQuality,
     OutputQuality,
-    RecordMatch,
     Regret,
     SizeLatency,
     TaskEntry,
@@ -182,39 +181,9 @@ class TaskManifest(Manifest):
     model_key: str
     tasks: tuple[TaskEntry, ...]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskProgress:
-    """What is known of one task; counts are of this run so far."""
-
-    task_key: str
-    trials: int
-    failed: int
-    best_us: float | None
-    """Best time of one run known to the store; None: none was ever right."""
-    default_us: float | None = None
-    """Time of the default schedule, if it was measured."""
-    expected: float | None = None
-    """Part of its time that the search was expected to save when it began; None: an earlier version
-    did not say."""
-    further: float | None = None
-    """Part of its time that as many trials again are expected to save."""
-    match: RecordMatch | None = None
-    """Whether there were records of it when the search began; None: an earlier version did not say.
-    """
-
-    def of(self, entry: TaskEntry) -> TaskResult:
-        """The task with what its search knows of it."""
-        return TaskResult(
-            entry=entry,
-            trials=self.trials,
-            failed=self.failed,
-            best_us=self.best_us,
-            default_us=self.default_us,
-            expected=self.expected,
-            further=self.further,
-            match=self.match,
-        )
+    def entry(self, key: str) -> TaskEntry:
+        """The task of that key, which is one of them."""
+        return next(entry for entry in self.tasks if entry.key == key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +193,8 @@ class TuneManifest(Manifest):
     run_id: str
     target: str
     """Fingerprint of the device."""
-    progress: TaskProgress
+    result: TaskResult
+    """Counts are of this run so far, times the best known to the store."""
     statuses: tuple[tuple[str, int], ...]
     """Status -> measurements of the task in this run."""
     trials_done: int
@@ -237,7 +207,7 @@ class TuneManifest(Manifest):
     @property
     def task_key(self) -> str:
         """The task that was searched."""
-        return self.progress.task_key
+        return self.result.entry.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +217,7 @@ class TunedTasks:
     run_id: str
     target: str
     """Fingerprint of the device."""
-    progress: tuple[TaskProgress, ...]
+    results: tuple[TaskResult, ...]
     """Every tuned task whose search did not fail, in the network's order."""
     statuses: tuple[tuple[str, int], ...]
     """Status -> measurements of the run, the most frequent first."""

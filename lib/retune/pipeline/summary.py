@@ -154,13 +154,10 @@ def failed_tasks(run: FinishedRun) -> tuple[tuple[str, str], ...]:
 
 def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
     """Every task with what was measured and what was compiled, the costliest first."""
-    known = {entry.task_key: entry for entry in run.searched.progress}
+    known = {result.entry.key: result for result in run.searched.results}
     compiled = {best.task_key: best for best in run.selection.best}
     winners = {best.task_key: best for best in run.constraints.winners}
-    found = [
-        progress.of(entry) if (progress := known.get(entry.key)) else TaskResult(entry=entry)
-        for entry in run.tasks.tasks
-    ]
+    found = [known.get(entry.key) or TaskResult(entry=entry) for entry in run.tasks.tasks]
     results = [_as_compiled(r, compiled.get(r.entry.key), winners.get(r.entry.key)) for r in found]
     return tuple(sorted(results, key=_cost, reverse=True))
 

@@ -17,7 +17,7 @@ from retune.core.errors import sentence
 from retune.core.keys import content_key
 from retune.core.layouts import BLOCKED, MEASURED
 from retune.core.quantities import counted, minutes_text
-from retune.core.results import RecordMatch
+from retune.core.results import RecordMatch, TaskEntry, TaskResult
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import is_absent, open_runner, spec_of, unraced
@@ -27,7 +27,6 @@ from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
     TaskManifest,
-    TaskProgress,
     TunedTasks,
     TuneManifest,
 )
@@ -82,7 +81,7 @@ def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> s
 
 def tune_key(run: str, task_key: str) -> str:
     """The key of the search of a task in a run."""
-    return stage_key("tune", run, task_key)
+    return stage_key("tune", "results", run, task_key)  # older ones held no tasks
 
 
 def stage_tune(
@@ -100,7 +99,7 @@ def stage_tune(
 
     def body(_: Path) -> TuneManifest:
         if request.trials == 0:
-            return _nothing_to_measure(request, run, task_key)
+            return _nothing_to_measure(request, run, tasks.entry(task_key))
         return _search(request, run, tasks, task_key)
 
     found = load(TuneManifest, stage_folder(work, "tune", key))
@@ -130,23 +129,21 @@ def join_tuned(
     return TunedTasks(
         run_id=run_id(request, network, spec),
         target=spec.fingerprint,
-        progress=tuple(search.progress for search in done),
+        results=tuple(search.result for search in done),
         statuses=tuple(statuses.most_common()),
-        trials_done=sum(search.progress.trials for search in done),
+        trials_done=sum(search.result.trials for search in done),
         seconds_done=max((search.seconds_done for search in done), default=0.0),
         reason=reasons[0] if reasons else "no task has anything left to try",
-        further=_further(tasks, done),
+        further=_further([search.result for search in done]),
         stopped=any(search.stopped for search in done),
         failed=tuple((key, sentence(error)) for key, error in failed),
     )
 
 
-def _further(tasks: TaskManifest, done: Sequence[TuneManifest]) -> float | None:
+def _further(found: Sequence[TaskResult]) -> float | None:
     """Part of all tuned tasks' time that further trials are expected to save; None: not known."""
-    weights = {entry.key: entry.weight for entry in tasks.tasks}
-    found = [each.progress for each in done]
     gains = [
-        Outlook(time=each.best_us and weights[each.task_key] * each.best_us, gain=each.further)
+        Outlook(time=each.best_us and each.entry.weight * each.best_us, gain=each.further)
         for each in found
         if each.further is not None
     ]
@@ -241,7 +238,7 @@ def stage_finalists(
 def _decided(done: Constraints, tuned: TunedTasks) -> str:
     """What chose among the finalists, and for how many tasks."""
     if done.uncompared:
-        number = sum(known.best_us is not None for known in tuned.progress)
+        number = sum(known.best_us is not None for known in tuned.results)
         return f"records decide for {counted(number, 'task')}, as {done.uncompared}"
     number = len(done.winners) + len(done.defaults) - len(tuned.failed)
     verb = "has" if number == 1 else "have"
@@ -271,7 +268,7 @@ def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) 
         return TuneManifest(
             run_id=run,
             target=session.spec.fingerprint,
-            progress=_progress_of(mine),
+            result=_result_of(mine, tasks.entry(task_key)),
             statuses=tuple(session.statuses(task_key).most_common()),
             trials_done=session.trials,
             seconds_done=session.seconds,
@@ -320,7 +317,7 @@ def _ended(request: TuneRequest, run: str, tasks: TaskManifest) -> list[str]:
 def _is_recorded(search: TuneManifest, recorded: Mapping[str, int]) -> bool:
     """Whether the store has what was measured when the search ended, of this task and of all."""
     mine, all_tasks = recorded.get(search.task_key, 0), sum(recorded.values())
-    return mine >= search.progress.trials and all_tasks >= search.trials_done
+    return mine >= search.result.trials and all_tasks >= search.trials_done
 
 
 def _reason(request: TuneRequest, end: End, trials: int) -> str:
@@ -340,9 +337,9 @@ def _reason(request: TuneRequest, end: End, trials: int) -> str:
             return _NOTHING_LEFT
 
 
-def _progress_of(run: TaskRun) -> TaskProgress:
-    return TaskProgress(
-        task_key=run.task.key,
+def _result_of(run: TaskRun, entry: TaskEntry) -> TaskResult:
+    return TaskResult(
+        entry=entry,
         trials=run.trials,
         failed=run.failures,
         best_us=run.best_us,
@@ -363,17 +360,16 @@ def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text:
         done=session.known_trials,
         total=request.trials or 0,
         spent=session.spent,
-        tasks=tuple(_progress_of(r).of(entries[r.task.key]) for r in runs),
+        tasks=tuple(_result_of(r, entries[r.task.key]) for r in runs),
         next_key=session.next_key(),
     )
 
 
-def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> TuneManifest:
-    match = _match_unmeasured(request, task_key)
+def _nothing_to_measure(request: TuneRequest, run: str, entry: TaskEntry) -> TuneManifest:
     return TuneManifest(
         run_id=run,
         target=spec_of(request.device).fingerprint,
-        progress=TaskProgress(task_key=task_key, trials=0, failed=0, best_us=None, match=match),
+        result=TaskResult(entry=entry, match=_match_unmeasured(request, entry.key)),
         statuses=(),
         trials_done=0,
         seconds_done=0.0,

@@ -14,7 +14,7 @@ from retune.pipeline.results import FinishedRun
 from retune.pipeline.tuning import joined_searches
 
 SEARCHED = TunedTasks(
-    run_id="r", target="t", progress=(), statuses=(), trials_done=96, seconds_done=17.0, reason="r"
+    run_id="r", target="t", results=(), statuses=(), trials_done=96, seconds_done=17.0, reason="r"
 )
 
 

@@ -145,11 +145,13 @@ def test_tasks_are_searched_together_until_the_budget_is_spent(
     assert done.reason == "80 trials are done"
     assert not done.stopped and not done.failed
     assert set(RecordStore(request_.records).scan(columns=["night"])["night"]) == {"tonight"}
-    assert [p.task_key for p in done.progress] == [t.key for t in tasks.tasks if t.tunable]
+    assert [result.entry.key for result in done.results] == [
+        t.key for t in tasks.tasks if t.tunable
+    ]
     for key, search in found.items():
         assert isinstance(search, TuneManifest)
-        assert search.task_key == key and search.progress in done.progress
-        assert dict(search.statuses) == {"ok": search.progress.trials}
+        assert search.task_key == key and search.result in done.results
+        assert dict(search.statuses) == {"ok": search.result.trials}
     assert_each_trial_once(request_, done)
     assert len(runners.opened) == 1 and runners.opened[0].closed
 
@@ -192,7 +194,7 @@ def test_a_run_that_was_stopped_ends_with_what_it_has_and_goes_on_later(
     assert [event.done for event in standings] == sorted(event.done for event in standings)
     last = standings[-1]
     assert sum(task.trials for task in last.tasks) == last.done == short.trials_done
-    assert {task.entry.key for task in last.tasks} == {p.task_key for p in short.progress}
+    assert {task.entry.key for task in last.tasks} == {result.entry.key for result in short.results}
     assert last.next_key in {task.entry.key for task in last.tasks}
 
     assert decided.stopped and not decided.winners
@@ -237,7 +239,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     done = tuning.join_tuned(request_, network, tasks, found)
     assert done.trials_done == request_.trials
     assert done.failed == ((broken, "the measuring process failed: with many lines"),)
-    assert broken not in {p.task_key for p in done.progress}
+    assert broken not in {result.entry.key for result in done.results}
 
     final = tuning.stage_finalists(request_, network, done)
     chosen = {b.task_key for b in selection.stage_choose(request_, tasks, final).best}
@@ -368,8 +370,8 @@ def test_no_task_has_more_trials_than_it_may(runners: Runners, request_: TuneReq
         tuned(request_)
     runners.live = None
     done = tuned(request_)
-    assert [known.trials for known in done.progress] == [11] * len(done.progress)
-    assert done.trials_done == 11 * len(done.progress) < 150
+    assert [known.trials for known in done.results] == [11] * len(done.results)
+    assert done.trials_done == 11 * len(done.results) < 150
     assert done.reason == "11 trials of each task are done"
 
 
@@ -457,7 +459,7 @@ def test_where_layouts_cannot_be_measured_people_are_told_why(
     done = TunedTasks(
         run_id="run",
         target="",
-        progress=(),
+        results=(),
         statuses=(),
         trials_done=0,
         seconds_done=0.0,
@@ -570,5 +572,5 @@ def test_without_a_comparison_the_best_record_of_each_task_is_selected(
     assert not final.winners
     assert said.endswith("tasks, as the network cannot run with its finalists")
     chosen = selection.stage_choose(request_, tasks, final)
-    best = {entry.task_key: entry.best_us for entry in done.progress}
+    best = {result.entry.key: result.best_us for result in done.results}
     assert {b.task_key: b.time_us for b in chosen.best} == pytest.approx(best)
