@@ -80,7 +80,7 @@ def curve_chart(
         return _frame('<text class="axis" x="60" y="60">no candidate succeeded</text>')
     low, high = _decade_range(min(right), max(right))
 
-    x, y = _across(len(times)), _heights(low, high)
+    x, y = _across(len(times)), log_axis(low, high, HEIGHT - BOTTOM, TOP)
     parts = [_grid(y(tick), _number(tick)) for tick in _ticks(low, high)]
     floor = HEIGHT - BOTTOM
     for index in _drawn(times):
@@ -98,9 +98,11 @@ def curve_chart(
     return _frame("\n".join([*parts, _axis(len(times), unit)]))
 
 
-def _across(count: int) -> Callable[[float], float]:
+def _across(
+    count: int, start: float = LEFT, end: float = WIDTH - RIGHT
+) -> Callable[[float], float]:
     """Where the members of a series of that length lie."""
-    return lambda index: LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, count - 1)
+    return lambda index: start + (end - start) * index / max(1, count - 1)
 
 
 def _axis(count: int, unit: str) -> str:
@@ -111,14 +113,10 @@ def _axis(count: int, unit: str) -> str:
     )
 
 
-def _heights(low: float, high: float) -> Callable[[float], float]:
-    """Where values lie on a logarithmic axis from `low` to `high`."""
-
-    def y(value: float) -> float:
-        share = math.log(value / low) / math.log(high / low)
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
-
-    return y
+def log_axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Where values lie on a logarithmic axis on which `low` is at `start` and `high` at `end`."""
+    scale = (end - start) / math.log(high / low)
+    return lambda value: start + scale * math.log(value / low)
 
 
 def _drawn(times: Sequence[float | None]) -> list[int]:
@@ -159,7 +157,7 @@ def line_chart(lines: Sequence[Line], marks: Sequence[Mark] = ()) -> str:
         return _frame('<text class="axis" x="60" y="60">no time is known</text>', _LINES)
     low, high = _decade_range(min(known), max(known), _LEAST_FACTOR)
     count = max(len(line.values) for line in lines)
-    x, y = _across(count), _heights(low, high)
+    x, y = _across(count), log_axis(low, high, HEIGHT - BOTTOM, TOP)
     parts = [_grid(y(tick), f"{tick:.3g} ×") for tick in _ticks(low, high)]
     parts += [_polyline(line, x, y) for line in reversed(lines)]
     parts += [_mark(mark, lines[0].values, x, y) for mark in marks]
@@ -172,13 +170,7 @@ def sparkline(line: Line, marks: Sequence[Mark] = ()) -> str:
     if not known:
         return ""
     low, high = _decade_range(min(known), max(known), _LEAST_FACTOR)
-
-    def x(index: float) -> float:
-        return 3 + (SPARK_WIDTH - 6) * index / max(1, len(line.values) - 1)
-
-    def y(value: float) -> float:
-        return SPARK_HEIGHT - 3 - (SPARK_HEIGHT - 6) * math.log(value / low) / math.log(high / low)
-
+    x, y = _across(len(line.values), 3, SPARK_WIDTH - 3), log_axis(low, high, SPARK_HEIGHT - 3, 3)
     parts = [_polyline(line, x, y), *(_mark(mark, line.values, x, y) for mark in marks)]
     return framed("spark", line.label, (SPARK_WIDTH, SPARK_HEIGHT), "".join(parts))
 
@@ -236,13 +228,7 @@ def scatter_chart(
         x_low = y_low = min(x_low, y_low)
         x_high = y_high = max(x_high, y_high)
     width, floor = SCATTER_WIDTH, SCATTER_HEIGHT - 34
-
-    def x(value: float) -> float:
-        return LEFT + (width - LEFT - RIGHT) * math.log(value / x_low) / math.log(x_high / x_low)
-
-    def y(value: float) -> float:
-        return floor - (floor - 22) * math.log(value / y_low) / math.log(y_high / y_low)
-
+    x, y = log_axis(x_low, x_high, LEFT, width - RIGHT), log_axis(y_low, y_high, floor, 22)
     parts = [_grid(y(tick), _plain(tick), width) for tick in _ticks(y_low, y_high)]
     parts += [
         f'<text class="axis" text-anchor="middle" x="{x(tick):.1f}" y="{floor + 14:.1f}">'

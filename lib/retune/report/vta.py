@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retune.report.svg import framed
+from retune.report.svg import framed, log_axis
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.isa import ALU, GEMM, QUEUES
 from retune.targets.vta.timing import ModuleTiming
@@ -143,11 +143,11 @@ class _Axes:
         )
 
     def x(self, value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * _share(value, self.x_low, self.x_high)
+        return log_axis(self.x_low, self.x_high, LEFT, WIDTH - RIGHT)(value)
 
     def y(self, value: float) -> float:
-        floor = _HEIGHT - _BOTTOM
-        return floor - (floor - _TOP) * _share(max(value, self.y_low), self.y_low, self.y_high)
+        along = log_axis(self.y_low, self.y_high, _HEIGHT - _BOTTOM, _TOP)
+        return along(max(value, self.y_low))
 
 
 def roofline_chart(layers: Sequence[Layer], config: VtaConfig) -> str:
@@ -249,10 +249,6 @@ def _text(x: float, y: float, text: str, style: str, anchor: str) -> str:
 def _grid(y: float, text: str) -> str:
     line = f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
     return line + _text(LEFT - 6, y + 3.5, text, "axis", "end")
-
-
-def _share(value: float, low: float, high: float) -> float:
-    return math.log(value / low) / math.log(high / low)
 
 
 def _powers(low: float, high: float) -> list[float]:
