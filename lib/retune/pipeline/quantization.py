@@ -25,6 +25,7 @@ from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise
 from retune.graph.quantize.recipe import Recipe, calibrated, qdq, quantized
 from retune.graph.quantize.samples import (
+    archives,
     check_archives,
     held_out,
     load_samples,
@@ -104,8 +105,7 @@ def calibration_content(request: TuneRequest) -> list[str]:
     """The contents of the files with samples, as keys; none for random ones."""
     if request.calibration in (RANDOM, ""):
         return []
-    path = Path(request.calibration)
-    return [file_key(file) for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path])]
+    return [file_key(file) for file in archives(Path(request.calibration))]
 
 
 def accelerator_inputs(request: TuneRequest) -> Inputs:

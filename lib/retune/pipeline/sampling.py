@@ -15,7 +15,7 @@ from retune.core.errors import InputError, RecordError
 from retune.core.keys import file_key
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts, least_values
-from retune.graph.quantize.samples import load_samples, stacked_samples
+from retune.graph.quantize.samples import archives, load_samples, stacked_samples
 from retune.ops import Array
 from retune.pipeline.manifest import ImportManifest, SamplesManifest
 from retune.pipeline.quantization import float_network
@@ -33,9 +33,7 @@ def given_content(request: TuneRequest) -> Inputs:
     """What the samples are that the user gives; nothing for random ones."""
     if isinstance(request.samples, int):
         return ()
-    path = Path(request.samples)
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    return tuple(file_key(file) for file in files if file.is_file())
+    return tuple(file_key(file) for file in archives(Path(request.samples)) if file.is_file())
 
 
 @stage(SamplesManifest, "samples", _inputs)

@@ -16,12 +16,17 @@ from retune.graph.graph import Graph
 from retune.ops import Array
 
 
+def archives(path: Path) -> list[Path]:
+    """The .npz files that a path names: the file itself, or all of a folder, by name."""
+    return sorted(path.glob("*.npz")) if path.is_dir() else [path]
+
+
 def check_archives(what: str, path: Path, also: str = "") -> None:
     """Raises: InputError unless there is an .npz file, or a folder of them. Nothing is unpacked.
 
     `also` says what else the path might have been.
     """
-    files = _files(path)
+    files = archives(path)
     other = next((file for file in files if not is_zipfile(file)), None)
     if files and other is None:
         return
@@ -37,7 +42,7 @@ def check_archives(what: str, path: Path, also: str = "") -> None:
 def shapes_of(path: Path) -> dict[str, tuple[int, ...]]:
     """The shapes that samples have, all of a folder together; none of what cannot be read."""
     found: dict[str, tuple[int, ...]] = {}
-    for file in _files(path):
+    for file in archives(path):
         try:
             with ZipFile(file) as stored:
                 shapes = {
@@ -58,7 +63,7 @@ def load_samples(path: Path, graph: Graph, *, finite: bool = True) -> dict[str, 
     scalar are a vector, and inputs without elements have any number. Numbers have to be `finite`.
     Raises: InputError, which says how such a file is made, for what the network does not take.
     """
-    files = _files(path)
+    files = archives(path)
     if not files:
         raise _bad(path, graph, "a folder with .npz files", "none in it")
     read = [_read(file, graph, finite) for file in files]
@@ -122,10 +127,6 @@ def _shape(stored: ZipFile, name: str) -> tuple[int, ...]:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0
         return (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(stream)[0]
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.npz")) if path.is_dir() else [path]
 
 
 def _read(file: Path, graph: Graph, finite: bool) -> dict[str, Array]:
