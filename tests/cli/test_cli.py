@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -337,12 +338,15 @@ def test_unknown_ways_of_searching_are_refused_early(
 def test_tune_ends_with_what_a_person_wants_to_know(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    library.run_chain = lambda *a, **o: result(tmp_path)  # type: ignore[attr-defined]
+    said = "The bundle takes 600 µs for one call; onnxruntime takes 450 µs (0.75x as long)."
+    done = replace(result(tmp_path), conclusion=(said,))
+    library.run_chain = lambda *a, **o: done  # type: ignore[attr-defined]
     assert tune() == 0
     printed = capsys.readouterr().out
-    for text in ("conv2d+bias+relu", "untuned: 900 µs", "onnxruntime: 450 µs", "1.00e-06"):
+    for text in ("conv2d+bias+relu", "1.00e-06"):
         assert text in printed
-    assert printed.splitlines()[-1] == "records   records"
+    assert printed.count("450 µs") == 1, "each time is said once"
+    assert printed.splitlines()[-3:] == ["records   records", "", said]
 
 
 def test_output_without_prefect_loads_no_prefect(tmp_path: Path):

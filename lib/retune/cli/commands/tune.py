@@ -75,10 +75,10 @@ def print_result(result: TuneResult) -> None:
     matches = match_rows(result)
     if any(row["match"] != "miss" for row in matches):
         print_table(matches, "records before the search")
-    statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
-    measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
-    print_line(f"measured  {measured if statuses else 'nothing'}; {result.reason}")
-    for number, line in enumerate(latency_lines(result)):
+    # What was measured, and the times at the sizes that occur most, are said by the conclusion.
+    if statuses := ", ".join(f"{count} {status}" for status, count in result.statuses):
+        print_line(f"outcomes  {statuses}; {result.reason}")
+    for number, line in enumerate(latency_lines(result) if result.sizes else ()):
         print_line(f"{'latency' if number == 0 else '':9} {line}")
     if not result.latency:
         print_line(f"latency   none: {model_of(result.target)} is not here to be timed")
