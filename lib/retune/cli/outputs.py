@@ -10,6 +10,7 @@ from typing import Any, TypedDict, get_type_hints
 
 from retune.bundle.verify.compare import Verification
 from retune.bundle.versions import Version
+from retune.cli.commands.quantize import QUALITY
 from retune.core.layouts import LayoutPlan
 from retune.core.schema import extended
 from retune.core.target import DeviceSpec
@@ -23,11 +24,6 @@ from retune.pipeline.running import RunRecord
 from retune.records.store import Summary
 from retune.report.data import Latency
 from retune.search.model.registry import Metrics, ModelCard
-
-QUALITY = (
-    *("scheme", "weight_bits", "samples", "random", "left", "layers", "calibration", "held_out"),
-)
-"""Of a QuantizeManifest."""
 
 
 class _Row(TypedDict):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retune.core.quantities import time_text
@@ -55,10 +54,8 @@ def result_data(result: TuneResult) -> Row:
         "reason": result.reason,
         "statuses": dict(result.statuses),
         "tasks": task_rows(result),
-        "latency": latency_rows(result.latency),
-        "sizes": [
-            {"sizes": each.sizes, "latency": latency_rows(each.rows)} for each in result.sizes
-        ],
+        "latency": result.latency,
+        "sizes": [{"sizes": each.sizes, "latency": each.rows} for each in result.sizes],
         "verification": {
             "oracle": result.verified.oracle,
             "samples": result.verified.samples,
@@ -86,11 +83,6 @@ def result_data(result: TuneResult) -> Row:
         "conclusion": list(result.conclusion),
         "failed": dict(result.failed),
     }
-
-
-def latency_rows(rows: Sequence[Latency]) -> list[Row]:
-    """Each contestant's quartiles in microseconds."""
-    return [asdict(row) for row in rows]
 
 
 def _task_row(task: TaskResult) -> Row:

@@ -1,6 +1,5 @@
 """`retune devices`: what can be tuned for here or in a farm, and which profiles there are."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -51,7 +50,7 @@ def devices(
     for problem in driver_problems():
         say(problem)
     if json:
-        print_json([asdict(spec) for spec in found])
+        print_json(found)
         return
     rows = [
         {

@@ -47,8 +47,6 @@ def import_gguf(
     Quantized weights keep their bits.
     """
     check_folder("--out", out)
-    from dataclasses import asdict
-
     from retune.frontend.gguf.folder import import_gguf as written
 
     made = written(
@@ -60,7 +58,7 @@ def import_gguf(
         tokenizer=tokenizer,
     )
     if json:
-        print_json(asdict(made))
+        print_json(made)
         return
     kinds = ", ".join(f"{count} of {kind}" for kind, count in made.kinds.items())
     print_line(f"{out}: {made.architecture} of {made.layers} layers, tensors: {kinds}")

@@ -38,7 +38,7 @@ def train(
     say(f"retune: training a model on the records of {root}; this takes a while ...")
     card = run_flow(lambda: _retrain(str(root), seed))
     if json:
-        print_json(asdict(card))
+        print_json(card)
         return
     print_line(f"model {card.name}: {card.rows:,} records of {card.networks} networks or tasks")
     print_table(
@@ -69,7 +69,7 @@ def evaluate(
 
     found = evaluate_model(record_store(records), name)
     if json:
-        print_json({key: asdict(metrics) for key, metrics in found.items()})
+        print_json(found)
     else:
         print_table([metrics_row(key, metrics) for key, metrics in found.items()])
 
@@ -97,7 +97,7 @@ def rollback(records: Records = None, json: Json = False) -> None:
 
     present = rollback_model(record_store(records).root, VERSION)
     if json:
-        print_json(present and asdict(present))
+        print_json(present)
     else:
         print_line(_in_use(present))
 

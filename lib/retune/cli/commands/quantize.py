@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from retune.core.results import OutputQuality
     from retune.pipeline.manifest import QuantizeManifest
 
-_SHOWN = (
+QUALITY = (
     "scheme", "weight_bits", "samples", "random", "left", "layers", "calibration", "held_out",
 )  # fmt: skip
 
@@ -75,10 +75,7 @@ def quantize(
 
 def quality_data(made: "QuantizeManifest") -> dict[str, Any]:
     """The report as plain data."""
-    from dataclasses import asdict
-
-    known = asdict(made)
-    return {name: known[name] for name in _SHOWN}
+    return {name: getattr(made, name) for name in QUALITY}
 
 
 def print_quality(made: "QuantizeManifest") -> None:
