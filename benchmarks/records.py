@@ -5,7 +5,11 @@
 The store is made once, and made again only if the folder is empty: networks are tuned on several
 devices night after night, and each file is a batch of one task. Then queries are timed, each one
 by a process of its own, whose imports are not counted: files that it opens are in the page cache.
-At last the store is compacted while readers ask for the best of a task, again and again.
+At last the store is compacted while readers ask for the best of a task, again and again, with a
+pause (`--pause`) behind each query: without one, ten readers on two cores leave compaction a
+sixth of one, and measure how cores are shared. What a query waits for is a core, by what Linux
+says of its main thread, or its own threads, which wait for one: it takes no lock that another may
+hold (`strace -f -e flock` shows LOCK_NB alone), and makes nothing durable.
 """
 
 import json
@@ -14,6 +18,7 @@ import sys
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +42,7 @@ import json, sys, time
 from threading import Thread
 from benchmarks.records import QUERIES, core_wait_s
 from retune.records.store import RecordStore
-root, name = sys.argv[1:]
+root, name, pause_s = sys.argv[1:]
 ended = Thread(target=sys.stdin.read, daemon=True)
 ended.start()
 took, busy, waited, rows = [], [], [], set()
@@ -47,9 +52,12 @@ while not took or ended.is_alive():
     took.append(time.perf_counter() - began)
     busy.append(time.process_time() - worked)
     waited.append(core_wait_s() - wait)
+    if len(took) == 1:
+        print(flush=True)
+    ended.join(float(pause_s))
 print(json.dumps([took, busy, waited, sorted(rows)]))
 """
-"""Asks until its input ends, at least once."""
+"""Asks until its input ends, at least once; an empty line says that it has, with all imports."""
 
 
 def main() -> None:
@@ -61,6 +69,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=20)
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--readers", type=int, default=10)
+    parser.add_argument("--pause", type=float, default=0.5, help="seconds behind a reader's query")
     given = parser.parse_args()
     if not (given.folder / files.ROOT_FOLDER).is_dir():
         began = time.perf_counter()
@@ -72,7 +81,7 @@ def main() -> None:
         print(f"{name}, first time: {asked(given.folder, name)}")
         print(f"{name}, again: {asked(given.folder, name)}")
     print(f"append of 64 rows: {appended(given.folder)}")
-    print(beside_readers(given.folder, given.readers))
+    print(beside_readers(given.folder, given.readers, given.pause))
     for name in QUERIES:
         print(f"{name}, compacted: {asked(given.folder, name)}")
 
@@ -189,9 +198,9 @@ def asked(root: Path, name: str) -> str:
     return f"{took:.2f} s, {busy:.2f} s of processor time ({rows} rows)"
 
 
-def reader(root: Path, name: str) -> subprocess.Popen[bytes]:
-    """A process that asks until `answer` is called, at least once."""
-    arguments = [sys.executable, "-c", PROBE, str(root), name]
+def reader(root: Path, name: str, pause_s: float = 0.0) -> subprocess.Popen[bytes]:
+    """A process that asks until `answer` is called, at least once, with pauses."""
+    arguments = [sys.executable, "-c", PROBE, str(root), name, str(pause_s)]
     return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -221,14 +230,28 @@ def appended(root: Path) -> str:
     return f"{np.median(took):.1f} ms, {busy:.1f} ms of processor time (median of {APPENDS})"
 
 
-def beside_readers(root: Path, count: int) -> str:
-    """What compaction took, and the readers' queries meanwhile."""
-    processes = [reader(root, next(iter(QUERIES))) for _ in range(count)]
+def tell_rest(root: Path, done: Event) -> None:
+    """Prints how many files there are still, each minute until it is done."""
+    while not done.wait(60.0):
+        print(f"compaction: {len(files.list_files(root))} files left", flush=True)
+
+
+def beside_readers(root: Path, count: int, pause_s: float) -> str:
+    """What compaction took, and the readers' queries from its begin on; each minute, how far it is.
+
+    The first query of each, which imports, is not counted.
+    """
+    processes = [reader(root, next(iter(QUERIES)), pause_s) for _ in range(count)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline(), "a reader ended"
+    done = Event()
+    Thread(target=tell_rest, args=(root, done), daemon=True).start()
     began, worked = time.perf_counter(), time.process_time()
     less = RecordStore(root).compact()
+    done.set()
     seconds, busy = time.perf_counter() - began, time.process_time() - worked
     answers = [answer(process) for process in processes]
-    first, *_ = figures = [np.concatenate([item[n] for item in answers]) for n in range(3)]
+    first, *_ = figures = [np.concatenate([item[n][1:] for item in answers]) for n in range(3)]
     rows = sorted({row for item in answers for row in item[3]})
     slowest = ", ".join(f"{figure[first.argmax()]:.2f}" for figure in figures)
     return (
