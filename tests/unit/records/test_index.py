@@ -1,5 +1,6 @@
 """The index of a store: queries open few files, and see what they would see without it."""
 
+import fcntl
 import logging
 import os
 import random
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from retune.core.locking import exclusive
 from retune.records import files, index
 from retune.records import store as stores
 from retune.records.store import RecordStore
@@ -203,6 +205,26 @@ def test_a_store_that_cannot_be_written_is_read(store: Path, monkeypatch: pytest
     monkeypatch.setattr(index, "replacing", refuse)
     assert len(ids(store, {})) == 2 * NIGHTS
     assert not (store / "v1" / files.INDEX).exists()
+
+
+def test_a_query_waits_for_no_lock(store: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also where the store is compacted, and its index written, by others meanwhile."""
+    asked, plain = list[int](), fcntl.flock
+
+    def asking(descriptor: int, operation: int) -> None:
+        asked.append(operation)
+        plain(descriptor, operation | fcntl.LOCK_NB)
+
+    written = store / "v1" / files.INDEX
+    with (
+        exclusive(store / "v1" / ".compact.lock", "the store is compacted"),
+        exclusive(written.with_suffix(".lock"), "the index is written"),
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(fcntl, "flock", asking)
+        assert len(ids(store, {})) == 2 * NIGHTS
+    assert asked and all(operation & fcntl.LOCK_NB for operation in asked)
+    assert not written.exists()
 
 
 def test_joined_files_take_the_place_of_their_sources(
