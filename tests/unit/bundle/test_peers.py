@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from retune.bundle.plan import NetworkPlan
+from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.runtime.module import random_inputs
 from retune.bundle.verify import peers
 from retune.bundle.verify.compare import verify
@@ -98,6 +99,26 @@ def test_sums_that_are_cut_off_are_not_taken_for_rounding(
     assert found is not None
     runs = found(BYTES)["y"].oracle
     np.testing.assert_allclose(runs, np.broadcast_to(runs[0], runs.shape), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("op", "rounds"), [("Relu", False), ("Softmax", True)])
+def test_bytes_that_follow_from_sums_of_floats_are_judged_by_rounding(
+    op: str, rounds: bool, tmp_path: Path, plan: NetworkPlan
+) -> None:
+    """Each copy of the network rounds its sums otherwise, so that one is on either side of 2.5."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> net (float[1, 2] x) => (float[1, 2] y)
+        <float a = {{0.25}}, float s = {{0.2}}, uint8 z = {{0}}> {{
+            q = QuantizeLinear(x, a, z) d = DequantizeLinear(q, a, z) r = {op}(d)
+            p = QuantizeLinear(r, s, z) y = DequantizeLinear(p, s, z) }}"""
+    onnx.save(onnx.parser.parse_model(text), file := tmp_path / "net.onnx")
+    integers = replace(plan, notes={INTEGERS_NOTE: "rescaled 2 times"})
+    network = Original(onnx=file, shapes={"x": (1, 2)})
+    numpy = numpy_peer(load_file(file))
+    found = rounding_of(integers, network, GENERIC_CPU, numpy)
+    assert (found is not None) is rounds
+    if found:
+        inputs = {"x": np.full((1, 2), 0.75, np.float32)}  # shares of a half: 2.5 steps
+        assert np.ptp(found(inputs)["y"].numpy) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ class Judged:
     def rounding(self) -> Rounding | None:
         """What rounding does to the network; None where it is compared by parts that no rounding
         goes through."""
-        if self.parts is not None and rounds_rows(self.plan, self.network):
+        rounds = is_coded(self.plan, self.network) or rounds_rows(self.plan, self.network)
+        if self.parts is not None and rounds:
             return None
         return rounding_of(self.plan, self.network, self.spec, self.oracle)
 

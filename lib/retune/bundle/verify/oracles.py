@@ -22,7 +22,7 @@ from retune.bundle.verify.peers import (
     open_reference,
     unoptimised_is_exact,
 )
-from retune.bundle.verify.rounding import Rounding, RoundingModel, StoredRounding
+from retune.bundle.verify.rounding import SUMS, Rounding, RoundingModel, StoredRounding
 from retune.core.dims import apart
 from retune.core.dtypes import FLOAT16, INT8, UINT8
 from retune.core.keys import file_key
@@ -94,11 +94,11 @@ def rounding_of(
 ) -> Rounding | None:
     """What rounding does to the network, from the cache where it was found before.
 
-    None where integers have to be exactly those of numpy: rounding is no excuse there. Nor are sums
-    that onnxruntime cuts off without its optimisations: where a network may have some, it is not
-    run so.
+    None where integers have to be exactly those of numpy: rounding is no excuse there, but where
+    they follow from sums of floats. Sums that onnxruntime cuts off without its optimisations are no
+    excuse either: where a network may have some, it is not run so.
     """
-    if is_coded(plan, network):
+    if is_coded(plan, network) and not rounds_sums(_graph_of(network, spec)):
         return None
     exact = unoptimised_is_exact(read_flags())
 
@@ -110,6 +110,7 @@ def rounding_of(
         files = (network.onnx, *external_files(network.onnx))
         asked = dict(own.shapes), FLOAT16 in spec.stored, oracle.name, oracle.version, exact
         asked = (*asked, dict(own.values)) if own.values else asked
+        asked = (*asked, own.recipe) if own.recipe else asked
         return [file_key(file) for file in files], asked
 
     def at(own: Original) -> Rounding:
@@ -146,6 +147,19 @@ def multiplies_bytes(graph: Graph) -> bool:
         or any(isinstance(a, Graph) and multiplies_bytes(a) for a in node.attrs.values())
         for node in graph.nodes
     )
+
+
+def rounds_sums(graph: Graph) -> bool:
+    """Whether bytes follow from sums of floats, whose last bits decide between neighbours."""
+    inexact: set[str] = set()
+    for node in graph.nodes:
+        read = graph.types[node.inputs[0]].dtype if node.inputs else None
+        summed = read is not None and read.is_float and lookup(node.op).kind in SUMS
+        if summed or not inexact.isdisjoint(node.inputs):
+            inexact.update(node.outputs)
+            if any(graph.types[value].dtype in (INT8, UINT8) for value in node.outputs):
+                return True
+    return False
 
 
 def _graph_of(network: Original, spec: DeviceSpec, *, counts: bool = False) -> Graph:

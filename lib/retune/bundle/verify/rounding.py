@@ -38,7 +38,7 @@ _UNITS_OF_SUMS = 2.0
 """The same of sums. Those of some hundred products in any order are that far from float64: layers
 of rexnet_100 on PoCL, each compared by itself, are off by 1e-7 to 8e-7 of their root mean
 square."""
-_SUMS = ("heavy", "reduction", "host")
+SUMS = ("heavy", "reduction", "host")
 """Kinds of operators that add many numbers up, or may do so."""
 _EXACT_BITS = {False: 11, True: 4}
 """Numbers of so few bits, such as 0, 0.5 and small integers, are exact in every program. They are
@@ -159,7 +159,7 @@ def _units(definition: OpDef) -> float:
     """By how many units in the last place correct programs differ in what the operator makes."""
     if definition.kind in _MOVES:
         return 0.0
-    return _UNITS_OF_SUMS if definition.kind in _SUMS else _UNITS
+    return _UNITS_OF_SUMS if definition.kind in SUMS else _UNITS
 
 
 def _moved(array: Array, rng: np.random.Generator, units: float = _UNITS) -> Array:
