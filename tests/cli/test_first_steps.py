@@ -43,11 +43,17 @@ def test_help_shows_the_most_important_options_first_and_the_others_in_groups(ca
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_arguments_are_capital_in_the_usage(capsys: Captured):
-    for command, usage in (("tune", "MODEL"), ("bench", "BUNDLE [OTHER]"), ("init", "MODEL...")):
+def test_the_usage_names_arguments_and_required_options(capsys: Captured):
+    for command, usage in (
+        ("tune", "--out PATH [OPTIONS] MODEL"),
+        ("run", "--input TEXT [OPTIONS] BUNDLE"),
+        ("bench", "[OPTIONS] BUNDLE [OTHER]"),
+        ("init", "[OPTIONS] MODEL..."),
+    ):
         assert run_command([command, "--help"]) == 0
-        first = capsys.readouterr().out.splitlines()[0]
-        assert first == f"Usage: retune {command} [OPTIONS] {usage}"
+        first, *others = capsys.readouterr().out.splitlines()
+        assert first == f"Usage: retune {command} {usage}"
+        assert not [line for line in others if "<" in line], "types as commands show them"
 
 
 def test_a_shell_completes_names_of_devices():

@@ -10,19 +10,24 @@ from typer.core import TyperCommand, TyperGroup
 
 Rows = list[tuple[str, str]]
 _ALL = "Options"
+_KINDS = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER"}
+"""Types of options by typer's names for them; others, such as `path`, become capital."""
 
 
 class GroupedCommand(TyperCommand):
     """A command whose options are shown in groups; those without one come first.
 
-    Arguments are capital in its usage, `MODEL` if required and `[MODEL]` otherwise.
+    Arguments are capital in its usage, `MODEL` if required and `[MODEL]` otherwise, and options
+    that are required stand there, too.
     """
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The parts of the usage line, behind the command's name."""
-        return [
-            piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)
-        ]
+        parameters: list[Any] = self.get_params(ctx)
+        options = [each for each in parameters if each.param_type_name == "option"]
+        required = [_named(each.get_help_record(ctx)[0]) for each in options if each.required]
+        pieces = (*required, *super().collect_usage_pieces(ctx))
+        return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes arguments and options."""
@@ -55,8 +60,17 @@ def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> No
         row = each.get_help_record(ctx)
         if row is not None:
             kind = "Arguments" if each.param_type_name == "argument" else _ALL
-            sections.setdefault(each.rich_help_panel or kind, []).append(row)
+            sections.setdefault(each.rich_help_panel or kind, []).append((_named(row[0]), row[1]))
     _write(sections, formatter)
+
+
+def _named(shown: str) -> str:
+    """The name of a parameter as commands show it: `--input TEXT` for `--input <list[str]>`."""
+    name, _, kind = shown.partition(" <")
+    if not kind or not name.startswith("-"):
+        return name
+    kind = kind.removeprefix("list[").rstrip("]>").removesuffix(" range")
+    return f"{name} {_KINDS.get(kind, kind.upper())}"
 
 
 def _write(sections: dict[str, Rows], formatter: Any) -> None:

@@ -189,3 +189,7 @@ def _of_night_or_run(records: Path | None, name: str, **asked: str | None) -> "T
 
 def _show(frame: "Table", title: str, optional: tuple[str, ...]) -> None:
     print_table([with_short_place(row) for row in plain_rows(frame)], title, optional=optional)
+
+
+# The help begins with what was measured, not with files that go elsewhere.
+app.registered_commands.sort(key=lambda each: each.name in ("export", "distill", "import"))
