@@ -97,7 +97,7 @@ def test_a_faster_bundle_takes_the_place_of_the_published_one(tmp_path: Path):
     nights = Nights(tmp_path)
     tuned = nights.search("first")
     untuned = replace(tuned, best=())
-    assert nights.promote(untuned).why == "right, and there is none to compare it with"
+    assert nights.promote(untuned).why == "correct; no version before it to compare with"
     done = nights.promote(tuned)
     assert done.promoted and done.current == 2 and done.ratio is not None
     assert max(done.ratio) < 1

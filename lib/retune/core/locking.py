@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Generator
 from contextvars import ContextVar, copy_context
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, Timer
 from time import monotonic
@@ -226,8 +227,11 @@ def _sentence(path: Path, doing: str) -> str:
         finally:
             os.close(descriptor)
         holder = Holder.from_line(line)
-    known = holder is not None and is_alive(holder)
-    return f"{doing} by {holder if known else 'another process'}"
+    if holder is None or not is_alive(holder):
+        return f"{doing} by another process"
+    if replace(holder, since="") == replace(this_process(), since=""):
+        return f"{doing} by this process, in another thread"
+    return f"{doing} by {holder}"
 
 
 def _wait_for(descriptor: int) -> None:

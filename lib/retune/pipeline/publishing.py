@@ -122,10 +122,10 @@ def _decide(request: TuneRequest, run: FinishedRun, champion: Version | None) ->
     if not run.verified.passed:
         return _Decision(why=f"{deviation_text(run.verified)}: {stays}")
     if champion is None:
-        why = "right, and there is none to compare it with"
+        why = "correct; no version before it to compare with"
         return _Decision(why=why, verdict="first")
     if champion.model_key and champion.model_key != run.network.model_key:
-        why = f"right, and version {champion.number} is of another model"
+        why = f"correct; version {champion.number} is of another model"
         return _Decision(why=why, verdict="first")
     if program_key(run.tuned.file(run.tuned.module)) == champion.program:
         _trust(request, champion, run.verified)

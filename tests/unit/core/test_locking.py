@@ -73,6 +73,14 @@ def test_a_second_process_waits_and_says_for_whom(lock: Path):
     assert is_free(lock)
 
 
+def test_a_holder_in_the_same_process_is_called_so(lock: Path):
+    with (
+        exclusive(lock, PAINTED),
+        pytest.raises(BusyError, match="painted by this process, in another thread; try again"),
+    ):
+        exclusive(lock, PAINTED, wait=False).__enter__()
+
+
 def test_a_killed_holder_locks_nothing(lock: Path):
     with talk(HOLDER, str(lock)) as first:
         assert heard(first) == "held"
@@ -106,7 +114,7 @@ def test_a_lock_file_that_was_deleted_is_not_taken_from_who_made_it_anew(lock: P
         first.enter_context(exclusive(lock, PAINTED))
         lock.unlink()
         second.enter_context(exclusive(lock, wait=False))
-        with pytest.raises(BusyError, match=r"house\.lock is held by process"):
+        with pytest.raises(BusyError, match=r"house\.lock is held by this process"):
             exclusive(lock, wait=False).__enter__()
         first.close()
         assert lock.exists()

@@ -35,7 +35,7 @@ def test_a_second_process_waits_and_says_for_whom(tmp_path: Path):
         with start(tmp_path) as second:
             waiting = heard(second)
             first.communicate("")
-            assert f"device {GENERIC_CPU.name} is being measured by process {first.pid} " in waiting
+            assert f"device {GENERIC_CPU.name} is used by process {first.pid} " in waiting
             assert heard(second).startswith("the wait is over after ")
             assert heard(second) == "held"
 
@@ -80,7 +80,7 @@ def test_the_log_tells_once_of_a_wait_that_lasts_and_then_how_long_it_was(
     others.seconds = 100.0
     with lease(GENERIC_CPU):
         pass
-    doing = f"device {GENERIC_CPU.name} is being measured by"
+    doing = f"device {GENERIC_CPU.name} is used by"
     assert [record.getMessage() for record in caplog.records] == [
         f"{doing} another process; waiting until it ends",
         f"the wait is over after 100 s: {doing} this process",

@@ -66,7 +66,7 @@ def lease(spec: DeviceSpec) -> Generator[None]:
     """
     with turn() as device:
         device.waits()
-        with exclusive(lock_path(spec), f"device {spec.name} is being measured", quiet_s=QUIET_S):
+        with exclusive(lock_path(spec), f"device {spec.name} is used", quiet_s=QUIET_S):
             check_free(spec)
             device.is_ours()
             yield
