@@ -24,6 +24,7 @@ from tests.support.dags import (
     total,
 )
 from tests.support.oracle import assert_sketches_agree
+from tests.support.sampling import one_of_each
 
 pytestmark = pytest.mark.device
 
@@ -53,10 +54,13 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_sketch(name: str, device: Device):
+@pytest.mark.parametrize(("name", "first"), one_of_each(SHAPES, (0, 1)))
+def test_every_sketch(name: str, first: int, device: Device):
+    """All are interpreted in tests/unit/targets; every second one of a shape runs in the gate."""
     dag = merge_axes(SHAPES[name])
-    assert_sketches_agree(device, dag, gpu_space(from_dag(dag), GENERIC_GPU).sketches)
+    sketches = gpu_space(from_dag(dag), GENERIC_GPU).sketches
+    assert len(sketches) > 1
+    assert_sketches_agree(device, dag, sketches[first::2])
 
 
 def test_kernels_of_a_device_that_outruns_the_host_are_timed_behind_a_holding_one():

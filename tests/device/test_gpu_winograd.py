@@ -13,6 +13,7 @@ from retune.schedule.space import Space
 from retune.targets.gpu.winograd import gpu_winograd_families
 from tests.support.dags import conv2d, strip
 from tests.support.oracle import assert_sketches_agree
+from tests.support.sampling import one_of_each
 from tests.support.winograd import nchw
 
 pytestmark = pytest.mark.device
@@ -38,7 +39,8 @@ SHAPES: dict[str, Dag] = {
 
 
 GATE = ("odd", "1x7, slices", "channels first")
-"""Those that the quick suite runs; all are interpreted in tests/unit/schedule."""
+"""Those that the quick suite runs, each on one device; all are interpreted in unit/schedule."""
+SPECS = (GENERIC_GPU, WITHOUT_LOCAL_MEMORY)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +48,17 @@ def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("spec", [GENERIC_GPU, WITHOUT_LOCAL_MEMORY], ids=lambda s: s.name)
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in GATE else pytest.mark.slow) for name in SHAPES],
+    ("name", "spec"),
+    [
+        *one_of_each(GATE, SPECS),
+        *(
+            pytest.param(n, s, marks=pytest.mark.slow)
+            for n in SHAPES
+            if n not in GATE
+            for s in SPECS
+        ),
+    ],
 )
 def test_every_sketch(name: str, spec: DeviceSpec, device: Device):
     dag = merge_axes(SHAPES[name])
