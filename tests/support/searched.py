@@ -15,7 +15,7 @@ def searched_request(network: str, folder: Path, outcome: Outcome, *, trials: in
     folders = {name: str(folder / name) for name in ("out", "records", "work")}
     request = TuneRequest(model=str(write(network, folder)), **folders, trials=trials)
     tasks = [t for t in open_network(request).network.tasks.values() if t.tunable]
-    settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=trials)
+    settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=trials, tuner="random")
     session = Session(tasks, FakeRunner(outcome), RecordStore(request.records), settings)
     search_all(session)
     return request

@@ -91,7 +91,8 @@ def request_(tmp_path: Path) -> TuneRequest:
         out=str(tmp_path / "out"),
         records=str(tmp_path / "records"),
         work=str(tmp_path / "work"),
-        trials=80,
+        trials=48,
+        tuner="random",  # no model to train
         campaign="tonight",
     )
 
@@ -142,7 +143,7 @@ def test_tasks_are_searched_together_until_the_budget_is_spent(
     network, tasks = prepare(request_)
     found = outcomes(request_, network, tasks)
     done = tuning.join_tuned(request_, network, tasks, found)
-    assert done.reason == "80 trials are done"
+    assert done.reason == "48 trials are done"
     assert not done.stopped and not done.failed
     assert set(RecordStore(request_.records).scan(columns=["night"])["night"]) == {"tonight"}
     assert [result.entry.key for result in done.results] == [
@@ -166,7 +167,7 @@ def test_a_finished_run_measures_nothing_when_it_is_started_again(
     assert len(runners.opened) == 1
 
 
-@pytest.mark.parametrize("batches", [0, 1, 5])
+@pytest.mark.parametrize("batches", [0, 1, 3])
 def test_a_run_that_was_cut_short_goes_on(runners: Runners, request_: TuneRequest, batches: int):
     runners.live = batches
     with pytest.raises(KeyboardInterrupt):
@@ -180,6 +181,7 @@ def test_a_run_that_was_cut_short_goes_on(runners: Runners, request_: TuneReques
 def test_a_run_that_was_stopped_ends_with_what_it_has_and_goes_on_later(
     runners: Runners, request_: TuneRequest
 ):
+    request_ = replace(request_, trials=80)
     events: list[TuneEvent] = []
     with watching(events.append, lambda: runners.measured >= 20):
         short = tuned(request_)
@@ -205,8 +207,8 @@ def test_a_run_that_was_stopped_ends_with_what_it_has_and_goes_on_later(
 
 
 def test_a_run_that_is_cut_short_at_every_batch_ends(runners: Runners, request_: TuneRequest):
-    request_ = replace(request_, trials=40)
-    for _ in range(40):
+    request_ = replace(request_, trials=24)
+    for _ in range(24):
         runners.live = 1
         try:
             done = tuned(request_)
@@ -232,7 +234,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     monkeypatch.setattr(finalists, "compare_in_network", first_of_each)
     network, tasks = prepare(request_)
     broken = next(t.key for t in tasks.tasks if t.tunable)
-    tuned(replace(request_, trials=40))  # so that there are records of it, by another run
+    tuned(replace(request_, trials=24))  # so that there are records of it, by another run
     runners.broken = broken[:8]
     found = outcomes(request_, network, tasks)
     assert isinstance(found[broken], DeviceError)
@@ -247,7 +249,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
 
     runners.broken = ""
     retried = tuning.stage_tune(request_, network, tasks, broken)
-    assert retried.reason == "80 trials are done", "the others had all of them"
+    assert retried.reason == "48 trials are done", "the others had all of them"
     found[broken] = retried
     assert tuning.join_tuned(request_, network, tasks, found).failed == ()
 
@@ -364,7 +366,7 @@ def runners_options(runners: Runners, request: TuneRequest) -> MeasureOptions:
 
 
 def test_no_task_has_more_trials_than_it_may(runners: Runners, request_: TuneRequest):
-    request_ = replace(request_, trials_per_task=11)
+    request_ = replace(request_, trials=150, trials_per_task=11)
     runners.live = 2
     with pytest.raises(KeyboardInterrupt):
         tuned(request_)

@@ -15,7 +15,7 @@ from retune.search.session import Session, search_all
 from retune.search.tuners import TUNERS
 from tests.support.search_fakes import FakeRunner, measured, settings, tasks, wrong
 
-TRIALS = 40
+TRIALS = 24
 
 
 def some_fail(source: ProgramSource) -> Measurement:
