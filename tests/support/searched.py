@@ -1,5 +1,6 @@
 """Requests whose records are there: their tasks were searched with times that are pretended."""
 
+from datetime import date
 from pathlib import Path
 
 from retune.pipeline.network import open_network
@@ -16,6 +17,7 @@ def searched_request(network: str, folder: Path, outcome: Outcome, *, trials: in
     request = TuneRequest(model=str(write(network, folder)), **folders, trials=trials)
     tasks = [t for t in open_network(request).network.tasks.values() if t.tunable]
     settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=trials, tuner="random")
-    session = Session(tasks, FakeRunner(outcome), RecordStore(request.records), settings)
-    search_all(session)
+    store = RecordStore(request.records)
+    search_all(Session(tasks, FakeRunner(outcome), store, settings))
+    store.compact(date.max)  # each look at them opens one file
     return request
