@@ -34,7 +34,8 @@ def askers() -> Generator[Counter[str]]:
         note(self, condition)
         if fixes_a_size(condition) and len(self.conditions) > before:
             lines = [f for f in extract_stack() if "retune" in f.filename]
-            asker = next(f for f in reversed(lines) if not f.filename.endswith("dims.py"))
+            others = (f for f in reversed(lines) if not f.filename.endswith("dims.py"))
+            asker = next(others, lines[0])  # a thread of a pool may begin in dims.py
             place = asker.filename.rpartition("retune/")[2]
             found[f"{place}:{asker.lineno} {asker.name}: {condition}"] += 1
 
