@@ -12,6 +12,7 @@ from retune.bundle.verify.compare import Verification
 from retune.bundle.versions import Version
 from retune.cli.commands.quantize import QUALITY
 from retune.core.layouts import LayoutPlan
+from retune.core.results import VerifyResult
 from retune.core.schema import extended
 from retune.core.target import DeviceSpec
 from retune.frontend.onnx.support import Support
@@ -20,6 +21,8 @@ from retune.nightly.members import PlannedNight
 from retune.nightly.night import MemberResult, MemberState, Note
 from retune.pipeline.layout_manifest import LayoutTotal
 from retune.pipeline.manifest import QuantizeManifest
+from retune.pipeline.results import TuneResult
+from retune.pipeline.rows import PRINTED
 from retune.pipeline.running import RunRecord
 from retune.records.store import Summary
 from retune.report.data import Latency
@@ -190,53 +193,9 @@ class _TunedTask(TypedDict):
     records: str | None
 
 
-class _Verified(TypedDict):
-    oracle: str
-    samples: int
-    max_abs: float
-    max_rel: float
-    tolerance: float
-    passed: bool
-    by_parts: bool
-    criterion: str
-    rounding: float | None
-    used: float
-    decision: str
-    notes: list[str]
-    top1: float | None
-    max_error: float
-    largest_error: str
-
-
 class _AtSizes(TypedDict):
     sizes: str
     latency: list[Latency]
-
-
-class _Tuned(TypedDict):
-    model: str
-    name: str
-    module: str
-    report: str
-    records: str
-    target: str
-    trials: int
-    seconds: float
-    reason: str
-    statuses: dict[str, int]
-    tasks: list[_TunedTask]
-    verification: _Verified
-    latency: list[Latency]
-    sizes: list[_AtSizes]
-    slow: str
-    precision: str
-    gain: str
-    settled: str
-    effort: str
-    further: float | None
-    complete: bool
-    conclusion: list[str]
-    failed: dict[str, str]
 
 
 _Roofline = TypedDict(
@@ -338,6 +297,21 @@ _verified = extended(
     decision=str,
     notes=list[str],
 )
+_result = get_type_hints(TuneResult)
+_tuned = extended(
+    "Tuned",
+    None,
+    **{name: _result[name] for name in PRINTED}
+    | {
+        "statuses": dict[str, int],
+        "tasks": list[_TunedTask],
+        "sizes": list[_AtSizes],
+        "failed": dict[str, str],
+        "verification": extended(
+            "TunedVerification", VerifyResult, used=float, max_error=float, largest_error=str
+        ),
+    },
+)
 _version = extended("Version", Version, current=bool)
 _card = extended("ListedModel", ModelCard, current=bool)
 _support = extended("Operator", Support, domain=str, opsets=str, how=str, limits=str)
@@ -373,7 +347,7 @@ OUTPUTS: Mapping[str, Any] = {
     "resume": list[_run],
     "rollback": _version,
     "tasks": list[_Task],
-    "tune": _Tuned,
+    "tune": _tuned,
     "verify": _verified,
     "verify of integers": extended("IntegerVerification", _verified, float_rel_range=float),
     "versions": list[_version],

@@ -437,7 +437,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
-def extended(name: str, kind: type | None, **fields: Any) -> Any:
+def extended(name: str, kind: type | None, /, **fields: Any) -> Any:
     """A type of that name: the fields of a dataclass and others beside them, and no other keys."""
     own = get_type_hints(kind, include_extras=True) if kind else {}
     return msgspec.defstruct(name, list({**own, **fields}.items()), forbid_unknown_fields=True)

@@ -2,16 +2,24 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from retune.core.quantities import time_text
-from retune.core.results import Latency, TaskResult
+from retune.core.results import Latency, TaskResult, VerifyResult
 from retune.pipeline.results import TuneResult
 
 if TYPE_CHECKING:
     from retune.search.model.registry import Metrics, ModelCard
 
 Row = dict[str, Any]
+PRINTED = tuple(
+    each.name
+    for each in fields(TuneResult)
+    if each.name not in ("verified", "published", "max_error", "largest_error")
+)
+"""Fields of a result that `--json` prints under their own names; others are in
+`verification`."""
 
 
 def task_rows(result: TuneResult) -> list[Row]:
@@ -42,46 +50,16 @@ def _latency_lines(rows: Sequence[Latency]) -> list[str]:
 
 def result_data(result: TuneResult) -> Row:
     """The whole result as plain data, for `--json`."""
+    verified = result.verified
+    checked = {each.name: getattr(verified, each.name) for each in fields(VerifyResult)}
+    errors = {"max_error": result.max_error, "largest_error": result.largest_error}
     return {
-        "model": result.model,
-        "name": result.name,
-        "module": result.module,
-        "report": result.report,
-        "records": result.records,
-        "target": result.target,
-        "trials": result.trials,
-        "seconds": result.seconds,
-        "reason": result.reason,
+        **{name: getattr(result, name) for name in PRINTED},
         "statuses": dict(result.statuses),
         "tasks": task_rows(result),
-        "latency": result.latency,
         "sizes": [{"sizes": each.sizes, "latency": each.rows} for each in result.sizes],
-        "verification": {
-            "oracle": result.verified.oracle,
-            "samples": result.verified.samples,
-            "max_abs": result.verified.max_abs,
-            "max_rel": result.verified.max_rel,
-            "tolerance": result.verified.tolerance,
-            "passed": result.verified.passed,
-            "by_parts": result.verified.by_parts,
-            "criterion": result.verified.criterion,
-            "rounding": result.verified.rounding,
-            "used": result.verified.share,
-            "decision": result.verified.decision,
-            "notes": list(result.verified.notes),
-            "top1": result.verified.top1,
-            "max_error": result.max_error,
-            "largest_error": result.largest_error,
-        },
-        "slow": result.slow,
-        "precision": result.precision,
-        "gain": result.gain,
-        "settled": result.settled,
-        "effort": result.effort,
-        "further": result.further,
-        "complete": result.complete,
-        "conclusion": list(result.conclusion),
         "failed": dict(result.failed),
+        "verification": {**checked, "used": verified.share, **errors},
     }
 
 
