@@ -113,6 +113,18 @@ _PASSING = frozenset(
 is the same at the next try."""
 
 
+def refuse_newer(where: str, what: str, version: int, most: int, otherwise: str = "") -> None:
+    """Raises: RecordError for a version of something stored that only a newer retune reads.
+
+    `otherwise` says what else may be done.
+    """
+    if version > most:
+        raise RecordError(
+            f"{where}: expected {what} {most} at most, got {version}; install a newer "
+            f"retune{otherwise}"
+        )
+
+
 def may_pass(error: BaseException) -> bool:
     """True if the cause of the error may be gone by itself when the same is tried again.
 

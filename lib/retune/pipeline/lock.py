@@ -21,7 +21,7 @@ from retune.bundle.format import (
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.trust import digest_of
 from retune.bundle.versions import LOCK, MODULE, Version, add_version, promote, prune, take_over
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import InputError, RecordError, refuse_newer
 from retune.core.keys import CODE_VERSION
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
@@ -127,11 +127,7 @@ def read_lock(path: Path) -> Lock:
             f"DIR` writes DIR/{LOCK}"
         ) from error
     found = from_json(Lock, text, where=str(path))
-    if found.lock > FORMAT:
-        raise RecordError(
-            f"{path}: expected a lock file of format {FORMAT} at most, got {found.lock}; install "
-            "a newer retune"
-        )
+    refuse_newer(str(path), "a lock file of format", found.lock, FORMAT)
     if not found.chosen:
         raise RecordError(f"{path}: chosen: expected a selection, got none; tune for a new lock")
     check_storable({f"{path}: records: {n}": record for n, record in enumerate(found.records)})

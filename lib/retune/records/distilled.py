@@ -15,7 +15,7 @@ from datetime import UTC, date
 from pathlib import Path
 
 from retune import __version__
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import InputError, RecordError, refuse_newer
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, plain
 from retune.core.target import DeviceSpec
@@ -133,11 +133,7 @@ def read_records(path: Path) -> TravellingRecords:
     if not lines or '"retune_records"' not in lines[0]:
         raise _no_file(path)
     header = from_json(_FirstLine, lines[0], where=f"{path}: line 1")
-    if header.retune_records > FORMAT:
-        raise RecordError(
-            f"{path}: expected records of format {FORMAT} at most, got {header.retune_records}; "
-            "install a newer retune"
-        )
+    refuse_newer(str(path), "records of format", header.retune_records, FORMAT)
     numbered = [(f"{path}: line {number}", line) for number, line in enumerate(lines[1:], 2)]
     found = {where: _record(where, line) for where, line in numbered if line.strip()}
     check_storable(found)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retune.core.errors import RecordError
+from retune.core.errors import refuse_newer
 from retune.core.locking import exclusive
 from retune.records.arrow import VERSION_KEY, as_frame, schema_version
 from retune.records.files import write_table
@@ -196,11 +196,7 @@ def _read(path: Path) -> pa.Table:
     """The file's rows, with today's columns. Raises: RecordError if it is of a newer version."""
     file = pq.read_table(path)
     version = schema_version(file.schema.metadata)
-    if version > NIGHTS_VERSION:
-        raise RecordError(
-            f"{path}: has schema version {version}, this program reads up to {NIGHTS_VERSION}; "
-            "update retune"
-        )
+    refuse_newer(str(path), "a table of nights of version", version, NIGHTS_VERSION)
     columns = [
         file.column(field.name).cast(field.type)
         if field.name in file.column_names

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from retune.core.errors import BusyError, InputError, RecordError
+from retune.core.errors import BusyError, InputError, refuse_newer
 from retune.core.locking import exclusive
 from retune.records import MEASURED, files, index
 from retune.records.arrow import (
@@ -385,14 +385,11 @@ def _open_file(path: Path) -> Mapping[str, index.Values] | Exception:
             absent = sorted(ALWAYS - set(file.schema_arrow.names))
             if absent:
                 return pa.ArrowInvalid(f"it is not a file of records: it has no column {absent[0]}")
-            if version <= SCHEMA_VERSION:
-                return index.values_of(file)
+            otherwise = ", or point --records at another store"
+            refuse_newer(str(path), "records of version", version, SCHEMA_VERSION, otherwise)
+            return index.values_of(file)
     except _UNREADABLE as error:
         return error
-    raise RecordError(
-        f"{path}: has schema version {version}, this program reads up to {SCHEMA_VERSION}; "
-        "update retune, or point --records at another store"
-    )
 
 
 @lru_cache(maxsize=1 << 12)

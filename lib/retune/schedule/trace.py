@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from typing import cast as typed
 
-from retune.core.errors import RecordError
+from retune.core.errors import RecordError, refuse_newer
 from retune.ir.expr import Binary, Const, Expr, Var, binary, const, substitute, variables
 from retune.ir.operators import BinaryOp
 
@@ -116,11 +116,7 @@ class Trace:
         """The trace that `to_json` wrote. Raises: RecordError if it is not one."""
         try:
             data = json.loads(text)
-            if data["version"] > TRACE_VERSION:
-                raise RecordError(
-                    f"trace: version {data['version']} is newer than {TRACE_VERSION}; "
-                    "update retune to read it"
-                )
+            refuse_newer("trace", "version", data["version"], TRACE_VERSION)
             steps = tuple(_step(*written) for written in data["steps"])
             decisions = tuple((k, tuple(v)) for k, v in data["decisions"].items())
         except (KeyError, ValueError, TypeError) as error:

@@ -145,7 +145,7 @@ def test_what_is_no_trace_is_refused(text: str):
 
 def test_newer_traces_are_refused():
     newer = json.loads(_sampled().trace.to_json()) | {"version": 99}
-    with pytest.raises(RecordError, match="version 99 is newer than 1; update retune"):
+    with pytest.raises(RecordError, match="version 1 at most, got 99; install a newer retune"):
         Trace.from_json(json.dumps(newer))
 
 

@@ -61,7 +61,7 @@ def test_a_file_holds_no_more_than_its_own_size():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b'"version": 1,', b'"version": 9,', "format 9 is newer than 1; update retune"),
+        (b'"version": 1,', b'"version": 9,', "of format 1 at most, got 9; install a newer retune"),
         (b'"version": 1,', b'"version": "1",', "version: expected a whole number, got '1'"),
         (b'"config": "{', b'"config": "!{', "expected a configuration in JSON"),
         (b'"name"', b'"nome"', "name: expected a value"),

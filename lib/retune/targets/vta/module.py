@@ -17,7 +17,7 @@ from typing import Literal, cast
 import numpy as np
 
 from retune.core.dtypes import DType
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import InputError, RecordError, refuse_newer
 from retune.core.files import check_file
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
@@ -294,9 +294,5 @@ def _from_header(text: bytes, where: str) -> _Header:
         raise RecordError(f"{where}: expected a header in JSON, got other bytes") from error
     except RecordError as error:
         raise RecordError(f"{where}: {error}") from error
-    if header.version > FORMAT_VERSION:
-        raise RecordError(
-            f"{where}: format {header.version} is newer than {FORMAT_VERSION}; "
-            "update retune to read it"
-        )
+    refuse_newer(where, "a module of format", header.version, FORMAT_VERSION)
     return header
