@@ -631,7 +631,7 @@ class _PlanBuilder:
         return self.stored[name]
 
     def _stored(self, value: str, array: np.ndarray) -> str:
-        """The weight that holds a constant as it is; an output's name is not a weight's."""
+        """Name of the weight that holds an unpacked constant: the constant's, but for outputs."""
         name = own_name(f"{value}@stored", self.graph) if value in self.graph.ends else value
         if name not in self.stored:
             self._store(name, np.ascontiguousarray(array), array.shape)

@@ -155,7 +155,7 @@ class Expressions:
         return tuple(left)
 
     def _test(self, term: Expr, instance: Instance) -> Value | bool:
-        """A test of the term, or what the ranges of the loops prove of it."""
+        """The condition as a value of the kernel, or its truth where ranges of loops prove that."""
         used = [v for v in variables(term) if v.name in instance.env]
         env = tuple([(v, instance.env[v.name]) for v in used])
         key = (term, frozenset(env), instance.lane)

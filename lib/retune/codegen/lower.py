@@ -337,13 +337,13 @@ def _check_range(name: str, body: KernelBody, groups: Groups) -> None:
     """Devices start so many groups, of so many items. Raises: CodegenError."""
     if groups.most is not None and max(map(most, body.global_size[1:])) > groups.most:
         raise CodegenError(
-            f"{name}: {body.global_size} work-groups, and devices start no more than "
-            f"{groups.most} along the second and the third axis; bind the longest loop to group.0"
+            f"{name}: expected at most {groups.most} work-groups along the second and the third "
+            f"axis, got {body.global_size}; bind the longest loop to group.0"
         )
     if groups.most_deep is not None and body.local_size[2] > groups.most_deep:
         raise CodegenError(
-            f"{name}: groups of {body.local_size} work-items, and devices start no more than "
-            f"{groups.most_deep} along the third axis; bind the longest loop to local.0"
+            f"{name}: expected groups of at most {groups.most_deep} work-items along the third "
+            f"axis, got {body.local_size}; bind the longest loop to local.0"
         )
 
 

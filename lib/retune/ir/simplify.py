@@ -512,7 +512,7 @@ def _divided(op: BinaryOp, a: Expr, b: Expr, ranges: Ranges) -> Expr:
 
 
 def _without(monomial: Monomial, factor: Monomial) -> Monomial | None:
-    """The atoms that are left after those of a factor; None where one is missing."""
+    """The monomial divided by a factor of it; None where it is not a factor."""
     left = list(monomial)
     for atom in factor:
         if atom not in left:

@@ -160,7 +160,7 @@ class NightRun:
         with watching(progress=follow):
             result = services.tune(request)
         if stopping() and not result.trials:
-            raise RunStopped("nothing more is measured")
+            raise RunStopped("it was stopped before anything was measured")
         return result_of(result)
 
     def _time_champion(self, request: TuneRequest, key: Key) -> None:

@@ -88,7 +88,7 @@ def counted(shape: Sequence[int], steps: Sequence[int], begin: int, dtype: DType
 
 @op(POSITIONS, kind="injective", infer=_infer_positions, numpy=_counted)
 def positions(c: OpCall) -> Tensor:
-    """T_positions(i...) = begin + the sum of steps times indices; no inputs."""
+    """Begin + the sum of steps times indices, without any input."""
     steps = ints(c.attrs, "steps")
 
     def body(*i: Expr) -> Expr:

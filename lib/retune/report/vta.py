@@ -88,7 +88,7 @@ def _legend(kinds: Sequence[tuple[str, str]], y: float) -> list[str]:
 
 
 def _path(start: np.ndarray, end: np.ndarray, scale: float, y: float) -> str:
-    """Rectangles from each start to its end; close ones are one."""
+    """SVG path: a rectangle from each start to its end; those half a pixel apart are joined."""
     if not len(start):
         return ""
     apart = np.flatnonzero((start[1:] - end[:-1]) * scale >= 0.5)

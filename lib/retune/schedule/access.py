@@ -174,7 +174,7 @@ class Accesses:
 
     @cached_property
     def group(self) -> int | None:
-        """Channels that share their inputs, where channels come in groups.
+        """Number of channels that share their inputs; None for a convolution without groups.
 
         A grouped convolution reads channel `ff // made * depth + rc`; inside one group that is a
         plain sum, so tiles must not cross from one group to the next.

@@ -42,7 +42,7 @@ Against = Annotated[
 Required = Annotated[
     str | None,
     typer.Option(
-        help="Peer that the bundle has to be as fast as, measured as by --against: the exit code "
+        help="Peer that the bundle must be as fast as, measured as by --against; the exit code "
         "is 1 if it is slower. Default: none."
     ),
 ]

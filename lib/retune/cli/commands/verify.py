@@ -1,4 +1,4 @@
-"""`retune verify`: a bundle's outputs beside those of the oracle."""
+"""`retune verify`: compare a bundle's outputs with those of the oracle."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace

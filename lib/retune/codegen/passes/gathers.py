@@ -54,7 +54,7 @@ def vectors_of(scattered: Iterable[Address]) -> Mapping[Address, tuple[Address, 
 
 
 def _run(numbered: tuple[int, Address]) -> tuple[object, ...]:
-    """The same for neighbours in the order of their offsets, and for no others."""
+    """A key that is equal for neighbours in the order of their offsets, and for these alone."""
     number, place = numbered
     return place.buffer, place.base, place.divisor, place.offset - number
 

@@ -84,7 +84,7 @@ def _features(program: Program, spec: DeviceSpec, alike: Table) -> np.ndarray:
 
 
 def _shared(trace: str) -> str:
-    """Equal for rows of one sketch: the trace without what was decided, but for the structure."""
+    """A key of the sketch: the trace without decisions, but for those that change its structure."""
     if any(primitive in trace for primitive in STRUCTURAL):
         return Trace.from_json(trace).undecided().to_json()
     return trace.partition('"decisions"')[0]

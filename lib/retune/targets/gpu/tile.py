@@ -236,7 +236,10 @@ def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
     unit = max(1, unit // structure.packed.pack) if structure.packed else unit
     sizes = [n for n in _DEPTHS if n % unit == 0 and _may_divide(s, deepest, n)]
     if not sizes:
-        raise ScheduleError(f"no depth of a fetch divides the {s.loop(deepest).extent} steps")
+        got = s.loop(deepest).extent
+        raise ScheduleError(
+            f"{deepest}: expected an extent that one of {_DEPTHS} divides, got {got}"
+        )
     return sizes
 
 

@@ -205,7 +205,7 @@ def expand(node: OnnxNode, emit: Emitter) -> None:
         shape = broadcast_shapes(left, right)
     except ValueError:
         raise ModelError(
-            f"expand of {list(old)} to {list(wanted)}: the extents do not fit"
+            f"expand: expected a shape that {list(old)} broadcasts to, got {list(wanted)}"
         ) from None
     emit.out("broadcast_to", node.inputs[0], shape=shape)
 
