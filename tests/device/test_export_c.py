@@ -1,9 +1,12 @@
 """Bundles as C programs: built without a warning, and run on PoCL, they compute the same."""
 
 import re
+import shlex
+import shutil
 import subprocess
 from dataclasses import replace
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from onnx import TensorProto
 
 from retune.api import import_network
 from retune.bundle.build import build_plan
+from retune.bundle.export.loader import brought_link
 from retune.bundle.export.program import export_c
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.module import Module
@@ -23,6 +27,7 @@ from retune.intrinsics import intrinsics
 from retune.search.extract import Network
 from tests.device import c_programs
 from tests.support.bundle import plan_of as halves
+from tests.support.control_groups import LIMITS, write_groups
 from tests.support.device_networks import Net
 from tests.support.pages import ROOT
 
@@ -245,6 +250,24 @@ void *__wrap_clSVMAlloc(struct _cl_context *c, unsigned long flags, size_t bytes
 def test_devices_are_listed(program: Path) -> None:
     done = c_programs.run(program, "--list")
     assert done.returncode == 0 and "Portable Computing Language: pthread" in done.stdout
+
+
+def test_control_groups_limit_the_cores(program: Path, tmp_path: Path) -> None:
+    """As in Python: a container with the time of two cores has two threads on any machine."""
+    for file in (*program.glob("*.c"), *program.glob("*.h")):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "limit.c").write_text(
+        '#include "network.c"\nint main(void) { return printf("%g", quota_cores()) < 0; }\n'
+    )
+    defines = ["-DWITHOUT_MAIN", '-DCONTROL_GROUPS="groups"', '-DOWN_GROUP="own"']
+    command = ["cc", "-std=c99", *c_programs.FLAGS.split(), *defines, "limit.c", "-o", "limit"]
+    link = shlex.split(brought_link())
+    subprocess.run([*command, *link], cwd=tmp_path, check=True)
+    for texts, own, cores in LIMITS:
+        shutil.rmtree(tmp_path / "groups", ignore_errors=True)
+        write_groups(tmp_path, texts, own)
+        said = subprocess.run(["./limit"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert float(said.stdout) == (0.0 if cores == inf else cores), texts
 
 
 def test_the_numbers_of_opencl_are_right() -> None:

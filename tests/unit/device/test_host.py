@@ -2,12 +2,12 @@
 
 import ctypes
 import os
-from math import inf
 from pathlib import Path
 
 import pytest
 
 from retune.device.opencl import host, pocl, vendors
+from tests.support.control_groups import LIMITS, write_groups
 
 
 def cache(folder: Path, index: int, **values: str) -> None:
@@ -117,25 +117,11 @@ def test_the_users_affinity_is_kept():
     assert environment["POCL_AFFINITY"] == "0" and not pocl.pinned(environment)
 
 
-@pytest.mark.parametrize(
-    ("files", "own", "cores"),
-    [
-        ({}, "", inf),
-        ({"cpu.max": "max 100000"}, "0::/", inf),
-        ({"cpu.max": "150000 100000"}, "0::/", 1.5),
-        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, "9:x:/\n0::/a/b", 3.0),
-        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", inf),
-    ],
-)
+@pytest.mark.parametrize(("files", "own", "cores"), LIMITS)
 def test_control_groups_limit_the_cores(
     files: dict[str, str], own: str, cores: float, tmp_path: Path
 ):
-    for name, text in files.items():
-        path = tmp_path / "groups" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
-    (tmp_path / "own").write_text(f"{own}\n")
+    write_groups(tmp_path, files, own)
     assert host.quota_cores(tmp_path / "groups", tmp_path / "own") == cores
 
 

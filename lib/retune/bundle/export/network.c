@@ -206,8 +206,57 @@ static int list_threads(pid_t *found) {
   return count;
 }
 
+#ifdef CPU_COUNT
+#ifndef CONTROL_GROUPS
+#define CONTROL_GROUPS "/sys/fs/cgroup"
+#define OWN_GROUP "/proc/self/cgroup"
+#endif
+enum { GROUP_BYTES = 4096 };
+
+/* The first number of a file in a folder of the control groups, and the one behind it, if it is
+   asked for; whether they are there: `max` is none. */
+static int read_limit(const char *group, const char *name, double *first, double *second) {
+  char path[sizeof CONTROL_GROUPS + GROUP_BYTES + 32];
+  snprintf(path, sizeof path, "%s%s/%s", CONTROL_GROUPS, group, name);
+  FILE *file = fopen(path, "r");
+  const int count = file ? fscanf(file, second ? "%lf %lf" : "%lf", first, second) : 0;
+  if (file) fclose(file);
+  return count == (second ? 2 : 1);
+}
+
+/* How many cores' time Linux gives the process's control groups, `docker run --cpus 2`, say; 0 where
+   that is not limited. Both versions of cgroups(7). */
+static double quota_cores(void) {
+  char group[GROUP_BYTES] = "", line[GROUP_BYTES];
+  double quota, period, least = 0;
+  FILE *own = fopen(OWN_GROUP, "r");
+  while (own && fgets(line, sizeof line, own))
+    if (sscanf(line, "0::%4095[^\n]", group) == 1) break;
+  if (own) fclose(own);
+  for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
+    *end = 0;
+    if (read_limit(group, "cpu.max", &quota, &period) && (!least || quota / period < least))
+      least = quota / period;
+  }
+  if (read_limit("/cpu", "cpu.cfs_quota_us", &quota, NULL) && quota > 0 &&
+      read_limit("/cpu", "cpu.cfs_period_us", &period, NULL) && (!least || quota / period < least))
+    least = quota / period;
+  return least;
+}
+
+/* The cores that this process may use; 0: that is not known. */
+static int usable_cores(void) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed)) return 0;
+  const double quota = quota_cores();
+  const int whole = (int)quota + (quota > (int)quota);
+  return quota && whole < CPU_COUNT(&allowed) ? whole : CPU_COUNT(&allowed);
+}
+#endif
+
 /* Threads that are not among those of before stay on a core each, of those that may be used: two
-   that wait for each other must not share one. PoCL's own pinning is to core 0, 1, ... */
+   that wait for each other must not share one. Not where only a share of the cores' time may be
+   used: others have the rest of it. PoCL's own pinning is to core 0, 1, ... */
 static void pin_threads(const pid_t *before, int known) {
 #ifdef CPU_COUNT
   static pid_t now[MOST_THREADS];
@@ -215,6 +264,7 @@ static void pin_threads(const pid_t *before, int known) {
   cpu_set_t allowed;
   size_t core = CPU_SETSIZE - 1;
   if (getenv("POCL_AFFINITY") || sched_getaffinity(0, sizeof allowed, &allowed)) return;
+  if (usable_cores() < CPU_COUNT(&allowed)) return;
   for (int i = 0; i < count; ++i) {
     int is_known = 0;
     for (int k = 0; k < known; ++k) is_known |= before[k] == now[i];
@@ -293,11 +343,10 @@ static const struct device *choose(const struct device *found, int count, const 
 static void prepare_environment(void) {
   setenv("PYOPENCL_HOME", PYOPENCL_HOME, 0);
 #ifdef CPU_COUNT
-  cpu_set_t allowed;
-  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  if (!sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) < cores) {
+  const int cores = usable_cores();
+  if (cores && cores < sysconf(_SC_NPROCESSORS_ONLN)) {
     char count[12];
-    snprintf(count, sizeof count, "%d", CPU_COUNT(&allowed));
+    snprintf(count, sizeof count, "%d", cores);
     setenv("POCL_CPU_MAX_CU_COUNT", count, 0);
     setenv("POCL_MAX_PTHREAD_COUNT", count, 0);
   }
