@@ -1,6 +1,7 @@
 """Reads from named arrays at computed indices, as views where the indices step evenly."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -26,34 +27,55 @@ class ArrayMemory:
             np.minimum(np.maximum(i, 0), max(0, n - 1))
             for i, n in zip(indices, array.shape, strict=True)
         ]
-        found = strided(array, clipped) if min((i.size for i in clipped), default=1) else None
-        return array[tuple(clipped)] if found is None else found
+        read = EvenRead.of(clipped) if min((i.size for i in clipped), default=1) else None
+        if read is None:
+            return array[tuple(clipped)]
+        return read.view(read.taken(array), np.broadcast(*clipped).shape if clipped else ())
 
 
-def strided(array: np.ndarray, indices: Sequence[np.ndarray]) -> np.ndarray | None:
-    """`array[indices]` as a view, where each index is a sum of even steps over the grid.
+@dataclass(frozen=True, slots=True)
+class EvenRead:
+    """`array[indices]`, where each index is a sum of even steps over a grid."""
 
-    An index that steps unevenly along one dimension of the grid is read in advance.
-    """
-    shape = np.broadcast(*indices).shape if indices else ()
-    starts: list[slice] = []
-    moves: list[dict[int, int]] = []
-    for axis, index in enumerate(indices):
-        steps = even_steps(index)
-        if steps is None and max(index.shape) < index.size:
-            return None
-        if steps is None:
-            array = np.take(array, index.reshape(-1), axis)
-            steps = {d - index.ndim: 1 for d, extent in enumerate(index.shape) if extent > 1}
-            starts.append(slice(0, None))
-        else:
-            starts.append(slice(int(index.flat[0]), None))
-        moves.append(steps)
-    strides = [0] * len(shape)
-    for move, stride in zip(moves, array.strides, strict=True):
-        for d, step in move.items():
-            strides[d] += step * stride
-    return as_strided(array[tuple(starts)], shape, strides, writeable=False)
+    takes: tuple[tuple[int, np.ndarray], ...]
+    """Axes whose index steps unevenly along one dimension of the grid, and is read in advance."""
+    starts: tuple[int, ...]
+    moves: tuple[dict[int, int], ...]
+    """Of each axis: how far it goes along dimensions of the grid, counted from the last."""
+
+    @staticmethod
+    def of(indices: Sequence[np.ndarray]) -> "EvenRead | None":
+        """The read; None where an index steps unevenly along several dimensions."""
+        takes: list[tuple[int, np.ndarray]] = []
+        starts: list[int] = []
+        moves: list[dict[int, int]] = []
+        for axis, index in enumerate(indices):
+            steps = even_steps(index)
+            if steps is None:
+                if max(index.shape) < index.size:
+                    return None
+                takes.append((axis, index.reshape(-1)))
+                steps = {d - index.ndim: 1 for d, extent in enumerate(index.shape) if extent > 1}
+                starts.append(0)
+            else:
+                starts.append(int(index.flat[0]))
+            moves.append(steps)
+        return EvenRead(tuple(takes), tuple(starts), tuple(moves))
+
+    def taken(self, array: np.ndarray) -> np.ndarray:
+        """The array with what is read in advance in place of these axes."""
+        for axis, index in self.takes:
+            array = np.take(array, index, axis)
+        return array
+
+    def view(self, taken: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """The elements over a grid of that shape, as a view of what `taken` gave."""
+        strides = [0] * len(shape)
+        for move, stride in zip(self.moves, taken.strides, strict=True):
+            for d, step in move.items():
+                strides[d] += step * stride
+        begun = taken[tuple([slice(start, None) for start in self.starts])]
+        return as_strided(begun, shape, strides, writeable=False)
 
 
 def even_steps(index: np.ndarray) -> dict[int, int] | None:

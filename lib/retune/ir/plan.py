@@ -14,13 +14,12 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from retune.ir.contract import contraction
 from retune.ir.evaluate import Value, apply, evaluate
 from retune.ir.expr import BITCAST, Binary, Call, Cast, Expr, Load, Select, Var, loads, walk
 from retune.ir.functions import FUNCTIONS
-from retune.ir.memory import ArrayMemory, Arrays, even_steps
+from retune.ir.memory import ArrayMemory, Arrays, EvenRead
 from retune.ir.operators import OPERATORS
 from retune.ir.stmt import identity
 from retune.ir.te import Axis, Compute, Concat, Dag, Tensor
@@ -364,53 +363,26 @@ def _view(
 ) -> _Compiled | None:
     """`array[indices]` by slices and strides; an index that steps unevenly along one dimension of
     the grid is read in advance. None if one does along several."""
-    takes: list[tuple[int, np.ndarray]] = []
-    starts: list[int] = []
-    moves: list[dict[int, int]] = []
-    for axis, index in enumerate(indices):
-        steps = even_steps(index)
-        if steps is None:
-            if max(index.shape) < index.size:
-                return None
-            takes.append((axis, index.reshape(-1)))
-            steps = {d - index.ndim: 1 for d, extent in enumerate(index.shape) if extent > 1}
-            starts.append(0)
-        else:
-            starts.append(int(index.flat[0]))
-        moves.append({d: step for d, step in steps.items() if step})
+    read = EvenRead.of(indices)
+    if read is None:
+        return None
+    takes, moves = dict(read.takes), [{d: n for d, n in move.items() if n} for move in read.moves]
     used = [d for move in moves for d in move]
     for axis, (move, extent) in enumerate(zip(moves, extents, strict=True)):
         d = axis - len(extents)
         if not move and extent == 1 and d not in used and d >= -len(shape) and shape[d] == 1:
             move[d] = 1  # keeps the dimension, so that the view has the shape of the output
-    taken = [len(dict(takes)[axis]) if axis in dict(takes) else n for axis, n in enumerate(extents)]
-    source: Step = _taken(name, takes) if takes else lambda arrays: arrays[name]
+    taken = [len(takes[axis]) if axis in takes else n for axis, n in enumerate(extents)]
+
+    def source(arrays: Arrays) -> np.ndarray:
+        return read.taken(arrays[name])
+
     used = [d for move in moves for d in move]
     if len({*used}) == len(used) and all(len(move) <= 1 for move in moves):
-        made = _sliced(source, starts, moves, taken, shape)
+        made = _sliced(source, read.starts, moves, taken, shape)
         if made is not None:
             return made
-    slices = tuple(slice(start, None) for start in starts)
-
-    def run(arrays: Arrays) -> np.ndarray:
-        array = source(arrays)
-        strides = [0] * len(shape)
-        for move, stride in zip(moves, array.strides, strict=True):
-            for d, step in move.items():
-                strides[d] += step * stride
-        return as_strided(array[slices], shape, strides, writeable=False)
-
-    return _Compiled(run, shape)
-
-
-def _taken(name: str, takes: Sequence[tuple[int, np.ndarray]]) -> Step:
-    def run(arrays: Arrays) -> np.ndarray:
-        array = arrays[name]
-        for axis, index in takes:
-            array = np.take(array, index, axis)
-        return array
-
-    return run
+    return _Compiled(lambda arrays: read.view(source(arrays), shape), shape)
 
 
 def _sliced(
