@@ -77,12 +77,12 @@ def _probe_once() -> None:
 
 
 class FileScheduling(LoadFileScheduling):
-    """Each file goes to one process, and those of `tests/prefect`, which share a server, together:
-    a server takes ten seconds of processor time to start, and stays until the end."""
+    """Each file goes to one process, and those that start Prefect servers together: a server, and
+    the database that the first one makes, take ten seconds of processor time each."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = "tests/prefect/"
-        return shared if nodeid.startswith(shared) else super()._split_scope(nodeid)
+        with_servers = nodeid.startswith(("tests/flows/", "tests/prefect/"))
+        return "tests/prefect" if with_servers else super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,0 +1,1 @@
+"""Tests of retune; `support` holds what they share."""
