@@ -3,8 +3,8 @@
     python -m benchmarks.chains 16,112,96,24,2 24,56,144,24,1 32,28,192,32,1
 
 A block is C,SIZE,EXPANDED,MADE,STRIDE: a 1x1 convolution to EXPANDED channels, a depthwise 3x3 one
-and a 1x1 one to MADE channels, the first two rectified, without padding. Its three default kernels
-run in turns with one kernel whose work-groups take some rows of the result: they expand the rows
+and a 1x1 one to MADE channels, the first two rectified, the second padded. Its default kernels run
+in turns with one kernel whose work-groups take some rows of the result: they expand the rows
 that these need, halo included, into an array of their own, go over them depthwise into another, and
 project that. Another way joins the first two alone, as where what comes between the last two needs
 all pixels (squeeze and excitation). Schedules are written by hand here, from the primitives that
@@ -82,7 +82,7 @@ def block_of(text: str, folder: Path) -> Block:
     depth, size, expanded, made, stride = map(int, text.split(","))
     net = NetWriter("block", seed=0)
     x = net.conv_relu(net.input("data", (1, depth, size, size)), expanded, 1)
-    x = net.conv_relu(x, expanded, 3, groups=expanded, stride=stride)
+    x = net.conv_relu(x, expanded, 3, groups=expanded, stride=stride, pad=1)
     net.output(net.conv(x, made, 1, bias=True), "out")
     onnx.save(net.model(), folder / "block.onnx")
     network = import_network(str(folder / "block.onnx"), {}, "NHWC", folder).network
