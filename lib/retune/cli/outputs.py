@@ -15,15 +15,18 @@ from retune.core.layouts import LayoutPlan
 from retune.core.results import VerifyResult
 from retune.core.schema import extended
 from retune.core.target import DeviceSpec
+from retune.device.remote.link import KeyRow
 from retune.frontend.onnx.support import Support
 from retune.nightly.history import SideBySide
 from retune.nightly.members import PlannedNight
 from retune.nightly.night import MemberResult, MemberState, Note
+from retune.nightly.summary import JUDGED
 from retune.pipeline.layout_manifest import LayoutTotal
 from retune.pipeline.manifest import QuantizeManifest
 from retune.pipeline.results import TuneResult
 from retune.pipeline.rows import PRINTED
 from retune.pipeline.running import RunRecord
+from retune.records.nights import NightRow
 from retune.records.store import Summary
 from retune.report.data import Latency
 from retune.search.model.registry import Metrics, ModelCard
@@ -66,13 +69,6 @@ class _Source(TypedDict):
     source: str
 
 
-class _Key(TypedDict):
-    key: str
-    total: int
-    free: int
-    pending: int
-
-
 class _Board(TypedDict):
     board: str
     key: str
@@ -81,7 +77,7 @@ class _Board(TypedDict):
 
 
 class _Boards(TypedDict):
-    keys: list[_Key]
+    keys: list[KeyRow]
     boards: list[_Board]
 
 
@@ -228,17 +224,8 @@ class _Plan(TypedDict):
     totals: list[LayoutTotal]
 
 
-class _NightVerdict(TypedDict):
-    verdict: str
-    change: float | None
-    change_low: float | None
-    change_high: float | None
-    why: str
-    time_us: float | None
-    control_us: float | None
-    kernel_us: float | None
-
-
+_night_row = get_type_hints(NightRow)
+_verdict = extended("NightVerdict", None, **{name: _night_row[name] for name in JUDGED})
 _member = extended(
     "Member",
     MemberState,
@@ -246,7 +233,7 @@ _member = extended(
     outcome=str,
     gain=float | None,
     nights_us=list[float | None],
-    verdict=_NightVerdict | None,
+    verdict=_verdict | None,
 )
 
 

@@ -21,6 +21,11 @@ from retune.report.page import page, time_text
 from retune.report.svg import curve_chart
 
 _NONE = "–"
+JUDGED = (
+    *("verdict", "change", "change_low", "change_high", "why"),
+    *("time_us", "control_us", "kernel_us"),
+)
+"""Fields of a NightRow that `--json` prints of each member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,8 +338,7 @@ def _ratio(result: MemberResult | None) -> str:
 
 
 def _verdict_data(row: NightRow) -> Row:
-    shown = ("verdict", "change", "change_low", "change_high", "why")
-    return {name: getattr(row, name) for name in (*shown, "time_us", "control_us", "kernel_us")}
+    return {name: getattr(row, name) for name in JUDGED}
 
 
 def _result_data(result: MemberResult) -> Row:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from retune.bundle.format import read_outline
@@ -22,7 +22,6 @@ from retune.report.data import LayerDetail, LayerGroup, LayerKernel, TriedStrate
 from retune.schedule.trace import Trace
 from retune.search.extract import Network
 
-_COLUMNS = ("task_key", "record_id", "phase", "strategy", "sketch", "status", "error", "median_us")
 _MOST_REASON = 160
 """Characters of a reason."""
 
@@ -72,6 +71,9 @@ class RunTrial:
     status: str
     error: str | None
     median_us: float | None
+
+
+_COLUMNS = tuple(each.name for each in fields(RunTrial))
 
 
 def run_trials(root: Path, run_id: str) -> list[RunTrial]:

@@ -1,6 +1,7 @@
 """`retune farm`: a scheduler, boards, and the certificates of those who take part."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -178,10 +179,7 @@ def print_boards(scheduler: str, certs: Path | None, *, json: bool) -> None:
         boards = link.boards()
     finally:
         link.close()
-    rows = [
-        {"key": row.key, "total": row.total, "free": row.free, "pending": row.pending}
-        for row in boards.table()
-    ]
+    rows = [asdict(row) for row in boards.table()]
     if json:
         names = [
             {"board": b.name, "key": b.key, "model": b.about.spec.model, "jobs": b.jobs}
