@@ -29,11 +29,11 @@ from retune.pipeline.chain import run_chain
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneResult
 from retune.prefect.artifacts import of_fleet, show_file, show_markdown
+from retune.prefect.blocks import block_notifier
 from retune.prefect.cancelling import RunCancelled, raise_if_cancelled
 from retune.prefect.contact import going_on
 from retune.prefect.events import tell
 from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome
-from retune.prefect.notices import block_notifier
 from retune.prefect.stage_task import AsTasks
 from retune.prefect.surviving import kept
 from retune.prefect.verdicts import emit_verdicts
