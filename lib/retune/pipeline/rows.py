@@ -18,8 +18,7 @@ PRINTED = tuple(
     for each in fields(TuneResult)
     if each.name not in ("verified", "published", "max_error", "largest_error")
 )
-"""Fields of a result that `--json` prints under their own names; others are in
-`verification`."""
+"""Fields of a result that `--json` prints under their own names."""
 
 
 def task_rows(result: TuneResult) -> list[Row]:
