@@ -1,4 +1,4 @@
-"""Prefect task: where the images of a network lie."""
+"""Prefect task: the layouts of the activations of a network."""
 
 from retune.pipeline.layouts import stage_layout
 from retune.prefect.stage_task import stage_task

@@ -119,7 +119,7 @@ def choose_finalists(
     planned: Mapping[str, tuple[Candidate, TuningRecord]] = MappingProxyType({}),
     place: str = "",
 ) -> dict[str, list[Finalist]]:
-    """The default schedule, what is the fastest with images lying as planned, what was the fastest
+    """The default schedule, what is the fastest in the planned layouts, what was the fastest
     at that `place` before, and the fastest candidates of each task, heaviest task first.
 
     Breadth first: the best of each task, then the second best of each, as long as building them

@@ -189,7 +189,7 @@ class _Programs:
         return self._limited(network, number, fixed), chosen
 
     def _limited(self, network: Network, number: int, fixed: Mapping[str, str]) -> Network:
-        """The network, whose tasks have the limits of the selection, and its images layouts."""
+        """The network with the limits of tasks and the layouts of the selection."""
         selection = self.chosen[number]
         limits = dict(selection.limits)
         tasks = {

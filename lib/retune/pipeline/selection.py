@@ -148,8 +148,7 @@ def best_record(record: TuningRecord) -> BestRecord:
 
 
 def selected_network(request: TuneRequest, selection: Selection) -> Network:
-    """The request's network, whose tasks have the limits of the selection, and its images their
-    layouts."""
+    """The request's network with the limits of tasks and the layouts of the selection."""
     network, limits = open_network(request).network, dict(selection.limits)
     lowered = {
         key: replace(network.tasks[key], max_error=limit)

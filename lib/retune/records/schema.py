@@ -19,7 +19,7 @@ SCHEMA_VERSION = 1
 
 Phase = Literal["search", "final", "layout"]
 """Why a candidate was measured: to find better ones, once more to be certain of the winner, or with
-images in other layouts."""
+activations in other layouts."""
 
 BESIDE_SEARCH: tuple[Phase, ...] = ("final", "layout")
 """Phases whose records are no trials of a search."""

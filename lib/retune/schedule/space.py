@@ -57,7 +57,7 @@ class Sketch:
     """That error as a multiple of what roundings do to the direct form, at any size of it."""
     blocks: tuple[str, str] | None = None
     """The decisions that are the channels of the blocks that it reads, and makes; None: it does not
-    go by how images lie."""
+    go by the layouts of activations."""
     cost: Cost | None = None
     """What candidates take, to whoever made the sketch; None: the device's class says it."""
 
@@ -265,12 +265,12 @@ class Space:
 
     @cached_property
     def laid(self) -> tuple[Sketch, ...]:
-        """Those for images in blocks. They are found by name, and never sampled or listed."""
+        """Those for activations in blocks. They are found by name, and never sampled or listed."""
         return self.more()
 
     @property
     def whole(self) -> "Space":
-        """The space of all sketches, those for images in blocks too."""
+        """The space of all sketches, those for activations in blocks too."""
         return Space((*self.sketches, *self.laid))
 
     @cached_property

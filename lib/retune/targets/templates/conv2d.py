@@ -7,7 +7,7 @@ agree on it with the next one, and no transform is left. What else makes up that
 register tile of `tile_ow` pixels by a block of output channels in vector lanes, each input element
 broadcast, and weights packed at compile time to the order of the loops, which is OIHW{ic}i{oc}o.
 
-Where the images lie in blocks, the template is what it was: `conv2d_nchwc_blocks*`. Its knobs have
+Where activations are in blocks, the template is what it was: `conv2d_nchwc_blocks*`. Its knobs have
 all of AutoTVM's values, `tile_ic` and `tile_oc` are the blocks that it reads and makes, and only
 the search for layouts tries it. Tiles that spill, which AutoTVM accepts, are not candidates.
 Pixels that are one axis, as those of a 1x1 convolution may be, have one tile and no `tile_oh`.
