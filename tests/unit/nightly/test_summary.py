@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from retune.nightly.summary import (
     subject_of,
     summarize_night,
 )
+from tests.support.browser import needs_chromium, told
 from tests.support.fakes import result
 from tests.support.nights import night as a_row
 from tests.support.properties import quick
@@ -287,3 +289,25 @@ def test_the_page_of_a_night_that_has_just_begun():
     text = night_page(summarize_night(state))
     assert "2026-03-01 22:00 to now" in text
     assert Page(text).open == []
+
+
+CLICKS = """
+const rows = document.querySelector("table").tBodies[0].rows;
+const head = document.querySelector("thead th");
+head.click();
+told.push([...rows].map((row) => row.cells[0].textContent.trim()).join(" "));
+head.click();
+told.push([...rows].map((row) => row.cells[0].textContent.trim()).join(" "));
+document.querySelectorAll("th, a").forEach((each) => each.click());
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_browser_takes_every_click_on_a_night(width: int, summary: NightSummary, tmp_path: Path):
+    first, second, fits, errors = told(night_page(summary), CLICKS, width, tmp_path)
+    names = sorted(member.state.model for member in summary.members)
+    assert (first.split(), second.split()) == (names, names[::-1])
+    assert (fits, errors) == ("true", "none")
