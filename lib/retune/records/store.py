@@ -250,7 +250,7 @@ class RecordStore:
         return sorted(trials, key=lambda item: item.trial)
 
     def tasks(self) -> pd.DataFrame:
-        """One row for each task and its conditions: trials, right ones, the best time in us."""
+        """One row for each task and its conditions: records, right ones, the best time in us."""
         identity = ["task_key", "device", "conditions"]
         about = ["task_name", *CONDITIONS, "flops"]
         columns = [*identity, *about, "status", "median_us", "timestamp"]
@@ -270,14 +270,14 @@ class RecordStore:
         )
         names = {
             **{f"{name}_min": name for name in about},
-            "right_count": "trials",
+            "right_count": "records",
             "right_sum": "ok",
             "median_us_min": "best_us",
             "timestamp_max": "last",
         }
         frame = as_frame(result).rename(columns=names)
         frame["best_gflops"] = frame["flops"] / frame["best_us"] / 1e3
-        shown = ["task_name", "trials", "ok", "best_us", "best_gflops", *CONDITIONS]
+        shown = ["task_name", "records", "ok", "best_us", "best_gflops", *CONDITIONS]
         frame = frame.reindex(columns=[*shown, *identity, "flops", "last"])
         return frame.sort_values(by=["task_name", "device"], ignore_index=True)
 

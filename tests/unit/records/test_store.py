@@ -138,7 +138,7 @@ def test_tasks_and_summary_count(store: Path):
     broken = replace(failed("wrong_result", "off"), timestamp=DAY)
     RecordStore(store).append([record(1), record(2), record(3, measurement=broken)])
     tasks = RecordStore(store).tasks()
-    assert tasks[["trials", "ok", "best_us"]].to_numpy().tolist() == [[3, 2, 12.0]]
+    assert tasks[["records", "ok", "best_us"]].to_numpy().tolist() == [[3, 2, 12.0]]
     found = records.summary(store)
     assert (found.files, found.records, found.tasks) == (1, 3, 1)
     assert found.statuses == {"ok": 2, "wrong_result": 1}
@@ -480,7 +480,7 @@ def test_a_file_with_text_that_is_none_is_skipped(store: Path, caplog: pytest.Lo
 
 def test_a_count_that_no_float_holds_is_summed_up_all_the_same(store: Path):
     RecordStore(store).append([record(1, flops=(1 << 62) + 1)])
-    assert RecordStore(store).tasks()["trials"].tolist() == [1]
+    assert RecordStore(store).tasks()["records"].tolist() == [1]
 
 
 def test_tables_of_other_programs_are_no_records(store: Path, caplog: pytest.LogCaptureFixture):
