@@ -41,6 +41,7 @@ def test_help_shows_the_most_important_options_first_and_the_others_in_groups(ca
     assert headings[0] == "Search"
     assert {each.group for each in options().values()} - {""} <= set(headings)
     assert all(len(line) <= 80 for line in text.splitlines())
+    assert "kl, mse, global_scale. [default: minmax]" in " ".join(text.split())
 
 
 def test_the_usage_names_arguments_and_required_options(capsys: Captured):

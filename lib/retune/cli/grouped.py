@@ -3,6 +3,7 @@
 Plain text that fits 80 columns, without boxes: it can be searched, copied and pasted.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,9 @@ Rows = list[tuple[str, str]]
 _ALL = "Options"
 _KINDS = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER"}
 """Types of options by typer's names for them; others, such as `path`, become capital."""
+
+_STATED = re.compile(r"\[default: \(([^]]*)\)")
+"""A default that is said in words: typer has it in parentheses."""
 
 
 class GroupedCommand(TyperCommand):
@@ -60,7 +64,9 @@ def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> No
         row = each.get_help_record(ctx)
         if row is not None:
             kind = "Arguments" if each.param_type_name == "argument" else _ALL
-            sections.setdefault(each.rich_help_panel or kind, []).append((_named(row[0]), row[1]))
+            sections.setdefault(each.rich_help_panel or kind, []).append(
+                (_named(row[0]), _STATED.sub(r"[default: \1", row[1]))
+            )
     _write(sections, formatter)
 
 
