@@ -22,6 +22,7 @@ from retune.targets.devices import target_of
 from retune.targets.spaces import space_of
 from tests.support.dags import conv2d, in_bfloat16, strip
 from tests.support.oracle import assert_items_agree, assert_same_meaning
+from tests.support.sampling import one_of_each
 from tests.support.winograd import OTHERS, nchw
 
 NARROW = replace(GENERIC_CPU, name="narrow", vector_bits=128, vector_registers=16)
@@ -44,18 +45,21 @@ def winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
     return Space(cpu_winograd_families(program, spec)).sketches
 
 
-@pytest.mark.parametrize(
-    ("name", "spec"),
-    [*((name, GENERIC_CPU) for name in SHAPES), ("odd", NARROW), ("1x7", NARROW)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
+CASES = {name: (name, GENERIC_CPU) for name in SHAPES}
+CASES |= {f"{name}, narrow": (name, NARROW) for name in ("odd", "1x7")}
+
+
+@pytest.mark.parametrize(("case", "form"), one_of_each(CASES, ("", ".staged")))
+def test_sketches_keep_the_meaning(case: str, form: str):
+    """As one kernel and as stages; one of the two in the gate."""
+    name, spec = CASES[case]
     dag = merge_axes(SHAPES[name])
-    sketches = winograd_sketches(from_dag(dag), spec)
-    sizes = [m for m in (2, 4, 6) if any(s.name == f"{PREFIX}{m}" for s in sketches)]
+    sketches = {s.name: s for s in winograd_sketches(from_dag(dag), spec)}
+    sizes = [m for m in (2, 4, 6) if f"{PREFIX}{m}" in sketches]
     assert sizes[:2] == [2, 4]
-    assert [s.name for s in sketches] == [f"{PREFIX}{m}{n}" for m in sizes for n in ("", ".staged")]
-    for sketch in sketches:
+    assert list(sketches) == [f"{PREFIX}{m}{n}" for m in sizes for n in ("", ".staged")]
+    for m in sizes:
+        sketch = sketches[f"{PREFIX}{m}{form}"]
         verify(sketch.program)
         (row,) = sketch.sample(1, np.random.default_rng(len(name)))
         program = sketch.instantiate(row)
