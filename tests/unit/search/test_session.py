@@ -153,12 +153,12 @@ def test_another_process_goes_on_with_the_run(store: Path):
 @pytest.mark.parametrize("tuner", TUNERS)
 def test_a_run_that_was_cut_proposes_as_if_it_had_not_been(store: Path, tuner: str):
     """Between two batches: the first two are of one candidate, others of four."""
-    cut = 2 + 4 * 5
+    cut, trials = 2 + 4 * 3, 2 + 4 * 5
     whole, parts = store / "whole", store / "parts"
-    searched(whole, 40, tuner=tuner)
+    searched(whole, trials, tuner=tuner)
     searched(parts, cut, tuner=tuner)
     searched(parts, 8, run_id="other")
-    searched(parts, 40, tuner=tuner)
+    searched(parts, trials, tuner=tuner)
     assert proposed(parts) == proposed(whole)
 
 
