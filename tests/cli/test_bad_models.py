@@ -136,9 +136,10 @@ def test_a_bad_model_ends_with_2_and_leaves_nothing(
     assert all(path.suffix == ".lock" and not path.stat().st_size for path in left), left
 
 
-def test_a_file_that_onnxruntime_needs_later_is_checked_first(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_missing_file_is_found_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(retune.prefect.launch, "prefect_api", no_server)
     missing = tmp_path / "none.onnx"
     assert run_command(["tune", str(missing), "--out", str(tmp_path / "out")]) == 2
     assert "expected an ONNX file, zoo:NAME or light:NAME, got no file" in capsys.readouterr().err

@@ -179,7 +179,7 @@ def test_candidates_of_one_program_end_as_they_would_alone(builders: int):
     assert statuses(again) == [s for s in statuses(alone) if s != "compile_error"]
 
 
-def test_a_candidate_that_spoils_an_input_convicts_only_itself(runner: LocalRunner):
+def test_a_candidate_that_spoils_an_input_is_wrong_and_the_next_one_is_not(runner: LocalRunner):
     spoil = "((__global float *)x)[(i + 1) % 256] = 9; y[i] = 5;"
     rows = runner.measure("axpy", [program(spoil), program(RIGHT)], QUICK)
     assert statuses(rows) == ["wrong_result", "ok"]

@@ -143,8 +143,10 @@ def test_every_function_that_groups_call_is_there(plan: NetworkPlan) -> None:
     assert all(f"void {name}(" in plan.text for name in called)
 
 
-def test_a_network(graph: Graph, plan: NetworkPlan, device: Device) -> None:
-    """Bit for bit what its launches give, several times over, and step by step."""
+def test_a_persistent_network_gives_what_its_launches_give(
+    graph: Graph, plan: NetworkPlan, device: Device
+) -> None:
+    """Bit for bit, several times over, and after parts of it were run for their times."""
     assert (plan.form, forms_here(plan, device)) == ("queued", ("queued", "persistent"))
     inputs = random_inputs(graph)
     expected = Module(plan, device).run(inputs)
@@ -154,6 +156,7 @@ def test_a_network(graph: Graph, plan: NetworkPlan, device: Device) -> None:
         _assert_equal(staying.run(inputs), expected)
     for first in range(len(plan.launches)):
         staying.runner(first, first + 1, rounds=2)()
+    _assert_equal(staying.run(inputs), expected)
     for name, array in run_graph(graph, inputs).items():
         np.testing.assert_allclose(expected[name], array, rtol=1e-4, atol=1e-5)
 

@@ -102,7 +102,7 @@ def test_a_device_without_warps_exchanges_shares():
     assert "asm" not in text
 
 
-def test_other_items_are_refused():
+def test_work_items_that_are_no_warp_are_refused():
     s = shared_out(byte_product(64, 64, 64), items=(8, 4))
     deep, words, word = s.split("y.k", [8, 4])
     s.reorder(deep, "y.i", words, "y.j", word)

@@ -47,7 +47,7 @@ def test_a_record_in_quarantine_is_never_the_best(filled: Path):
     assert f"{0:016x}" in known(store, "task-a", HERE), "it need not be measured again"
 
 
-def test_nor_is_another_record_of_its_configuration(filled: Path):
+def test_another_record_of_a_configuration_in_quarantine_is_not_ranked(filled: Path):
     """A comparison measures it anew, under another id, in another run, and faster than ever."""
     again = replace(record(0), record_id="other", run_id="later", phase="final", attempt=1)
     RecordStore(filled).append([again])

@@ -306,7 +306,7 @@ def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Pa
 
 
 def test_a_workload_in_other_layouts_is_one_that_boards_take(tmp_path: Path):
-    net = network_of("residual", tmp_path)
+    net, compared = network_of("residual", tmp_path), 0
     for key, some in choices_of(net, GENERIC_CPU).of_tasks.items():
         task = net.tasks[key]
         given = task.workload(0)
@@ -318,6 +318,8 @@ def test_a_workload_in_other_layouts_is_one_that_boards_take(tmp_path: Path):
             taken = batch.workload(blob)
             for name, places in there.places.items():
                 np.testing.assert_array_equal(taken.places[name], places)
+                compared += 1
+    assert compared
 
 
 def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path):

@@ -151,7 +151,9 @@ def test_the_template_for_blocks_has_the_space_of_the_original(dag: Dag, size: i
 def test_every_candidate_for_blocks_keeps_the_meaning(stride: int):
     dag = conv2d(1, 3, 5, 4, 16, pad=1, stride=stride, residual=stride == 1)
     shapes = {t.name: t.shape for t in (*dag.placeholders, *dag.outputs)}
-    for sketch in laid_sketches(dag):
+    sketches = laid_sketches(dag)
+    assert sketches
+    for sketch in sketches:
         assert sketch.blocks == ("tile_ic", "tile_oc")
         for row in sketch.all_rows():
             decided = sketch.decided(row)
