@@ -79,7 +79,7 @@ def tune(networks: Sequence[ImportedNetwork], trials: int, records: Path) -> Non
             run_id=f"{_RUN}-{trials}",
             model="layers",
             layout="NHWC",
-            allocator="round-robin",
+            task_scheduler="round-robin",
             trials=trials * len(tasks),
         )
         session = Session(list(tasks.values()), runner, RecordStore(records), settings)

@@ -96,7 +96,7 @@ def searched(
         model="zoo:resnet18_v1",
         layout="",
         tuner=tuner,
-        allocator="round-robin",
+        task_scheduler="round-robin",
         seed=seed,
         trials=trials * len(tasks),
         options=usual_options(spec),

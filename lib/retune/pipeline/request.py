@@ -30,8 +30,8 @@ from retune.core.ranges import Stated, parse_stated
 from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive, bare_type
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.search.defaults import (
-    DEFAULT_ALLOCATOR,
     DEFAULT_MAX_ERROR,
+    DEFAULT_TASK_SCHEDULER,
     DEFAULT_TUNER,
     LEAST_GAIN,
     QUICK_MINUTES,
@@ -258,7 +258,7 @@ class TuneRequest:
     )
     tuner: TunerName = option("Tuner that proposes candidates", default=DEFAULT_TUNER)
     task_scheduler: TaskSchedulerName = option(
-        "Task scheduling: how the next task to measure is chosen", default=DEFAULT_ALLOCATOR
+        "Task scheduling: how the next task to measure is chosen", default=DEFAULT_TASK_SCHEDULER
     )
     patience: Count = option(
         "Early stopping: trials without a gain after which a task ends; 0: never", default=0

@@ -1,1 +1,1 @@
-"""Search: tasks from a graph, tuners that propose candidates, and the trial budget's allocator."""
+"""Search: tasks from a graph, tuners that propose candidates, and the schedulers of tasks."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.records.conditions import Conditions
-from retune.search.allocate import ROUND
+from retune.search.task_schedulers import ROUND
 
 
 class ReadsConstants(Protocol):

@@ -5,13 +5,13 @@ from typing import Literal
 TunerName = Literal["evolutionary", "xgb", "ga", "random", "grid"]
 """Names of `retune.search.tuners.TUNERS`."""
 TaskSchedulerName = Literal["gradient", "round-robin", "sequential"]
-"""Names of `retune.search.allocate.ALLOCATORS`."""
+"""Names of `retune.search.task_schedulers.TASK_SCHEDULERS`."""
 Effort = Literal["none", "quick", "full", "exhaustive"]
 """How long a search goes on: not at all; at most 20 s for a network; until little more is expected
 of it; until its budget is used."""
 
 DEFAULT_TUNER: TunerName = "evolutionary"
-DEFAULT_ALLOCATOR: TaskSchedulerName = "gradient"
+DEFAULT_TASK_SCHEDULER: TaskSchedulerName = "gradient"
 QUICK_MINUTES = 1 / 3
 """Measuring time of effort `quick` at most, for a network."""
 LEAST_GAIN = 0.01

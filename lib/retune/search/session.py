@@ -30,10 +30,9 @@ from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.shared import Level, shared_records
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Space
-from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+from retune.search.defaults import DEFAULT_TASK_SCHEDULER, DEFAULT_TUNER
 from retune.search.expectation import TYPICAL_GAIN, expected_share, prior_gain
 from retune.search.history import (
     HISTORY_COLUMNS,
@@ -52,6 +51,7 @@ from retune.search.model.transfer import warm_start
 from retune.search.scheduling import GRACE_S, Budget, End, Stop, TaskScheduler
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
+from retune.search.task_schedulers import ROUND, check_task_scheduler, next_task
 from retune.search.tuners import Setting, make_tuner
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
@@ -71,7 +71,7 @@ class RunSettings:
     night: str = ""
     """The night or campaign that the records name."""
     tuner: str = DEFAULT_TUNER
-    allocator: str = DEFAULT_ALLOCATOR
+    task_scheduler: str = DEFAULT_TASK_SCHEDULER
     seed: int = 0
     trials: int | None = None
     """Budget of the whole run in trials; None: no limit."""
@@ -128,12 +128,12 @@ class Session:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """Reads what the store knows. Candidates are timed with constants as far away as they are
-        in a network of these tasks. Raises: LookupFailed for an unknown tuner or allocator.
+        in a network of these tasks. Raises: LookupFailed for an unknown tuner or task scheduler.
 
         Nothing is measured before all tasks but those that have `ended` are searched by someone, or
         `grace_s` after the first one is. Time in which others have the device does not count.
         """
-        check_allocator(settings.allocator)
+        check_task_scheduler(settings.task_scheduler)
         options = network_options(tasks, settings.options)
         self.runner = runner
         self.store = store
@@ -275,7 +275,7 @@ class Session:
         """The next task; unavailable ones count as done, but tasks are still compared with them."""
         states = [run.state for run in self._runs.values()]
         states = [s if s.key in available else replace(s, done=True) for s in states]
-        state = next_task(self.settings.allocator, states, spent)
+        state = next_task(self.settings.task_scheduler, states, spent)
         return state.key if state else None
 
     def _is_enough(self) -> bool:

@@ -6,10 +6,10 @@ import numpy as np
 
 from retune.core.results import RecordMatch
 from retune.schedule.space import Candidate, Candidates, Space
-from retune.search.allocate import WINDOW, TaskState
 from retune.search.expectation import TYPICAL_GAIN, Outlook, further_gain
 from retune.search.history import History
 from retune.search.task import Task
+from retune.search.task_schedulers import WINDOW, TaskState
 from retune.search.tuners import Tuner
 
 HOPELESS = 64
@@ -87,7 +87,7 @@ class TaskRun:
 
     @property
     def state(self) -> TaskState:
-        """What allocators need to know."""
+        """What task schedulers need to know."""
         earlier = self._bests[-1 - WINDOW] if self.trials > WINDOW else np.inf
         return TaskState(
             key=self.task.key,

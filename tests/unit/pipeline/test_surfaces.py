@@ -26,7 +26,7 @@ from retune.nightly.config import (
 )
 from retune.pipeline.request import EARLIER, TuneRequest, options
 from retune.pipeline.running import RunRecord, run_name, runs
-from retune.search.allocate import ALLOCATORS
+from retune.search.task_schedulers import TASK_SCHEDULERS
 from retune.search.tuners import TUNERS
 
 OPTIONS = options()
@@ -107,7 +107,7 @@ def test_a_nightly_file_has_them_as_keys(tmp_path: Path):
 
 def test_names_of_choices_are_those_of_the_registries():
     assert OPTIONS["tuner"].choices == tuple(TUNERS)
-    assert OPTIONS["task_scheduler"].choices == tuple(ALLOCATORS)
+    assert OPTIONS["task_scheduler"].choices == tuple(TASK_SCHEDULERS)
     assert OPTIONS["layout"].choices == LAYOUTS
     assert get_args(OPTIONS["publish"].kind) == ("always", "faster")
 

@@ -22,13 +22,13 @@ from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
 from retune.search import task as task_module
 from retune.search import task_run
-from retune.search.allocate import ROUND
 from retune.search.defaults import LEAST_GAIN
 from retune.search.expectation import NOISE
 from retune.search.extract import extract
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import expression_task
+from retune.search.task_schedulers import ROUND
 from retune.search.tuners import TUNERS
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
@@ -233,8 +233,8 @@ def test_a_search_ends_after_three_rounds_of_each_task_where_nothing_is_gained(
 
 
 def test_an_unknown_allocator_is_refused_before_anything_is_measured(store: Path):
-    with pytest.raises(LookupFailed, match="allocator 'fair' is not known"):
-        open_session(store, given=settings(allocator="fair"))
+    with pytest.raises(LookupFailed, match="task scheduler 'fair' is not known"):
+        open_session(store, given=settings(task_scheduler="fair"))
 
 
 def test_another_run_measures_nothing_again_and_starts_with_the_best(store: Path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from retune.core.errors import LookupFailed
-from retune.search.allocate import ALLOCATORS, ROUND, TaskState, next_task
+from retune.search.task_schedulers import ROUND, TASK_SCHEDULERS, TaskState, next_task
 
 
 def state(key: str, **fields: object) -> TaskState:
@@ -28,7 +28,7 @@ def trials_after(rounds: int, *states: TaskState, name: str = "gradient") -> dic
     return {key: s.trials for key, s in now.items()}
 
 
-@pytest.mark.parametrize("name", ALLOCATORS)
+@pytest.mark.parametrize("name", TASK_SCHEDULERS)
 def test_done_tasks_are_left_out(name: str):
     done = state("done", best_cost=1e9, done=True)
     assert chosen(done, state("live"), name=name) == "live"

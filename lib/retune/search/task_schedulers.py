@@ -1,6 +1,6 @@
 """Dividing a budget over the tasks: which task is measured next.
 
-An allocator is a pure function of the tasks' states, so a continued run measures the same.
+A task scheduler is a pure function of the tasks' states, so a continued run measures the same.
 """
 
 import math
@@ -25,7 +25,7 @@ _GOLDEN = 1.618
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """What an allocator knows of a task; trials are those of this run."""
+    """What a task scheduler knows of a task; trials are those of this run."""
 
     key: str
     kind: str
@@ -41,27 +41,27 @@ class TaskState:
     """True: it has no further candidates, or gets no further trials for another reason."""
 
 
-Allocator = Callable[[Sequence[TaskState], float], TaskState | None]
+TaskScheduler = Callable[[Sequence[TaskState], float], TaskState | None]
 """(states in the network's order, share of the budget spent) -> the next task, if there is one."""
 
 
 def next_task(name: str, states: Sequence[TaskState], spent: float) -> TaskState | None:
-    """The task to measure next by the allocator of that name; None when all are done.
+    """The task to measure next by the task scheduler of that name; None when all are done.
 
     `spent` is the share of the whole budget that is gone, from 0 to 1.
-    Raises: LookupFailed naming the allocators there are.
+    Raises: LookupFailed naming the task schedulers there are.
     """
-    check_allocator(name)
+    check_task_scheduler(name)
     if all(s.done for s in states):
         return None
-    return ALLOCATORS[name](states, spent)
+    return TASK_SCHEDULERS[name](states, spent)
 
 
-def check_allocator(name: str) -> None:
-    """Raises: LookupFailed naming the allocators there are."""
-    if name not in ALLOCATORS:
-        known = ", ".join(ALLOCATORS)
-        raise LookupFailed(f"allocator {name!r} is not known; choose one of {known}")
+def check_task_scheduler(name: str) -> None:
+    """Raises: LookupFailed naming the task schedulers there are."""
+    if name not in TASK_SCHEDULERS:
+        known = ", ".join(TASK_SCHEDULERS)
+        raise LookupFailed(f"task scheduler {name!r} is not known; choose one of {known}")
 
 
 def sequential(states: Sequence[TaskState], spent: float) -> TaskState | None:
@@ -129,9 +129,9 @@ def _rounds(state: TaskState) -> float:
     return max(state.trials, 1) / ROUND
 
 
-ALLOCATORS: Mapping[str, Allocator] = {
+TASK_SCHEDULERS: Mapping[str, TaskScheduler] = {
     "gradient": gradient,
     "round-robin": round_robin,
     "sequential": sequential,
 }
-"""Allocators by the name that the command line takes."""
+"""Task schedulers by the name that the command line takes."""
