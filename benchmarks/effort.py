@@ -5,10 +5,11 @@
 Each network is built by default schedules, by effort `quick` with the records that the package has,
 and by effort `full` without any, each from an empty store. Then its bundles run in turns, loaded
 anew three times, so that memory lies elsewhere. Prints for each network the trials and minutes of
-the searches, the ratios full over default and quick over full with the least and the largest of
-the three times, and their geometric means. Bundles of the same kernels are measured all the same:
-they show the noise. No network begins after so many minutes. With `--efforts none full` there is no
-quick search; `--precision` and `--quantize` are those of `retune tune`.
+the searches, the three times of each bundle, the ratios full over default and quick over full with
+the least and the largest of the three, and their geometric means. Bundles of the same kernels are
+measured all the same: they show the noise. No network begins after so many minutes. With
+`--efforts none full` there is no quick search; `--precision` and `--quantize` are those of
+`retune tune`.
 """
 
 import os
@@ -102,7 +103,9 @@ def main() -> None:
         bundles = built(model, efforts, options)
         keys = {effort: program_key(path) for effort, path in bundles.items()}
         rows = compared(bundles, options.device, options.seconds)
-        print(f"{model}:", *(f"{n} {rows[0][n]:.3f} ms" for n in efforts), flush=True)
+        for name in efforts:
+            times = ", ".join(f"{row[name]:.3f}" for row in rows)
+            print(f"{model} {name}: {times} ms", flush=True)
         for (one, other), means in every.items():
             found = [row[one] / row[other] for row in rows]
             means.append(geometric_mean(found))
