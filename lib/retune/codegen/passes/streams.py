@@ -38,6 +38,10 @@ AHEAD_BYTES = 8192
 _FARTHEST_BYTES = 20 << 10
 """Of a panel in the next tile: three of 6.1 KB are worth it (SmolLM2's products of one row by
 panels in floats take 0.88 of the time, in turns), and not measured beyond."""
+_MOST_PASSES = 4
+"""Over a panel that is fetched: it is near in all passes but the first, and each further request
+takes the slot of a load (a text recogniser at 320 columns and more without them: 0.94 to 0.99 of
+the processor time, in turns; at fewer columns the same)."""
 _LINE_BYTES = 64
 _LEAST_BYTES = 1 << 16
 """Smaller constants stay in the first caches once they are there."""
@@ -57,16 +61,17 @@ def is_stream(buffer: Buffer) -> bool:
 def fetch(
     read: Address, memory: Memory, streams: int = 1, loops: Sequence[For] = ()
 ) -> Prefetch | None:
-    """What lies ahead of a read, one of so many streams; None where its line was asked for.
+    """What lies ahead of a read, one of so many streams; None where its line was asked for, or a
+    panel is read so often that it is near.
 
     `loops` are those in time around it, from the outermost. Where a tile reads several panels side
     by side, another one that it reads lies behind each: a stream goes on in the next tile.
     """
     size = read.buffer.dtype.itemsize
-    if read.offset * size % _LINE_BYTES:
+    passes, following = _panel(read, loops) if streams > 1 else (1, 0)
+    if read.offset * size % _LINE_BYTES or passes > _MOST_PASSES:
         return None
     ahead = AHEAD_BYTES // streams // _LINE_BYTES * _LINE_BYTES // size
-    following = _next_tile(read, loops) if streams > 1 else 0
     if 0 < following * size <= _FARTHEST_BYTES:
         ahead = following
     return Prefetch(At(memory, read.base, read.offset), ahead, later=False)
@@ -101,17 +106,19 @@ def next_rows(read: Address, memory: Memory, loops: Sequence[For]) -> Prefetch |
     return Prefetch(At(memory, read.base, read.offset), _ROWS_AHEAD * row, later=False)
 
 
-def _next_tile(read: Address, loops: Sequence[For]) -> int:
-    """How far behind a read its next panel lies, if it reads each once; else 0."""
+def _panel(read: Address, loops: Sequence[For]) -> tuple[int, int]:
+    """How many times over a read goes through its panel, and how far behind the next one lies: 0
+    where it reads one several times."""
     steps = {m[0]: step for m, step in read.terms if len(m) == 1}
     panel = read.lanes
     for number, loop in reversed([*enumerate(loops)]):
+        extent = example(evaluate_int(loop.extent))
         if loop.var not in _moving(read):
-            return 0
+            return extent, 0
         if steps.get(loop.var) != panel:
-            return _following(read, loops[: number + 1])
-        panel *= example(evaluate_int(loop.extent))
-    return 0
+            return 1, _following(read, loops[: number + 1])
+        panel *= extent
+    return 1, 0
 
 
 def streams_of(read: Address, others: Collection[Address]) -> int:
