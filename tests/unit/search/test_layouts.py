@@ -323,7 +323,7 @@ def test_a_workload_in_other_layouts_is_one_that_boards_take(tmp_path: Path):
 
 
 def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path):
-    net = network_of("residual", tmp_path)
+    net = network_of("chain", tmp_path)
     session = opened(net, store)
     search = LayoutSearch(session, net)
     assert recorded_layouts(net, session.spec, session.store, session.conditions) is None
