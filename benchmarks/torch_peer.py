@@ -1,8 +1,7 @@
 """PyTorch on a GPU, where it and torchvision are installed: the same layers and architectures.
 
-With `torch_export` the only importer of torch. Float32 without TF32, algorithms chosen by trying
-them (cuDNN's benchmark mode), the faster of both layouts. Call `use_float32` before anything is
-timed.
+Float32 without TF32, algorithms chosen by trying them (cuDNN's benchmark mode), the faster of both
+layouts. Call `use_float32` before anything is timed.
 """
 
 import statistics
