@@ -1,18 +1,33 @@
 """Sums of sums on GPUs, see `targets.partial_sums`: both in the registers of one item.
 
 Operands are read where they are: neighbouring items read neighbouring words of the weights, and the
-same element of a row. What rows are made of is made by nests before. Read `schedule_partial`.
+same element of a row. What rows are made of is made by nests before. Read `schedule_partial`, and
+`schedule_shared_partial` for few rows, whose results alone leave a device idle: items share them.
 """
 
 from dataclasses import dataclass
+from math import prod
 
+from retune.core.dims import example, most
+from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import loads
+from retune.ir.stmt import Block
 from retune.schedule.schedule import Schedule
+from retune.targets.accumulators import accumulate_in_registers
 from retune.targets.fusion import pack_operands, results_of
 from retune.targets.gpu.tile import bind_groups, limit, most_items_of, roles, tiling
 from retune.targets.partial_sums import order_partial_sums, total_of
-from retune.targets.tiling import ITEM, LANE, REGISTER, VIRTUAL
+from retune.targets.tiling import ITEM, LANE, REGISTER, VIRTUAL, fuse_all, unroll_all
+
+_FEW_ROWS = 4
+"""Rows whose results are too few for an item each."""
+_COLUMNS = 32
+"""Items that read neighbouring words: a warp."""
+_PARTS = (2, 4, 8, 16, 32)
+"""Items that share a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +38,20 @@ class PartialTile:
     """Neighbouring channels of one item."""
     packed: Intrinsic | None = None
     """What multiplies packs and adds their products up in each lane; None: elements are."""
+    shared: bool = False
+    """Whether the items of a group take blocks of the same results."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        return f"gpu.v{self.lanes}.direct{'.words' if self.packed else ''}.partial"
+        where = "shared" if self.shared else "direct"
+        return f"gpu.v{self.lanes}.{where}{'.words' if self.packed else ''}.partial"
+
+
+def has_few_rows(total: Block) -> bool:
+    """Whether the outer sum has so few rows that items should share its results."""
+    *rows, _ = (most(evaluate_int(extent)) for extent in total.buffer.shape)
+    return prod(rows) <= _FEW_ROWS
 
 
 def schedule_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec) -> None:
@@ -45,3 +69,60 @@ def schedule_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec
     limit(s, tile, most_items, spec, packed=plan.packed is not None)
     for stage in (name, total.name):
         pack_operands(s, stage)
+
+
+def schedule_shared_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec) -> None:
+    """The two sums, whose blocks are dealt out to the items of a group: each adds its own up, and
+    then all are added up in local memory. How many items share a result is sampled.
+
+    Raises: ScheduleError if there are no blocks for two of them.
+    """
+    total = total_of(s.program, s.block(name))
+    assert total is not None, "the rule was asked whether there is one"
+    (blocks,), last = s.reduce_loops(total.name), len(total.indices) - 1
+    most_parts = example(evaluate_int(s.loop(blocks).extent))
+    fit = [n for n in _PARTS if n <= most_parts and n * _COLUMNS <= spec.max_work_group]
+    if not fit:
+        raise ScheduleError(f"{total.name}: {most_parts} blocks are too few for items to share")
+    _, part = s.split(blocks, [s.sample_categorical(f"parts.{total.name}", fit)], "guard")
+    by_item = s.rfactor(total.name, part, last)
+    s.reorder(*s.axes(by_item))
+    stored = s.cache_write(by_item)
+    *rows, results = s.axes(results_of(s, total.name))
+    columns = min(_COLUMNS, example(evaluate_int(total.buffer.shape[-1])) // plan.lanes)
+    group, column, *lane = s.split(results, [columns, *_lanes(plan)], "shift")
+    s.bind(column, "local.0")
+    s.compute_at(total.name, column)
+    s.compute_at(stored, group, "local")
+    *_, item, result = s.axes(stored)
+    result, *own = s.split(result, _lanes(plan)) if plan.lanes > 1 else [result]
+    s.bind(item, "local.1")
+    s.bind(result, "local.0")
+    s.compute_at(by_item, result)
+    order_partial_sums(s, name, by_item, plan.lanes, plan.packed)
+    _sum_rows(s, name, by_item)
+    (steps,) = s.reduce_loops(total.name)
+    accumulate_in_registers(
+        s, [steps], [n for n in s.axes(total.name) if n in s.loops(total.name)], plan.lanes
+    )
+    for loop in (*lane, *own):
+        s.vectorize(loop)
+    s.bind(fuse_all(s, [*rows, group]), "group.0")
+    for stage in (name, by_item):
+        pack_operands(s, stage)
+
+
+def _lanes(plan: PartialTile) -> list[int]:
+    """The part of a loop over channels that is one item's vector."""
+    return [plan.lanes] if plan.lanes > 1 else []
+
+
+def _sum_rows(s: Schedule, name: str, total: str) -> None:
+    """The sums of a row's elements, block by block, are made by each item that needs them."""
+    read = {load.buffer for load in loads(s.block(total).value)}
+    (step,) = (n for n in s.reduce_loops(total))
+    for stage in s.blocks():
+        block = s.block(stage)
+        if stage != name and block.buffer in read and block.reducer == "sum":
+            s.compute_at(stage, step)
+            unroll_all(s, [n for n in s.loops(stage) if s.loop(n).reduce and n != step])

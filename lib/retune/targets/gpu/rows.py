@@ -38,6 +38,8 @@ _SECOND = 16
 _NARROW_COLUMNS = (8, 16, 32)
 """Neighbouring results of a group, down to a sector of memory, where a warp's leave it idle."""
 _NARROW_PARTS = (2, 4, 8, 16, 32, 64)
+_FEW_RESULTS, _STEPS_OVER_RESULTS = 1 << 12, 8
+"""Results of a contraction at most, and how many of them there may be for a step."""
 _WIDEST = 8
 """Bytes of an element at most."""
 _ROWS = (2, 4, 8, 16)
@@ -118,6 +120,18 @@ def is_row_reduction(s: Schedule, name: str) -> bool:
     if steps < _LEAST_STEPS or outputs > _MOST_OUTPUTS:
         return False
     return any(results <= operand.direct for operand in stage.operands)
+
+
+def has_few_results(s: Schedule, name: str, spec: DeviceSpec) -> bool:
+    """Whether steps are so many, and results so few, that items share results although these share
+    operands: a decoder's sum over the tokens of its cache."""
+    stage = accesses(s, name)
+    steps, outputs = (
+        example(prod(evaluate_int(loop.extent) for loop in loops))
+        for loops in (stage.steps, stage.results)
+    )
+    few = outputs <= _FEW_RESULTS and steps * _STEPS_OVER_RESULTS >= outputs
+    return few and not stage.along_steps and stage.group is None and has_room(s, name, spec)
 
 
 def has_room(s: Schedule, name: str, spec: DeviceSpec) -> bool:

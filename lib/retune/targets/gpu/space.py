@@ -41,10 +41,16 @@ from retune.targets.gpu.panels import (
     panel_tiles,
     schedule_panels,
 )
-from retune.targets.gpu.partial import PartialTile, schedule_partial
+from retune.targets.gpu.partial import (
+    PartialTile,
+    has_few_rows,
+    schedule_partial,
+    schedule_shared_partial,
+)
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import (
     CrossThreadReduction,
+    has_few_results,
     has_room,
     is_row_reduction,
     row_structures,
@@ -109,6 +115,10 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         return
     if fused_rows(program):
         yield Fused("gpu")
+    total = total_of(program, anchor)
+    if total is not None and has_few_rows(total) and spec.local_memory_bytes:
+        yield from _sharing(s, anchor, spec)  # others took 1.3 to 14 times as long (H200)
+        return
     if not anchor.indices or is_row_reduction(s, anchor.name):
         yield None
         yield from row_structures(s, anchor.name, spec)
@@ -118,8 +128,10 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     if stage.contracts:
         yield from _by_warps(program, anchor, spec)
         packed = find_instruction(stage, spec, "vector lane", lanes)
-        if total_of(program, anchor) is not None:
+        if total is not None:
             yield PartialTile(lanes=lanes, packed=packed.entry if packed else None)
+        if packed is None and has_few_results(s, anchor.name, spec):
+            yield CrossThreadReduction()
         if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
         else:
@@ -128,6 +140,15 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     held = [False, True] if padding_of(program, anchor) else [False]
     windows = (WindowReduction(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
     yield from _through_images(windows, stage, spec)
+
+
+def _sharing(s: Schedule, anchor: Block, spec: DeviceSpec) -> Iterator[PartialTile]:
+    """Tiles of few rows with weights in blocks."""
+    stage = accesses(s, anchor.name)
+    for lanes in (4, 2, 1):
+        if is_multiple(stage.channels, lanes):
+            packed = find_instruction(stage, spec, "vector lane", lanes)
+            yield PartialTile(lanes=lanes, packed=packed.entry if packed else None, shared=True)
 
 
 def _by_warps(program: Program, anchor: Block, spec: DeviceSpec) -> Iterator[WarpTile | PanelTile]:
@@ -238,6 +259,8 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             schedule_warp(s, name, structure)
         case PanelTile():
             schedule_panels(s, name, structure)
+        case PartialTile(shared=True):
+            schedule_shared_partial(s, name, structure, spec)
         case PartialTile():
             schedule_partial(s, name, structure, spec)
         case Contraction() | WindowReduction():
