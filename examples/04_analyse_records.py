@@ -61,6 +61,8 @@ def main() -> None:
     rows = retune.records.load(store, columns=COLUMNS)
     rows = rows.fillna({"conditions": "", "place": "", "phase": "search"})  # of early versions
     pd.set_option("display.width", 160, "display.max_columns", 20, "display.precision", 1)
+    rows["device"] = rows["device"].str.partition("|")[0]  # without driver and OpenCL version
+    rows["place"] = rows["place"].str.slice(0, len("network:") + 8)  # enough to tell them apart
     print(f"{len(rows)} measurements of {rows['task_key'].nunique()} tasks\n")
     if rows.empty:
         return
