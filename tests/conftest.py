@@ -27,6 +27,7 @@ GOLDEN_ROOT = Path(__file__).parent / "golden"
 # which takes it longer than what it is for.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.pop("COLUMNS", None)  # a width that is stated would leave columns out of tables
 use_one_thread()
 
 

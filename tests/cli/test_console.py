@@ -39,3 +39,15 @@ def test_a_table_leaves_out_optional_columns_before_it_folds_words(monkeypatch: 
     assert left == "not shown at 40 columns: device, driver"
     assert any(line.split() == ["dense_add_relu_0", "1.00"] for line in table)
     assert all(len(re.sub(r"\x1b\[\d*m", "", line)) <= 40 for line in table)
+
+
+def test_a_pipe_has_the_width_that_the_environment_states(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    row = {"task": "dense_add_relu_0", "device": "a" * 60, "us": 1.0}
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_table([row], optional=("device",))
+    assert "a" * 60 in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table([row], optional=("device",))
+    assert capsys.readouterr().out.endswith("not shown at 40 columns: device\n")

@@ -1,6 +1,7 @@
 """What commands print: tables for people, JSON for programs. Data on stdout, talk on stderr."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 _MOST_OF_WORD, _BETWEEN = 6, 3
 """Characters: longer words may be folded, into parts of so many; and what is beside a column."""
 _PIPE = 160
-"""Characters of a line where stdout is not a terminal."""
+"""Characters of a line where stdout is not a terminal, and COLUMNS does not say."""
 
 
 def print_json(data: object) -> None:
@@ -47,8 +48,10 @@ def print_table(
         return
     if title:
         print_line(title)  # above the table, not wrapped to its width
-    terminal = Console() if sys.stdout.isatty() else Console(width=_PIPE)
-    names = _fitting(rows, optional, terminal.width)
+    stated = os.environ.get("COLUMNS", "")
+    piped = int(stated) if stated.isdecimal() and int(stated) else _PIPE
+    width = Console().width if sys.stdout.isatty() else piped
+    names = _fitting(rows, optional, width)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
@@ -56,9 +59,9 @@ def print_table(
     for row in rows:
         table.add_row(*(cell(row.get(name)) for name in names))
     least = sum(min(_word(name, rows), _MOST_OF_WORD) + _BETWEEN for name in names)
-    Console(width=max(terminal.width, least)).print(table, markup=False)
+    Console(width=max(width, least)).print(table, markup=False)
     if left := [name for name in rows[0] if name not in names]:
-        print_line(f"not shown at {terminal.width} columns: {', '.join(left)}")
+        print_line(f"not shown at {width} columns: {', '.join(left)}")
 
 
 def _fitting(rows: Sequence[Mapping[str, Any]], optional: Sequence[str], width: int) -> list[str]:
