@@ -52,7 +52,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder = tmp_path_factory.mktemp("finalists")
     network = import_network(str(write("bottleneck", folder))).network
     tasks = [t for t in network.tasks.values() if t.tunable]
-    settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=120)
+    settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=80, tuner="random")
     made = Session(tasks, FakeRunner(measured), RecordStore(folder / "records"), settings)
     search_all(made)
     return made
