@@ -129,6 +129,35 @@ def test_what_a_processor_adds_exactly(flags: str, exact: bool) -> None:
     assert unoptimised_is_exact(frozenset(flags.split())) is exact
 
 
+@pytest.mark.parametrize(("flags", "name"), [("avx2", "numpy"), ("avx2 avx_vnni", "onnxruntime")])
+def test_an_oracle_that_cuts_off_sums_of_a_recurrent_layer_is_not_asked(
+    flags: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "read_flags", lambda: frozenset(flags.split()))
+    weight = np.full((1, 4, 16), 127, np.int8)
+    scale, zero = np.float32([0.01]), np.int8([0])
+    known = {"w": weight, "r": weight, "ws": scale, "wz": zero, "rs": scale, "rz": zero}
+    node = helper.make_node(
+        "DynamicQuantizeLSTM",
+        ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"],
+        ["y"],
+        domain="com.microsoft",
+        hidden_size=4,
+    )
+    given, made = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+        for n, s in (("x", [3, 1, 4]), ("y", [3, 1, 1, 4]))
+    )
+    constants = [numpy_helper.from_array(array, key) for key, array in known.items()]
+    graph = helper.make_graph([node], "net", [given], [made], constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, file := tmp_path / "lstm.onnx")
+    oracle = open_reference(file, partial(load_file, file))
+    assert oracle.name == name
+    assert ("cuts off sums of DynamicQuantizeLSTM" in oracle.note) is (name == "numpy")
+
+
 def test_nodes_that_share_a_name_are_no_reason_to_refuse_a_network(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", [a], [b], name="n") for a, b in ("xa", "ay")]
     kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy"]
