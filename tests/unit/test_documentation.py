@@ -116,6 +116,17 @@ def test_the_other_tables_are_there_for_programs(name: str):
         assert any(stated <= numbers for numbers in found), row
 
 
+@pytest.mark.process
+def test_the_reference_is_made_without_the_extras_of_farms():
+    """`make docs` does not install them."""
+    code = (
+        "import sys; sys.modules['distributed'] = None; import runpy; "
+        "print(runpy.run_path('docs/site.py')['json_outputs']())"
+    )
+    made = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
+    assert "`devices --scheduler`" in made
+
+
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is an extra: pip install '.[docs]'")

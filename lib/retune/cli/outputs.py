@@ -15,7 +15,7 @@ from retune.core.layouts import LayoutPlan
 from retune.core.results import VerifyResult
 from retune.core.schema import extended
 from retune.core.target import DeviceSpec
-from retune.device.remote.link import KeyRow
+from retune.device.remote.names import KeyRow
 from retune.frontend.onnx.support import Support
 from retune.nightly.history import SideBySide
 from retune.nightly.members import PlannedNight

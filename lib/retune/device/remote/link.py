@@ -25,7 +25,7 @@ from retune.core.schema import from_json
 from retune.core.stopwatch import turn
 from retune.core.target import DeviceSpec
 from retune.core.waiting import check_waiting
-from retune.device.remote.names import FarmName, check_address
+from retune.device.remote.names import FarmName, KeyRow, check_address
 from retune.device.remote.restricted_unpickler import restrict_unpickling
 from retune.device.remote.security import security_of
 from retune.device.remote.wire import MOST_BYTES, WIRE
@@ -102,12 +102,12 @@ class Boards:
         """Those of the key."""
         return tuple(board for board in self.found if board.key == key)
 
-    def table(self) -> tuple["KeyRow", ...]:
+    def table(self) -> tuple[KeyRow, ...]:
         """A row for each key, in their order."""
         keys = {board.key for board in self.found} | {r.partition("/")[0] for r in self.waiting}
         return tuple(self._row(key) for key in sorted(keys))
 
-    def _row(self, key: str) -> "KeyRow":
+    def _row(self, key: str) -> KeyRow:
         mine = self.of(key)
         away = sum(n for resource, n in self.waiting.items() if resource.partition("/")[0] == key)
         return KeyRow(
@@ -116,17 +116,6 @@ class Boards:
             free=sum(not board.jobs for board in mine),
             pending=away + sum(max(0, board.jobs - 1) for board in mine),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRow:
-    """How the boards of a key stand."""
-
-    key: str
-    total: int
-    free: int
-    pending: int
-    """Jobs that wait."""
 
 
 class LostError(DeviceError):

@@ -31,6 +31,17 @@ class FarmName:
         return f"{FARM}{self.key}@{self.scheduler}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRow:
+    """How the boards of a key stand."""
+
+    key: str
+    total: int
+    free: int
+    pending: int
+    """Jobs that wait."""
+
+
 def is_farm(device: str) -> bool:
     """Whether the device of that name is a farm's."""
     return device.startswith(FARM)
