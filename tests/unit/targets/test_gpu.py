@@ -211,6 +211,11 @@ def test_a_row_reads_weights_in_blocks_in_one_kernel():
     assert len(lower(space.instantiate(best), GPU).launches) == 1
 
 
+def test_a_row_with_weights_in_one_block_has_nothing_to_share():
+    space = gpu_space(from_dag(packed_product(1, 1, 1, 8, 2)), GENERIC_GPU)
+    assert default_candidate(space, GENERIC_GPU).sketch.endswith(".direct.partial")
+
+
 def test_items_share_a_decoders_sums_over_its_cache():
     space = gpu_space(from_dag(batched_product(32, 1, 1024, 64)), GENERIC_GPU)
     assert default_candidate(space, GENERIC_GPU).sketch == "gpu.rows"

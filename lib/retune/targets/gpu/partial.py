@@ -48,10 +48,10 @@ class PartialTile:
         return f"gpu.v{self.lanes}.{where}{'.words' if self.packed else ''}.partial"
 
 
-def has_few_rows(total: Block) -> bool:
-    """Whether the outer sum has so few rows that items should share its results."""
+def has_few_rows(s: Schedule, total: Block) -> bool:
+    """Whether the outer sum has blocks to share, and so few rows that items should share them."""
     *rows, _ = (most(evaluate_int(extent)) for extent in total.buffer.shape)
-    return prod(rows) <= _FEW_ROWS
+    return prod(rows) <= _FEW_ROWS and _blocks(s, total.name) >= _PARTS[0]
 
 
 def schedule_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec) -> None:
@@ -80,7 +80,7 @@ def schedule_shared_partial(s: Schedule, name: str, plan: PartialTile, spec: Dev
     total = total_of(s.program, s.block(name))
     assert total is not None, "the rule was asked whether there is one"
     (blocks,), last = s.reduce_loops(total.name), len(total.indices) - 1
-    most_parts = example(evaluate_int(s.loop(blocks).extent))
+    most_parts = _blocks(s, total.name)
     fit = [n for n in _PARTS if n <= most_parts and n * _COLUMNS <= spec.max_work_group]
     if not fit:
         raise ScheduleError(f"{total.name}: {most_parts} blocks are too few for items to share")
@@ -110,6 +110,11 @@ def schedule_shared_partial(s: Schedule, name: str, plan: PartialTile, spec: Dev
     s.bind(fuse_all(s, [*rows, group]), "group.0")
     for stage in (name, by_item):
         pack_operands(s, stage)
+
+
+def _blocks(s: Schedule, total: str) -> int:
+    (blocks,) = s.reduce_loops(total)
+    return example(evaluate_int(s.loop(blocks).extent))
 
 
 def _lanes(plan: PartialTile) -> list[int]:
