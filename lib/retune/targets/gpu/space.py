@@ -101,7 +101,7 @@ def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     sketches = legal_sketches(program, map(named, warps))
     # Beside those of warps, tiles of items are never the faster ones, see `gpu.warp`.
     settled = any(isinstance(s, WarpTile) and s.is_best for s in warps) and sketches
-    less = WarpTile | PanelTile | (Contraction if settled else WarpTile)
+    less = WarpTile | PanelTile | (Contraction | CrossThreadReduction if settled else WarpTile)
     others = (named(structure) for structure in structures if not isinstance(structure, less))
     plain = None if sketches else named(None)
     return Space((*sketches, *legal_sketches(program, others, plain)))
