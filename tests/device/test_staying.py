@@ -121,7 +121,7 @@ def graph() -> Graph:
     n = Net("staying")
     x = n("Relu", n.conv(n.input(1, 8, 12, 12), 8, 16))
     y = n("Concat", n.conv(x, 16, 8), x, axis=1)
-    z = n.conv(n("GlobalAveragePool", x), 16, 4, (1, 1))
+    z = n.conv(n("GlobalAveragePool", x), 16, 1, (1, 1))
     return import_model(n.model(n("Softmax", n("GlobalAveragePool", y), axis=1), z))
 
 

@@ -128,11 +128,11 @@ def test_runs_exclude_each_other_by_where_they_publish_and_by_their_records(
     other = request_in(tmp_path, "other")
     spelled = replace(request_, out=f"{tmp_path}/records/../out", seed=1)
     with recorded_run(request_) as run:
-        assert "a run that publishes there is carried out by process" in refusal(request_)
+        assert "a run that publishes there is carried out by this process" in refusal(request_)
         assert str(tmp_path / "out") in refusal(spelled)
         assert not refusal(other, "id")
         run.claim("id")
-        assert f"run {run_name(other)} (id) is being tuned by process" in refusal(other, "id")
+        assert f"run {run_name(other)} (id) is being tuned by this process" in refusal(other, "id")
         assert not refusal(other, "another id")
         assert not refusal(replace(other, trials=0), "id"), "it proposes nothing"
         assert not refusal(replace(other, records=str(tmp_path / "elsewhere")), "id")
