@@ -72,16 +72,21 @@ class Ceilings:
 
     def least_s(self, flops: int, traffic: int) -> float:
         """The roofline: seconds that so much arithmetic and traffic takes at the very least."""
-        moved = 1e-9 * traffic / self.gbytes_per_s(traffic) if traffic else 0.0
-        return max(1e-9 * flops / self.gflops, moved)
+        return max(1e-9 * flops / self.gflops, self._moved_s(traffic))
 
     def least_lower_s(self, bits: Lower, flops: int, traffic: int) -> float:
         """The same with a part of the bytes, and of the arithmetic where the device has
         instructions that multiply such values: with 16 bits they do two steps of a sum in the time
-        of one, or more, and with 8 bits four."""
+        of one, or more, and with 8 bits four. The bytes come from where all of them came from: that
+        a layer's fit a nearer cache now does not mean that the network's do."""
         part = 32 // bits
         packed = bool(_MULTIPLIED[bits] & multiplied(self._device.spec))
-        return self.least_s(flops // part if packed else flops, traffic // part)
+        return max(
+            self.least_s(flops // part if packed else flops, 0), self._moved_s(traffic) / part
+        )
+
+    def _moved_s(self, traffic: int) -> float:
+        return 1e-9 * traffic / self.gbytes_per_s(traffic) if traffic else 0.0
 
     def _measure_copy(self, size: int) -> float:
         """One launch goes over the same buffers again and again, each core over its own part."""
