@@ -22,7 +22,7 @@ COLOURS = {
     "dark": {"text": "#f0f6fc", "faint": "#9198a1", "ours": "#4493f8", "worse": "#db6d28"},
 }
 """Theme -> colours; a text beside each bar says what its colour does."""
-WIDTH, LEFT, FULL, ROW, HEAD = 720, 206, 280, 20, 26
+WIDTH, LEFT, FULL, ROW, HEAD = 780, 206, 280, 20, 26
 """Pixels: of the picture, before bars, of a bar of ratio 1, and heights of lines."""
 
 
