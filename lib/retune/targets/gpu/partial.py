@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import prod
 
 from retune.core.dims import example, most
-from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
@@ -48,10 +47,10 @@ class PartialTile:
         return f"gpu.v{self.lanes}.{where}{'.words' if self.packed else ''}.partial"
 
 
-def has_few_rows(s: Schedule, total: Block) -> bool:
-    """Whether the outer sum has blocks to share, and so few rows that items should share them."""
+def has_few_rows(s: Schedule, total: Block, spec: DeviceSpec) -> bool:
+    """Whether the outer sum has so few rows that items should share its blocks, and may."""
     *rows, _ = (most(evaluate_int(extent)) for extent in total.buffer.shape)
-    return prod(rows) <= _FEW_ROWS and _blocks(s, total.name) >= _PARTS[0]
+    return prod(rows) <= _FEW_ROWS and bool(_parts(s, total.name, spec))
 
 
 def schedule_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec) -> None:
@@ -75,15 +74,12 @@ def schedule_shared_partial(s: Schedule, name: str, plan: PartialTile, spec: Dev
     """The two sums, whose blocks are dealt out to the items of a group: each adds its own up, and
     then all are added up in local memory. How many items share a result is sampled.
 
-    Raises: ScheduleError if there are no blocks for two of them.
+    It `has_few_rows`.
     """
     total = total_of(s.program, s.block(name))
     assert total is not None, "the rule was asked whether there is one"
     (blocks,), last = s.reduce_loops(total.name), len(total.indices) - 1
-    most_parts = _blocks(s, total.name)
-    fit = [n for n in _PARTS if n <= most_parts and n * _COLUMNS <= spec.max_work_group]
-    if not fit:
-        raise ScheduleError(f"{total.name}: {most_parts} blocks are too few for items to share")
+    fit = _parts(s, total.name, spec)
     _, part = s.split(blocks, [s.sample_categorical(f"parts.{total.name}", fit)], "guard")
     by_item = s.rfactor(total.name, part, last)
     s.reorder(*s.axes(by_item))
@@ -112,9 +108,12 @@ def schedule_shared_partial(s: Schedule, name: str, plan: PartialTile, spec: Dev
         pack_operands(s, stage)
 
 
-def _blocks(s: Schedule, total: str) -> int:
+def _parts(s: Schedule, total: str, spec: DeviceSpec) -> list[int]:
+    """Numbers of items for a result that there are blocks for, and that a group may have."""
     (blocks,) = s.reduce_loops(total)
-    return example(evaluate_int(s.loop(blocks).extent))
+    most_parts = example(evaluate_int(s.loop(blocks).extent))
+    room = spec.max_work_group if spec.local_memory_bytes else 0
+    return [n for n in _PARTS if n <= most_parts and n * _COLUMNS <= room]
 
 
 def _lanes(plan: PartialTile) -> list[int]:

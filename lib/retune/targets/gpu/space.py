@@ -116,7 +116,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     if fused_rows(program):
         yield Fused("gpu")
     total = total_of(program, anchor)
-    if total is not None and has_few_rows(s, total) and spec.local_memory_bytes:
+    if total is not None and has_few_rows(s, total, spec):
         yield from _sharing(s, anchor, spec)  # others took 1.3 to 14 times as long (H200)
         return
     if not anchor.indices or is_row_reduction(s, anchor.name):
