@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
 from retune.schedule.attention import attention
+from retune.schedule.grouped import grouped
 from retune.schedule.joined import joined
 from retune.schedule.lengthened import lengthened
 from retune.schedule.packed import packed
@@ -25,6 +26,7 @@ FORMS: Mapping[str, Form] = {
     "winograd": winograd,
     "words": packed,
     "panels": panels,
+    "grouped": grouped,
     "joined": joined,
     "lengthened": lengthened,
     "strips": strips,

@@ -100,6 +100,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     if stage.group is not None:
         group, last = s.split(last, [stage.group])
         leading.append(group)
+        s.restate(name, "grouped", [])
     pixels = [*(TiledAxis(n, _MOST_TILES) for n in above), TiledAxis(rows, _MOST_TILES, plan.rows)]
     channels = TiledAxis(last, _MOST_TILES, plan.instruction.entry.n)
     nest = {
