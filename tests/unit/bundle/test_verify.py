@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from retune.bundle.runtime.module import Module, random_inputs
-from retune.bundle.verify.by_parts import PartValue
+from retune.bundle.verify.by_parts import Parts, PartValue
 from retune.bundle.verify.compare import Verification, compare, verify
 from retune.bundle.verify.examination import Verdict
 from retune.bundle.verify.reach import Reach
+from retune.bundle.verify.rounding import OutputRounding
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
@@ -132,7 +133,7 @@ def test_parts_take_the_place_of_outputs_that_do_not_agree(right: bool) -> None:
         return [PartValue(name="inside", got=x, expected=x if right else -x)]
 
     asked: list[np.ndarray] = []
-    outcome = verify(jumps, _double, feeds, samples=2, parts=parts)
+    outcome = verify(jumps, _double, feeds, samples=2, parts=Parts(parts))
     assert (outcome.passed, outcome.by_parts, len(asked)) == (right, True, 2)
     assert [entry.name for entry in outcome.outputs] == ["inside"]
 
@@ -144,13 +145,38 @@ def test_a_part_may_decide_a_comparison_of_what_is_as_near_as_floats_deviate(
     margin = _f32(-0.4, -farthest, farthest, 0.6, np.inf)
     kept = PartValue(name="kept", got=margin > -3e-4, expected=margin > 3e-4, margin=margin)
     exact = replace(kept, margin=None)
-    outcome = verify(lambda _: {}, _double, feeds, samples=1, parts=lambda *_: [kept])
+    outcome = verify(lambda _: {}, _double, feeds, samples=1, parts=Parts(lambda *_: [kept]))
     assert outcome.by_parts and outcome.passed == right
-    assert not verify(lambda _: {}, _double, feeds, samples=1, parts=lambda *_: [exact]).passed
+    wrong = verify(lambda _: {}, _double, feeds, samples=1, parts=Parts(lambda *_: [exact]))
+    assert not wrong.passed
+    assert (
+        wrong.decision
+        == "above the allowed 1e-04 (kept: 2 of 5 values differ, which have to be equal)"
+    )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_confirming_parts_have_to_agree_where_rounding_excuses_the_outputs(right: bool) -> None:
+    def near(inputs: Arrays) -> Arrays:
+        return {**_double(inputs), "z": inputs["x"] + np.float32(0.01)}
+
+    def rounding(inputs: Arrays) -> dict[str, OutputRounding]:
+        runs = np.stack([inputs["x"], inputs["x"] + np.float32(0.01)])
+        return {"z": OutputRounding(numpy=runs, oracle=runs)}
+
+    def parts(inputs: Arrays, _: Arrays) -> list[PartValue]:
+        x = inputs["x"]
+        return [PartValue(name="inside", got=x, expected=x if right else -x)]
+
+    confirming = Parts(parts, confirming=True)
+    outcome = verify(near, _double, feeds, samples=1, rounding=rounding, parts=confirming)
+    assert (outcome.passed, outcome.by_parts) == (right, not right)
+    assert [entry.name for entry in outcome.outputs] == (["y", "z"] if right else ["inside"])
+    assert not verify(near, _double, feeds, samples=1, parts=confirming).passed
 
 
 def test_parts_are_not_asked_where_the_outputs_agree() -> None:
-    outcome = verify(_double, _double, feeds, parts=lambda *_: pytest.fail("asked"))
+    outcome = verify(_double, _double, feeds, parts=Parts(lambda *_: pytest.fail("asked")))
     assert outcome.passed and not outcome.by_parts
 
 

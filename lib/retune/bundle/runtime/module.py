@@ -334,10 +334,10 @@ class Module:
         return outputs, runs
 
     def watch(
-        self, inputs: Inputs, read: Mapping[int, str]
-    ) -> tuple[dict[str, np.ndarray], dict[int, np.ndarray]]:
-        """What `run` returns, and what launches `read`: of each number the buffer of that name, as
-        it is before the launch runs. For networks without host steps."""
+        self, inputs: Inputs, read: Mapping[int, Sequence[str]]
+    ) -> tuple[dict[str, np.ndarray], dict[int, list[np.ndarray]]]:
+        """What `run` returns, and what launches `read`: of each number the buffers of those names,
+        as they are before the launch runs. For networks without host steps."""
         return self._runs.watch(*self._wanted(inputs), read)
 
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:

@@ -217,19 +217,23 @@ class Runs:
         return {name: read() for name, read in wanted.readers}
 
     def watch(
-        self, wanted: AtSizes, arrays: Sequence[np.ndarray], read: Mapping[int, str]
-    ) -> tuple[dict[str, np.ndarray], dict[int, np.ndarray]]:
+        self, wanted: AtSizes, arrays: Sequence[np.ndarray], read: Mapping[int, Sequence[str]]
+    ) -> tuple[dict[str, np.ndarray], dict[int, list[np.ndarray]]]:
         """The outputs that are taken, of a plan without host steps; and what launches `read`: of
-        each number the buffer of that name, as it is before the launch runs."""
+        each number the buffers of those names, as they are before the launch runs."""
         self._start(wanted, arrays)
         loaded, host = self._loaded, self._loaded.host
         variant = loaded.plan.variant_at(wanted.values)
         ends = [number for number in sorted(read) if variant.first <= number < variant.end]
-        found: dict[int, np.ndarray] = {}
+        found: dict[int, list[np.ndarray]] = {}
         for first, end in pairwise([variant.first, *ends, variant.end]):
             if first in read:
-                kind = loaded.types[read[first]].at(wanted.values)
-                found[first] = host.read(self._held.interface(read[first], host), kind)
+                found[first] = [
+                    host.read(
+                        self._held.interface(name, host), loaded.types[name].at(wanted.values)
+                    )
+                    for name in read[first]
+                ]
             host.enqueue(launches_at(self._executor.segments(first, end), wanted.values))
         return {name: take() for name, take in wanted.readers}, found
 

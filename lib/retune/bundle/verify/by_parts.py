@@ -40,8 +40,21 @@ class PartValue:
     they are. None for other values."""
 
 
-Parts = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Sequence[PartValue]]
-"""Every value that leaves a part, for inputs by name, and for what the bundle made of them."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The comparison of a bundle's parts with a reference's."""
+
+    values: Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Sequence[PartValue]]
+    """Every value that leaves a part, for inputs by name, and for what the bundle made of them."""
+    confirming: bool = False
+    """Where rounding excuses the outputs, the parts have to agree as well; else they are compared
+    in the place of outputs that do not agree."""
+
+    def __call__(
+        self, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray]
+    ) -> Sequence[PartValue]:
+        """See `values`."""
+        return self.values(inputs, made)
 
 
 def parts_of(module: Module, model: Path, graph: Graph) -> Parts | None:
@@ -51,7 +64,7 @@ def parts_of(module: Module, model: Path, graph: Graph) -> Parts | None:
     not installed, or the file does not name the values between them (they may be of a function),
     it is the numpy meaning of `graph`, which is what was imported from the file.
     """
-    return _ReferenceSessions(module, model, graph) if module.plan.hosts else None
+    return Parts(_ReferenceSessions(module, model, graph)) if module.plan.hosts else None
 
 
 _Kinds = tuple[tuple[str, tuple[int, ...]], ...]

@@ -5,7 +5,8 @@ the range of the reference's values, which means the same for logits and for pro
 few times what rounding alone does to it, see `rounding`. The latter is held against the network's
 numpy meaning as well, which finds errors that the oracle's own inexactness hides. Integers and
 truth values have to be equal unless rounding decides them. A network with host steps, or
-with rows that are rounded to int8, may be compared part by part, see `by_parts` and `row_parts`.
+with rows that are rounded to int8, may be compared part by part, see `by_parts` and `row_parts`;
+where rounding excuses a quantized network, its parts have to agree, see `quantized_parts`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,7 +82,8 @@ class Verification:
     rounding: float | None = None
     """The largest of all outputs': they may deviate by `rounding.FACTOR` times that, too."""
     by_parts: bool = False
-    """Some sample's outputs agree only up to jumps of rounding: `outputs` are its parts' then."""
+    """Some sample's outputs agree only up to jumps of rounding, or such jumps may hide a part that
+    does not agree: `outputs` are its parts' then."""
     top1: float | None = None
     """Of outputs that are scores in rows: the part of all samples' rows whose largest element is
     the reference's, the smallest of all outputs'; None where no output is such."""
@@ -111,8 +113,10 @@ class Verification:
     def decision(self) -> str:
         """The criterion and its figures, to follow a deviation in a sentence."""
         side = "within" if self.passed else "above"
-        if self.rounding is None:
-            return f"{side} the allowed {self.tolerance:.0e}"
+        worst = max(self.outputs, key=_order, default=None)
+        if self.rounding is None or (worst and worst.problem):
+            why = f" ({worst.name}: {worst.problem})" if worst and worst.problem else ""
+            return f"{side} the allowed {self.tolerance:.0e}{why}"
         joint = "but" if self.passed else "and"
         return (
             f"above {self.tolerance:.0e}, {joint} {side} {FACTOR:g} times what rounding alone does "
@@ -181,11 +185,10 @@ def verify(
 
     Where outputs of a sample deviate by more than `tolerance` of their range, `rounding` is asked
     what they may deviate by. Where they do not agree by that either, and the network has `parts`,
-    these are compared in their place. While `unseen` names parts that no sample has reached, more
-    samples follow whose floats are larger. Raises: InputError if `samples` is not positive.
+    these are compared in their place; confirming ones wherever `tolerance` is exceeded, and they
+    take the outputs' place if they do not agree. While `unseen` names parts that no sample has
+    reached, more samples follow whose floats are larger. Raises: InputError if `samples` < 1.
     """
-    if samples < 1:
-        raise InputError(f"verify: expected at least one sample; got {samples}")
     found: dict[str, OutputDeviation] = {}
     agreeing: dict[str, list[bool]] = {}
     by_parts, taken = False, 0
@@ -194,14 +197,14 @@ def verify(
         expected, got = reference(inputs), module(inputs)
         _note_top1(agreeing, expected, got)
         rows = _compared(expected, got, tolerance, {})
-        if rounding and _used(rows) > 1:
+        asked = _used(rows) > 1
+        if rounding and asked:
             rows = _compared(expected, got, tolerance, rounding(inputs))
-        if parts and _used(rows) > 1:
-            rows = [_compare_part(part, tolerance) for part in parts(inputs, got)]
-            by_parts = True
-        for row in rows:
-            if row.name not in found or _order(row) > _order(found[row.name]):
-                found[row.name] = row
+        if parts and (asked if parts.confirming else _used(rows) > 1):
+            inside = [_compare_part(part, tolerance) for part in parts(inputs, got)]
+            if not parts.confirming or _used(inside) > 1:
+                rows, by_parts = inside, True
+        _keep_worst(found, rows)
     outputs = tuple(found.values())
     return Verification(
         samples=taken,
@@ -220,9 +223,7 @@ def verify(
 def both(some: Verification, others: Verification) -> Verification:
     """What holds of the samples of both, by the worse deviation of each output."""
     found = {row.name: row for row in some.outputs}
-    for row in others.outputs:
-        if row.name not in found or _order(row) > _order(found[row.name]):
-            found[row.name] = row
+    _keep_worst(found, others.outputs)
     outputs = tuple(found.values())
     return replace(
         some,
@@ -232,6 +233,13 @@ def both(some: Verification, others: Verification) -> Verification:
         outputs=outputs,
         used=_used(outputs),
     )
+
+
+def _keep_worst(found: dict[str, OutputDeviation], rows: Iterable[OutputDeviation]) -> None:
+    """Of each output the row that deviates most is kept."""
+    for row in rows:
+        if row.name not in found or _order(row) > _order(found[row.name]):
+            found[row.name] = row
 
 
 def _largest(numbers: Iterable[float]) -> float:
@@ -259,6 +267,8 @@ def _same_top1(expected: np.ndarray, got: np.ndarray | None) -> list[bool]:
 def _samples(
     feeds: Feeds, samples: int, seed: int, unseen: Callable[[], Sequence[str]] | None
 ) -> Iterator[Mapping[str, np.ndarray]]:
+    if samples < 1:
+        raise InputError(f"verify: expected at least one sample; got {samples}")
     for number in range(samples):
         yield feeds(seed + number)
     for number, scale in enumerate(_WIDER, start=samples):

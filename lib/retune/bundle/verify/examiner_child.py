@@ -30,9 +30,11 @@ from retune.bundle.verify.oracles import (
     oracle_of,
     rounding_of,
     rounds_rows,
+    rounds_sums,
 )
 from retune.bundle.verify.packed_parts import packed_parts
 from retune.bundle.verify.peers import Peer, open_peer
+from retune.bundle.verify.quantized_parts import quantized_parts
 from retune.bundle.verify.reach import OutputReach, Reach
 from retune.bundle.verify.rounding import Rounding
 from retune.bundle.verify.row_parts import row_parts
@@ -124,10 +126,10 @@ class Judged:
 
     @cached_property
     def rounding(self) -> Rounding | None:
-        """What rounding does to the network; None where it is compared by parts that no rounding
-        goes through."""
+        """What rounding does to the network; None where it is compared by parts alone, that no
+        rounding goes through."""
         rounds = is_coded(self.plan, self.network) or rounds_rows(self.plan, self.network)
-        if self.parts is not None and rounds:
+        if self.parts is not None and rounds and not self.parts.confirming:
             return None
         return rounding_of(self.plan, self.network, self.spec, self.oracle)
 
@@ -162,10 +164,20 @@ def _parts(module: Module, network: Original, graphs: BySizes[Graph] | None) -> 
         return None
     graph = graphs.at(network)
     if is_coded(module.plan, network):
-        return _packed_parts(module, graph) if module.plan.simulated_s else None
+        simulated = bool(module.plan.simulated_s)
+        return _packed_parts(module, graph) if simulated else _quantized_parts(module, graph)
     if module.plan.hosts:
         return parts_of(module, network.onnx, graph)
     return row_parts(module, graphs, graph)
+
+
+def _quantized_parts(module: Module, graph: Graph) -> Parts | None:
+    """The comparison of the parts between roundings of sums, where the module shows them."""
+    plan = module.plan
+    if plan.hosts or plan.sizes or plan.states or not rounds_sums(graph):
+        return None
+    written = (optimise(graph, order) for order in ("NHWC", "NCHW"))
+    return quantized_parts(module, written, tolerance_of(plan))
 
 
 def _packed_parts(module: Module, graph: Graph) -> Parts | None:

@@ -32,7 +32,7 @@ def packed_parts(module: Module, graph: Graph) -> Parts:
         outputs, runs = module.observe(inputs)
         return _compared(graph, inputs, outputs, {run.step.outputs[0]: run for run in runs})
 
-    return compared
+    return Parts(compared)
 
 
 def _compared(

@@ -36,14 +36,14 @@ def row_parts(module: Module, graph: Callable[[_Arrays], Graph], first: Graph) -
     products = [each for each in _products(module.plan) if each[2] in weights]
     if weights != {weight for _, _, weight in products}:
         return None
-    read = {number: buffer for number, buffer, _ in products}
+    read = {number: [buffer] for number, buffer, _ in products}
 
     def compared(inputs: _Arrays, made: _Arrays) -> Sequence[PartValue]:
         outputs, arrays = module.watch(inputs, read)
         rows: dict[str, list[np.ndarray]] = {}
         for number, _, weight in products:
             if number in arrays:
-                rows.setdefault(weight, []).append(arrays[number])
+                rows.setdefault(weight, []).append(arrays[number][0])
         parts: list[PartValue] = []
         with quiet():
             expected = _expected(graph(inputs), inputs, rows, parts)
@@ -51,7 +51,7 @@ def row_parts(module: Module, graph: Callable[[_Arrays], Graph], first: Graph) -
         parts += [PartValue(name=name, got=own[name], expected=ends[name]) for name in ends]
         return [*parts, *(PartValue(name=n, got=made[n], expected=own[n]) for n in ends)]
 
-    return compared
+    return Parts(compared)
 
 
 def _weights(graph: Graph) -> set[str]:

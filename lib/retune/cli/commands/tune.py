@@ -120,9 +120,7 @@ def _print_accuracy(result: TuneResult) -> None:
     for note in verified.notes:
         print_line(f"note      {note}")
     if verified.by_parts:
-        print_line(
-            "          part by part, as results of host steps or rows in int8 jump at rounding"
-        )
+        print_line("          part by part, as results of host steps or int8 jump at rounding")
 
 
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:

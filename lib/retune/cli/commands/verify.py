@@ -158,9 +158,7 @@ def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
     if found.top1 is not None:
         print_line(f"top-1: {100 * found.top1:.1f}% of the rows as {oracle}")
     if found.by_parts:
-        print_line(
-            "compared part by part, as results of host steps or rows in int8 jump at rounding"
-        )
+        print_line("compared part by part, as results of host steps or int8 jump at rounding")
     for note in judged.notes:
         print_line(f"note: {note}")
     if floats is not None:
