@@ -11,7 +11,7 @@ from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.fusion import heaviest_reduction
-from tests.support.dags import conv2d, dense, depthwise, pool, reduction
+from tests.support.dags import conv2d, dense, depthwise, in_bfloat16, pool, reduction
 
 WINDOWS = {
     "depthwise": depthwise(1, 8, 8, 64),
@@ -48,6 +48,14 @@ def _decided(dag: Dag) -> dict[str, tuple[int, ...]]:
 
 def test_the_untuned_tile_is_several_columns_wide():
     assert _decided(depthwise(1, 28, 28, 256))["tile.out.xx"] >= (4,)
+
+
+def test_tiles_of_16_bit_data_load_less():
+    """Each vector that is loaded has to be widened, so tiles are long rows of one vector."""
+    dag = depthwise(1, 28, 28, 192, window=7)
+    whole, halves = _decided(dag), _decided(in_bfloat16(dag))
+    assert halves["tile.out.xx"] > whole["tile.out.xx"]
+    assert halves["tile.out.ff"][-1] < whole["tile.out.ff"][-1]
 
 
 def test_the_estimate_prefers_tiles_that_share_taps():

@@ -37,7 +37,8 @@ def window_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     lines = width * vectors * fresh + tile
     waiting = steps * core.window_latency / tile * np.minimum(1.0, taps * rows / core.in_flight)
     loaded = tiles * rows * vectors * (width + constants * taps)
-    started = np.maximum(steps, loaded) + core.beside * np.minimum(steps, loaded)
+    arithmetic = steps + core.widened * loaded * data.load.buffer.dtype.is_small_float
+    started = np.maximum(arithmetic, loaded) + core.beside * np.minimum(arithmetic, loaded)
     busy = np.maximum(started / core.pipes, waiting)
     far = tiles * lines * core.line * (1.0 + core.run_bytes / run)
     return busy + far + tiles * (core.tile_cycles + core.row_cycles * rows)
