@@ -54,17 +54,20 @@ def whole_steps(steps: int, entry: Intrinsic) -> int:
     return -(-steps // (times * entry.pack)) * times * entry.pack
 
 
-def restate(s: Schedule, name: str, forms: Sequence[Restatement]) -> list[str]:
+def restate(
+    s: Schedule, name: str, forms: Sequence[Restatement], *, masks: bool = False
+) -> list[str]:
     """The reduction in these forms, one after the other; the stages that lay its data out.
 
-    What is element-wise is written into its readers. Padding becomes a mask, in the stage that
-    makes strips if there is one; where columns are laid out it stays.
+    What is element-wise is written into its readers. Padding becomes a mask in the stage that
+    copies the data, as for strips, or in the reduction itself if that `masks`; else it stays, as it
+    does where columns are laid out.
     Raises: ScheduleError if it has no such form.
     """
     named, padding = {form.name for form in forms}, padding_of(s.program, s.block(name))
     laid: list[str] = []
     if not lays_columns(forms):  # which then lie side by side no more
-        if "strips" not in named:
+        if "strips" not in named and (masks or "lengthened" in named):
             _inline(s, padding)
         inline_elementwise(s)
     for form in forms:

@@ -195,6 +195,7 @@ PAIRS = {
     "padded": in_bfloat16(conv2d(1, 6, 9, 32, 48)),
     "strided": in_bfloat16(conv2d(1, 9, 21, 32, 32, stride=2)),
     "grouped": in_bfloat16(conv2d(1, 6, 9, 64, 64, groups=2)),
+    "narrow groups": in_bfloat16(conv2d(1, 6, 9, 32, 32, groups=8)),
     "groups of part of a tile": in_bfloat16(conv2d(1, 9, 13, 48, 48, groups=2, stride=2)),
     "matrix": pair_product(40, 64, 48),
 }

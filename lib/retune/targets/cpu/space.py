@@ -50,6 +50,9 @@ from retune.targets.partial_sums import total_of
 from retune.targets.restated import Restatement, restate, strip_sizes, whole_steps
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
+_MOST_JOINED = 4
+"""Groups in a joined one: most of its products are of zeros."""
+
 Structure = (
     RegisterTile
     | MatrixTile
@@ -102,6 +105,8 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         yield from found
         if not any(isinstance(tile, MatrixTile) or tile.packed for tile in found):
             yield from _restated_tiles(program, anchor, lanes, spec)
+        elif stage.group is not None and not isinstance(found[0], MatrixTile):
+            yield from _joined_tiles(program, anchor, stage, spec)
 
 
 def _tiles(
@@ -112,11 +117,16 @@ def _tiles(
     *,
     can_mask: bool = False,
 ) -> Iterator[MatrixTile | RegisterTile]:
-    if (tiles := matrix_tile(stage, spec, forms)) is not None:
-        for by_columns, slow in product([False, True], repeat=2):
-            yield replace(tiles, by_columns=by_columns, channels_slow=slow)
+    yield from _orders(matrix_tile(stage, spec, forms))
     for tile in _register_tiles(stage, lanes, spec, can_mask=can_mask):
         yield replace(tile, forms=(*forms,))
+
+
+def _orders(tile: MatrixTile | None) -> Iterator[MatrixTile]:
+    """The tile, if there is one, in each order of a block and of work-groups."""
+    if tile is not None:
+        for by_columns, slow in product([False, True], repeat=2):
+            yield replace(tile, by_columns=by_columns, channels_slow=slow)
 
 
 def _restated_tiles(
@@ -136,6 +146,20 @@ def _restated_tiles(
     for tile in _tiles(accesses(made, anchor.name), lanes, spec, forms):
         if isinstance(tile, MatrixTile) or tile.packed:
             yield tile
+
+
+def _joined_tiles(
+    program: Program, anchor: Block, stage: Accesses, spec: DeviceSpec
+) -> Iterator[MatrixTile]:
+    """The tiles of groups that have too few channels for one, joined until they have enough."""
+    found, channels = find_instruction(stage, spec, "register tile"), stage.channels
+    count = evaluate_int(stage.block.buffer.shape[-1]) // channels
+    for n in range(2, _MOST_JOINED + 1):
+        if found is not None and count % n == 0 and n * channels >= found.entry.n:
+            made, forms = Schedule(program), [Restatement("joined", (n * channels,))]
+            restate(made, anchor.name, forms)
+            yield from _orders(matrix_tile(accesses(made, anchor.name), spec, forms))
+            return
 
 
 def _forms(stage: Accesses, entry: Intrinsic) -> list[Restatement]:

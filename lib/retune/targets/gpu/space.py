@@ -218,7 +218,7 @@ def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
         s.restate(anchor.name, "unrounded", [])
         anchor = s.block(anchor.name)
     if anchor is not None and isinstance(structure, WarpTile):
-        restate(s, anchor.name, structure.forms)
+        restate(s, anchor.name, structure.forms, masks=True)
     elif anchor is not None and _masks(structure):
         for padding in padding_of(s.program, anchor):
             s.compute_inline(padding.name)

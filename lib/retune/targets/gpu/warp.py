@@ -83,7 +83,7 @@ def warp_tiles(program: Program, name: str, spec: DeviceSpec) -> list[WarpTile]:
     for forms in ((), *((form,) for form in _forms(accesses(Schedule(program), name)))):
         made = Schedule(program)
         try:
-            restate(made, name, forms)
+            restate(made, name, forms, masks=True)
         except ScheduleError:
             continue  # its channels do not lie side by side
         stage = accesses(made, name)
