@@ -87,6 +87,23 @@ def test_tiles_of_a_group_find_their_data_near():
     assert np.prod(decided[own]) * deep * 4 <= spec.l2_bytes
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(8192, 256), (256, 8192)])
+def test_groups_come_back_to_the_operand_that_stays_near(rows: int, columns: int):
+    """Of equal tiles. The other operand, beyond the cache, is read once."""
+    space = cpu_space(from_dag(dense(rows, 256, columns), "net"), GENERIC_CPU)
+    assert 256 * 256 * 4 < GENERIC_CPU.l2_bytes < 8192 * 256 * 4
+    orders = [space.sketch(f"cpu.v16.loops.{slow}_slow") for slow in ("pixels", "channels")]
+    drawn = orders[0].sample(64, np.random.default_rng(0))
+    same = np.array([orders[1].row(orders[0].decided(row)) for row in drawn])
+    pixels, channels = (
+        estimate(sketch, rows, GENERIC_CPU)
+        for sketch, rows in zip(orders, (drawn, same), strict=True)
+    )
+    several = pixels != channels  # where there are several groups of both
+    assert several.sum() > 32
+    assert ((pixels < channels) == (rows > columns))[several].all()
+
+
 def test_many_groups_are_better_than_one_for_each_core():
     few = estimated(512, 256, pixels=(28, 7), vectors=(4, 2))
     many = estimated(512, 256, pixels=(7, 7), vectors=(2, 2))

@@ -42,6 +42,10 @@ class Core:
     """A line from there of data that tiles come back to: their rows are no stream that is read
     ahead (measured on Zen 2, 8192 rows of 256 numbers by 1024 columns, processor time of one core:
     55 ms where groups have 432 rows or fewer, 62 of 1,026 rows, 93 of 4,098)."""
+    passed_again: float = 1.0
+    """A line from there of data or constants that one group after the other comes back to, which is
+    read ahead (measured on Zen 2, 1920 rows of 240 numbers by 240 columns in groups of 140 by 24,
+    columns slow: 0.8 alone on the machine, 4.9 beside others that use the shared cache)."""
     conflict: float = 1.3
     """For a broadcast from a line that others of its set push out (measured, 14 in 12 ways; as
     many as there are ways, 8 in 8, take 1.02 to 1.14 of the time)."""

@@ -72,15 +72,19 @@ def _step_cycles(
 
 
 def _refetches(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
-    """Cycles of a step for data that the tiles of a group come back to, and no near cache kept.
+    """Cycles of a step for what tiles and groups come back to, and no near cache kept.
 
-    The rows of a tile are no stream that is read ahead, so nothing hides this.
+    The rows of a tile are no stream that is read ahead, so nothing hides what the tiles of a group
+    come back to. What groups come back to is read ahead, but takes its part of the way.
     """
     written = nest.size(on(nest.accesses.results, REGISTER))
-    steps = nest.work / nest.lanes / nest.packs / written / nest.size(on(nest.loops, GROUP))
-    data = [operand for operand in nest.accesses.operands if operand.scope == "global"]
-    lines = sum((_refetched(nest, o, spec) for o in data), 0.0 * nest.one)
-    return core.refetch * lines / spec.cache_line_bytes / steps
+    steps = nest.work / nest.lanes / nest.packs / written
+    groups, operands = nest.size(on(nest.loops, GROUP)), nest.accesses.operands
+    inside = sum((_refetched(nest, o, spec) for o in operands if o.scope == "global"), 0.0)
+    shared = [operand for operand in operands if operand.scope in ("global", "constant")]
+    between = sum((_passed_again(nest, operand, spec) for operand in shared), 0.0)
+    cycles = core.refetch * groups * inside + core.passed_again * between
+    return cycles / spec.cache_line_bytes / steps
 
 
 def _refetched(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Array:
@@ -96,6 +100,24 @@ def _refetched(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Arra
             size = size * nest.extent(loop)
         read = np.where(size > spec.l2_bytes, read * nest.extent(loop), size)
     return np.where(size > spec.l2_bytes, read, 0.0)
+
+
+def _passed_again(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Array:
+    """Bytes that groups read of what earlier ones have read, from beyond the second-level cache.
+
+    From the fastest number of a group to the slowest: what groups read in turn stays near if all of
+    it fits.
+    """
+    taps = {loop.var for loop in nest.accesses.window}
+    own = [n for n in moving(operand, off(nest.loops, GROUP)) if n.var not in taps]
+    size = read = operand.item_bytes * nest.size(own)
+    for loop in sorted(on(nest.loops, GROUP), key=lambda loop: loop.kind):
+        extent = nest.extent(loop)
+        if loop.var in operand.changing:
+            size, read = size * extent, read * extent
+        else:
+            read = np.where(size > spec.l2_bytes, read * extent, read)
+    return read - size
 
 
 def _spills(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec) -> Array:
