@@ -46,7 +46,8 @@ Tail = str
 """`exact`: the factors divide the extent. `shift`: the last tile overlaps the one before it.
 `guard`: iterations past the end are skipped by a condition. `fill`: as `shift`, but no size makes
 the extent less than a tile. `clamp`: as `shift`; of an extent that depends on sizes, tiles overlap
-that are as long as the factors behind the first one, and those past the end are skipped."""
+that are as long as the factors behind the first one, the outer loop's iterations have equally many
+of them, at most the first factor, and those past the end are skipped."""
 TAILS = ("exact", "shift", "guard", "fill", "clamp")
 
 
@@ -87,8 +88,10 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
     counting = 2 if clamped and tail == "shift" else 1  # loops that say which tile it is
     tile = simplify(fold(lambda a, b: a * b, factors[counting - 1 :]))
-    start = (parts[0] if counting == 1 else parts[0] * factors[0] + parts[1]) * tile
     place = _positional(parts[counting:], factors[counting - 1 :])
+    if counting > 1:
+        factors = [simplify(ceildiv(ceildiv(loop.extent, tile), outer_extent)), *factors[1:]]
+    start = (parts[0] if counting == 1 else parts[0] * factors[0] + parts[1]) * tile
     base = start
     if tail == "shift":
         last = loop.extent - tile
