@@ -63,12 +63,23 @@ class Size:
         return f"{self.name}={self.least}..{self.most}{step}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Quotient:
-    """`dividend // divisor`, rounded down, of a divisor above 0 that does not divide it evenly."""
+    """`dividend // divisor`, rounded down, of a divisor above 0 that does not divide it evenly.
+
+    Equal are those of the same form: which sizes make others equal is not asked.
+    """
 
     dividend: "int | Dim"
     divisor: "int | Dim"
+
+    def __hash__(self) -> int:
+        return hash((self.dividend, self.divisor))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quotient) and always_same(
+            (self.dividend, self.divisor), (other.dividend, other.divisor)
+        )
 
     def __str__(self) -> str:
         return f"({_operand(self.dividend)} // {_operand(self.divisor, most_atoms=1)})"

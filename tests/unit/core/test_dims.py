@@ -213,6 +213,14 @@ def test_comparisons_for_all_sizes_note_nothing() -> None:
     assert not never_above(n, h)
 
 
+def test_a_quotient_of_quotients_asks_no_size() -> None:
+    """Whether `h // 3` divides `n // 2` is told by their forms, not by what they are for a size."""
+    with assuming({"n": 6, "h": 9}) as assumed:
+        each = (n // 2 * 3 + 7) // (h // 3)
+    assert at(each, {"n": 6, "h": 9}) == 5
+    assert assumed.conditions == ()
+
+
 def test_results_are_remembered_with_their_conditions() -> None:
     """For each of the sizes at hand; what holds there is noted each time."""
     calls: list[int] = []
