@@ -25,10 +25,6 @@ EXCLUDED: tuple[Exclusion, ...] = (
         r"FLOAT8|FLOAT4|float4|e8m0|e4m3|e5m2|e2m1",
         "the graph holds no float8 or float4 values",
     ),
-    Exclusion(
-        r"INT2|INT4|linear_u?int[24]$",
-        "int2 and int4 are read as constants and between nodes, not as inputs or outputs",
-    ),
     Exclusion(r"_string|strnorm|regex_full_match", "the graph holds no strings"),
     Exclusion(
         r"identity_(opt|sequence)|if_(opt|seq)|loop1[36]_seq|optional_get_element_(opt|seq)"

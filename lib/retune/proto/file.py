@@ -29,6 +29,7 @@ OLDEST_OPSET = 7
 class Narrow:
     """Integers of fewer than eight bits."""
 
+    name: str
     dtype: DType
     """What holds them."""
     least: int
@@ -41,10 +42,10 @@ class Narrow:
 
 
 NARROW: dict[int, Narrow] = {
-    onnx.TensorProto.INT4: Narrow(INT8, -8, 7),
-    onnx.TensorProto.UINT4: Narrow(UINT8, 0, 15),
-    onnx.TensorProto.INT2: Narrow(INT8, -2, 1),
-    onnx.TensorProto.UINT2: Narrow(UINT8, 0, 3),
+    onnx.TensorProto.INT4: Narrow("int4", INT8, -8, 7),
+    onnx.TensorProto.UINT4: Narrow("uint4", UINT8, 0, 15),
+    onnx.TensorProto.INT2: Narrow("int2", INT8, -2, 1),
+    onnx.TensorProto.UINT2: Narrow("uint2", UINT8, 0, 3),
 }
 """By ONNX's number of the element type."""
 

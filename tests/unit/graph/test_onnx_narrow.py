@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from retune.bundle.verify.peers import open_reference
 from retune.core.errors import ModelError
 from retune.frontend.onnx.importer import import_model, load_file
 from retune.frontend.quantized.narrow import widened
@@ -174,12 +175,32 @@ def test_data_that_are_cut_off_are_refused(tmp_path: Path) -> None:
         load_file(path)
 
 
-def test_a_network_that_takes_four_bits_is_refused() -> None:
-    model = typed_model([node("DequantizeLinear", ["x", "s"], ["y"])], {}, ["y"], {"s": scales()})
-    model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.INT4, [3]))
-    model.opset_import[0].version = OPSET
-    with pytest.raises(ModelError, match=r"input 'x': element type int4 is not supported"):
-        import_model(model)
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_network_takes_and_returns_them_in_bytes(kind: int, tmp_path: Path) -> None:
+    """A cast keeps the lowest bits; onnxruntime's arrays have no such types, so numpy is asked."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s"], ["d"]),
+        helper.make_node("Cast", ["f"], ["c"], to=kind),
+        helper.make_node("Cast", ["d"], ["y"], to=kind),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", kind, [3]),
+        helper.make_tensor_value_info("f", TensorProto.FLOAT, [5]),
+    ]
+    outputs = [helper.make_tensor_value_info(name, kind, None) for name in ("c", "y")]
+    scale = onnx.numpy_helper.from_array(np.float32(1), "s")
+    graph = helper.make_graph(nodes, "net", inputs, outputs, [scale])
+    opset = helper.make_opsetid("", OPSET if kind in FOUR else NEWEST)
+    onnx.save(helper.make_model(graph, opset_imports=[opset]), file := tmp_path / "net.onnx")
+    low, high = LIMITS[kind]
+    made = load_file(file)
+    x = np.array([low, high, 0], made.types["x"].dtype.numpy)
+    floats = np.array([high + 1, low - 1, low, high, high + 0.75], np.float32)
+    found = run_graph(made, {"x": x, "f": floats})
+    assert found["c"].dtype == x.dtype and found["c"].tolist() == [low, high, low, high, high]
+    assert found["y"].tolist() == x.tolist()
+    oracle = open_reference(file, lambda: made)
+    assert oracle.name == "numpy" and "fewer than eight bits" in oracle.note
 
 
 @pytest.mark.parametrize("op", ["Constant", "QuantizeLinear"])

@@ -22,7 +22,7 @@ from retune.core.names import how_to_install
 from retune.device.opencl.host import available_cores, read_flags
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.proto.file import parse_onnx, read_onnx, without_shared_names
+from retune.proto.file import NARROW, parse_onnx, read_onnx, without_shared_names
 from retune.proto.labels import with_numbers
 
 Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -247,6 +247,10 @@ def _open_onnxruntime(
 ) -> Peer:
     runtime = _import("onnxruntime")
     session = _session(runtime, model, threads, optimised=optimised, exact=exact)
+    ends = {str(entry.type) for entry in (*session.get_inputs(), *session.get_outputs())}
+    if ends & {f"tensor({narrow.name})" for narrow in NARROW.values()}:
+        error = ValueError("it takes and returns no arrays of fewer than eight bits")
+        raise _refused("onnxruntime", model, error)
     outputs = tuple(str(entry.name) for entry in session.get_outputs())
 
     def predict(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
