@@ -1,6 +1,6 @@
 """Stages import and extract: from a model's name to a graph cut into tasks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import load_file
 from retune.frontend.onnx.inputs import OpenInputs, Shapes
+from retune.graph.passes.micro_batches import SharedCache, batch_of, in_micro_batches
 from retune.graph.passes.pipeline import (
     FLOAT32_PRECISION,
     Layout,
@@ -67,7 +68,7 @@ class Quantizing:
     """The ops between which that part is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ImportedNetwork:
     """A model in its optimised form, and the path of its ONNX file."""
 
@@ -201,11 +202,30 @@ def order_of(layout: str) -> Layout:
 
 def open_network(request: TuneRequest) -> ImportedNetwork:
     """The request's model, imported for its device, and quantized if that is asked for."""
-    if request.quantize is None:
-        return _open(request, precision_of(request))
-    network, precision = stage_import(request), precision_of(request)
-    made = quantized_network(network, stage_quantize(request, network))
-    return _open(request, precision, made.recipe)
+    precision, recipe = precision_of(request), ""
+    if request.quantize is not None:
+        network = stage_import(request)
+        recipe = quantized_network(network, stage_quantize(request, network)).recipe
+    imported, cache = _open(request, precision, recipe), _cache_of(request)
+    return _in_micro_batches(imported, cache, request.max_error) if cache else imported
+
+
+def _cache_of(request: TuneRequest) -> SharedCache | None:
+    """The last cache of the request's device; None: it is not one that its kernels share."""
+    spec = spec_of(request.device)
+    known = spec.device_class == "cpu" and spec.l3_bytes > 0
+    return SharedCache(spec.l3_bytes, spec.compute_units) if known else None
+
+
+@lru_cache(maxsize=2)
+def _in_micro_batches(
+    imported: ImportedNetwork, cache: SharedCache, max_error: float
+) -> ImportedNetwork:
+    """The network for a processor with that cache; the same object where its batch stays whole."""
+    graph = in_micro_batches(imported.network.graph, cache)
+    if graph is imported.network.graph:
+        return imported
+    return replace(imported, network=extract(graph, max_error=max_error), nodes=len(graph.nodes))
 
 
 def _open(request: TuneRequest, precision: Precision, recipe: str = "") -> ImportedNetwork:
@@ -329,7 +349,9 @@ def _stated(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
     own = (network.model_key, *accelerator_inputs(request))
-    return ("constant bytes, samples", *own, *given_content(request))
+    cache = _cache_of(request) if batch_of(each.shape for each in network.inputs) > 1 else None
+    batched: Inputs = (("micro-batches", cache.bytes, cache.units),) if cache else ()
+    return ("constant bytes, samples", *own, *given_content(request), *batched)
 
 
 @stage(TaskManifest, "extract", _extract_inputs)

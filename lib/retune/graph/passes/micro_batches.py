@@ -1,0 +1,278 @@
+"""Micro-batches: layers that run for some images at a time, so that these stay in the cache.
+
+Where the activations of a batch exceed the last cache, each layer writes them to memory and the
+next one reads them from there. Layers in a row that run for a few images, and then for the next
+few, find them in the cache. They are written down once for each micro-batch: slices of what they
+read, and joined, what others read of them. Kernels of equal micro-batches are the same. GPipe
+(Huang et al. 2019) has the word. Read `in_micro_batches`, then `_runs`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import inf
+
+from retune.core.dims import is_fixed
+from retune.core.dtypes import TensorType
+from retune.core.errors import ModelError
+from retune.graph.fuse import partition
+from retune.graph.graph import Graph, GraphBuilder, Node
+from retune.ir.expr import Buffer, loads, walk
+from retune.ir.te import Compute, Concat, Dag, Tensor, placeholder
+from retune.ops.registry import Attrs, Names, OpCall, lookup
+
+_SHARE = 0.75
+"""Of the cache, what a layer reads and writes may take: weights and shortcuts have the rest."""
+_LAUNCH_BYTES = 16 << 10
+"""What a compute unit moves while a kernel starts and its last work-group ends."""
+_SHAPES = ("shape", "extents")
+"""Attributes that are the output's shape, of reshapes, broadcasts and slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCache:
+    """The last cache of a processor."""
+
+    bytes: int
+    units: int
+    """Compute units that share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Groups in a row that run for so many `images` at a time."""
+
+    first: int
+    end: int
+    images: int
+
+
+def in_micro_batches(graph: Graph, cache: SharedCache) -> Graph:
+    """The graph with micro-batches where they keep more out of memory than they cost.
+
+    A graph without a fixed batch, or whose batch fits the cache, is the same object.
+    """
+    batch = batch_of(graph.types[name].shape for name in graph.inputs)
+    fixed = all(is_fixed(e) for entry in graph.types.values() for e in entry.shape)
+    if batch < 2 or not fixed or graph.states:
+        return graph
+    network = _Batched(graph, batch, cache)
+    runs = _runs(network)
+    return _divided(network, runs) if len(runs) > 1 or runs[0].images < batch else graph
+
+
+def batch_of(shapes: Iterable[Sequence[int]]) -> int:
+    """The extent that comes first in the shapes of all inputs; 0 where they differ."""
+    found = {shape[0] if shape else 0 for shape in shapes}
+    return found.pop() if len(found) == 1 else 0
+
+
+class _Batched:
+    """A graph by its groups, and which of its values have the images of the batch one by one."""
+
+    def __init__(self, graph: Graph, batch: int, cache: SharedCache) -> None:
+        self.graph, self.batch = graph, batch
+        self.cache, self.launch = _SHARE * cache.bytes, _LAUNCH_BYTES * cache.units
+        self.groups = partition(graph)
+        self.images = set(graph.inputs)
+        for node in graph.nodes:
+            if _by_image(node, graph, self.images):
+                self.images.update(node.outputs)
+
+    @cached_property
+    def divides(self) -> Sequence[bool]:
+        """Of each group, whether all that it makes is made image by image."""
+        return [
+            all(self.images.issuperset(node.outputs) for node in group.nodes)
+            for group in self.groups
+        ]
+
+    @cached_property
+    def moved(self) -> Sequence[tuple[int, int]]:
+        """Of each group, bytes of the images that it reads and writes, and of its constants."""
+        return [
+            (
+                self._bytes(self.images.intersection((*group.inputs, *group.outputs))),
+                self._bytes(group.params),
+            )
+            for group in self.groups
+        ]
+
+    @cached_property
+    def crossing(self) -> Sequence[int]:
+        """Bytes of images that groups before each one made, and that it or later ones read."""
+        made = {value: at for at, group in enumerate(self.groups) for value in group.outputs}
+        last = {value: at for at, group in enumerate(self.groups) for value in group.inputs}
+        last |= dict.fromkeys(self.graph.outputs, len(self.groups))
+        steps = [0] * (len(self.groups) + 2)
+        for value, at in made.items():
+            if value in self.images and value in last:
+                size = self._bytes([value])
+                steps[at + 1] += size
+                steps[last[value] + 1] -= size
+        return [*accumulate(steps)]
+
+    def saved(self, images: int) -> list[float]:
+        """Bytes that each group keeps out of memory if it runs for so many images at a time."""
+        times = self.batch // images
+        launches = (times - 1) * self.launch
+        found: list[float] = []
+        for divides, (moved, weights) in zip(self.divides, self.moved, strict=True):
+            before = moved if moved > self.cache else 0
+            after = moved if moved > self.cache * times else 0
+            saved = before - after - (times - 1) * weights - launches
+            found.append(saved if divides or times == 1 else -inf)
+        return found
+
+    def _bytes(self, values: Collection[str]) -> int:
+        return sum(self.graph.types[value].bytes for value in values)
+
+
+def _by_image(node: Node, graph: Graph, images: set[str]) -> bool:
+    """Whether the node makes of each image of what it reads one of its output, and no more.
+
+    Its expression says so: all that is read of `images` is read at the output's first index.
+    """
+    definition = lookup(node.op)
+    kinds = [graph.types[value] for value in node.inputs if value]
+    if definition.expression is None or len(kinds) != len(node.inputs):
+        return False
+    own, output = images.intersection(node.inputs), graph.types[node.outputs[0]]
+    if not own or not output.shape:
+        return False
+    batch = graph.types[next(iter(own))].shape[0]
+    if node.op == "reshape":  # whose elements stay where they are
+        return output.shape[0] == batch
+    inputs = [placeholder(f"in{i}", kind.shape, kind.dtype) for i, kind in enumerate(kinds)]
+    call = OpCall(op=node.op, inputs=inputs, attrs=node.attrs, output=output, name=Names())
+    read = {t.buffer for t, value in zip(inputs, node.inputs, strict=True) if value in own}
+    if not _keeps_images(definition.expression(call), batch, read):
+        return False
+    one = [
+        _of(kind, 1) if value in own else kind
+        for kind, value in zip(kinds, node.inputs, strict=True)
+    ]
+    try:
+        return definition.infer(one, _attributes(node, graph, 1)) == (_of(output, 1),)
+    except ModelError:
+        return False
+
+
+def _keeps_images(made: Tensor, batch: int, images: set[Buffer]) -> bool:
+    """Whether a tensor has in each row along its first axis what follows from that of `images`."""
+    held = set(images)
+    for stage in Dag((made,)).stages:
+        if isinstance(stage.op, Concat):
+            found = [tensor.buffer in held for tensor in stage.op.inputs]
+            reads, kept = any(found), all(found) and stage.op.dim > 0
+        else:
+            assert isinstance(stage.op, Compute), "placeholders are no stages"
+            axes, body = stage.op.axes, stage.op.body
+            read = [load.indices[0] for load in loads(body) if load.buffer in held]
+            image = axes[0].var if axes and axes[0].extent == batch else None
+            named = sum(part == image for part in walk(body))
+            reads, kept = len(read) > 0, named == len(read) and all(i == image for i in read)
+        if reads and not kept:
+            return False
+        held.update([stage.buffer] if reads else [])
+    return made.buffer in held
+
+
+def _of(kind: TensorType, images: int) -> TensorType:
+    return TensorType((images, *kind.shape[1:]), kind.dtype)
+
+
+def _attributes(node: Node, graph: Graph, images: int) -> Attrs:
+    """The node's attributes where it runs for so many images: some are the output's shape."""
+    shape = graph.types[node.outputs[0]].shape
+    return {
+        key: (images, *shape[1:]) if key in _SHAPES and value == shape else value
+        for key, value in node.attrs.items()
+    }
+
+
+def _runs(network: _Batched) -> list[_Run]:
+    """The runs that keep most out of memory together, in order; those of the whole batch, too.
+
+    By dynamic programming over the groups: what ends a run joins what crosses there.
+    """
+    batch, groups = network.batch, network.groups
+    sizes = [n for n in range(batch, 0, -1) if batch % n == 0]
+    saved = {images: network.saved(images) for images in sizes}
+    best = dict.fromkeys(sizes, 0.0)
+    before: list[dict[int, int]] = []
+    for at in range(len(groups)):
+        ended = _ended(network, best, at)
+        other = max(sizes, key=lambda images: ended[images])
+        before.append({n: n if best[n] >= ended[other] else other for n in sizes})
+        best = {n: max(best[n], ended[other]) + saved[n][at] for n in sizes}
+    ended = _ended(network, best, len(groups))
+    images = max(sizes, key=lambda images: ended[images])
+    if ended[images] <= network.cache:
+        return [_Run(0, len(groups), batch)]
+    found, end = list[_Run](), len(groups)
+    for at in reversed(range(len(groups))):
+        if at == 0 or before[at][images] != images:
+            found.append(_Run(at, end, images))
+            end = at
+        images = before[at][images]
+    return found[::-1]
+
+
+def _ended(network: _Batched, best: Mapping[int, float], at: int) -> dict[int, float]:
+    """What is saved by each number of images, if the run ends before this group: what crosses
+    there is joined by a copy, and read by others."""
+    crossing = 2 * network.crossing[at]
+    return {n: total - (crossing if n < network.batch else 0) for n, total in best.items()}
+
+
+def _divided(network: _Batched, runs: Sequence[_Run]) -> Graph:
+    """The graph with these runs in micro-batches."""
+    graph = network.graph
+    build = GraphBuilder(graph.name, reserved=graph.types)
+    build.carry(graph)
+    for run in runs:
+        if run.images < network.batch:
+            _put_run(build, network, run)
+            continue
+        for node in (n for group in network.groups[run.first : run.end] for n in group.nodes):
+            if node.outputs[0] not in build.types:  # one without inputs may be in several groups
+                build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
+    return build.finish(graph.outputs)
+
+
+def _put_run(build: GraphBuilder, network: _Batched, run: _Run) -> None:
+    """The run's groups for each micro-batch in turn, and what others read of them, joined."""
+    inside = network.groups[run.first : run.end]
+    nodes = [node for group in inside for node in group.nodes]
+    own = {value for node in nodes for value in node.outputs}
+    later = {value for group in network.groups[run.end :] for value in group.inputs}
+    wanted = later | network.graph.ends
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v in network.images - own)
+    parts: list[Mapping[str, str]] = []
+    for begin in range(0, network.batch, run.images):
+        names = {value: _slice(build, value, begin, run.images) for value in read}
+        for node in nodes:
+            names[node.outputs[0]] = build.add(
+                node.op,
+                [names.get(value, value) for value in node.inputs],
+                _attributes(node, network.graph, run.images),
+                name=f"{node.outputs[0]}.image{begin}",
+            )
+        parts.append(names)
+    for value in (value for node in nodes for value in node.outputs if value in wanted):
+        joined = [names[value] for names in parts]
+        build.add("concat", joined, {"axis": 0}, outputs=[value], name=value)
+
+
+def _slice(build: GraphBuilder, value: str, begin: int, images: int) -> str:
+    """So many images of a value."""
+    shape = build.types[value].shape
+    zeros = (0,) * (len(shape) - 1)
+    attrs = {
+        "begins": (begin, *zeros),
+        "steps": (1,) * len(shape),
+        "extents": (images, *shape[1:]),
+    }
+    return build.add("slice", [value], attrs, name=f"{value}.from{begin}")

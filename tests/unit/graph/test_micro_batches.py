@@ -1,0 +1,102 @@
+"""Layers whose activations exceed the last cache run for some images at a time."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from retune.core.dtypes import TensorType
+from retune.frontend.onnx.importer import import_model
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.passes.micro_batches import SharedCache, in_micro_batches
+from retune.graph.passes.pipeline import optimise
+from retune.search.extract import extract
+from tests.support.batches import images, narrowing
+from tests.support.networks import normal, random_network
+
+BATCH = 8
+CACHE = SharedCache(bytes=50_000, units=0)
+"""Two images of the layers that `narrowing` begins with, and all of the later ones."""
+
+
+def network(batch: int = BATCH) -> Graph:
+    return optimise(import_model(narrowing(batch)))
+
+
+def assert_same(before: Graph, after: Graph) -> None:
+    after.verify()
+    assert (after.inputs, after.outputs) == (before.inputs, before.outputs)
+    inputs = random_inputs(before, 3)
+    found = run_graph(after, inputs)
+    for name, array in run_graph(before, inputs).items():
+        limit = 1e-5 * max(float(np.abs(array).max()), 1e-6)
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=limit, err_msg=name)
+
+
+def test_layers_beyond_the_cache_run_for_some_images_at_a_time():
+    before = network()
+    after = in_micro_batches(before, CACHE)
+    assert_same(before, after)
+    assert images(after, "conv2d") == {2: 2 * 4, BATCH: 3}
+    assert images(after, "max_pool2d") == {2: 4}
+    weights = sorted(task.weight for task in extract(after).tasks.values() if task.tunable)
+    assert weights == [1, 1, 1, 4, 2 * 4], "a task for all micro-batches of equal layers"
+
+
+@pytest.mark.parametrize(
+    ("graph", "cache"),
+    [
+        (network(batch=1), CACHE),
+        (network(), SharedCache(bytes=1 << 20, units=0)),
+        (network(), SharedCache(bytes=CACHE.bytes, units=64)),
+    ],
+    ids=["one image", "fits the cache", "launches cost more"],
+)
+def test_what_gains_nothing_stays_whole(graph: Graph, cache: SharedCache):
+    assert in_micro_batches(graph, cache) is graph
+
+
+def test_random_networks_compute_the_same_in_micro_batches():
+    divided = Counter[str]()
+    for seed in range(24):
+        before = optimise(random_network(seed, steps=10))
+        for size in (500, 4_000):
+            after = in_micro_batches(before, SharedCache(bytes=size, units=0))
+            if after is not before:
+                assert_same(before, after)
+                divided.update({n.op for n in after.nodes if ".image" in n.name})
+    assert {"conv2d", "transpose", "concat", "slice", "reshape"} <= divided.keys()
+    assert divided["conv2d"] >= 5
+
+
+def mixing(op: str) -> Graph:
+    """A convolution, what looks at several images at once, and another convolution."""
+    build = GraphBuilder("mixing")
+    rng = np.random.default_rng(0)
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+
+    def convolved(x: str) -> str:
+        weight = build.constant("w", normal(rng, 3, 3, 8, 8))
+        return build.add("conv2d", [x, weight], {**attrs, "layout": "NHWC"})
+
+    x = convolved(build.input("x", TensorType((BATCH, 16, 16, 8))))
+    if op == "transpose":
+        x = build.add("transpose", [x], {"perm": (1, 0, 2, 3)})
+        x = build.add("reshape", [x], {"shape": (BATCH, 16, 16, 8)})
+    elif op == "softmax":
+        x = build.add("softmax", [x], {"axis": 0})
+    elif op == "add":
+        x = build.add("add", [x, build.constant("each", normal(rng, BATCH, 1, 1, 8))])
+    else:
+        attrs_of = {"axes": (0,), "keepdims": True}
+        x = build.add("subtract", [x, build.add("reduce_mean", [x], attrs_of)])
+    return build.finish([convolved(x)])
+
+
+@pytest.mark.parametrize("op", ["transpose", "softmax", "add", "reduce_mean"])
+def test_what_looks_at_several_images_sees_the_whole_batch(op: str):
+    before = mixing(op)
+    after = in_micro_batches(before, SharedCache(bytes=80_000, units=0))
+    assert_same(before, after)
+    assert images(after, op).keys() <= {BATCH, 16, 1}
