@@ -8,10 +8,11 @@ in turns with one kernel whose work-groups take some rows of the result: they ex
 that these need, halo included, into an array of their own, go over them depthwise into another, and
 project that. Another way joins the first two alone, as where what comes between the last two needs
 all pixels (squeeze and excitation). Schedules are written by hand here, from the primitives that
-rules use, for vectors of 8 and of 16 elements. Prints the least microseconds of each kernel of many
-runs, and the blocks' sums: of three kernels each, and of each block's fastest way. Start it with
-POCL_CPU_MAX_CU_COUNT=1 under `taskset` where other programs use the processor: a work-group needs
-one core.
+rules use, for vectors of 8 and of 16 elements. A kernel is timed in the second of two runs: what
+it reads lies in the last cache then if it fits there, as in a network, whose layers use the same
+memory again. Prints the least microseconds of each kernel of many such runs, and the blocks' sums:
+of three kernels each, and of each block's fastest way. Start it with POCL_CPU_MAX_CU_COUNT=1 under
+`taskset` where other programs use the processor: a work-group needs one core.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -208,6 +209,7 @@ def report(text: str, device: Device, runs: int) -> tuple[float, float]:
     least: dict[str, np.ndarray] = {}
     for _ in range(runs):
         for name, own in launches.items():
+            device.profile(own)
             times = 1e6 * np.array(device.profile(own))
             least[name] = np.minimum(least.get(name, np.inf), times)
     base = least["three nests"].sum()
