@@ -47,7 +47,8 @@ Tail = str
 `guard`: iterations past the end are skipped by a condition. `fill`: as `shift`, but no size makes
 the extent less than a tile. `clamp`: as `shift`; of an extent that depends on sizes, tiles overlap
 that are as long as the factors behind the first one, the outer loop's iterations have equally many
-of them, at most the first factor, and those past the end are skipped."""
+of them, at most the first factor, and those past the end are skipped; the outer loop has a multiple
+of some units of iterations."""
 TAILS = ("exact", "shift", "guard", "fill", "clamp")
 
 
@@ -72,7 +73,9 @@ def replace_loop(program: Program, name: str, change: Callable[[For], Stmt]) -> 
     return with_body(program, replaced(program.body, loop, change(loop)))
 
 
-def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> Program:
+def split(
+    program: Program, name: str, factors: Sequence[Expr], tail: Tail, units: int = 1
+) -> Program:
     """See Schedule.split."""
     loop = loop_named(program, name)
     if loop.kind != "serial":
@@ -90,6 +93,7 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     tile = simplify(fold(lambda a, b: a * b, factors[counting - 1 :]))
     place = _positional(parts[counting:], factors[counting - 1 :])
     if counting > 1:
+        outer_extent = ceildiv(loop.extent, inner * units) * units
         factors = [simplify(ceildiv(ceildiv(loop.extent, tile), outer_extent)), *factors[1:]]
     start = (parts[0] if counting == 1 else parts[0] * factors[0] + parts[1]) * tile
     base = start

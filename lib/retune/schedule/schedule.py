@@ -24,7 +24,9 @@ class Schedule(Recorder):
 
     # -- loops -------------------------------------------------------------------------------
 
-    def split(self, loop: str, factors: Sequence[Operand], tail: str = "exact") -> list[str]:
+    def split(
+        self, loop: str, factors: Sequence[Operand], tail: str = "exact", units: int = 1
+    ) -> list[str]:
         """`loop == loop.0 * prod(factors) + ...`: the loop becomes len(factors) + 1 nested ones.
 
         Rewrite: split("i", [4])
@@ -36,15 +38,17 @@ class Schedule(Recorder):
         step once), `guard` skips the iterations past the end. A tile may exceed an extent that
         depends on sizes: `shift` skips its iterations past the end then, and `fill`, which is the
         same otherwise, requires that no size makes it so. `clamp` moves back a tile of the factors
-        behind the first one alone, and skips those past the end: the last work-group has less to
-        do.
+        behind the first one alone, and skips those past the end. The outer loop has a multiple of
+        `units` iterations then, of equally many tiles, so that units which take equal shares of
+        them have equally much to do, and the same part of the axis as in other nests.
 
         Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
         or are not positive.
         """
         sizes = [as_expr(f) for f in factors]
-        program, needed, made = self._split(self.program, loop, sizes, tail)
+        program, needed, made = self._split(self.program, loop, sizes, tail, units)
         arguments = {"loop": loop, "factors": tuple(sizes), "tail": tail}
+        arguments |= {"units": units} if units > 1 else {}
         self._record(program, "split", arguments, made, needed)
         return made
 
@@ -421,7 +425,7 @@ class Schedule(Recorder):
         self._record(program, primitive, arguments, outputs)
 
     def _split(
-        self, program: Program, loop: str, sizes: Sequence[Expr], tail: str
+        self, program: Program, loop: str, sizes: Sequence[Expr], tail: str, units: int = 1
     ) -> tuple[Program, list[Expr], list[str]]:
         """The program with a loop split, what candidates must meet for it, and the new loops."""
         if tail not in loops.TAILS:
@@ -443,4 +447,4 @@ class Schedule(Recorder):
             why = f"split({loop}): a tile of {inner} exceeds the extent {extent}"
             needed = self._unsettled(inner <= extent, why)
         made = [f"{loop}.{i}" for i in range(len(sizes) + 1)]
-        return loops.split(program, loop, sizes, tail), needed, made
+        return loops.split(program, loop, sizes, tail, units), needed, made

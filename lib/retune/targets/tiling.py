@@ -102,15 +102,18 @@ class Tiling:
         *,
         sampled: bool = True,
         tail: str = "shift",
+        units: int = 1,
     ) -> "TiledLoops":
         """The loops split and in the order of the nest, inside the loops `leading`.
 
         Sizes are sampled, or else all of one element, or unit. `tail` is that of axes whose extent
-        depends on sizes, see `schedule.loops.TAILS`; others have `shift`.
+        depends on sizes, see `schedule.loops.TAILS`; others have `shift`. The outermost loop is for
+        so many `units`, see `Schedule.split`.
         """
-        tails = {a.loop: sized_tail(s, a.loop, tail) for a in self.axes}
+        first = next(iter(self.nest.values()))[0]
         parts = {
-            axis.loop: self._split(s, axis, tails[axis.loop], sampled=sampled) for axis in self.axes
+            axis.loop: self._split(s, axis, tail, units if axis is first else 1, sampled=sampled)
+            for axis in self.axes
         }
         loops = {
             level: [parts[axis.loop][level] for axis in axes] for level, axes in self.nest.items()
@@ -118,7 +121,9 @@ class Tiling:
         s.reorder(*leading, *(loop for level in loops.values() for loop in level))
         return TiledLoops(s, loops)
 
-    def _split(self, s: Schedule, axis: TiledAxis, tail: str, *, sampled: bool) -> dict[Level, str]:
+    def _split(
+        self, s: Schedule, axis: TiledAxis, tail: str, units: int, *, sampled: bool
+    ) -> dict[Level, str]:
         levels = self.levels_of(axis)
         fixed = [const(axis.unit)] if axis.unit > 1 else []
         count = len(levels) - len(fixed)
@@ -129,7 +134,8 @@ class Tiling:
             # Vectors of a tile that is longer than the axis run by elements.
             tile = reduce(mul, sizes, const(axis.unit))
             s.prefer(tile <= max(axis.unit, least(extent)))
-        return dict(zip(levels, s.split(axis.loop, [*sizes, *fixed], tail), strict=True))
+        tail = sized_tail(s, axis.loop, tail)
+        return dict(zip(levels, s.split(axis.loop, [*sizes, *fixed], tail, units), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ ROWS = dim_of(Size("rows", 1, 40))
 LONG = dim_of(Size("rows", 4, 40))
 
 
-def tiled(s: Schedule, tail: str, block: int = 3, tile: int = 4) -> None:
+def tiled(s: Schedule, tail: str, block: int = 3, tile: int = 4, units: int = 1) -> None:
     """A dense layer and its epilogue in register tiles of rows, some of them a block."""
     *_, rows, columns = s.loops("z")
-    far, some, near = s.split(rows, [block, tile], tail)
+    far, some, near = s.split(rows, [block, tile], tail, units)
     s.reorder(far, some, columns, near)
     s.compute_at("y", columns)
     *axes, step = s.loops("y")[-3:]
@@ -56,24 +56,31 @@ def test_register_tiles_that_overlap(golden: Golden) -> None:
     assert assumed.conditions == ()
 
 
-@pytest.mark.parametrize("tail", ["clamp", "shift", "guard"])
+@pytest.mark.parametrize(
+    ("tail", "units"), [("clamp", 1), ("clamp", 2), ("clamp", 4), ("shift", 1), ("guard", 1)]
+)
 @pytest.mark.parametrize(("block", "tile"), [(3, 4), (1, 4), (5, 2), (2, 8)])
-def test_open_extents_are_covered(tail: str, block: int, tile: int) -> None:
+def test_open_extents_are_covered(tail: str, units: int, block: int, tile: int) -> None:
     """Whether they fill a tile, end inside one, or are shorter."""
     with assuming({"rows": 20}):
-        dag, program = of(ROWS, tail, block=block, tile=tile)
+        dag, program = of(ROWS, tail, block=block, tile=tile, units=units)
     for rows in (1, 3, 4, 5, 12, 13, 24, 31, 40):
         assert_right(dag, program, {"rows": rows})
 
 
 @pytest.mark.parametrize(
-    ("rows", "groups", "tiles"),
-    [(4, 1, 1), (12, 1, 3), (13, 2, 2), (16, 2, 2), (36, 3, 3), (40, 4, 3)],
+    ("rows", "units", "groups", "tiles"),
+    [
+        *((4, 1, 1, 1), (12, 1, 1, 3), (13, 1, 2, 2), (16, 1, 2, 2), (36, 1, 3, 3), (40, 1, 4, 3)),
+        *((4, 2, 2, 1), (12, 2, 2, 2), (28, 2, 4, 2), (36, 2, 4, 3), (40, 4, 4, 3)),
+    ],
 )
-def test_work_groups_have_equally_many_tiles(rows: int, groups: int, tiles: int) -> None:
+def test_work_groups_have_equally_many_tiles(
+    rows: int, units: int, groups: int, tiles: int
+) -> None:
     """Of at most three: four are two and two, not three and one."""
     with assuming({"rows": 20}):
-        _, program = of(LONG, "clamp")
+        _, program = of(LONG, "clamp", units=units)
     extents = {n.var.name: n.extent for n in loops(program_at(program, {"rows": rows}).body)}
     assert [extents["z.t.0"], extents["z.t.1"]] == [const(groups), const(tiles)]
 

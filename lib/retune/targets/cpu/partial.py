@@ -45,7 +45,7 @@ def schedule_partial_sums(s: Schedule, name: str, plan: PartialSums, spec: Devic
     assert total is not None, "the rule was asked whether there is one"
     # Rows that are made lie in arrays, which a clamped tile would make as long as all rows.
     tail = "shift" if _reads_made(s, name) else "clamp"
-    leading, tile = tile_results(s, total.name, plan.tile, tail=tail)
+    leading, tile = tile_results(s, total.name, plan.tile, spec, tail=tail)
     s.compute_at(total.name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.tile.channels_slow)
     packed = plan.tile.packed.entry if plan.tile.packed else None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from retune.core.dims import is_fixed
+from retune.core.dims import is_fixed, least
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Const, Expr, Var, const, size_variables
 from retune.schedule.schedule import Schedule
@@ -33,6 +33,8 @@ from retune.targets.tiling import (
 
 _LEAST_TILE = 6
 """Accumulators of a register tile at least, where the shape allows: fewer wait on each other."""
+_LEAST_ROWS = 4
+"""Of a core at least, where rows are shared out evenly."""
 _MOST_TILE = 16
 """Results along one axis of a register tile at most."""
 
@@ -73,7 +75,7 @@ def schedule_register_tile(
     stage = accesses(s, name)
     if not stage.results:
         return  # a single number: its loops stay as they are
-    leading, tile = tile_results(s, name, plan, stage.group, sampled=sampled)
+    leading, tile = tile_results(s, name, plan, spec, stage.group, sampled=sampled)
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     order_reduction(s, name, plan, sampled=sampled)
@@ -87,6 +89,7 @@ def tile_results(
     s: Schedule,
     name: str,
     plan: RegisterTile,
+    spec: DeviceSpec,
     group: int | None = None,
     *,
     sampled: bool = True,
@@ -104,7 +107,18 @@ def tile_results(
         outer, last = s.split(last, [group])
         leading.append(outer)
     channels = TiledAxis(last, _MOST_TILE, plan.lanes)
-    return leading, _tiling(pixels, channels).apply(s, leading, sampled=sampled, tail=tail)
+    shared = bool(pixels) and not plan.channels_slow and not any(map(s.several, leading))
+    units = _units(s, pixels[0].loop, spec) if shared else 1
+    tiling = _tiling(pixels, channels)
+    return leading, tiling.apply(s, leading, sampled=sampled, tail=tail, units=units)
+
+
+def _units(s: Schedule, rows: str, spec: DeviceSpec) -> int:
+    """Cores that share the loop, so that each has the rows which it has made for this nest.
+
+    One where they may be too few for all.
+    """
+    return spec.compute_units if least(s.extent(rows)) >= _LEAST_ROWS * spec.compute_units else 1
 
 
 def _tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:
@@ -182,8 +196,8 @@ def limit_registers(
     s.require(size + vectors * each + each <= registers, "the register tile spills")
     largest = prod(_largest(s, s.loop(n).extent) for n in tile)
     column = (registers - each) // (1 + each)  # accumulators that fit where each has its weights
-    least = min(_LEAST_TILE, largest, column)
-    s.require(const(least) <= size, "too few accumulators hide latency")
+    fewest = min(_LEAST_TILE, largest, column)
+    s.require(const(fewest) <= size, "too few accumulators hide latency")
 
 
 def _largest(s: Schedule, extent: Expr) -> int:
