@@ -44,6 +44,7 @@ from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.cpu.space import cpu_space
+from retune.targets.devices import target_of
 from tests.support.dags import (
     chosen_rows,
     conv2d,
@@ -66,7 +67,13 @@ from tests.support.dags import (
     transpose,
     two_readers,
 )
-from tests.support.oracle import assert_device_agrees, run_source
+from tests.support.oracle import (
+    assert_close,
+    assert_device_agrees,
+    inputs_for,
+    reference,
+    run_source,
+)
 from tests.support.properties import seeded
 from tests.support.random_schedules import scramble, somewhere
 from tests.support.sampling import one_of_each
@@ -112,6 +119,25 @@ def test_sketches_of_awkward_shapes(device: Device, name: str, first: int):
     for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches[first:4:2]:
         for row in sketch.sample(1, np.random.default_rng(len(name))):
             assert_device_agrees(device, dag, sketch.instantiate(row))
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [dense(24, 8, 64), conv2d(1, 9, 9, 16, 32, residual=True), joined(6, 32, 16)],
+    ids=["dense", "3x3", "joined"],
+)
+def test_arrays_that_are_stored_past_the_caches(device: Device, dag: Dag):
+    dag, target = merge_axes(dag), replace(target_of(device.spec), past_bytes=0)
+    space, past = cpu_space(from_dag(dag), device.spec), 0
+    sampled = [
+        s.instantiate(r) for s in space.sketches for r in s.sample(2, np.random.default_rng(0))
+    ]
+    for program in [space.instantiate(default_candidate(space, device.spec)), *sampled]:
+        source = lower(program, target)
+        past += "STORE_PAST(" in source.text
+        inputs, types = inputs_for(dag), {t.name: TensorType(t.shape) for t in dag.outputs}
+        assert_close(run_source(device, source, inputs, types), reference(dag, inputs), source.text)
+    assert past
 
 
 @pytest.mark.parametrize(

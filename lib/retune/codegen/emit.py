@@ -40,7 +40,7 @@ from retune.codegen.kernel import (
 from retune.codegen.names import Identifiers, identifier
 from retune.codegen.passes import gathers, streams
 from retune.codegen.registers import register_lanes, vectorizable
-from retune.codegen.target import Groups
+from retune.codegen.target import PAST_BYTES, Groups
 from retune.core.dims import is_fixed, most
 from retune.core.dtypes import INT32
 from retune.core.errors import CodegenError
@@ -78,10 +78,11 @@ class KernelBody:
         *,
         panels: bool = False,
         copies_ahead: bool = False,
+        past_bytes: int = PAST_BYTES,
     ) -> None:
         """`packed` names the constants that lie in the order of their reads; with `panels`, those
         of one vector do, and others lie elsewhere. With `copies_ahead`, the device has copies that
-        items wait for later.
+        items wait for later. Arrays of `past_bytes` are stored past the caches.
 
         `reserved` are the words that no name may be; `images` says which constants are images, and
         of how many texels and rows.
@@ -114,6 +115,8 @@ class KernelBody:
         self._scopes = self.frame.scopes
         self._established: list[Expr] = []
         self._homes = {b: _home(nest, b) for b in self.frame.registers}
+        large = streams.large(nest, past_bytes) if groups.prefetch else frozenset[Buffer]()
+        self._large = large - self.frame.registers.keys()
 
     def emit(self) -> tuple[Statement, ...]:
         """The kernel's body."""
@@ -325,6 +328,8 @@ class KernelBody:
             if not t and None in reads[id(i)]
         }
         runs = gathers.vectors_of(place for found in apart.values() for place in found)
+        large = [printer.place(i) for i, t in live if not t and i.block.buffer in self._large]
+        printer.past = streams.whole_lines(large, self._loops)
         lines = self._scopes[-1].statements
         lines.extend(self._rows_ahead(read for found in reads.values() for read in found))
         for start, group in groupby(live, lambda pair: printer.start_value(pair[0])):

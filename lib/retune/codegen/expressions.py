@@ -64,13 +64,15 @@ from retune.ir.stmt import Block
 class Expressions:
     """The values of instances; `named` holds the reads that have a name already.
 
-    `lanes` holds the elements that are lanes of such reads.
+    `lanes` holds the elements that are lanes of such reads, and `past` what is stored past the
+    caches.
     """
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self.named: dict[Address, Name] = {}
         self.lanes: dict[Address, gathers.Lane] = {}
+        self.past: frozenset[Address] = frozenset()
         self._tests: dict[object, Value | bool] = {}
         self._starts: dict[tuple[str, int], Value] = {}
         self._addresses = Addresses(frame)
@@ -88,7 +90,7 @@ class Expressions:
         block = instance.block
         if (call := AttentionCall.of(block)) is not None:
             return [self._group_call(call, instance)]
-        place = self._addresses.of(block.buffer, block.indices, instance)
+        place = self.place(instance)
         lanes = instance.lane[1] if instance.lane else 1
         across = place is not None and place.lanes == 1 and block.reducer is not None
         if place is None or (place.lanes != lanes and not across):
@@ -103,8 +105,13 @@ class Expressions:
             value = self._across_lanes(instance, old, lanes, made)
         else:
             value = self._updated(instance, old, lanes)
-        made.append(Store(self._at(place), value) if target is None else Assign((target,), value))
+        stored = Store(self._at(place), value, place in self.past)
+        made.append(stored if target is None else Assign((target,), value))
         return made
+
+    def place(self, instance: Instance) -> Address | None:
+        """Where the instance writes; None where its lanes are not adjacent."""
+        return self._addresses.of(instance.block.buffer, instance.block.indices, instance)
 
     def _together(self, entry: Intrinsic, first: Value, instance: Instance) -> Statement:
         """The sums of an item, of which its call has all but the first, with what it adds."""

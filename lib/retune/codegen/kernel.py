@@ -265,6 +265,8 @@ class Store(IRNode):
 
     at: At
     value: Value
+    past: bool = False
+    """Whether it goes past the caches, which its array would not stay in."""
 
 
 @node

@@ -203,6 +203,7 @@ class _Nest:
     panels: bool
     copies_ahead: bool
     """Whether the device has copies that items wait for later."""
+    past_bytes: int
 
     @staticmethod
     def of(part: Program, stated: Stmt, target: Target, *, panels: bool) -> "_Nest":
@@ -218,6 +219,7 @@ class _Nest:
             reserved=target.renderer.reserved,
             panels=panels,
             copies_ahead=COPY_AHEAD in target.offers,
+            past_bytes=target.past_bytes,
         )
 
     def body(self, images: Mapping[str, Image]) -> KernelBody:
@@ -232,6 +234,7 @@ class _Nest:
             images,
             panels=self.panels,
             copies_ahead=self.copies_ahead,
+            past_bytes=self.past_bytes,
         )
 
 

@@ -38,6 +38,11 @@ class Groups:
     """Items of a group on the third axis at most; None where a group has one."""
 
 
+PAST_BYTES = 32 << 20
+"""Of an array that does not stay in a cache. Less is in the last one of many processors when it is
+read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What the kernels of a program are made for."""
@@ -49,6 +54,8 @@ class Target:
     options: tuple[str, ...] = BUILD_OPTIONS
     renderer: Renderer = OPENCL
     """What writes them."""
+    past_bytes: int = PAST_BYTES
+    """Least size of arrays that are stored past the caches."""
     offers: tuple[str, ...] = ()
     """The ways of intrinsics that are there beside those that all devices have; `ONE_BASE`; those
     of `resident.WAYS` by which groups may stay."""

@@ -95,4 +95,9 @@ def target_of(spec: DeviceSpec) -> Target:
     Raises: ValueError for a class that is not registered.
     """
     target, offers = rules_for(spec).target, spec.instructions
-    return replace(target, offers=offers, options=(*target.options, *build_options(offers)))
+    return replace(
+        target,
+        offers=offers,
+        options=(*target.options, *build_options(offers)),
+        past_bytes=max(target.past_bytes, spec.l3_bytes),
+    )

@@ -16,8 +16,9 @@ from retune.codegen.passes.streams import (
     next_rows,
     share_of_next,
     starts_line,
+    whole_lines,
 )
-from retune.codegen.target import CPU
+from retune.codegen.target import CPU, GPU, Target
 from retune.core.dims import Size, dim_of
 from retune.core.dtypes import FLOAT32, INT32
 from retune.core.target import GENERIC_CPU
@@ -29,10 +30,10 @@ from retune.targets.cpu.space import cpu_space
 from tests.support.dags import conv2d, dense, depthwise
 
 
-def text_of(dag: Dag, *, panels: bool = False) -> str:
+def text_of(dag: Dag, *, panels: bool = False, target: Target = CPU) -> str:
     space = cpu_space(from_dag(dag), GENERIC_CPU)
     program = space.instantiate(default_candidate(space, GENERIC_CPU))
-    return lower(program, CPU, panels=panels).text
+    return lower(program, target, panels=panels).text
 
 
 def test_weights_larger_than_the_first_caches_are_fetched_once_for_each_line():
@@ -53,6 +54,45 @@ def test_panels_that_a_single_row_reads_once_are_fetched():
 def test_small_constants_and_data_are_not_fetched():
     assert "AHEAD" not in text_of(depthwise(1, 16, 16, 64))
     assert "AHEAD" not in text_of(conv2d(1, 32, 32, 16, 16))
+
+
+def test_arrays_that_no_cache_holds_are_stored_past_the_caches():
+    large, small = dense(1 << 14, 8, 512), dense(1 << 14, 8, 256)  # 32 MB, 16 MB
+    assert "STORE_PAST(" in text_of(large) and "STORE_PAST(" not in text_of(small)
+    assert "STORE_PAST(" in text_of(small, target=replace(CPU, past_bytes=1 << 24))
+    assert "STORE_PAST(" not in text_of(large, target=GPU)
+
+
+def test_parts_of_lines_are_stored_into_the_caches():
+    """Rows of 20 floats do not begin with lines, and a kernel goes on in other rows."""
+    assert "STORE_PAST(" not in text_of(dense(64, 8, 20), target=replace(CPU, past_bytes=0))
+
+
+def stores(*offsets: int, lanes: int = 8, divisor: int = 16, step: int = 0) -> list[Address]:
+    buffer = Buffer("y", (const(1 << 10),))
+    terms = (((Var("i"),), step),) if step else ()
+    base = Name("y_at", INT32)
+    return [Address(buffer, base, o, lanes, divisor, terms) for o in offsets]
+
+
+@pytest.mark.parametrize(
+    ("places", "past"),
+    [
+        (stores(0, 8), 2),
+        (stores(0, 8, 1024, 1032), 4),
+        (stores(0, 8, 16), 0),
+        (stores(0), 0),
+        (stores(0, step=8), 1),
+        (stores(0, step=16), 0),
+        (stores(0, 8, divisor=8), 0),
+        (stores(0, 8, divisor=4), 0),
+        (stores(4, lanes=4, step=4), 1),
+        (stores(0, 1, lanes=1, step=2), 0),
+    ],
+)
+def test_vectors_that_fill_lines(places: list[Address], past: int):
+    loops = [For(Var("i"), const(8), Seq(()))]
+    assert len(whole_lines(places, loops)) == past
 
 
 LINE = 16

@@ -37,6 +37,20 @@ FETCH_LINES = once(
 """The lines before a kernel that fetches."""
 
 
+PAST = "STORE_PAST"
+"""Macro that stores an aligned vector past the caches, where the compiler can."""
+PAST_LINES = once(
+    PAST,
+    "#if defined(__clang__) && defined(__OPENCL_VERSION__)",
+    f"#define {PAST}(lanes, type, value, address) \\",
+    "  __builtin_nontemporal_store(value, (type*)(address))",
+    "#else",
+    f"#define {PAST}(lanes, type, value, address) vstore##lanes(value, 0, address)",
+    "#endif",
+)
+"""The lines before a kernel that stores so."""
+
+
 COPY, COMMIT, ARRIVED = "COPY_AHEAD", "COMMIT_COPIES", "COPIES_ARRIVED"
 """Macros of copies into local memory: those that start one, that end a batch, and that wait until
 no more than so many batches are under way.

@@ -62,6 +62,8 @@ from retune.codegen.opencl.prelude import (
     FETCH_LINES,
     LATER,
     LOOKUP,
+    PAST,
+    PAST_LINES,
     extreme,
     extreme_lines,
     halves_loader,
@@ -476,6 +478,9 @@ def _store(s: Store, to: Printer) -> list[str]:
     if (moved := _moved(s.value, at.memory.dtype)) is not None:
         return _written(_bits(at), _bare(moved, to), to)
     value = _bare(s.value, to)
+    if s.past:
+        vector = _vector(at.memory, at.memory.dtype, at.lanes)
+        return [f"{PAST}({at.lanes}, {vector}, {value}, {_pointer(at, to)});"]
     if (conversion := _conversion(at.memory.dtype)) is not None:
         return conversion.store(at, value, to)
     return _written(at, value, to)
@@ -752,9 +757,14 @@ def _vector_function_lines(operations: Sequence[Operation]) -> list[str]:
 
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
-    ahead = (*(FETCH_LINES if kernel.fetches else ()), *(COPY_LINES if kernel.copies_ahead else ()))
     found = list(parts(kernel.body))  # once: a kernel may have a million of them
     nodes = [part for part in found if isinstance(part, MemoryLoad | Store)]
+    past = any(isinstance(part, Store) and part.past for part in nodes)
+    ahead = (
+        *(FETCH_LINES if kernel.fetches else ()),
+        *(PAST_LINES if past else ()),
+        *(COPY_LINES if kernel.copies_ahead else ()),
+    )
     operations = [part for part in found if isinstance(part, Operation)]
     calls = dict.fromkeys(part.function for part in found if isinstance(part, GroupCall))
     functions = [

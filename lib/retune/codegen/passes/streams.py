@@ -17,21 +17,36 @@ A cache of keys or values has a row for each token, and what a kernel reads of i
 that lie apart: `next_rows` fetches those of some tokens later (SmolLM2, one token after 144, from
 memory, processor time: scores take 0.76 of the time, sums of values 0.70).
 
+The other way round, an array that no cache holds would only push out what is needed: a line of it
+that is written would be read from memory first, and written there later. `whole_lines` of it go
+past the caches (input products of an LSTM at batch 16, 33 MB each, in turns: 0.86 of the time).
+
 Only kernels of one-item groups do this, as CPUs run them: GPUs hide the way to memory by other
 items. Reads past the end of a buffer are asked for too, which is harmless: a prefetch cannot fail.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import gcd, prod
 
 from retune.codegen.addresses import Address
 from retune.codegen.kernel import At, Memory, Prefetch
 from retune.core.dims import dim_of, example, is_fixed
+from retune.core.dtypes import FLOAT32
 from retune.ir.evaluate import evaluate, evaluate_int
-from retune.ir.expr import Buffer, Expr, SizeVar, Var, const, equal, size_variables, variables
+from retune.ir.expr import (
+    Buffer,
+    Expr,
+    SizeVar,
+    Var,
+    const,
+    equal,
+    loads,
+    size_variables,
+    variables,
+)
 from retune.ir.flat import elements
 from retune.ir.simplify import Polynomial
-from retune.ir.stmt import For
+from retune.ir.stmt import For, Stmt, blocks
 
 AHEAD_BYTES = 8192
 """How far ahead. Twice as much was slower, half as much the same (measured)."""
@@ -104,6 +119,54 @@ def next_rows(read: Address, memory: Memory, loops: Sequence[For]) -> Prefetch |
     if step != row or row * size <= _LINE_BYTES or read.offset * size % _LINE_BYTES:
         return None
     return Prefetch(At(memory, read.base, read.offset), _ROWS_AHEAD * row, later=False)
+
+
+def large(nest: Stmt, past_bytes: int) -> frozenset[Buffer]:
+    """The arrays of floats, of so many bytes, that a nest only writes, each element once."""
+    found = blocks(nest)
+    read = {load.buffer for block in found for load in loads(block.value)}
+    return frozenset(
+        b.buffer
+        for b in found
+        if b.reducer is None
+        and b.buffer not in read
+        and (b.buffer.scope, b.buffer.dtype) == ("global", FLOAT32)
+        and is_fixed(size := elements(b.buffer) * b.buffer.dtype.itemsize)
+        and size >= past_bytes
+    )
+
+
+def whole_lines(places: Sequence[Address | None], loops: Sequence[For]) -> frozenset[Address]:
+    """Those of the vectors written by straight-line code that fill lines of memory, at once or in
+    the next iteration: a part of a line would be a transfer of its own.
+
+    `loops` are those in time around it, from the outermost.
+    """
+    rows: dict[object, list[Address]] = {}
+    for place in places:
+        if place is not None and place.lanes > 1 and place.aligned:
+            rows.setdefault((place.buffer, place.base, place.lanes), []).append(place)
+    found: set[Address] = set()
+    for row in rows.values():
+        for run in _runs(sorted(row, key=lambda place: place.offset)):
+            first, size = run[0], run[0].buffer.dtype.itemsize
+            length = len(run) * first.lanes
+            step = sum(c for m, c in first.terms if loops and m == (loops[-1].var,))
+            if step == length or gcd(first.divisor, first.offset, length) * size % _LINE_BYTES == 0:
+                found.update(run)
+    return frozenset(found)
+
+
+def _runs(row: Sequence[Address]) -> Iterator[list[Address]]:
+    """Vectors in order of their places, cut where they are not side by side."""
+    run: list[Address] = []
+    for place in row:
+        if run and place.offset != run[-1].offset + place.lanes:
+            yield run
+            run = []
+        run.append(place)
+    if run:
+        yield run
 
 
 def _panel(read: Address, loops: Sequence[For]) -> tuple[int, int]:
