@@ -97,23 +97,28 @@ class WarpFigures:
     """Until what a step reads from global memory is there."""
     shared_step: float = 370.0
     """The same where the warps of a group take slices of the reduction."""
-    copied_step: float = 130.0
+    copied_step: float = 82.0
     """Until what a step copies to local memory is there."""
-    ahead_step: float = 900.0
-    """The same for copies that run ahead by one stage; by two it is a quarter of that."""
-    ahead_start: float = 1200.0
+    ahead_step: float = 300.0
+    """The same for copies that run ahead by one step of the instruction; by two it is a quarter of
+    that."""
+    ahead_start: float = 1270.0
     """The first copies of a group that run ahead."""
     direct_rate: float = 0.95
     """Of a unit's share of the instructions, where they wait for direct reads: other groups'
     instructions hide the rest of `warp_rate`."""
-    warp_rate: float = 1.35
+    warp_rate: float = 1.0
     """Of the instructions of one warp, one after the other."""
-    registers: float = 64.0
+    busy_warps: float = 8.0
+    """That keep a unit's matrix instructions busy, where they do not wait for copies."""
+    registers: float = 77.0
     """Of an item besides its accumulators: fragments and addresses."""
     direct_bytes: float = 132.0
     """That the groups of a unit read directly in a cycle."""
-    copied_bytes: float = 34.0
+    copied_bytes: float = 44.0
     """That they copy to local memory in a cycle."""
+    local_bytes: float = 365.0
+    """That its warps read from local memory in a cycle."""
     stored_bytes: float = 21.0
     """That they store, or read beside the product, in a cycle."""
     partial_bytes: float = 51.0
@@ -172,16 +177,17 @@ def _warp_cycles(
             waits = _warp_waits(kernel, nest, warp)
             own = own + _operands_cycles(kernel, nest, issued / unit.issues, warp)
         if nest.accesses.block.reducer is not None:
-            held = np.maximum(held, nest.size(nest.copies))
+            held = np.maximum(held, nest.size(nest.copies) * _results_together(nest))
         if result.scope == "global":
             moved = moved + _moved_bytes(nest)
         elif _is_partial(nest):
             own = own + nest.buffer_bytes(result) / warp.partial_bytes
-    own, chain = own + moved / warp.stored_bytes, warp.warp_rate * issued / warps
+    own, chain = own + moved / warp.stored_bytes, warp.warp_rate * issued
     ahead = any(map(_is_ahead, kernel))
 
     def taken(together: Array) -> Array:
-        return waits + chain / (together if ahead else 1.0) + together * own
+        busy = np.minimum(warps * together, warp.busy_warps) / together if ahead else warps
+        return waits + chain / busy + together * own
 
     units = float(max(1, spec.compute_units))
     wide = replace(unit, own_registers=warp.registers)
@@ -195,7 +201,8 @@ def _warp_cycles(
 def _operands_cycles(kernel: Kernel, product: BlockNest, issued: Array, warp: WarpFigures) -> Array:
     """Cycles of a unit for what the product of a group reads, which issues for so many."""
     if any(operand.scope == "local" for operand in product.accesses.operands):
-        return _copied_bytes(kernel, product) / warp.copied_bytes
+        read = _shared_bytes(product) / warp.local_bytes
+        return read + _copied_bytes(kernel, product) / warp.copied_bytes
     return warp.direct_rate * issued + _read_bytes(product) / warp.direct_bytes
 
 
@@ -204,7 +211,11 @@ def _warp_waits(kernel: Kernel, product: BlockNest, warp: WarpFigures) -> Array:
     steps = product.size(on(product.loops, BLOCK))
     ahead = next((nest for nest in kernel if _is_ahead(nest)), None)
     if ahead is not None:
-        return warp.ahead_start + steps * warp.ahead_step / (_slots_ahead(ahead) - 1.0) ** 2
+        entry = _of_warps(product)
+        assert entry is not None, "it is a product by warps"
+        whole = product.size(loop for loop in product.loops if loop.reduce) / entry.k
+        distance = (_slots_ahead(ahead) - 1.0) * whole / steps
+        return warp.ahead_start + steps * warp.ahead_step / distance**2
     if any(map(_is_copy, kernel)):
         return steps * warp.copied_step
     return steps * (warp.shared_step if any(map(_is_partial, kernel)) else warp.direct_step)
@@ -225,6 +236,25 @@ def _copied_bytes(kernel: Kernel, product: BlockNest) -> Array:
         panel = nest.buffer_bytes(nest.accesses.result) / _slots_ahead(nest)
         total = total + times * panel
     return total
+
+
+def _results_together(nest: BlockNest) -> int:
+    """Results of an item that an instruction adds to."""
+    entry = _of_warps(nest)
+    return 1 if entry is None else entry.m * entry.n
+
+
+def _shared_bytes(nest: BlockNest) -> Array:
+    """Bytes that a group's warps read from local memory: each warp all that its items multiply."""
+    entry, near = _of_warps(nest), _near(nest)
+    assert entry is not None and entry.warp is not None, "it is a product by warps"
+    total = np.zeros_like(nest.one)
+    for operand in nest.accesses.operands:
+        first = bool(moving(operand, near))
+        own = entry.m * entry.warp.first if first else entry.n * entry.warp.second
+        total = total + nest.footprint(operand, nest.copies) * own
+    steps = nest.size(loop for loop in nest.loops if loop.reduce)
+    return total * steps * nest.size(on(nest.loops, ITEM)) / entry.warp.items
 
 
 def _read_bytes(nest: BlockNest) -> Array:
