@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from retune.core.target import GENERIC_GPU
-from retune.device.opencl.probe_child import is_right
+from retune.device.opencl.probe_child import holds, is_right
 from retune.device.opencl.runtime import Device, open_device
 from retune.intrinsics import Intrinsic, Signature
 from retune.intrinsics.warp8 import WARP8
@@ -58,6 +58,10 @@ def device() -> Device:
 def test_sketches(device: Device, name: str):
     space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
     assert_sketches_agree(device, SHAPES[name], (s for s in space.sketches if ".warp" in s.name))
+
+
+def test_local_memory_holds_what_a_kernel_declares(device: Device):
+    assert holds(device, 96 << 10)
 
 
 @pytest.mark.slow

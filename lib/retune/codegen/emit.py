@@ -40,6 +40,7 @@ from retune.codegen.kernel import (
 from retune.codegen.names import Identifiers, identifier
 from retune.codegen.passes import gathers, streams
 from retune.codegen.registers import register_lanes, vectorizable
+from retune.codegen.spreading import spread_copies
 from retune.codegen.target import PAST_BYTES, Groups
 from retune.core.dims import is_fixed, most
 from retune.core.dtypes import INT32
@@ -214,7 +215,8 @@ class KernelBody:
         if loop.unroll is not None and is_fixed(extent):
             count = gcd(extent, evaluate_int(loop.unroll))
         # PoCL takes a minute over a count that does not divide the extent
-        self._add(ForLoop(name, bound, count, tuple(loop.notes), tuple(scope.statements)))
+        body = spread_copies(scope.statements)
+        self._add(ForLoop(name, bound, count, tuple(loop.notes), body))
 
     def _usual_guards(self, loop: For, env: dict[str, int]) -> dict[Expr, list[Value]]:
         """Guards of an innermost reduce loop that its iterations do not change, with their tests.

@@ -3,6 +3,7 @@
 No OpenCL object appears here, so spaces are built and tested without a device.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from retune.core.dims import example
@@ -25,6 +26,13 @@ def converting(dtype: DType) -> str:
 
 COPY_AHEAD = "copy.ahead"
 """The name, among `DeviceSpec.instructions`, of copies into local memory that are awaited later."""
+
+DECLARED_LOCAL: Mapping[str, int] = {f"local.{kib}k": kib << 10 for kib in (224, 160, 96)}
+"""Names, among `DeviceSpec.instructions`, of sizes in bytes that the arrays of a kernel in local
+memory may have together, whatever the driver states (NVIDIA: 48 KB). The largest comes first.
+
+Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +71,7 @@ class DeviceSpec:
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
     """What was built, run and found right there, see `opencl.probing`: ways of intrinsics, launches
-    from one address, and persistent kernels."""
+    from one address, persistent kernels, and `DECLARED_LOCAL`."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
     accelerator: str = ""
@@ -78,6 +86,12 @@ class DeviceSpec:
     def fingerprint(self) -> str:
         """Model, driver and OpenCL version: a kernel made for one fits another of the same."""
         return f"{self.model}|{self.driver}|{self.opencl}"
+
+    @property
+    def declared_local_bytes(self) -> int:
+        """Local memory of one work-group in arrays that its kernel declares."""
+        found = (DECLARED_LOCAL[name] for name in self.instructions if name in DECLARED_LOCAL)
+        return max(self.local_memory_bytes, *found, 0)
 
     @property
     def outruns_host(self) -> bool:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Buffer, Const, Expr, const, loads
+from retune.ir.expr import Buffer, Const, Expr, Select, all_of, const, loads, select
 from retune.ir.simplify import Simplifying, polynomial, range_below
 from retune.ir.stmt import (
     AHEAD,
     Barrier,
+    Block,
     Element,
     For,
     Indices,
@@ -20,7 +21,6 @@ from retune.ir.stmt import (
     Seq,
     Stmt,
     blocks,
-    guarded,
     loops,
     map_accesses,
     marked,
@@ -92,14 +92,31 @@ def _pipelined(
         return map_accesses(stmt, slot)
 
     def copied(step: Expr) -> list[Stmt]:
-        """The copies for an iteration, if there is one, in its slot."""
-        found = (guarded(substitute_stmt(c, {loop.var: step}), step < loop.extent) for c in copies)
+        """The copies for an iteration, in its slot; of zeros if there is none."""
+        found = (
+            _zeros_unless(substitute_stmt(c, {loop.var: step}), step < loop.extent) for c in copies
+        )
         return [rewrite(at(stmt, step), _ahead) for stmt in found]
 
     start = marked(For(loop.var, const(stages - 1), Seq(tuple(copied(loop.var)))), "first")
     wait = Barrier(pending=(stages - 2) * len(copies))
     body = (wait, *copied(ahead), *(at(stmt, loop.var) for stmt in rest))
     return Seq((start, loop.around(Seq(body))))
+
+
+def _zeros_unless(copy: Stmt, condition: Expr) -> Stmt:
+    """The copy, which reads nothing where the condition does not hold. A guard would be a branch
+    between what items copy and what they compute."""
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block):
+            return None
+        test, value, zero = condition, node.value, const(0, node.value.dtype)
+        if isinstance(value, Select) and value.otherwise == zero:
+            test, value = all_of(condition, value.condition), value.then
+        return replace(node, value=select(test, value, zero))
+
+    return rewrite(copy, rule)
 
 
 def _ahead(node: Stmt) -> Stmt | None:

@@ -1,5 +1,6 @@
 """GPU tiles of bytes go by warps where the device has an instruction for them."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +31,7 @@ from tests.support.oracle import assert_items_agree
 from tests.support.properties import chooser, quick, seeded
 
 _PANELS = "gpu.v4.warp.panels"
-_AHEAD = tuple(f"{_PANELS}.ahead{stages}" for stages in (2, 3, 4))
+_AHEAD = (*(f"{_PANELS}.ahead{stages}" for stages in (2, 3, 4)), f"{_PANELS}.ahead3.deep")
 NVIDIA = replace(
     GENERIC_GPU,
     compute_units=132,
@@ -221,9 +222,36 @@ def test_panels_are_copied_and_read_by_sixteen_bytes(dag: Dag):
     text = lower(program, target_of(NVIDIA)).text
     assert "reqd_work_group_size(4, 16, 2)" in text, "two warps beside each other, in two rows"
     assert (
-        text.count("COPY_AHEAD_16(") == 5 and "COPY_AHEAD(4," not in text.partition("__kernel")[2]
+        text.count("COPY_AHEAD_16(") == 7 and "COPY_AHEAD(4," not in text.partition("__kernel")[2]
     )
     assert "ldmatrix.sync.aligned.m8n8.x4" in text and text.count("_READ(((const") == 5
+
+
+def test_copies_come_between_products():
+    """The first product waits for no copy, and the last copies are away before half of them."""
+    dag = half_product(16, 2048, 64)
+    sketch = gpu_space(from_dag(dag), NVIDIA).sketch(_AHEAD[-1])
+    decided = {"pixels": [4], "vectors": [2]}
+    sizes = {d.name: decided.get(d.name.partition(".")[0], [1]) for d in sketch.decisions}
+    program = sketch.instantiate(sketch.row(sizes))
+    assert_items_agree(dag, program)
+    loop = lower(program, target_of(NVIDIA)).text.partition("barrier(")[2]
+    found = re.findall(r"COPY_AHEAD_16|WARP16C_FLOAT16FLOAT16_1|COMMIT_COPIES", loop)
+    kinds = "".join({"COPY": "c", "WARP": "p", "COMM": "."}[word[:4]] for word in found)
+    assert kinds.startswith("pc") and kinds.count("p") == 8 and kinds.count("c") == 20
+    assert kinds.endswith("..pppp"), "batches end where the second half starts"
+
+
+def test_kernels_may_declare_more_than_drivers_state():
+    """Tiles of 128 x 256 whose copies run ahead: 354 us on an H100, of 128 x 128 in 48 KB 397."""
+    more = replace(NVIDIA, instructions=(*NVIDIA.instructions, "local.160k"))
+    assert more.declared_local_bytes == 160 << 10
+    dag = half_product(4096, 4096, 4096)
+    space = gpu_space(from_dag(dag), more)
+    best = default_candidate(space, more)
+    assert best.sketch == _AHEAD[-1]
+    text = lower(space.instantiate(best), target_of(more)).text
+    assert sum(map(int, re.findall(r"__local ushort \w+\[(\d+)\]", text))) * 2 == 144 << 10
 
 
 @pytest.mark.parametrize(

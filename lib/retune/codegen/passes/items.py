@@ -103,7 +103,8 @@ def _first_only(
 
 
 def virtual_threads(program: Program) -> Program:
-    """Loops over virtual threads moved inside serial loops, where their copies stand side by side.
+    """Loops over virtual threads moved inside serial loops, and inside the steps of a reduction
+    that are written out, where their copies stand side by side.
 
     Private memory that only one thread uses gets a dimension for the threads; statements that do
     not tell the threads apart are left alone.
@@ -168,7 +169,8 @@ def _thread_memory(program: Program, loop: For) -> tuple[set[Buffer], set[str]]:
 def _push(stmt: Stmt, loop: For, dependent: set[str], names: Iterator[Var]) -> Stmt:
     if not any(b.name in dependent for b in blocks(stmt)):
         return stmt
-    if inside(stmt).straight:
+    steps = isinstance(stmt, For) and stmt.kind == "unroll" and stmt.reduce
+    if inside(stmt).straight and not steps:
         var = next(names)
         return replace(loop, var=var, kind="unroll", body=substitute_stmt(stmt, {loop.var: var}))
     match stmt:

@@ -13,7 +13,7 @@ from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import BFLOAT16, FLOAT32, INT32, TF32, DType, TensorType
 from retune.core.errors import DeviceError
-from retune.core.target import COPY_AHEAD, converting
+from retune.core.target import COPY_AHEAD, DECLARED_LOCAL, converting
 from retune.device.opencl import catalogue
 from retune.device.opencl.probing import (
     BASED_PROGRAM,
@@ -22,6 +22,7 @@ from retune.device.opencl.probing import (
     Probe,
     attention_probes,
     implementations,
+    local_program,
     probe_of,
     rounding_program,
 )
@@ -46,6 +47,7 @@ def main(device: str, names: Sequence[str]) -> None:
     trials |= {name: partial(groups_stay, opened, name) for name in WAYS}
     trials |= {COPY_AHEAD: partial(copies_ahead, opened)}
     trials |= {MMA: partial(attends, opened)}
+    trials |= {name: partial(holds, opened, size) for name, size in DECLARED_LOCAL.items()}
     for name, trial in trials.items():
         if name in names:
             sys.stdout.write(f"{'works' if _works(name, trial) else 'fails'} {name}\n")
@@ -109,6 +111,19 @@ def copies_ahead(device: Device) -> bool:
     device.enqueue([device.prepare(program, "probe", buffers, (64, 1, 1), (64, 1, 1))])
     kept = np.where(np.arange(_WORDS // 4) % 2, 1, 0).repeat(4)
     expected = (x.reshape(2, _WORDS) * kept).reshape(made.shape)[..., ::-1]
+    return bool(np.array_equal(device.read(buffers[1], made), expected))
+
+
+def holds(device: Device, size: int) -> bool:
+    """Whether a group's arrays may take so many bytes of local memory."""
+    made = TensorType((size // 4,), INT32)
+    buffers = [
+        device.upload(np.full(1, 3, np.int32)),
+        device.upload(np.zeros(made.shape, np.int32)),
+    ]
+    program = device.build(local_program(size))
+    device.enqueue([device.prepare(program, "probe", buffers, (64, 1, 1), (64, 1, 1))])
+    expected = 3 * np.arange(size // 4, dtype=np.int32)[::-1]
     return bool(np.array_equal(device.read(buffers[1], made), expected))
 
 

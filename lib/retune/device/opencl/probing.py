@@ -31,7 +31,7 @@ from retune.codegen.source import Run
 from retune.codegen.target import CPU, GPU, ONE_BASE
 from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, TF32, DType, TensorType
 from retune.core.keys import content_key
-from retune.core.target import COPY_AHEAD, DeviceSpec, converting
+from retune.core.target import COPY_AHEAD, DECLARED_LOCAL, DeviceSpec, converting
 from retune.device.opencl.remembered import kept
 from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
 from retune.intrinsics.attention import MMA
@@ -79,6 +79,23 @@ COPY_PROGRAM = "\n".join(
 """Two batches of copies by the items of a group, every second one of zeros; others store them."""
 
 
+def local_program(size: int) -> str:
+    """A group of 64 items fills so many bytes of local memory, and stores what others wrote."""
+    return f"""
+__kernel __attribute__((reqd_work_group_size(64, 1, 1)))
+void probe(__global const int* x, __global int* y)
+{{
+  __local int held[{size // 4}];
+  const int i = get_local_id(0);
+  for (int n = i; n < {size // 4}; n += 64)
+    held[n] = x[0] * n;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int n = i; n < {size // 4}; n += 64)
+    y[n] = held[{size // 4 - 1} - n];
+}}
+"""
+
+
 def rounding_program() -> str:
     """Conversions to bfloat16 by an instruction, in vectors of each length."""
     kind, lengths = BFLOAT16, ROUNDED_LANES[BFLOAT16]
@@ -112,13 +129,18 @@ _BOOT = (
 def offered(spec: DeviceSpec) -> tuple[str, ...]:
     """The implementations that the device has, by their full names, the best of each intrinsic
     first; then `ONE_BASE`, where kernels reach all memory from one address, and of `resident.WAYS`
-    those by which groups may stay for a whole run; `COPY_AHEAD`, and attention as one kernel.
+    those by which groups may stay for a whole run; `COPY_AHEAD`, attention as one kernel, and
+    sizes of local memory.
 
     Probes it if this machine has not done so yet, which takes a second or two.
     """
     names = [*(name for name, _, _ in implementations()), ONE_BASE]
     # On processors `persistent` does what `WAYS` do for groups of one item; GPUs need no probe.
-    own = [converting(BFLOAT16)] if spec.device_class == "cpu" else [*WAYS, COPY_AHEAD, MMA]
+    own = (
+        [converting(BFLOAT16)]
+        if spec.device_class == "cpu"
+        else [*WAYS, COPY_AHEAD, MMA, *DECLARED_LOCAL]
+    )
     names += own
     identity = spec.fingerprint, spec.host
     known = kept("instructions", lambda: _probe(spec.name, names), *identity, state=_texts())
@@ -142,7 +164,8 @@ def _texts() -> str:
     ways = (way.text for way in WAYS.values())
     whole = (run.run[0].text for run in attention_probes())
     return content_key(
-        _VERSION, *tried, BASED_PROGRAM, rounding_program(), COPY_PROGRAM, *ways, *whole
+        *(_VERSION, *tried, BASED_PROGRAM, rounding_program(), COPY_PROGRAM, *ways, *whole),
+        *map(local_program, DECLARED_LOCAL.values()),
     )
 
 

@@ -16,11 +16,14 @@ _LINE_BYTES = 64
 """Where a buffer in local memory may start: generated kernels align them so."""
 
 
-def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
+def keep_to_limits(s: Schedule, spec: DeviceSpec, *, declared: bool = False) -> None:
     """Items, groups and local memory of every kernel, and images, are within the device's limits.
+
+    Local memory is what the driver states, or with `declared` what kernels may declare.
 
     Raises: ScheduleError where no candidate does.
     """
+    room = spec.declared_local_bytes if declared else spec.local_memory_bytes
     for root in s.program.body.stmts:
         if is_compile_time(root):
             continue
@@ -28,7 +31,7 @@ def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
         items = [extents.get(axis, const(1)) for axis in ITEM_AXES]
         s.require(prod(items, start=const(1)) <= spec.max_work_group, "too many items in a group")
         s.require(items[-1] <= MOST_DEEP_ITEMS, f"too many items on {ITEM_AXES[-1]}")
-        s.require(_local_bytes(root) <= spec.local_memory_bytes, "local memory is too small")
+        s.require(_local_bytes(root) <= room, "local memory is too small")
         for axis in GROUP_AXES[1:]:
             s.require(extents.get(axis, const(1)) <= MOST_GROUPS, f"too many groups on {axis}")
 

@@ -226,7 +226,8 @@ def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     if anchor is not None:
         _anchor(s, anchor.name, structure, spec)
     _rest(s, spec)
-    keep_to_limits(s, spec)
+    # Others gain nothing from more local memory than drivers state.
+    keep_to_limits(s, spec, declared=isinstance(structure, PanelTile) and structure.is_ahead)
 
 
 def _masks(structure: Structure) -> bool:

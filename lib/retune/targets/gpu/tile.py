@@ -366,10 +366,11 @@ def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
     return s.cache_read(buffer.name, at, "local")
 
 
-def share(s: Schedule, loops: Sequence[str], tile: TiledLoops, lanes: int) -> None:
+def share(s: Schedule, loops: Sequence[str], tile: TiledLoops, lanes: int) -> str:
     """The loops of a copy spread over all items, neighbours side by side, `lanes` elements each.
 
     The last loop's extent is a multiple of `lanes`; items past the end of the copy do nothing.
+    Gives the loop over what one item copies.
     """
     *outer, last = loops
     if lanes > 1:
@@ -377,9 +378,10 @@ def share(s: Schedule, loops: Sequence[str], tile: TiledLoops, lanes: int) -> No
         s.vectorize(vector)
     flat = fuse_all(s, [*outer, last])
     sizes = [s.loop(n).extent for n in tile[ITEM]]
-    _, *items = s.split(flat, sizes, "guard")
+    own, *items = s.split(flat, sizes, "guard")
     for number, loop in enumerate(reversed(items)):
         s.bind(loop, f"local.{number}")
+    return own
 
 
 def limit(
