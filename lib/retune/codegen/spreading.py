@@ -10,7 +10,7 @@ from types import UnionType
 
 from retune.codegen.kernel import Commit, CopyAhead, ForLoop, If, Statement, Together, Wait
 
-_SPARE = 2
+_HALF = 2
 """Copies come between the first half of the products, so that they arrive early enough."""
 
 
@@ -26,13 +26,12 @@ def spread_copies(body: Sequence[Statement]) -> tuple[Statement, ...]:
     last = max((n for n, s in enumerate(body) if isinstance(s, Commit)), default=0)
     copying, products = body[1 : last + 1], body[last + 1 :]
     groups = list(_pieces(products, Together))
-    if not last or len(groups) < _SPARE or not isinstance(body[0], Wait):
-        return tuple(body)
-    if any(isinstance(s, ForLoop) for s in copying):
+    written_out = len(groups) >= _HALF and not any(isinstance(s, ForLoop) for s in copying)
+    if not last or not isinstance(body[0], Wait) or not written_out:
         return tuple(body)
     commits = [s for s in copying if isinstance(s, Commit)]
     parts = list(_pieces((s for s in copying if not isinstance(s, Commit)), CopyAhead | If))
-    places = [n * len(groups) // (_SPARE * len(parts)) for n in range(len(parts))]
+    places = [n * len(groups) // (_HALF * len(parts)) for n in range(len(parts))]
     made = [body[0]]
     for number, group in enumerate(groups):
         made += group
