@@ -299,5 +299,10 @@ def _beyond(array: Array, limit: float) -> bool:
     """Whether a number, which is finite, is beyond the limit."""
     if not dtype_of(array).is_float:
         return False
-    finite = array[np.isfinite(array)]
-    return bool(finite.size and np.abs(finite).max() > limit)
+    if not array.size:
+        return False
+    ends = array.min(), array.max()
+    if not np.isfinite(ends).all():
+        finite = array[np.isfinite(array)]
+        ends = finite.min(initial=0), finite.max(initial=0)
+    return bool(max(-ends[0], ends[1]) > limit)
