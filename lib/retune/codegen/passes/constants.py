@@ -53,10 +53,11 @@ from retune.ir.stmt import (
     with_body,
 )
 
-_INNERMOST = {"vectorize": 1, "intrinsic": 2}
-"""Loops whose elements lie side by side in a packed operand, lanes of a word each."""
+_INNERMOST = {"local.2": 1, "local.1": 2, "local.0": 3, "vectorize": 4, "intrinsic": 5}
+"""Loops whose elements lie side by side in a packed operand: what items read at once does, and of
+each of them lanes, of a word each."""
 _ITEMS = "local.1"
-"""Items of a warp that have columns of their own: what they read at once lies side by side."""
+"""Items of a warp that have columns of their own, see `_by_items`."""
 
 _MOST_MOVED = 32
 """Vectors at most of a tile that was moved back to the end of an axis."""
@@ -422,10 +423,16 @@ def _is_constant(load: Load, name: str) -> bool:
 def _read(load: Load, path: Sequence[For]) -> _Read:
     used = {v for i in load.indices for v in variables(i)}
     own = [loop for loop in path if loop.var in used]
-    around = sorted(own, key=lambda n: _INNERMOST.get(n.kind, 0))
-    read = _Read(load, tuple(around), tuple(loop.var for loop in around), load.indices)
     entry = next((intrinsic(loop.intrinsic) for loop in path if loop.intrinsic), None)
-    return read if entry is None or entry.warp is None else _by_items(read, entry)
+    by_warps = entry if entry is not None and entry.warp is not None else None
+
+    def rank(loop: For) -> int:
+        own = by_warps is not None and loop.kind.startswith("local")
+        return 0 if own else _INNERMOST.get(loop.kind, 0)
+
+    around = sorted(own, key=rank)
+    read = _Read(load, tuple(around), tuple(loop.var for loop in around), load.indices)
+    return _by_items(read, by_warps) if by_warps is not None else read
 
 
 def _by_items(read: _Read, entry: Intrinsic) -> _Read:
