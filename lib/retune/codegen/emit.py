@@ -43,7 +43,7 @@ from retune.codegen.registers import register_lanes, vectorizable
 from retune.codegen.spreading import spread_copies
 from retune.codegen.target import PAST_BYTES, Groups
 from retune.core.dims import is_fixed, most
-from retune.core.dtypes import INT32
+from retune.core.dtypes import FLOAT32, INT32
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, conjuncts, const, variables
@@ -341,14 +341,26 @@ class KernelBody:
                 continue
             for test, same in groupby(group, lambda pair: pair[1]):
                 body: list[Statement] = []
-                for instance, _ in same:
-                    named = self._name_reads(printer, reads[id(instance)], shared)
+                own = [instance for instance, _ in same]
+                words = self._words(read for i in own for read in reads[id(i)])
+                joined = {**runs, **words}
+                for instance in own:
+                    found = reads[id(instance)]
+                    named = self._name_reads(printer, found, shared - words.keys())
                     (lines if test else body).extend(named)
-                    for place in apart.get(id(instance), ()):
-                        body.extend(self._name_run(printer, place, runs))
+                    for place in (*apart.get(id(instance), ()), *found):
+                        body.extend(self._name_run(printer, place, joined))
                     made = printer.statements(instance)
                     body.extend(map(copied_ahead, made) if self._copying else made)
+                if test:
+                    printer.forget(words)
                 lines.extend([If(test, tuple(body))] if test else body)
+
+    def _words(self, reads: Iterable[Address | None]) -> gathers.Runs:
+        """Of the elements that items read beside each other: what they are lanes of."""
+        if not self.frame.groups.aligned_vectors:
+            return {}
+        return gathers.words_of(read for read in reads if read and _is_element(read))
 
     def _name_reads(
         self, printer: Expressions, found: list[Address | None], shared: set[Address]
@@ -367,8 +379,8 @@ class KernelBody:
     def _name_run(
         self,
         printer: Expressions,
-        place: Address,
-        runs: Mapping[Address, tuple[Address, int]],
+        place: Address | None,
+        runs: gathers.Runs,
     ) -> Iterator[Statement]:
         """The declaration of the vector that an element is a lane of, unless it has a name."""
         if place in runs and place not in printer.lanes:
@@ -426,6 +438,12 @@ class KernelBody:
         instance = Instance(blocks(loop)[0], {}, None)
         test = Expressions(self.frame).condition([first], instance)
         return If(test, (ahead,)) if test else ahead
+
+
+def _is_element(read: Address) -> bool:
+    """Whether it reads a single element of four bytes from a device's memory."""
+    four = read.lanes == 1 and read.buffer.dtype in (FLOAT32, INT32)
+    return four and read.buffer.scope in ("global", "constant")
 
 
 def _vector_loops(nest: Stmt, flat: FlatIndices) -> list[For]:

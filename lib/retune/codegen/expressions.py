@@ -60,6 +60,9 @@ from retune.ir.selections import certain_loads
 from retune.ir.simplify import Polynomial, bounds, follows, polynomial, simplify
 from retune.ir.stmt import Block
 
+_BYTE = 0xFF
+"""Mask of the most bits that `float_of_bits` takes."""
+
 
 class Expressions:
     """The values of instances; `named` holds the reads that have a name already.
@@ -79,6 +82,12 @@ class Expressions:
         self._certain: dict[str, list[Load]] = {}
         self._shared: dict[tuple[str, bool], list[Expr]] = {}
         self._values: dict[Expr, Value] = {}
+
+    def forget(self, runs: gathers.Runs) -> None:
+        """The elements, and what they are lanes of, have no names any more: their scope ends."""
+        for place, (vector, _) in runs.items():
+            self.lanes.pop(place, None)
+            self.named.pop(vector, None)
 
     # -- assignments ---------------------------------------------------------------------------
 
@@ -366,6 +375,8 @@ class Expressions:
         value = self.value(cast.value, instance)
         if cast.dtype == BOOL:
             return Operation("ne", (value, Literal(0, INT32)), BOOL, value.lanes)
+        if cast.dtype == FLOAT32 and (field := _bits_of(value)) is not None:
+            return Operation("float_of_bits", field, FLOAT32, value.lanes)
         return Operation("convert", (value,), cast.dtype, value.lanes)
 
     def _wide(self, expr: Expr, instance: Instance, lanes: int) -> Value:
@@ -549,3 +560,15 @@ _NOWHERE = Block("address", Buffer("address", ()), (), const(0))
 
 def _is_product(expr: Expr) -> bool:
     return isinstance(expr, Binary) and expr.op == "mul"
+
+
+def _bits_of(value: Value) -> tuple[Value, Value, Value] | None:
+    """The words, shift and mask of a value of at most a byte that words hold; None for others."""
+    match value:
+        case Operation(
+            "bitand", (Operation("shr", (words, Literal() as shift)), Literal() as mask)
+        ):
+            known = words.dtype == INT32 and 0 < mask.value <= _BYTE
+            return (words, shift, mask) if known else None
+        case _:
+            return None

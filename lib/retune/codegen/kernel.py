@@ -181,6 +181,7 @@ class Operation(IRNode):
     - `choose`: by one test, or by a literal mask, what follows first, or else second; `select`: by
       a test in each lane;
     - `convert`, `bitcast`, `wrap` (to a narrow type), `long` (of an int32);
+    - `float_of_bits`: of words, a shift and a mask of at most a byte;
     - `splat`: a scalar in every lane; `vector`: of scalars, or of vectors side by side;
     - `low`, `high`: half of the lanes.
     """

@@ -1,8 +1,8 @@
 """What stands before kernels in OpenCL C: functions and macros, each once in a program.
 
 A kernel has those that its body uses: requests for lines ahead of their use, roundings that are one
-instruction, extremes that keep a NaN, tables of 256 bytes, conversions of floats that the language
-lacks. Read `once`.
+instruction, extremes that keep a NaN, tables of 256 bytes, floats of packed bits, conversions of
+floats that the language lacks. Read `once`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -252,6 +252,36 @@ _LOOKUP_LINES = once(
 def lookup_lines(body: Iterable[str]) -> list[str]:
     """The lines before a kernel with such a body."""
     return _LOOKUP_LINES if any(f"{LOOKUP}(" in line for line in body) else []
+
+
+# -- floats of packed bits ------------------------------------------------------------------------
+# NVIDIA's GPUs convert fewer integers in a cycle than they do operations on bits, or on floats. A
+# few bits, as the low ones of 2**23, are a float already, which one operation scales; those that
+# lie too high for that are all shifted by as much, once for a word.
+
+FLOAT_OF_BITS = "FLOAT_OF_BITS"
+"""The macro, of a float type, words, a shift and a mask of at most a byte, that makes floats of
+these bits. It is exact."""
+
+_FLOAT_OF_BITS_LINES = once(
+    FLOAT_OF_BITS,
+    "#ifdef __NV_CL_C_VERSION",
+    "#define BITS_BACK(shift, mask) (((uint)(mask) << (shift)) > 0x7fffffu ? 9 : 0)",
+    f"#define {FLOAT_OF_BITS}(type, words, shift, mask) \\",
+    "  fma(as_##type((((words) >> BITS_BACK(shift, mask)) \\",
+    "      & ((mask) << ((shift) - BITS_BACK(shift, mask)))) | 0x4b000000), \\",
+    "    (type)(1.0f / (1 << ((shift) - BITS_BACK(shift, mask)))), \\",
+    "    (type)(-8388608.0f / (1 << ((shift) - BITS_BACK(shift, mask)))))",
+    "#else",
+    f"#define {FLOAT_OF_BITS}(type, words, shift, mask) \\",
+    "  convert_##type(((words) >> (shift)) & (mask))",
+    "#endif",
+)
+
+
+def float_of_bits_lines(body: Iterable[str]) -> list[str]:
+    """The lines before a kernel with such a body."""
+    return _FLOAT_OF_BITS_LINES if any(f"{FLOAT_OF_BITS}(" in line for line in body) else []
 
 
 # -- vectors of float16 --------------------------------------------------------------------------

@@ -60,12 +60,14 @@ from retune.codegen.opencl.prelude import (
     COPY,
     COPY_LINES,
     FETCH_LINES,
+    FLOAT_OF_BITS,
     LATER,
     LOOKUP,
     PAST,
     PAST_LINES,
     extreme,
     extreme_lines,
+    float_of_bits_lines,
     halves_loader,
     halves_loader_lines,
     halves_storer,
@@ -377,6 +379,11 @@ def _convert(value: Operation, text: str) -> str:
     return f"convert_{type_name(value.dtype, value.lanes)}({text})"
 
 
+def _float_of_bits(value: Operation, *args: str) -> str:
+    words, shift, mask = map(bare, args)
+    return f"{FLOAT_OF_BITS}({type_name(value.dtype, value.lanes)}, {words}, {shift}, {mask})"
+
+
 def _bitcast(value: Operation, text: str) -> str:
     return f"as_{type_name(value.dtype, value.lanes)}({bare(text)})"
 
@@ -414,6 +421,7 @@ def _is_number(value: Value) -> bool:
 
 _OTHERS: Mapping[str, Callable[..., str]] = {
     "all": _all, "floordiv": _floordiv, "mod": _mod, "convert": _convert, "bitcast": _bitcast,
+    "float_of_bits": _float_of_bits,
     "wrap": _wrap, "splat": _wide, "vector": _wide, "min": _extreme, "max": _extreme,
 }  # fmt: skip
 """Operation -> its text by those of its arguments, where its type matters."""
@@ -773,6 +781,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
         *_extreme_lines(operations),
         *_vector_function_lines(operations),
         *lookup_lines(body),
+        *float_of_bits_lines(body),
         *function_lines(kernel.functions),
         *attention_functions(calls, kernel.attention),
     ]

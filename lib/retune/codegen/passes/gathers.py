@@ -4,7 +4,8 @@ A transpose of a few rows reads lane after lane from different places, and yet t
 vector, or of the vectors written together, are whole runs of each row. A run is one load, and
 shuffles bring its elements where they belong, instead of a load and an insertion for each lane.
 Shuffles of one vector and choices between two are all that is written: an expression that names
-sixteen lanes of four vectors becomes an insertion for most of them in PoCL's compiler.
+sixteen lanes of four vectors becomes an insertion for most of them in PoCL's compiler. Items of a
+GPU read single elements so, too, four at once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,10 @@ _LEAST = 4
 _WIDTHS = sorted((n for n in VECTOR_LANES if n >= _LEAST), reverse=True)
 
 
+Runs = Mapping[Address, tuple[Address, int]]
+"""Single elements, each with the vector to read, and its lane that is the element."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """An element that is a lane of a named vector."""
@@ -33,8 +38,8 @@ class Lane:
         return Lanes(self.vector, (self.number,), self.vector.dtype)
 
 
-def vectors_of(scattered: Iterable[Address]) -> Mapping[Address, tuple[Address, int]]:
-    """For single elements that lie in runs: the vector to read, and its lane that is the element.
+def vectors_of(scattered: Iterable[Address]) -> Runs:
+    """Single elements that lie in runs.
 
     Vectors hold nothing but elements that were asked for. The rest of a run overlaps what is read
     already.
@@ -50,6 +55,21 @@ def vectors_of(scattered: Iterable[Address]) -> Mapping[Address, tuple[Address, 
             vector = replace(run[at], lanes=width)
             found |= {place: (vector, lane) for lane, place in enumerate(run[at : at + width])}
             at += width
+    return found
+
+
+def words_of(elements: Iterable[Address]) -> Runs:
+    """Single elements that are all of an aligned vector of four.
+
+    Items read sixteen bytes at once as fast as four; compilers do not know what is aligned.
+    """
+    own = set(elements)
+    found: dict[Address, tuple[Address, int]] = {}
+    for place in own:
+        vector = replace(place, lanes=_LEAST)
+        run = [replace(place, offset=place.offset + lane) for lane in range(_LEAST)]
+        if vector.aligned and own.issuperset(run):
+            found |= {each: (vector, lane) for lane, each in enumerate(run)}
     return found
 
 
