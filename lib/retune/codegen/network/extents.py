@@ -56,6 +56,23 @@ class Counts:
         """The count, by what the table says, in OpenCL C."""
         return stated if self.is_fixed else f"retune_count({stated}, sizes)"
 
+    def held(self, stated: str) -> str:
+        """The same of those that `hold` has calculated."""
+        return stated if self.is_fixed else f"counted[{stated}]"
+
+    def hold(self, item: str, items: int) -> list[str]:
+        """What calculates all of them once for a group, in local memory: memory of sizes is far."""
+        if self.is_fixed:
+            return []
+        last = len(self._numbers)
+        return [
+            f"__local int counted[{last}];",
+            f"for (int i = {item}; i < {last}; i += {items}) {{",
+            f"  counted[i] = {self.of('i')};",
+            "}",
+            "barrier(CLK_LOCAL_MEM_FENCE);",
+        ]
+
     def function(self) -> Iterator[str]:
         """The function, if it is needed."""
         if self.is_fixed:

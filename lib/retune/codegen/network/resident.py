@@ -200,13 +200,15 @@ def resident_text(
         f"__global uchar* const bases[{bases}] = {{{', '.join(pointers)}}};",
         *counts.pointer(),
         *counts.variables([extent for one in tiles for extent in one.groups]),
+        "const int me = get_local_id(0);",
+        *counts.hold("me", shape.items),
         *_BODY.format(
             line=LINE_INTS,
             cases=cases,
             none=len(steps),
             items=shape.items,
-            tickets=counts.of("steps[at][1]"),
-            before=counts.of("steps[before][1]"),
+            tickets=counts.held("steps[at][1]"),
+            before=counts.held("steps[before][1]"),
         ).splitlines(),
     ]
     kernel = cooperative_kernel(NAME, (shape.items, 1, 1), given, body)
@@ -221,7 +223,6 @@ def table_bytes(tiles: Sequence[Callee], steps: int) -> int:
 
 _BODY = """\
 __local int* taken = (__local int*)arena;
-const int me = get_local_id(0);
 // Of the first item alone: its next ticket, the step of that or one before, its first ticket, its
 // tickets, and what is done.
 int ahead = 0, at = first - 1, start = 0, tickets = 0, number = {none}, done = 0;
