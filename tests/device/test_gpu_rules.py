@@ -18,6 +18,7 @@ from tests.support.dags import (
     conv2d,
     dense,
     depthwise,
+    packed_product,
     pool,
     reduction,
     softmax,
@@ -46,6 +47,8 @@ SHAPES: dict[str, Dag] = {
     "long rows": reduction(2, 301, "max", first=False),
     "one number": total(30, 40),
     "softmax": softmax(3, 67),
+    "wide row": dense(1, 128, 31),
+    "blocks of a row": packed_product(1, 40, 1, 24, 4),
 }
 
 

@@ -19,14 +19,18 @@ from retune.targets.accumulators import accumulate_in_registers
 from retune.targets.fusion import pack_operands, results_of
 from retune.targets.gpu.tile import bind_groups, limit, most_items_of, roles, tiling
 from retune.targets.partial_sums import order_partial_sums, total_of
+from retune.targets.row_programs import factored
 from retune.targets.tiling import ITEM, LANE, REGISTER, VIRTUAL, fuse_all, unroll_all
 
 _FEW_ROWS = 4
 """Rows whose results are too few for an item each."""
-_COLUMNS = 32
-"""Items that read neighbouring words: a warp."""
-_PARTS = (2, 4, 8, 16, 32)
-"""Items that share a result."""
+_COLUMNS = (4, 8, 16, 32)
+"""Items that read neighbouring words: a warp at most."""
+_PARTS = (4, 8, 16, 32, 64)
+"""Items that share a result; as many as there are blocks, where a group has room for them, wait
+once for what they read."""
+_NEAR, _MANY = 4, 32
+"""Of these, so many find the results, after as many of them; twice as many of many blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,36 +76,44 @@ def schedule_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec
 
 def schedule_shared_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec) -> None:
     """The two sums, whose blocks are dealt out to the items of a group: each adds its own up, and
-    then all are added up in local memory. How many items share a result is sampled.
+    then all are added up in local memory. How many items share a result is sampled, and how many
+    have neighbours.
 
     It `has_few_rows`.
     """
     total = total_of(s.program, s.block(name))
     assert total is not None, "the rule was asked whether there is one"
     (blocks,), last = s.reduce_loops(total.name), len(total.indices) - 1
-    fit = _parts(s, total.name, spec)
-    _, part = s.split(blocks, [s.sample_categorical(f"parts.{total.name}", fit)], "guard")
-    by_item = s.rfactor(total.name, part, last)
-    s.reorder(*s.axes(by_item))
-    stored = s.cache_write(by_item)
+    parts = s.sample_categorical(f"parts.{total.name}", _parts(s, total.name, spec))
+    neighbours = 2 * _NEAR if s.likely(blocks) >= _MANY else _NEAR
+    _, far, near = s.split(blocks, [parts // neighbours, neighbours], "guard")
+    by_near = s.rfactor(total.name, near, last)
+    by_item = s.rfactor(by_near, factored(by_near, total.name, far), last)
+    for stage in (by_item, by_near):
+        s.reorder(*s.axes(stage))
+    stored = {stage: s.cache_write(stage) for stage in (by_item, by_near)}
     *rows, results = s.axes(results_of(s, total.name))
-    columns = min(_COLUMNS, example(evaluate_int(total.buffer.shape[-1])) // plan.lanes)
-    group, column, *lane = s.split(results, [columns, *_lanes(plan)], "shift")
+    vectors = example(evaluate_int(total.buffer.shape[-1])) // plan.lanes
+    widths = [n for n in _COLUMNS if n <= vectors] or [vectors]
+    columns = s.sample_categorical(f"columns.{total.name}", widths)
+    group, column, *vector = s.split(results, [columns, *_lanes(plan)], "shift")
     s.bind(column, "local.0")
     s.compute_at(total.name, column)
-    s.compute_at(stored, group, "local")
-    *_, item, result = s.axes(stored)
-    result, *own = s.split(result, _lanes(plan)) if plan.lanes > 1 else [result]
-    s.bind(item, "local.1")
-    s.bind(result, "local.0")
-    s.compute_at(by_item, result)
+    for stage, items in ((by_near, ["local.1"]), (by_item, ["local.2", "local.1"])):
+        s.compute_at(stored[stage], group, "local")
+        *_, result = axes = s.axes(stored[stage])
+        result, *own = s.split(result, _lanes(plan)) if plan.lanes > 1 else [result]
+        for loop, item in zip(axes[-1 - len(items) : -1], items, strict=True):
+            s.bind(loop, item)
+        s.bind(result, "local.0")
+        s.compute_at(stage, result)
+        vector += own
     order_partial_sums(s, name, by_item, plan.lanes, plan.packed)
     _sum_rows(s, name, by_item)
-    (steps,) = s.reduce_loops(total.name)
-    accumulate_in_registers(
-        s, [steps], [n for n in s.axes(total.name) if n in s.loops(total.name)], plan.lanes
-    )
-    for loop in (*lane, *own):
+    for stage in (total.name, by_near):
+        own = [n for n in s.axes(stage) if n in s.loops(stage)]
+        accumulate_in_registers(s, s.reduce_loops(stage), own, plan.lanes)
+    for loop in vector:
         s.vectorize(loop)
     s.bind(fuse_all(s, [*rows, group]), "group.0")
     for stage in (name, by_item):
@@ -113,7 +125,11 @@ def _parts(s: Schedule, total: str, spec: DeviceSpec) -> list[int]:
     (blocks,) = s.reduce_loops(total)
     most_parts = example(evaluate_int(s.loop(blocks).extent))
     room = spec.max_work_group if spec.local_memory_bytes else 0
-    return [n for n in _PARTS if n <= most_parts and n * _COLUMNS <= room]
+    whole = [most_parts] if most_parts > max(_PARTS) and most_parts % (2 * _NEAR) == 0 else []
+    least_parts = 2 * _NEAR if most_parts >= _MANY else _NEAR
+    return [
+        n for n in (*_PARTS, *whole) if least_parts <= n <= most_parts and n * min(_COLUMNS) <= room
+    ]
 
 
 def _lanes(plan: PartialTile) -> list[int]:

@@ -8,6 +8,7 @@ with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` do
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from retune.core.dims import example, is_fixed, most
@@ -21,7 +22,7 @@ from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.slices import slice_all_steps, slice_sizes
 from retune.targets.row_programs import RowProgram, factored, schedule_in_one_nest
-from retune.targets.tiling import fuse_all
+from retune.targets.tiling import fuse_all, unroll_all
 
 _LEAST_STEPS = 32
 """Reduce iterations below which an item takes a result alone."""
@@ -48,6 +49,8 @@ _MANY_ROWS = 4096
 """Rows below which a group for each of them is not too much: a device holds so many at once."""
 _MOST_SHARED = 2048
 """Elements of rows that a group takes together at most: longer ones are enough work for it."""
+_READ = 16
+"""Bytes that an item reads at once."""
 _UNROLLED = 4
 """Steps whose reads an item has under way at once."""
 
@@ -56,6 +59,8 @@ _UNROLLED = 4
 class CrossThreadReduction:
     """The structural choices of one sketch of a reduction with few results."""
 
+    wide: bool = False
+    """True: where memory runs along the steps, an item reads vectors of them."""
     sliced: bool = False
     """True: work-groups take slices of the reduction too, and a second kernel adds them up."""
     others: tuple[str, ...] = ()
@@ -64,13 +69,16 @@ class CrossThreadReduction:
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        return "gpu.rows" + ".sliced" * self.sliced + ".each" * bool(self.others)
+        kinds = ".wide" * self.wide + ".sliced" * self.sliced + ".each" * bool(self.others)
+        return f"gpu.rows{kinds}"
 
 
 def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[CrossThreadReduction]:
     """The structures worth trying beside `schedule_items`."""
     if s.block(name).indices and has_room(s, name, spec) and not accesses(s, name).along_steps:
         yield CrossThreadReduction()
+    if _wide_parts(s, name, spec):
+        yield CrossThreadReduction(wide=True)
     if slice_sizes(s, name):
         yield CrossThreadReduction(
             sliced=True, others=tuple(n for n in s.blocks() if n != name and _sliced(s, n))
@@ -89,6 +97,9 @@ def schedule_row_reduction(
 
     Without room in local memory an item takes a slice of one result.
     """
+    if rows.wide:
+        _in_vectors(s, name, spec)
+        return
     if not rows.sliced:
         _narrow(s, name, spec)
         return
@@ -153,7 +164,7 @@ def schedule_items(s: Schedule, name: str, spec: DeviceSpec, *, sampled: bool) -
     else:
         parts = const(max(n for n in fit if n <= _USUAL_PARTS))
     if along:
-        _combine(s, name, whole, parts, s.loops(out)[-1])
+        combine(s, name, whole, grid_of(parts), s.loops(out)[-1])
         s.bind(fuse_all(s, s.loops(out)), "group.0")
     else:
         _across(s, name, out, whole, parts, _columns(s, name))
@@ -176,6 +187,25 @@ def _steps(extent: Expr) -> int:
     return max(_PARTS) if known is None else example(known)
 
 
+def _wide_lanes(s: Schedule, name: str) -> int:
+    """Steps whose elements are one read of the operand that lies closest."""
+    operands = accesses(s, name).operands
+    return _READ // min(itemsize(operand.load.buffer.dtype) for operand in operands)
+
+
+def _wide_parts(s: Schedule, name: str, spec: DeviceSpec) -> list[int]:
+    """Numbers of items for a result, each of which reads as many vectors of it as the others."""
+    stage = accesses(s, name)
+    steps = prod((loop.extent for loop in stage.steps), start=const(1))
+    held, known = spec.local_memory_bytes // _WIDEST - _SECOND, known_extent(steps)
+    read = {operand.load for operand in stage.operands}
+    if not stage.along_steps or len(read) < 2 or known is None or not is_fixed(known):
+        return []
+    vectors = int(known) / _wide_lanes(s, name)
+    most = min(spec.max_work_group, held)
+    return [n for n in _PARTS if _SECOND <= n <= most and vectors % n == 0]
+
+
 def _columns(s: Schedule, name: str) -> int:
     """Neighbouring results of a group."""
     return min(_COLUMNS, example(evaluate_int(s.block(name).buffer.shape[-1])))
@@ -192,12 +222,8 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
     if not fit:
         raise ScheduleError(f"{program.out}: no room to share a row")
     parts = s.sample_categorical(f"parts.{program.out}", fit)
-
-    def share(column: str) -> None:  # neighbours side by side, as `_combine` does it
-        _, first, near = s.split(column, [_ceiling(parts, const(_SECOND)), const(_SECOND)], "guard")
-        s.bind(first, "local.1")
-        s.bind(near, "local.0")
-
+    second = const(_SECOND)
+    grid = (_ceiling(parts, second), second)
     together = _together(s, program)
     beside = bool(together)  # rows have items of their own, which find numbers of rows locally
     if beside:
@@ -206,8 +232,9 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
 
     def reduce(stage: str, at: str) -> None:
         whole = fuse_all(s, s.reduce_loops(stage))
-        stages.extend(_combine(s, stage, whole, parts, at, "local" if beside else "register"))
+        stages.extend(combine(s, stage, whole, grid, at, "local" if beside else "register"))
 
+    share = partial(share_columns, s, grid=grid)
     rows = schedule_in_one_nest(s, program, "local", share=share, reduce=reduce, beside=beside)
     if beside:
         *rows, _ = rows
@@ -225,22 +252,53 @@ def _together(s: Schedule, program: RowProgram) -> list[int]:
     return [n for n in _ROWS if n * columns <= _MOST_SHARED and extent % n == 0]
 
 
-def _combine(
-    s: Schedule, name: str, whole: str, parts: Expr, at: str, scope: Scope = "register"
+Grid = tuple[Expr, Expr]
+"""Items of a group along local.1 and along local.0."""
+
+
+def grid_of(parts: Expr) -> Grid:
+    """So many items, neighbours of which find their sums in two steps where they are many."""
+    many = isinstance(parts, Var) or int(parts.value) > _SECOND  # pyrefly: ignore[missing-attribute]
+    second = const(_SECOND if many else 1)
+    return _ceiling(parts, second), second
+
+
+def share_columns(s: Schedule, loop: str, grid: Grid) -> None:
+    """The items of a group take the loop's iterations, neighbours side by side."""
+    steps, first, near = s.split(loop, grid, "guard")
+    s.unroll(steps, _UNROLLED)
+    s.bind(first, "local.1")
+    s.bind(near, "local.0")
+
+
+def combine(
+    s: Schedule,
+    name: str,
+    whole: str,
+    grid: Grid,
+    at: str,
+    scope: Scope = "register",
+    lanes: int = 1,
 ) -> list[str]:
     """The results in each step of the loop `at`, held in `scope`; the items of a group take the
-    steps of each. Gives the stages, whose other loops run one after the other."""
-    second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyrefly: ignore[missing-attribute]
-    _, first, near = s.split(whole, [_ceiling(parts, second), second], "guard")
+    steps of each, vectors of them where there are `lanes`, and hold their sums in registers. Gives
+    the stages, whose other loops run one after the other."""
+    vector = [lanes] if lanes > 1 else []
+    _, first, near, *_ = s.split(whole, [*grid, *vector], "guard")
     by_near = s.rfactor(name, near)
     by_item = s.rfactor(by_near, factored(by_near, name, first), len(s.block(name).indices))
+    stored = s.cache_write(by_item)
     s.compute_at(name, at, scope)
-    for block in (by_near, by_item):
-        s.compute_at(block, at, "local")
-    s.bind(factored(by_item, name, first), "local.1")
-    for block in (by_item, by_near):
-        s.bind(factored(block, name, near), "local.0")
-    return [name, by_near, by_item]
+    for stage in (by_near, stored):
+        s.compute_at(stage, at, "local")
+        s.bind(s.axes(stage)[-1], "local.0")
+    s.bind(s.axes(stored)[-2], "local.1")
+    s.compute_at(by_item, s.loops(stored)[-1])
+    steps, *lane = s.reduce_loops(by_item)
+    for loop in lane:
+        s.vectorize(loop)
+    s.unroll(steps, _UNROLLED)
+    return [name, by_near, stored]
 
 
 def _ceiling(parts: Expr, second: Expr) -> Expr:
@@ -263,15 +321,34 @@ def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: 
     s.bind(fuse_all(s, [*loops[:-1], group]), "group.0")
 
 
+def _in_vectors(s: Schedule, name: str, spec: DeviceSpec) -> None:
+    """As `schedule_items`, for each result a group; items read vectors.
+
+    A weight that one row reads comes at the memory's rate so.
+    """
+    out, whole = results_of(s, name), fuse_all(s, s.reduce_loops(name))
+    parts = s.sample_categorical(f"parts.{name}", _wide_parts(s, name, spec))
+    combine(s, name, whole, grid_of(parts), s.loops(out)[-1], lanes=_wide_lanes(s, name))
+    s.bind(fuse_all(s, s.loops(out)), "group.0")
+
+
 def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
     """As `_across`, by a sampled number of columns; an item's sum stays in a register."""
-    whole = fuse_all(s, s.reduce_loops(name))
     last = example(evaluate_int(s.block(name).buffer.shape[-1]))
     fit = [n for n in _NARROW_COLUMNS if n <= min(last, spec.max_work_group)]
     columns = s.sample_categorical(f"columns.{name}", fit or [min(last, spec.max_work_group)])
     parts = s.sample_categorical(f"parts.{name}", _NARROW_PARTS)
-    out = results_of(s, name)
-    _, part = s.split(whole, [parts], "guard")
+    s.bind(fuse_all(s, sum_in_parts(s, name, columns, parts)), "group.0")
+
+
+def sum_in_parts(s: Schedule, name: str, columns: Expr | int, parts: Expr | int) -> list[str]:
+    """Results of neighbouring columns for each step of the last of the loops that it gives, those
+    over results; items take a column, and parts of its sum, which they hold in registers."""
+    whole, out = fuse_all(s, s.reduce_loops(name)), results_of(s, name)
+    known = known_extent(s.loop(whole).extent)
+    open_ended = known is not None and not is_fixed(known)
+    ahead = [_UNROLLED] if open_ended else []  # compilers unroll no loop of so many steps
+    *_, part = s.split(whole, [*ahead, parts], "guard")
     by_item = s.rfactor(name, part, len(s.block(name).indices) - 1)
     stored = s.cache_write(by_item)
     *rows, results = s.axes(out)
@@ -284,8 +361,7 @@ def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
     s.bind(item, "local.1")
     s.bind(result, "local.0")
     s.compute_at(by_item, s.loops(stored)[-1])
-    (steps,) = s.reduce_loops(by_item)
-    s.unroll(steps, _UNROLLED)
-    for loop in reversed(rows):
-        group = s.fuse(loop, group)
-    s.bind(group, "group.0")
+    steps, *near = s.reduce_loops(by_item)
+    s.unroll(steps, 1 if near else _UNROLLED)
+    unroll_all(s, near)
+    return [*rows, group]
