@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from retune.core.dtypes import BFLOAT16
+from retune.core.target import GENERIC_GPU
 from retune.device.opencl.runtime import Device, open_device
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
@@ -28,3 +29,13 @@ def test_results(device: Device, dag: Dag):
     (sketch, *_) = gpu_space(from_dag(dag), ATTENDING).sketches
     (row,) = sketch.sample(1, np.random.default_rng(0))
     assert_device_agrees(device, dag, sketch.instantiate(row))
+
+
+@pytest.mark.parametrize(
+    "dag", [attention_dag(6, 37), attention_dag(3, 300, bias=(1, 1, 1, 300))], ids=["six", "three"]
+)
+def test_few_queries(device: Device, dag: Dag):
+    (sketch,) = gpu_space(from_dag(dag), GENERIC_GPU).sketches
+    assert sketch.name == "gpu.attention.few"
+    for row in sketch.sample(2, np.random.default_rng(0)):
+        assert_device_agrees(device, dag, sketch.instantiate(row))

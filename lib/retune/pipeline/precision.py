@@ -15,6 +15,7 @@ from retune.device.opening import spec_of
 from retune.device.simulated.names import is_accelerator
 from retune.graph.graph import Graph
 from retune.graph.mixed import mixed
+from retune.graph.passes.attention import AttentionFusion
 from retune.graph.passes.pipeline import Layout, optimise
 from retune.graph.passes.precision import Precision
 from retune.intrinsics.attention import MMA
@@ -27,6 +28,7 @@ from retune.pipeline.quantization import (
 )
 from retune.pipeline.request import DEFAULT_MAX_DEVIATION, MIXED, RANDOM, TuneRequest
 from retune.pipeline.stage import Inputs, stage
+from retune.targets.gpu.few_queries import most_keys
 from retune.targets.instructions import multiplied
 
 _PARTS = 4
@@ -128,12 +130,17 @@ def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
     TF32 is what some instructions read of float32: without them products are of float32.
     """
     own = spec.stored if spec else frozenset[DType]()
-    whole = spec is not None and MMA in spec.instructions
+    fusion = _fusion(spec) if spec else AttentionFusion()
     dtype = DType(name)
     if dtype is not TF32:
-        return Precision(own=own, stored=dtype, attention=whole)
+        return Precision(own=own, stored=dtype, attention=fusion)
     rounds = spec is not None and FLOAT32 in multiplied(spec)
-    return Precision(own=own, operands=TF32 if rounds else None, attention=whole)
+    return Precision(own=own, operands=TF32 if rounds else None, attention=fusion)
+
+
+def _fusion(spec: DeviceSpec) -> AttentionFusion:
+    """What attention the device computes as one op."""
+    return AttentionFusion(tiles=MMA in spec.instructions, most_keys=most_keys(spec))
 
 
 def precision_from(made: PrecisionManifest, spec: DeviceSpec) -> Precision:
@@ -142,5 +149,5 @@ def precision_from(made: PrecisionManifest, spec: DeviceSpec) -> Precision:
         own=spec.stored,
         stored=DType(made.stored),
         kept=made.kept,
-        attention=MMA in spec.instructions,
+        attention=_fusion(spec),
     )

@@ -2,15 +2,18 @@
 
     p = softmax(scale * (q @ transpose(k)) [+ bias]);  y = p @ v    ->    attention(q, k, v[, bias])
 
-That is done for operands of 16 bits, and of TF32. A constant bias that hides the keys after each
-query is stated as `causal`: what is hidden is not computed.
+That is done for operands of 16 bits, and of TF32, where a device has instructions for it, and for
+operands of any float where few queries share keys that a group of the device holds the scores of: a
+decoder's next token. A constant bias that hides the keys after each query is stated as `causal`:
+what is hidden is not computed.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from retune.core.dims import always_same, is_fixed, least
+from retune.core.dims import always_equal, always_same, is_fixed, least, most
 from retune.core.dtypes import Array
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.products import simplify_products
@@ -22,13 +25,27 @@ _MASKED = -1e4
 """A bias of at most this hides its key."""
 _WIDTH_MULTIPLE = 16
 """Elements that rows of operands come in."""
-_MIN_QUERIES = 8
-"""Fewer rows are products of vectors, which wait for memory alone."""
+MOST_FEW_QUERIES = 8
+"""So many rows are products of vectors, which wait for memory alone. One is no axis of a kernel."""
 
 
-def fuse_attention(graph: Graph) -> Graph:
-    """The graph with attention as one op wherever its products are of 16 bits, or of TF32."""
-    fused = rebuild(graph, _fused)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFusion:
+    """What attention a device computes as one op."""
+
+    tiles: bool = False
+    """Whether it has instructions for products of 16 bits, or of TF32."""
+    most_keys: int = 0
+    """Of a few queries, whose scores a group of it holds; 0 where it does not compute them so."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return self.tiles or self.most_keys > 0
+
+
+def fuse_attention(graph: Graph, fusion: AttentionFusion) -> Graph:
+    """The graph with attention as one op wherever the device computes it so."""
+    fused = rebuild(graph, partial(_fused, fusion=fusion))
     return simplify_products(fused) if len(fused.nodes) < len(graph.nodes) else graph
 
 
@@ -42,15 +59,15 @@ class _AttentionScores:
     """'' for none."""
 
 
-def _fused(r: GraphRewriter, node: Node) -> str | None:
+def _fused(r: GraphRewriter, node: Node, fusion: AttentionFusion) -> str | None:
     """matmul(softmax(scale * matmul(q, k) + bias), v) -> attention(q, k transposed, v, bias)."""
-    if node.op != "matmul" or not _is_small(r, node):
+    if node.op != "matmul":
         return None
     weights = _producer(r, node.inputs[0], "softmax")
     if weights is None or not _is_over_last_axis(r, weights):
         return None
     scores = _scores(r, weights.inputs[0])
-    if scores is None or not _fits(r, scores.product, node):
+    if scores is None or not _fits(r, scores, node, fusion):
         return None
     query, transposed = scores.product.inputs
     rank = len(r.shape(transposed))
@@ -71,12 +88,22 @@ def _is_small(r: GraphRewriter, product: Node) -> bool:
 
 
 def _producer(r: GraphRewriter, value: str, op: str) -> Node | None:
-    """The node of that op that makes the value, through casts, if the value has one reader."""
+    """The node of that op that makes the value, if the value has one reader.
+
+    Casts may be between, and reshapes that leave its last axis: rows of scores stay rows.
+    """
     producer = r.producer(value)
-    while producer is not None and producer.op == "cast" and r.only_use(value):
+    while producer is not None and _keeps_rows(r, producer) and r.only_use(value):
         value = producer.inputs[0]
         producer = r.producer(value)
     return producer if producer is not None and producer.op == op and r.only_use(value) else None
+
+
+def _keeps_rows(r: GraphRewriter, node: Node) -> bool:
+    if node.op != "reshape":
+        return node.op == "cast"
+    before, after = (r.shape(value) for value in (node.inputs[0], node.outputs[0]))
+    return always_equal(before[-1], after[-1])
 
 
 def _is_over_last_axis(r: GraphRewriter, softmax: Node) -> bool:
@@ -85,7 +112,7 @@ def _is_over_last_axis(r: GraphRewriter, softmax: Node) -> bool:
 
 def _scores(r: GraphRewriter, value: str) -> _AttentionScores | None:
     """How the argument of a softmax is made; None where it is not the scores of attention."""
-    shape, bias, scale = r.shape(value), "", 1.0
+    bias, scale, shape = "", 1.0, r.shape(value)
     if (added := _producer(r, value, "add")) is not None:
         for side, other in ((0, 1), (1, 0)):
             if _product(r, added.inputs[side]) is not None:
@@ -93,12 +120,15 @@ def _scores(r: GraphRewriter, value: str) -> _AttentionScores | None:
                 break
         else:
             return None
+        shape = r.shape(added.outputs[0])
         if not always_same(broadcast_shapes(r.shape(bias), shape), shape):
             return None
     found = _product(r, value)
     if found is None:
         return None
     product, scale = found
+    if bias and not always_same(r.shape(product.outputs[0]), shape):
+        return None
     return _AttentionScores(product, scale, bias) if scale > 0 else None
 
 
@@ -116,25 +146,34 @@ def _product(r: GraphRewriter, value: str) -> tuple[Node, float] | None:
     return product, float(factor.reshape(-1)[0])
 
 
-def _fits(r: GraphRewriter, scores: Node, product: Node) -> bool:
+def _fits(
+    r: GraphRewriter, scores: _AttentionScores, product: Node, fusion: AttentionFusion
+) -> bool:
     """Whether both products are of the same heads, and their rows of a length that devices take."""
-    (query, transposed), value = scores.inputs, product.inputs[1]
+    (query, transposed), value = scores.product.inputs, product.inputs[1]
     types = [r.types[v] for v in (query, transposed, value)]
     batches = [t.shape[:-2] for t in types]
+    rows = r.shape(scores.product.outputs[0])
+    if len({t.dtype for t in types}) > 1 or any(v in r.old.constants for v in (query, transposed)):
+        return False
+    if value in r.old.constants or not always_same(r.shape(product.inputs[0]), rows):
+        return False
+    if not all(always_same(batch, batches[0]) for batch in batches):
+        return False
     widths = (types[0].shape[-1], types[2].shape[-1])
-    return (
-        len({t.dtype for t in types}) == 1
-        and _is_small(r, scores)
-        and all(always_same(batch, batches[0]) for batch in batches)
-        and all(is_fixed(n) and n % _WIDTH_MULTIPLE == 0 for n in widths)
-        and least(types[0].shape[-2]) >= _MIN_QUERIES
-        and not any(v in r.old.constants for v in (query, transposed, value))
-    )
+    if not all(is_fixed(n) and n % _WIDTH_MULTIPLE == 0 for n in widths):
+        return False
+    *_, queries, keys = rows
+    few = least(queries) > 1 and most(queries) <= MOST_FEW_QUERIES and types[0].dtype.is_float
+    if few and "operands" not in product.attrs and most(keys) <= fusion.most_keys:
+        return True
+    return fusion.tiles and _is_small(r, scores.product) and least(queries) >= MOST_FEW_QUERIES
 
 
 def _is_causal(bias: Array | None, queries: int, keys: int) -> bool:
     """Whether a constant hides the keys after each query, and nothing else."""
-    if bias is None or not is_fixed(queries) or bias.shape[-2:] != (queries, keys):
+    open_sized = not is_fixed(queries) or not is_fixed(keys)
+    if bias is None or open_sized or bias.shape[-2:] != (queries, keys):
         return False
     visible = np.tril(np.ones((queries, keys), bool))
     rows = bias.reshape(-1, queries, keys)

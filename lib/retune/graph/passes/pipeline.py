@@ -53,6 +53,11 @@ class Pass:
     it made in another way, which it would convert again."""
 
 
+_ENDS = (
+    Pass(name="materialise-outputs", run=materialise_outputs),
+    Pass(name="own-appended", run=own_appended),
+)
+"""What gives values that leave a network memory of their own."""
 PASSES: tuple[Pass, ...] = (
     Pass(name="fold-empty", run=fold_empty),
     Pass(name="fold-constants", run=fold_constants),
@@ -73,8 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="simplify-products", run=simplify_products),
     Pass(name="share-equal", run=share_equal),
     Pass(name="narrow-joins", run=narrow_joins),
-    Pass(name="materialise-outputs", run=materialise_outputs),
-    Pass(name="own-appended", run=own_appended),
+    *_ENDS,
 )
 """The passes of all networks, in the order of a round. Rounds end when one changes nothing."""
 MOST_ROUNDS = 10
@@ -142,5 +146,6 @@ def _phases(
     if precision.changes:
         after = [Pass(name="precision", run=partial(in_precision, precision=precision))]
     if precision.attention:
-        after.append(Pass(name="attention", run=fuse_attention))
+        run = partial(fuse_attention, fusion=precision.attention)
+        after += [Pass(name="attention", run=run), *_ENDS]
     return before, rounds, after

@@ -22,6 +22,7 @@ import numpy as np
 
 from retune.core.dtypes import FLOAT32, Array, DType, dtype_of
 from retune.graph.graph import Graph, GraphBuilder, Node, type_of
+from retune.graph.passes.attention import AttentionFusion
 from retune.ops import lookup
 from retune.ops.registry import SEVERAL_OUTPUTS
 
@@ -60,8 +61,8 @@ class Precision:
     stays."""
     kept: tuple[str, ...] = ()
     """Layers that read and make float32, by their outputs, see `layers`."""
-    attention: bool = False
-    """Whether the device computes attention of 16 bits as one kernel, see `passes.attention`."""
+    attention: AttentionFusion = AttentionFusion()
+    """What attention the device computes as one op."""
 
     @property
     def changes(self) -> bool:

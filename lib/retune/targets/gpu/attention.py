@@ -41,7 +41,7 @@ def attention_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]
     """A sketch for each tile; none where the program is not attention, or the device lacks it."""
     if MMA not in spec.instructions:
         return ()
-    out = _attention_of(Schedule(program))
+    out = attention_of(Schedule(program))
     if out is None:
         return ()
     for inlined in (True, False):  # operands that a movement puts apart are moved beforehand
@@ -61,7 +61,7 @@ def _name(tile: AttentionTile) -> str:
     return "x".join(map(str, tile.sizes[:-1]))
 
 
-def _attention_of(s: Schedule) -> AttentionStages | None:
+def attention_of(s: Schedule) -> AttentionStages | None:
     """The attention that the program is; None for others."""
     for name in s.blocks():
         try:
@@ -73,12 +73,12 @@ def _attention_of(s: Schedule) -> AttentionStages | None:
 
 def _schedule(s: Schedule, tile: AttentionTile, spec: DeviceSpec, *, moved: bool) -> None:
     """All stages as one kernel; raises ScheduleError where operands do not lie for it."""
-    found = _attention_of(s)
+    found = attention_of(s)
     assert found is not None, "the rule was asked whether it fits"
     name = found.out.name
     inside = {name, *(stage.name for stage in found.before)}
     if moved:
-        _inline_movements(s, found)
+        inline_movements(s, found)
         inline_elementwise(s, kept=inside)
     s.restate(name, "attention", tile.sizes)
     groups = s.loops(name)[:-2]
@@ -91,7 +91,7 @@ def _schedule(s: Schedule, tile: AttentionTile, spec: DeviceSpec, *, moved: bool
         raise ScheduleError(f"{name}: too many items in a group")
 
 
-def _inline_movements(s: Schedule, found: AttentionStages) -> None:
+def inline_movements(s: Schedule, found: AttentionStages) -> None:
     """Queries, keys and values are read where they lie, and results stored where they belong."""
     inside = {found.out.name, *(stage.name for stage in found.before)}
     for name in reversed(s.blocks()):

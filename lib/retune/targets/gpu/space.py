@@ -33,6 +33,7 @@ from retune.targets.fusion import (
     schedule_rest,
 )
 from retune.targets.gpu.attention import attention_sketches
+from retune.targets.gpu.few_queries import few_queries_sketches
 from retune.targets.gpu.images import may_be_images
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.panels import (
@@ -89,7 +90,7 @@ _SLICED_DEPTH = 32
 
 def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     """All sketches of the rules that are legal for this program. At least one."""
-    if whole := attention_sketches(program, spec):
+    if whole := few_queries_sketches(program, spec) or attention_sketches(program, spec):
         return Space(whole)
 
     def named(structure: Structure) -> tuple[str, Rule]:
@@ -145,7 +146,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
 def _sharing(s: Schedule, anchor: Block, spec: DeviceSpec) -> Iterator[PartialTile]:
     """Tiles of few rows with weights in blocks."""
     stage = accesses(s, anchor.name)
-    for lanes in (4, 2, 1):
+    for lanes in (2, 1):  # vectors of four took longer on all of a decoder (H100)
         if is_multiple(stage.channels, lanes):
             packed = find_instruction(stage, spec, "vector lane", lanes)
             yield PartialTile(lanes=lanes, packed=packed.entry if packed else None, shared=True)
