@@ -172,9 +172,10 @@ def _parts(module: Module, network: Original, graphs: BySizes[Graph] | None) -> 
 
 
 def _quantized_parts(module: Module, graph: Graph) -> Parts | None:
-    """The comparison of the parts between roundings of sums, where the module shows them."""
+    """The comparison of the parts between roundings of sums, where the module shows them: not
+    inside of loops, nor beside host steps."""
     plan = module.plan
-    if plan.hosts or plan.sizes or plan.states or not rounds_sums(graph):
+    if plan.hosts or plan.loops or plan.sizes or plan.states or not rounds_sums(graph):
         return None
     written = (optimise(graph, order) for order in ("NHWC", "NCHW"))
     return quantized_parts(module, written, tolerance_of(plan))
