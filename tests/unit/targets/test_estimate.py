@@ -87,21 +87,38 @@ def test_tiles_of_a_group_find_their_data_near():
     assert np.prod(decided[own]) * deep * 4 <= spec.l2_bytes
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(8192, 256), (256, 8192)])
-def test_groups_come_back_to_the_operand_that_stays_near(rows: int, columns: int):
-    """Of equal tiles. The other operand, beyond the cache, is read once."""
+def in_both_orders(rows: int, columns: int) -> np.ndarray:
+    """Estimates of equal tiles of several groups, pixels slow and channels slow. float64 [2, n]"""
     space = cpu_space(from_dag(dense(rows, 256, columns), "net"), GENERIC_CPU)
-    assert 256 * 256 * 4 < GENERIC_CPU.l2_bytes < 8192 * 256 * 4
     orders = [space.sketch(f"cpu.v16.loops.{slow}_slow") for slow in ("pixels", "channels")]
     drawn = orders[0].sample(64, np.random.default_rng(0))
     same = np.array([orders[1].row(orders[0].decided(row)) for row in drawn])
-    pixels, channels = (
-        estimate(sketch, rows, GENERIC_CPU)
-        for sketch, rows in zip(orders, (drawn, same), strict=True)
-    )
-    several = pixels != channels  # where there are several groups of both
+    found = [estimate(o, rows, GENERIC_CPU) for o, rows in zip(orders, (drawn, same), strict=True)]
+    several = found[0] != found[1]
     assert several.sum() > 32
-    assert ((pixels < channels) == (rows > columns))[several].all()
+    return np.stack(found)[:, several]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8192, 256), (256, 8192)])
+def test_groups_come_back_to_the_operand_that_stays_near(rows: int, columns: int):
+    """The other operand, beyond the cache, is read once."""
+    assert 256 * 256 * 4 < GENERIC_CPU.l2_bytes < 8192 * 256 * 4
+    pixels, channels = in_both_orders(rows, columns)
+    assert ((pixels < channels) == (rows > columns)).all()
+
+
+def test_what_no_cache_holds_is_read_once():
+    assert 4096 * 256 * 4 < GENERIC_CPU.l3_bytes / 2 < 65536 * 256 * 4
+    shared, memory = (np.divide(*in_both_orders(rows, 256)) for rows in (4096, 65536))
+    assert np.median(memory) < 0.85 * np.median(shared) < 0.85
+
+
+def test_windows_that_are_steps_apart_read_what_lies_between():
+    """28 maps of 28 x 28 pixels are 22 MB, the pixels of one tap 5 MB."""
+    spec = replace(GENERIC_CPU, vector_bits=256, vector_registers=16, compute_units=2)
+    dag = conv2d(28, 28, 28, 256, 256, 3, stride=2)
+    space = cpu_space(from_dag(dag, "net"), spec)
+    assert "pixels_slow" in default_candidate(space, spec).sketch
 
 
 def test_many_groups_are_better_than_one_for_each_core():

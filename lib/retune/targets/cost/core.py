@@ -46,6 +46,12 @@ class Core:
     """A line from there of data or constants that one group after the other comes back to, which is
     read ahead (measured on Zen 2, 1920 rows of 240 numbers by 240 columns in groups of 140 by 24,
     columns slow: 0.8 alone on the machine, 4.9 beside others that use the shared cache)."""
+    from_memory: float = 30.0
+    """The same of what the shared cache does not hold (measured: 100, for 22 MB of which tiles read
+    two lines at a time, eleven times over by two cores; streams reach 8 GB/s a core)."""
+    data_share: float = 0.5
+    """Of the shared cache, what data take that groups come back to: constants and results pass
+    through it beside them (measured: 11 MB of 16 MB come from memory, 9 MB of constants do not)."""
     conflict: float = 1.3
     """For a broadcast from a line that others of its set push out (measured, 14 in 12 ways; as
     many as there are ways, 8 in 8, take 1.02 to 1.14 of the time)."""

@@ -82,9 +82,8 @@ def _refetches(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     groups, operands = nest.size(on(nest.loops, GROUP)), nest.accesses.operands
     inside = sum((_refetched(nest, o, spec) for o in operands if o.scope == "global"), 0.0)
     shared = [operand for operand in operands if operand.scope in ("global", "constant")]
-    between = sum((_passed_again(nest, operand, spec) for operand in shared), 0.0)
-    cycles = core.refetch * groups * inside + core.passed_again * between
-    return cycles / spec.cache_line_bytes / steps
+    between = sum((_passed_again(nest, operand, spec, core) for operand in shared), 0.0)
+    return (core.refetch * groups * inside + between) / spec.cache_line_bytes / steps
 
 
 def _refetched(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Array:
@@ -102,22 +101,28 @@ def _refetched(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Arra
     return np.where(size > spec.l2_bytes, read, 0.0)
 
 
-def _passed_again(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Array:
-    """Bytes that groups read of what earlier ones have read, from beyond the second-level cache.
+def _passed_again(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles, times a line's bytes, for what groups read of what earlier ones have read.
 
-    From the fastest number of a group to the slowest: what groups read in turn stays near if all of
-    it fits.
+    From the fastest number of a group to the slowest: what groups read in turn comes from the cache
+    that holds all of it.
     """
     taps = {loop.var for loop in nest.accesses.window}
-    own = [n for n in moving(operand, off(nest.loops, GROUP)) if n.var not in taps]
-    size = read = operand.item_bytes * nest.size(own)
+    every = [n for n in moving(operand, nest.loops) if n.var not in taps]
+    size, again = operand.item_bytes * nest.size(off(every, GROUP)), 0.0 * nest.one
+    if taps:  # windows that are some steps apart read what lies between, too
+        read = operand.item_bytes * nest.size(every)
+        size = size * np.maximum(1.0, nest.buffer_bytes(operand) / read)
+    kept = (spec.l3_bytes or np.inf) * (1.0 if operand.constant else core.data_share)
     for loop in sorted(on(nest.loops, GROUP), key=lambda loop: loop.kind):
         extent = nest.extent(loop)
+        again = again * extent
         if loop.var in operand.changing:
-            size, read = size * extent, read * extent
+            size = size * extent
         else:
-            read = np.where(size > spec.l2_bytes, read * extent, read)
-    return read - size
+            cycles = np.where(size > kept, core.from_memory, core.passed_again)
+            again = again + np.where(size > spec.l2_bytes, cycles, 0.0) * size * (extent - 1.0)
+    return again
 
 
 def _spills(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec) -> Array:
