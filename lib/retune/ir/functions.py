@@ -201,14 +201,7 @@ function("arccos", numpy=np.arccos, opencl="acos", onnx="Acos")
 function("arctan", numpy=np.arctan, opencl="atan", onnx="Atan")
 function("sinh", numpy=np.sinh, opencl="sinh", onnx="Sinh")
 function("cosh", numpy=np.cosh, opencl="cosh", onnx="Cosh")
-_TANH = Rational(
-    (0.99999998, 0.133810506, 0.00349561684, 2.06095196e-05, 1.33551972e-08),
-    (1.0, 0.467143662, 0.0258770937, 0.000328568027, 7.77679271e-07),
-    9.0,
-)
-"""Within 2.1e-8 of tanh(x), relative, and 2.6e-7 in float32, found as that of `erf` was (one core
-of Zen 2, in turns: LSTM at batch 16 0.973 of the time, GRU 0.976, LSTM at batch 1 0.980)."""
-function("tanh", numpy=np.tanh, opencl="tanh", of_vectors=_TANH, onnx="Tanh")
+function("tanh", numpy=np.tanh, opencl="tanh", onnx="Tanh")
 function("arcsinh", numpy=np.arcsinh, opencl="asinh", onnx="Asinh")
 function("arccosh", numpy=np.arccosh, opencl="acosh", onnx="Acosh")
 function("arctanh", numpy=np.arctanh, opencl="atanh", onnx="Atanh")
