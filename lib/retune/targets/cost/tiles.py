@@ -104,8 +104,8 @@ def _refetched(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec) -> Arra
 def _passed_again(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, core: Core) -> Array:
     """Cycles, times a line's bytes, for what groups read of what earlier ones have read.
 
-    From the fastest number of a group to the slowest: what groups read in turn comes from the cache
-    that holds all of it.
+    From the fastest number of a group to the slowest: of what groups read in turn, what exceeds the
+    second-level cache comes from the shared one, or from memory where that does not hold it.
     """
     taps = {loop.var for loop in nest.accesses.window}
     every = [n for n in moving(operand, nest.loops) if n.var not in taps]
@@ -121,7 +121,8 @@ def _passed_again(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, core
             size = size * extent
         else:
             cycles = np.where(size > kept, core.from_memory, core.passed_again)
-            again = again + np.where(size > spec.l2_bytes, cycles, 0.0) * size * (extent - 1.0)
+            beyond = np.maximum(size - spec.l2_bytes, 0.0)
+            again = again + cycles * beyond * (extent - 1.0)
     return again
 
 
