@@ -70,33 +70,51 @@ def test_random_networks_compute_the_same_in_micro_batches():
     assert divided["conv2d"] >= 5
 
 
-def mixing(op: str) -> Graph:
-    """A convolution, what looks at several images at once, and another convolution."""
+def mixing(op: str, width: int = 8, size: int = 16) -> Graph:
+    """Three convolutions, what looks at several images at once, and three more."""
     build = GraphBuilder("mixing")
     rng = np.random.default_rng(0)
     attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
     def convolved(x: str) -> str:
-        weight = build.constant("w", normal(rng, 3, 3, 8, 8))
-        return build.add("conv2d", [x, weight], {**attrs, "layout": "NHWC"})
+        for _ in range(3):
+            weight = build.constant("w", normal(rng, 3, 3, width, width) / width)
+            x = build.add("conv2d", [x, weight], {**attrs, "layout": "NHWC"})
+        return x
 
-    x = convolved(build.input("x", TensorType((BATCH, 16, 16, 8))))
-    if op == "transpose":
-        x = build.add("transpose", [x], {"perm": (1, 0, 2, 3)})
-        x = build.add("reshape", [x], {"shape": (BATCH, 16, 16, 8)})
-    elif op == "softmax":
-        x = build.add("softmax", [x], {"axis": 0})
-    elif op == "add":
-        x = build.add("add", [x, build.constant("each", normal(rng, BATCH, 1, 1, 8))])
-    else:
-        attrs_of = {"axes": (0,), "keepdims": True}
-        x = build.add("subtract", [x, build.add("reduce_mean", [x], attrs_of)])
+    shape = (BATCH, size, size, width)
+    x = convolved(build.input("x", TensorType(shape)))
+    match op:
+        case "transpose":
+            x = build.add("transpose", [x], {"perm": (1, 0, 2, 3)})
+            x = build.add("reshape", [x], {"shape": shape})
+        case "reshape":
+            x = build.add("reshape", [x], {"shape": (2, BATCH // 2, *shape[1:])})
+            x = build.add("softmax", [x], {"axis": 1})
+            x = build.add("reshape", [x], {"shape": shape})
+        case "softmax":
+            x = build.add("softmax", [x], {"axis": 0})
+        case "add":
+            x = build.add("add", [x, build.constant("each", normal(rng, BATCH, 1, 1, width))])
+        case "reduce_mean":
+            mean = build.add("reduce_mean", [x], {"axes": (0,), "keepdims": True})
+            x = build.add("subtract", [x, mean])
+        case _:
+            assert op == "none"
     return build.finish([convolved(x)])
 
 
-@pytest.mark.parametrize("op", ["transpose", "softmax", "add", "reduce_mean"])
+@pytest.mark.parametrize("op", ["transpose", "reshape", "softmax", "add", "reduce_mean"])
 def test_what_looks_at_several_images_sees_the_whole_batch(op: str):
     before = mixing(op)
-    after = in_micro_batches(before, SharedCache(bytes=80_000, units=0))
+    after = in_micro_batches(before, CACHE)
     assert_same(before, after)
-    assert images(after, op).keys() <= {BATCH, 16, 1}
+    assert images(after, op) == images(before, op)
+    assert images(after, "conv2d")[2] >= 2 * 4, "layers before or behind it are divided"
+
+
+def test_weights_that_are_read_again_count():
+    cache = SharedCache(bytes=400_000, units=0)
+    heavy, light = mixing("none", width=128, size=8), mixing("none", width=8, size=32)
+    assert in_micro_batches(heavy, cache) is heavy, "576 KiB of weights for 512 KiB of images"
+    assert images(in_micro_batches(light, cache), "conv2d") == {4: 2 * 6}
