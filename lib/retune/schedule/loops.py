@@ -23,7 +23,7 @@ from retune.ir.expr import (
     variables,
 )
 from retune.ir.reduction import path_to, reduce_loops
-from retune.ir.simplify import simplify
+from retune.ir.simplify import bounds, simplify
 from retune.ir.stmt import (
     Block,
     For,
@@ -48,7 +48,7 @@ Tail = str
 the extent less than a tile. `clamp`: as `shift`; of an extent that depends on sizes, tiles overlap
 that are as long as the factors behind the first one, the outer loop's iterations have equally many
 of them, at most the first factor, and those past the end are skipped; the outer loop has a multiple
-of some units of iterations."""
+of some units of iterations. Where the extent may be 0, they have as many as the first factor."""
 TAILS = ("exact", "shift", "guard", "fill", "clamp")
 
 
@@ -92,7 +92,8 @@ def split(
     counting = 2 if clamped and tail == "shift" else 1  # loops that say which tile it is
     tile = simplify(fold(lambda a, b: a * b, factors[counting - 1 :]))
     place = _positional(parts[counting:], factors[counting - 1 :])
-    if counting > 1:
+    span = bounds(loop.extent, {})
+    if counting > 1 and span is not None and span.low > 0:  # of no tiles there are no shares
         outer_extent = ceildiv(loop.extent, inner * units) * units
         factors = [simplify(ceildiv(ceildiv(loop.extent, tile), outer_extent)), *factors[1:]]
     start = (parts[0] if counting == 1 else parts[0] * factors[0] + parts[1]) * tile

@@ -40,7 +40,8 @@ class Schedule(Recorder):
         same otherwise, requires that no size makes it so. `clamp` moves back a tile of the factors
         behind the first one alone, and skips those past the end. The outer loop has a multiple of
         `units` iterations then, of equally many tiles, so that units which take equal shares of
-        them have equally much to do, and the same part of the axis as in other nests.
+        them have equally much to do, and the same part of the axis as in other nests; of an extent
+        that may be 0 they have as many as the first factor.
 
         Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
         or are not positive.

@@ -65,6 +65,7 @@ ARGUMENTS: dict[str, Draw] = {
     "parts": _one(0, 1, 2, 3),
     "max_innermost": _one(0, 4, 64),
     "unit": _one(0, 1, 2, 100),
+    "units": _one(1, 2, 3),
     "options": _some(_one(1, 2, 3)),
     "axis": _one(-2, -1, 0, 1, 9, "group.0", "group.1", "local.0", "vthread", "elsewhere"),
     "tail": _one("exact", "shift", "guard", "cut"),
