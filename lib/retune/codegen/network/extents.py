@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from retune.core.dims import Atom, Dim, Quotient, Size, is_fixed, least, most, sizes_of
+from retune.core.dtypes import INT32
 
 _INT_END = 1 << 31
 
@@ -37,12 +38,16 @@ class Counts:
     wrote a size is complete then.
     """
 
-    def __init__(self, counts: Mapping[str, int], sizes: SizesAt | None) -> None:
-        """`counts` of groups by kernel; `sizes` are needed where one is not fixed."""
+    def __init__(
+        self, counts: Mapping[str, int], sizes: SizesAt | None, local_bytes: int = 0
+    ) -> None:
+        """`counts` of groups by kernel; `sizes` are needed where one is not fixed. `local_bytes`
+        are left for what `hold` calculates."""
         self.is_fixed = all(map(is_fixed, counts.values()))
         self._sizes = sizes or SizesAt()
         self._counts = counts
         self._numbers = {str(count): n for n, count in enumerate(self._distinct())}
+        self._holds = not self.is_fixed and INT32.itemsize * len(self._numbers) <= local_bytes
 
     def _distinct(self) -> list[int]:
         return list({str(count): count for count in self._counts.values()}.values())
@@ -57,12 +62,13 @@ class Counts:
         return stated if self.is_fixed else f"retune_count({stated}, sizes)"
 
     def held(self, stated: str) -> str:
-        """The same of those that `hold` has calculated."""
-        return stated if self.is_fixed else f"counted[{stated}]"
+        """The same where `hold` is done: it may have calculated them."""
+        return f"counted[{stated}]" if self._holds else self.of(stated)
 
     def hold(self, item: str, items: int) -> list[str]:
-        """What calculates all of them once for a group, in local memory: memory of sizes is far."""
-        if self.is_fixed:
+        """What calculates all of them once for a group, if local memory has room for them: that of
+        sizes is far."""
+        if not self._holds:
             return []
         last = len(self._numbers)
         return [

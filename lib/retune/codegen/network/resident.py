@@ -182,13 +182,16 @@ def resident_text(
     shape: Shape,
     way: Way,
     sizes: SizesAt | None = None,
+    local_bytes: int = 0,
 ) -> str:
     """OpenCL C of the kernel; the texts of the kernels that it runs go before it.
 
     Arguments: `bases` pointers, the counters, the first step to run, and the step to stop before.
-    Groups that depend on sizes are counted by what lies where `sizes` says at the start.
+    Groups that depend on sizes are counted by what lies where `sizes` says at the start, once if
+    the device has as much as `local_bytes` for a group.
     """
-    counts = Counts({one.kernel: shape.tickets(one) for one in tiles}, sizes)
+    tickets = {one.kernel: shape.tickets(one) for one in tiles}
+    counts = Counts(tickets, sizes, local_bytes - shape.arena)
     pointers = base_names(bases)
     given = [
         *(f"__global uchar* {name}" for name in pointers),

@@ -44,7 +44,8 @@ class Resident:
         wanted = groups or GROUPS_A_UNIT * max(1, device.spec.compute_units)
         self._device, self._steps = device, len(steps)
         self._shape = resident.shape_of(tiles, wanted)
-        own = resident.resident_text(tiles, steps, bases, self._shape, found, sizes)
+        local = device.spec.local_memory_bytes
+        own = resident.resident_text(tiles, steps, bases, self._shape, found, sizes, local)
         self._program = device.build("\n".join([*texts, own]), options=(*options, *found.options))
         self._state = device.allocate(resident.state_bytes(self._steps))
 
