@@ -1,11 +1,13 @@
 """Stages that are evaluated at compile time, and choices that unrolled loops settle."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from retune.codegen.copies import settle_choices
 from retune.codegen.lower import finished, lower
-from retune.codegen.passes.constants import pack_constants
+from retune.codegen.passes.constants import GatherPack, pack_constants
 from retune.codegen.target import CPU
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
@@ -160,3 +162,35 @@ def test_what_reads_parts_of_vectors_has_its_own_order() -> None:
     schedule.pack("moved")
     own = lower(schedule.program, CPU).packing("moved").pack
     assert lower(schedule.program, CPU, panels=True).packing("moved").pack == own
+
+
+@pytest.mark.parametrize("length", [5, 4], ids=["whole", "in parts"])
+def test_fused_loops_repeat_nothing_in_a_packed_constant(length: int):
+    """Images that are fused with what chooses weights choose none themselves."""
+    x, k = placeholder("x", (3, 20, 6)), reduce_axis("k", 6)
+    w = placeholder("w", (3, 6, 8), constant=True)
+    dag = Dag(
+        (
+            compute(
+                "y",
+                (3, 20, 8),
+                lambda u, n, f: x[u, n, k.var] * w[u, k.var, f],
+                [x, w],
+                reduce=(k,),
+            ),
+        )
+    )
+    s = Schedule(from_dag(dag))
+    fused = s.fuse("y.u", "y.n")
+    if length < 5:
+        s.split(fused, [length])
+    s.pack("w")
+    assert_same_meaning(dag, s.program)
+    parts, packs = pack_constants([s.program])
+    pack = packs["w"]
+    assert isinstance(pack, GatherPack) and np.prod(pack.extents) == 3 * 6 * 8
+    made = replace(parts[0], packed=())
+    rng = np.random.default_rng(0)
+    data, weights = rng.random((3, 20, 6), np.float32), rng.random((3, 6, 8), np.float32)
+    given = {"x": data, "w": pack.apply(weights).reshape(pack.extents)}
+    assert np.allclose(run_program(made, given)["y"], data @ weights)

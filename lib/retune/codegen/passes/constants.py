@@ -4,7 +4,7 @@ A scratch buffer of scope `constant` is written by such a stage. Its nest become
 reads it gets an array that was made, in numpy, from the constants behind it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -28,6 +28,7 @@ from retune.ir.expr import (
     size_variables,
     substitute,
     variables,
+    walk,
 )
 from retune.ir.interp import run_program
 from retune.ir.selections import conditions
@@ -39,6 +40,7 @@ from retune.ir.simplify import (
     from_polynomial,
     polynomial,
     range_below,
+    simplify,
 )
 from retune.ir.stmt import (
     For,
@@ -214,10 +216,12 @@ def _in_one_order(found: "Sequence[Sequence[_Read]]") -> _Stored | None:
     reads = [read for own in found for read in own]
     if not reads or any(read.sized for read in reads):
         return None
+    reads = [_by_distinct(read) for read in reads]
     if any(read.order != reads[0].order for read in reads[1:]):
         return None
     buffer = reads[0].packed.buffer
-    return reads[0].pack, [{r.load: replace(r.packed, buffer=buffer) for r in own} for own in found]
+    packed = {read.load: replace(read.packed, buffer=buffer) for read in reads}
+    return reads[0].pack, [{read.load: packed[read.load] for read in own} for own in found]
 
 
 def _in_panels(found: "Sequence[Sequence[_Read]]") -> _Stored | None:
@@ -463,6 +467,43 @@ def _by_items(read: _Read, entry: Intrinsic) -> _Read:
         tuple(places.get(loop.var, loop.var) for loop in loops),
         tuple(substitute(i, chosen) for i in read.load.indices),
     )
+
+
+def _by_distinct(read: _Read) -> _Read:
+    """The read by loops whose iterations read different elements: where loops were fused, some of
+    them may choose none, as images choose no weights."""
+    for number, loop in enumerate(read.loops):
+        divided = loop.kind not in _INNERMOST and loop.var in _divided(read.indices)
+        for count in _divisors(evaluate_int(loop.extent)) if divided else ():
+            own, rest = Var(f"{loop.var.name}.own"), Var(f"{loop.var.name}.rest")
+            fewer = replace(loop, var=own, extent=const(evaluate_int(loop.extent) // count))
+            ranges = {own: range_below(fewer.extent), rest: range_below(const(count))}
+            ranges, whole = {**read.ranges, **ranges}, {loop.var: own * count + rest}
+            moved = [simplify(substitute(i, whole), ranges) for i in read.indices]
+            if any(rest in variables(i) for i in moved):
+                continue
+            loops, places = [*read.loops], [*read.places]
+            loops[number], places[number] = fewer, places[number] // count
+            read = _Read(read.load, tuple(loops), tuple(places), tuple(moved))
+            break
+    used = {v for i in read.indices for v in variables(i)}
+    kept = [n for n, loop in enumerate(read.loops) if loop.var in used]
+    return replace(
+        read,
+        loops=tuple(read.loops[n] for n in kept),
+        places=tuple(read.places[n] for n in kept),
+    )
+
+
+def _divided(indices: Iterable[Expr]) -> set[Var]:
+    """The variables of what is divided in indices."""
+    quotients = (e for i in indices for e in walk(i) if isinstance(e, Binary))
+    return {v for e in quotients if e.op == "floordiv" for v in variables(e.a)}
+
+
+def _divisors(number: int) -> list[int]:
+    """Those above 1, the largest first."""
+    return [n for n in range(number, 1, -1) if number % n == 0]
 
 
 def _repoint(part: Program, packed: Buffer, swapped: Mapping[Load, Load]) -> Program:
