@@ -1,6 +1,7 @@
 """Layers whose activations exceed the last cache run for some images at a time."""
 
 from collections import Counter
+from math import inf
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.support.batches import images, narrowing
 from tests.support.networks import normal, random_network
 
 BATCH = 8
-CACHE = SharedCache(bytes=50_000, units=0)
+CACHE = SharedCache(bytes=50_000, units=0, hiding=inf)
 """Two images of the layers that `narrowing` begins with, and all of the later ones."""
 
 
@@ -48,8 +49,8 @@ def test_layers_beyond_the_cache_run_for_some_images_at_a_time():
     ("graph", "cache"),
     [
         (network(batch=1), CACHE),
-        (network(), SharedCache(bytes=1 << 20, units=0)),
-        (network(), SharedCache(bytes=CACHE.bytes, units=64)),
+        (network(), SharedCache(bytes=1 << 20, units=0, hiding=inf)),
+        (network(), SharedCache(bytes=CACHE.bytes, units=64, hiding=inf)),
     ],
     ids=["one image", "fits the cache", "launches cost more"],
 )
@@ -62,7 +63,7 @@ def test_random_networks_compute_the_same_in_micro_batches():
     for seed in range(24):
         before = optimise(random_network(seed, steps=10))
         for size in (500, 4_000):
-            after = in_micro_batches(before, SharedCache(bytes=size, units=0))
+            after = in_micro_batches(before, SharedCache(bytes=size, units=0, hiding=inf))
             if after is not before:
                 assert_same(before, after)
                 divided.update({n.op for n in after.nodes if ".image" in n.name})
@@ -114,7 +115,7 @@ def test_what_looks_at_several_images_sees_the_whole_batch(op: str):
 
 
 def test_weights_that_are_read_again_count():
-    cache = SharedCache(bytes=400_000, units=0)
+    cache = SharedCache(bytes=400_000, units=0, hiding=inf)
     heavy, light = mixing("none", width=128, size=8), mixing("none", width=8, size=32)
     assert in_micro_batches(heavy, cache) is heavy, "576 KiB of weights for 512 KiB of images"
     assert images(in_micro_batches(light, cache), "conv2d") == {4: 2 * 6}
