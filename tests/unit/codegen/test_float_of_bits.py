@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
-from retune.codegen.opencl.prelude import FLOAT_OF_BITS, float_of_bits_lines
+from retune.codegen.opencl.prelude import FLOAT_OF_BITS, named_lines
 from retune.codegen.target import GPU
 from retune.core.target import GENERIC_GPU
 from retune.ir.stmt import from_dag
@@ -17,7 +17,7 @@ from tests.support.dags import packed_product
 
 def by_mantissa(words: np.ndarray, shift: int, mask: int) -> np.ndarray:
     """What the macro says, in numpy: its text, with C's operators as they are."""
-    lines = float_of_bits_lines([f"{FLOAT_OF_BITS}("])
+    lines = named_lines([f"{FLOAT_OF_BITS}("])
     (back,) = (line for line in lines if "BITS_BACK(shift, mask) " in line)
     limit, by = (int(n, 0) for n in re.findall(r"> (\w+)u \? (\d+)", back)[0])
     less = by if (mask << shift) > limit else 0

@@ -249,11 +249,6 @@ _LOOKUP_LINES = once(
 )
 
 
-def lookup_lines(body: Iterable[str]) -> list[str]:
-    """The lines before a kernel with such a body."""
-    return _LOOKUP_LINES if any(f"{LOOKUP}(" in line for line in body) else []
-
-
 # -- floats of packed bits ------------------------------------------------------------------------
 # NVIDIA's GPUs convert fewer integers in a cycle than they do operations on bits, or on floats. A
 # few bits, as the low ones of 2**23, are a float already, which one operation scales; those that
@@ -279,9 +274,13 @@ _FLOAT_OF_BITS_LINES = once(
 )
 
 
-def float_of_bits_lines(body: Iterable[str]) -> list[str]:
-    """The lines before a kernel with such a body."""
-    return _FLOAT_OF_BITS_LINES if any(f"{FLOAT_OF_BITS}(" in line for line in body) else []
+_NAMED = {LOOKUP: _LOOKUP_LINES, FLOAT_OF_BITS: _FLOAT_OF_BITS_LINES}
+
+
+def named_lines(body: Sequence[str]) -> list[str]:
+    """The lines before a kernel with such a body: those of the tables and bits that it names."""
+    named = [n for n in _NAMED if any(f"{n}(" in line for line in body)]
+    return [line for name in named for line in _NAMED[name]]
 
 
 # -- vectors of float16 --------------------------------------------------------------------------
