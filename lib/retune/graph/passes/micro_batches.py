@@ -81,8 +81,9 @@ class _Batched:
         self.hiding = cache.hiding
         self.groups = partition(graph)
         self.images = set(graph.inputs)
+        self.made = {node.outputs[0]: _made(node, graph) for node in graph.nodes}
         for node in graph.nodes:
-            if _by_image(node, graph, self.images):
+            if _by_image(node, graph, self.images, self.made[node.outputs[0]]):
                 self.images.update(node.outputs)
 
     @cached_property
@@ -121,7 +122,7 @@ class _Batched:
     @cached_property
     def hidden(self) -> Sequence[float]:
         """Bytes of each group whose way is hidden by its arithmetic."""
-        made = ([_made(node, self.graph) for node in group.nodes] for group in self.groups)
+        made = ([self.made[node.outputs[0]] for node in group.nodes] for group in self.groups)
         return [sum(Dag((m,)).flops for m in each if m is not None) / self.hiding for each in made]
 
     def saved(self, images: int) -> list[float]:
@@ -143,13 +144,13 @@ class _Batched:
         return sum(self.graph.types[value].bytes for value in values)
 
 
-def _by_image(node: Node, graph: Graph, images: set[str]) -> bool:
+def _by_image(node: Node, graph: Graph, images: set[str], made: Tensor | None) -> bool:
     """Whether the node makes of each image of what it reads one of its output, and no more.
 
-    Its expression says so: all that is read of `images` is read at the output's first index.
+    Its expression `made` says so: what is read of `images` is read at the output's first index.
     """
     own, output = images.intersection(node.inputs), graph.types[node.outputs[0]]
-    if not own or not output.shape or (made := _made(node, graph)) is None:
+    if not own or not output.shape or made is None:
         return False
     kinds = [graph.types[value] for value in node.inputs]
     batch = graph.types[next(iter(own))].shape[0]
