@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,32 @@ with prefect_api() as url:
 """
 
 
-def asked(folder: Path, **environment: str) -> list[str]:
-    """The address that is given, and the one that Prefect's client then has."""
+LEFT = """
+import contextlib, json
+from retune.prefect import server
+server._PrivateServer = lambda *_: contextlib.nullcontext()
+with server.prefect_api() as url:
+    inside = server.configured_api()
+print(json.dumps([inside == url, server.configured_api()]))
+"""
+LOST = """
+import json
+from retune.prefect.server import ServerError, known_api
+try:
+    with known_api():
+        from retune.prefect.pruning import plan_server_pruning
+        plan_server_pruning("lab", ["1"])
+except ServerError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def asked(folder: Path, program: str = PROGRAM, **environment: str) -> Any:
+    """What the program prints: by default, the address given and that of Prefect's client."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     home = {"PREFECT_HOME": str(folder / "home"), "HOME": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         env=kept | home | {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}"} | environment,
         cwd=folder,
         capture_output=True,
@@ -49,6 +70,17 @@ def test_a_server_of_prefects_own_settings_is_used(tmp_path: Path, place: str):
     else:
         (tmp_path / "prefect.toml").write_text(f'[api]\nurl = "{url}"\n')
         assert asked(tmp_path) == [url, url]
+
+
+def test_prefect_forgets_a_private_server_that_has_ended(tmp_path: Path):
+    assert asked(tmp_path, LEFT) == [True, None]
+
+
+def test_a_request_that_finds_no_server_says_what_to_do(tmp_path: Path):
+    url = "http://127.0.0.1:9/api"
+    said = asked(tmp_path, LOST, PREFECT_API_URL=url, PREFECT_CLIENT_MAX_RETRIES="0")
+    assert said.startswith(f"the Prefect server {url} does not answer")
+    assert "start it, or unset PREFECT_API_URL" in said
 
 
 @pytest.mark.slow

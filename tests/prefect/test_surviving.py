@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+import retune.prefect.server
 from retune.core.errors import InputError
 from retune.prefect.launch import run_flow
 from retune.prefect.server import ServerError
@@ -45,7 +46,7 @@ def test_a_flow_that_did_not_begin_has_no_result():
 
 
 def test_a_server_that_never_answered_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr(retune.prefect.server, "configured_api", lambda: "http://127.0.0.1:9/api")
     with pytest.raises(ServerError, match=r"server http://127\.0\.0\.1:9/api does not answer"):
         run_flow(lost)
 

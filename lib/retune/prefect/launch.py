@@ -6,7 +6,7 @@ Importing this module does not import Prefect: its server must be there first.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retune.prefect.server import ServerError, prefect_api
+from retune.prefect.server import prefect_api
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -25,11 +25,10 @@ def run_flow(call: Callable[[], R]) -> R:
     good; RunCancelled if the run was cancelled or suspended on its server; ServerError if the
     server did not answer when the run was to begin.
     """
-    with prefect_api() as url:
+    with prefect_api():
         from prefect.exceptions import CancelledRun, Pause
 
         from retune.prefect.cancelling import RunCancelled
-        from retune.prefect.contact import is_silence
         from retune.prefect.surviving import surviving
 
         try:
@@ -40,13 +39,6 @@ def run_flow(call: Callable[[], R]) -> R:
             raise RunCancelled(
                 "the flow run was suspended; everything measured is kept"
             ) from paused
-        except Exception as error:
-            if not is_silence(error):
-                raise
-            raise ServerError(
-                f"the Prefect server {url} does not answer ({error}): start it, unset "
-                "PREFECT_API_URL, or run with --no-prefect"
-            ) from error
         finally:
             flush()
 

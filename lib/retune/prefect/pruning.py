@@ -5,6 +5,7 @@ prefect.toml. It is for runs that are of no night.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -21,6 +22,7 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
 
 from retune.prefect.reap import OURS
 
@@ -62,14 +64,18 @@ def prune_server(pruning: ServerPruning) -> None:
     """The server has nothing of it any longer; logs go a moment later."""
     with get_client(sync_client=True) as client:
         for artifact in pruning.artifacts:
-            client.delete_artifact(artifact)
+            with suppress(ObjectNotFound):  # somebody else was faster
+                client.delete_artifact(artifact)
         for run in pruning.flow_runs:
-            client.delete_flow_run(run)
+            with suppress(ObjectNotFound):
+                client.delete_flow_run(run)
 
 
 def _ended(client: SyncPrefectClient, tags: list[str]) -> list[FlowRun]:
     wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=tags))
-    found = client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE)
+    found = _all(
+        lambda offset: client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE, offset=offset)
+    )
     return [run for run in found if run.state is not None and run.state.is_final()]
 
 

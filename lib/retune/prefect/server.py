@@ -86,11 +86,13 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
     however that ends; if it is killed meanwhile, another one takes its place. It starts what is
     scheduled only if that is asked for.
 
-    Raises: ServerError with the server's last words. InputError if PREFECT_HOME is unusable.
+    Raises: ServerError with the server's last words, or where a caller's request finds no server.
+    InputError if PREFECT_HOME is unusable.
     """
     with _environment(QUIET):
         if given := configured_api():
-            yield given
+            with _silence_explained(given):
+                yield given
             return
         folder = home or default_home()
         check_folder("PREFECT_HOME", folder)
@@ -99,11 +101,11 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
         port = _free_port()
         url = f"http://127.0.0.1:{port}/api"
         has_database = provide_database(folder / DATABASE)
+        reached = {"PREFECT_HOME": str(folder), "PREFECT_API_URL": url, "NO_PROXY": _no_proxy()}
         with (
-            _environment({"PREFECT_HOME": str(folder)}, force=True),
             _PrivateServer(port, folder, url, {} if schedules else IDLE),
-            _environment({"PREFECT_API_URL": url, "NO_PROXY": _no_proxy()}, force=True),
-            _settings_read_again(),
+            _environment(reached, force=True),
+            _silence_explained(url),
         ):
             if not has_database:
                 keep_database(folder / DATABASE)
@@ -119,16 +121,19 @@ def configured_api() -> str | None:
     return get_current_settings().api.url
 
 
-def check_configured() -> str:
-    """The address of the user's own server. Raises: InputError if Prefect's settings name none."""
-    with _environment(QUIET):
-        url = configured_api()
-    if url is None:
+@contextmanager
+def configured_server() -> Generator[str]:
+    """As `prefect_api`, for the user's own server alone.
+
+    Raises: InputError if Prefect's settings name none.
+    """
+    if configured_api() is None:
         raise InputError(
             "expected the address of a Prefect server, got none: set PREFECT_API_URL, such as "
             "http://127.0.0.1:4200/api, or `prefect config set PREFECT_API_URL=...`"
         )
-    return url
+    with prefect_api() as url:
+        yield url
 
 
 @contextmanager
@@ -145,12 +150,19 @@ def known_api() -> Generator[str | None]:
 
 
 @contextmanager
-def _settings_read_again() -> Generator[None]:
-    """Prefect, which reads its settings once, has those of the environment of now."""
-    from prefect.context import refresh_global_settings_context
+def _silence_explained(url: str) -> Generator[None]:
+    """Raises: ServerError in place of an error that says that the server did not answer."""
+    try:
+        yield
+    except Exception as error:
+        from retune.prefect.contact import is_silence
 
-    refresh_global_settings_context()
-    yield
+        if not is_silence(error):
+            raise
+        raise ServerError(
+            f"the Prefect server {url} does not answer ({error}): start it, or unset "
+            "PREFECT_API_URL; `retune tune --no-prefect` needs none"
+        ) from error
 
 
 class _PrivateServer:
@@ -163,7 +175,7 @@ class _PrivateServer:
         self._port = port
         self._url = url
         self._log = home / "server.log"
-        self._environment = {**settings, **os.environ}
+        self._environment = {**settings, **os.environ, "PREFECT_HOME": str(home)}
         self._leaving = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="prefect-server", daemon=True)
 
@@ -271,11 +283,13 @@ def _no_proxy() -> str:
 
 @contextmanager
 def _environment(values: Mapping[str, str], *, force: bool = False) -> Generator[None]:
-    """Sets variables that are not set (or all, by force), and puts back what was there."""
-    before = {name: os.environ.get(name) for name in values}
-    for name, value in values.items():
-        if force or before[name] is None:
-            os.environ[name] = value
+    """Sets variables that are not set (or all, by force), and puts back what was there.
+
+    Prefect reads its settings once, so it is made to read them again, at both ends.
+    """
+    before = {name: os.environ.get(name) for name in values if force or name not in os.environ}
+    os.environ.update({name: values[name] for name in before})
+    _read_settings()
     try:
         yield
     finally:
@@ -284,3 +298,10 @@ def _environment(values: Mapping[str, str], *, force: bool = False) -> Generator
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        _read_settings()
+
+
+def _read_settings() -> None:
+    """Prefect, where it was imported, has the settings of the environment of now."""
+    if context := sys.modules.get("prefect.context"):
+        context.refresh_global_settings_context()

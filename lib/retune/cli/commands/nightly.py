@@ -136,19 +136,19 @@ def deploy(
     The same command again changes what differs.
     """
     settings = _checked(config)
-    from retune.prefect.server import check_configured
+    from retune.prefect.server import configured_server
 
-    url = check_configured()
-    from retune.prefect.deploying import WorkerPlacement, deploy_fleet
+    with configured_server() as url:
+        from retune.prefect.deploying import WorkerPlacement, deploy_fleet
 
-    name = deploy_fleet(
-        _flow(),
-        name=settings.name,
-        config=str(config.absolute()),
-        cron=settings.schedule,
-        timezone=settings.timezone,
-        place=WorkerPlacement(pool=pool, queue=queue, results=results),
-    )
+        name = deploy_fleet(
+            _flow(),
+            name=settings.name,
+            config=str(config.absolute()),
+            cron=settings.schedule,
+            timezone=settings.timezone,
+            place=WorkerPlacement(pool=pool, queue=queue, results=results),
+        )
     print_line(f"deployed  {name} on {url}: {settings.schedule!r}, {settings.timezone}")
     print_line(f"worker    prefect worker start --pool {pool} --work-queue {queue}")
 
