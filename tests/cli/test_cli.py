@@ -248,6 +248,18 @@ def test_interrupt_says_how_to_continue(
     assert f"continue with: {expected}\n" in printed
 
 
+def test_an_interrupted_night_says_how_to_continue(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("retune.cli.commands.nightly._checked", interrupted)
+    assert run_command(["nightly", "run", "--now", "--campaign", "a b"]) == 130
+    expected = "continue with: retune nightly run --now --campaign 'a b'\n"
+    assert expected in capsys.readouterr().err
+
+
 def stage(name: str) -> TuneEvent:
     return TuneEvent(stage=name, text=name)
 

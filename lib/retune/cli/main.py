@@ -157,9 +157,9 @@ def run_command(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="retune")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return _interrupted(arguments) if code == INTERRUPTED else code
+        return _interrupted(list(arguments)) if code == INTERRUPTED else code
     except KeyboardInterrupt:
-        return _interrupted(arguments)
+        return _interrupted(list(arguments))
     except RetuneError as error:
         say(f"retune: {error}")
         if isinstance(error, ShapesMissing):
@@ -191,9 +191,9 @@ def _bug(error: Exception) -> int:
     return 1
 
 
-def _interrupted(arguments: Sequence[str]) -> int:
+def _interrupted(arguments: list[str]) -> int:
     say("retune: interrupted")
-    if arguments and arguments[0] in ("tune", "resume"):
+    if arguments[:1] in (["tune"], ["resume"]) or arguments[:2] == ["nightly", "run"]:
         again = shlex.join(["retune", *arguments])
         say(f"retune: everything measured is kept; continue with: {again}")
     return INTERRUPTED

@@ -146,7 +146,10 @@ def sentence(error: object) -> str:
     """The first line of an error that was raised on purpose; of any other one also its class.
 
     Where that line announces a list, as `expected other parameters:`, the list's items follow it.
+    What ends a process, such as Ctrl-C, is an interruption.
     """
+    if isinstance(error, BaseException) and not isinstance(error, Exception):
+        return "interrupted"
     first, *rest = str(error).strip().splitlines() or [""]
     items = [item for line in rest if (item := line.strip().removeprefix("- "))]
     text = f"{first} {', '.join(items)}" if first.endswith(":") and items else first

@@ -78,22 +78,24 @@ def run_lanes(
     Members are begun within these hours only; None: at any time. The lanes' threads run in copies
     of the caller's context, and begin nothing more once those who watch wish it so
     (`pipeline.watch`): then members still wait, or count as running. An interrupt stops every lane
-    after the batch in flight.
+    after the batch in flight; Ctrl-C does not wait for that, as it ends the process.
     """
     if not lanes:
         return
     left = threading.Event()
-    with (
-        watching(stop=left.is_set),
-        ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool,
-    ):
+    pool = ThreadPoolExecutor(len(lanes), thread_name_prefix="lane")
+    with watching(stop=left.is_set):
         runs = [_LaneRun(lane, night, tune, hours, clock) for lane in lanes]
         futures = [pool.submit(copy_context().run, run.go) for run in runs]
-        try:
-            wait(futures)
-        except BaseException:
-            left.set()
-            raise
+    waits = True
+    try:
+        wait(futures)
+    except BaseException as error:
+        left.set()
+        waits = not isinstance(error, KeyboardInterrupt)
+        raise
+    finally:
+        pool.shutdown(wait=waits)
     for future in futures:
         future.result()
 

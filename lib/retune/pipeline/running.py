@@ -105,15 +105,13 @@ class RecordedRun:
     def end(self, error: BaseException | None) -> None:
         """The record says how it ended."""
         self.lasts = False
-        match error:
-            case None:
-                state: State = "stopped" if self._cut_short else "finished"
-                self._change(replace(self._record, state=state, error=self._cut_short))
-            case Exception():
-                state = "stopped" if isinstance(error, RunStopped) else "failed"
-                self._change(replace(self._record, state=state, error=sentence(error)))
-            case _:
-                self._change(replace(self._record, state="stopped", error="interrupted"))
+        if error is None:
+            state: State = "stopped" if self._cut_short else "finished"
+        else:
+            failed = isinstance(error, Exception) and not isinstance(error, RunStopped)
+            state = "failed" if failed else "stopped"
+        reason = self._cut_short if error is None else sentence(error)
+        self._change(replace(self._record, state=state, error=reason))
 
     def _change(self, record: RunRecord) -> None:
         self._record = replace(record, changed=now())

@@ -1,5 +1,7 @@
 """Lanes: one device's members after another, all devices at once, and no minute is wasted."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
@@ -13,7 +15,7 @@ from retune.nightly.fleet import Key, Member
 from retune.nightly.lanes import DeviceLane, MemberTurn, run_lanes
 from retune.nightly.night import MemberResult, Night, run_night
 from retune.nightly.window import TimeWindow
-from retune.pipeline.watch import watching
+from retune.pipeline.watch import stopping, watching
 from tests.support.fakes import Clock, Machine, result
 
 FRESH = NetworkOutlook(left=0.5, trials=1.0, trials_per_minute=10.0)
@@ -205,6 +207,30 @@ def test_two_members_of_a_device_are_never_searched_at_once(rehearsal: Rehearsal
 
     night = rehearsal.run(lane(member(A), member(B), member(C), overlaps=overlaps), tune=tune)
     assert set(statuses(night).values()) == {"done"}
+
+
+def test_ctrl_c_does_not_wait_for_the_member_that_is_tuned(rehearsal: Rehearsal):
+    ended = threading.Event()
+    told: list[bool] = []
+
+    def tune(turn: MemberTurn) -> MemberResult:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended.wait(DEADLINE_S)
+        told.append(stopping())
+        raise RunStopped("asked to")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threads = set(threading.enumerate())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            rehearsal.run(lane(member(A), member(B)), tune=tune)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not told
+    ended.set()
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(DEADLINE_S)
+    assert told == [True]
 
 
 def test_nothing_more_is_begun_once_that_is_wished(rehearsal: Rehearsal):

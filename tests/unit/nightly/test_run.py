@@ -113,7 +113,7 @@ def test_a_night_in_which_nothing_can_be_tuned_ends_and_is_told(run: Night, fold
     ("error", "said"),
     [
         (RunStopped("the flow run was cancelled"), "the flow run was cancelled"),
-        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (KeyboardInterrupt(), "interrupted"),
         (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug"),
     ],
 )
