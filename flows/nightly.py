@@ -68,7 +68,7 @@ def nightly(config: str, campaign: str = "", now: bool = False) -> NightState | 
     name = night_name(settings.hours, begins, campaign)
     tags = [f"fleet:{settings.name}", f"night:{name}"]
     try:
-        with flow_run(tags=tags, name=f"nightly {settings.name} {name}"), of_fleet(settings.name):
+        with flow_run(tags=tags, name=f"{settings.name} {name}"), of_fleet(settings.name):
             wait_until(begins, clock, raise_if_cancelled)
             work, processes = Path(settings.work), processes_of_this_machine()
             with run_night(work, name, processes, clock) as night:

@@ -176,7 +176,7 @@ def test_names_of_runs_are_no_paths(tmp_path: Path):
     board.write_text('name = "mali"\n')
     given = {"model": str(tmp_path / "squeezenet.onnx"), "device": f"sim:{board}"}
     assert name_of("tune-network", given) == "squeezenet on mali"
-    assert name_of("nightly", {"config": str(tmp_path / "lab.toml")}) == "nightly lab"
+    assert name_of("nightly", {"config": str(tmp_path / "lab.toml")}) == "lab"
     assert name_of("retrain-cost-model", {"records": str(tmp_path)}) == "retrain-cost-model"
 
 
@@ -187,11 +187,11 @@ def test_a_night_is_called_by_its_date():
 
     @flow(name="nightly")
     def nightly() -> str:
-        with flow_run(name="nightly lab 2026-11-25", tags=["fleet:lab"]):
+        with flow_run(name="lab 2026-11-25", tags=["fleet:lab"]):
             return str(this_run())
 
     run = ask(lambda client: client.read_flow_run(UUID(nightly())))
-    assert run.name == "nightly lab 2026-11-25"
+    assert run.name == "lab 2026-11-25"
     assert {"retune", "fleet:lab"} <= set(run.tags)
 
 

@@ -58,12 +58,12 @@ def name_of_run() -> str:
 
 
 def name_of(flow: str, parameters: Mapping[str, Any]) -> str:
-    """`resnet50 on pocl` or `nightly fleet`: what a flow run of these parameters is called."""
+    """`resnet50 on pocl` or a fleet's name: what a flow run of these parameters is called."""
     if model := parameters.get("model"):
         device = parameters.get("device")
         return f"{model_name(str(model))}{f' on {display_name(str(device))}' if device else ''}"
     config = parameters.get("config")
-    return f"{flow} {model_name(str(config))}" if config else flow
+    return model_name(str(config)) if config else flow
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def serve(config: Config = NIGHTLY_FILE) -> None:
     say(f"retune: nights begin at {settings.schedule!r}, {settings.timezone}; Ctrl-C ends serving")
     serve_flow(
         _flow,
-        name=f"nightly-{settings.name}",
+        name=settings.name,
         cron=settings.schedule,
         timezone=settings.timezone,
         parameters={"config": str(config.absolute())},
