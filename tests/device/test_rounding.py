@@ -78,7 +78,9 @@ def test_exp_of_vectors(device: Device):
     found = run_source(device, source, {"x": values}, {"y": TensorType(values.shape, FLOAT32)})["y"]
     with np.errstate(over="ignore"):
         expected = np.exp(values.astype(np.float64)).astype(np.float32)
-    np.testing.assert_allclose(found, np.where(values < -87.34, 0, expected), rtol=2e-7)
+    np.testing.assert_allclose(found, np.where(values < -87.34, 0, expected), rtol=4e-7)
+    near = np.abs(values) < 20
+    np.testing.assert_allclose(found[near], expected[near], rtol=2.2e-7)
     assert found[0] == found[1] == 1.0
 
 

@@ -176,7 +176,7 @@ def _rational_lines(entry: Rational, name: str, kind: str) -> list[str]:
         kind,
         f"const {kind} value",
         f"const {kind} least = value < {low} ? {low} : value;",
-        f"const {kind} x = least > {high} ? {high} : least, t = x * x;",
+        f"const {kind} x = least > {high} ? {high} : least, t = x * x, t2 = t * t;",
         *p,
         *q,
         f"const {kind} found = x * sum / below, one = ({kind})(1.0f);",
@@ -188,14 +188,13 @@ def _exponential_lines(entry: Exponential, name: str, kind: str, lanes: int) -> 
     """Where rounding is an instruction, see above; elsewhere, as on GPUs, exp is one or a few."""
     whole = type_name(INT32, lanes)
     rounded = macro_of(FUNCTIONS["round"])
-    first, second = (f"({kind})(-{step!r}f)" for step in entry.steps)
     least, most = (f"({kind})({limit!r}f)" for limit in (entry.least, entry.most))
     own = _function(
         name,
         kind,
         f"const {kind} value",
         f"const {kind} n = {rounded}(value * {1 / log(2)!r}f);",
-        f"const {kind} t = fma(n, {second}, fma(n, {first}, value));",
+        f"const {kind} t = fma(n, ({kind})(-{log(2)!r}f), value), t2 = t * t;",
         *_polynomial("sum", entry.coefficients, kind),
         f"const {kind} found = as_{kind}(as_{whole}(sum) + (convert_{whole}(n) << 23));",
         f"const {kind} large = value > {most} ? ({kind})(INFINITY) : found;",
@@ -206,9 +205,16 @@ def _exponential_lines(entry: Exponential, name: str, kind: str, lanes: int) -> 
 
 
 def _polynomial(name: str, coefficients: Sequence[float], kind: str) -> list[str]:
-    """Statements that make it, in t, by Horner's rule."""
-    *others, value = (f"({kind})({c!r}f)" for c in coefficients)
-    return [f"{kind} {name} = {value};", *(f"{name} = fma({name}, t, {c});" for c in others[::-1])]
+    """Statements that make it, in t and t2 = t * t: Horner's rule over pairs of coefficients, in
+    which half as many operations wait for each other."""
+    texts = [f"({kind})({c!r}f)" for c in coefficients]
+    odd = texts[len(texts) & ~1 :]
+    pairs = [f"fma({b}, t, {a})" for a, b in zip(texts[::2], texts[1::2], strict=False)]
+    *others, value = [*pairs, *odd]
+    return [
+        f"{kind} {name} = {value};",
+        *(f"{name} = fma({name}, t2, {pair});" for pair in others[::-1]),
+    ]
 
 
 # -- tables of 256 bytes, read at sixteen places at once -----------------------------------------
