@@ -1,12 +1,12 @@
 """How the tasks of a network are timed, and under which conditions that is."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
+from retune.device.opencl.host import available_cores
 from retune.records.conditions import Conditions
 from retune.search.task_schedulers import ROUND
 
@@ -25,8 +25,10 @@ class ReadsConstants(Protocol):
         ...
 
 
-_BUILT_AT_ONCE = 4
-"""Candidates of a GPU's batch for each core of the host: it is the host that takes the time."""
+_BUILT_AT_ONCE = 2
+"""Candidates of a GPU's batch for each core of this process: building takes the host's time. Larger
+batches leave tasks untried: with 256, three minutes on two cores reached three of thirty tasks."""
+_MOST_AT_ONCE = 32
 
 
 def usual_options(
@@ -65,7 +67,7 @@ def _usual(spec: DeviceSpec) -> MeasureOptions:
 def usual_batch(spec: DeviceSpec) -> int:
     """Candidates of one batch: a round of a task, or what the host's cores build side by side."""
     if spec.device_class == "gpu":
-        return max(ROUND, _BUILT_AT_ONCE * (os.cpu_count() or 1))
+        return max(ROUND, min(_MOST_AT_ONCE, _BUILT_AT_ONCE * available_cores()))
     return ROUND
 
 
