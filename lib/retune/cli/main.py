@@ -172,7 +172,8 @@ def run_command(arguments: Sequence[str]) -> int:
         remedy = _REMEDIES.get(error.errno or 0)
         if remedy is None:
             return _bug(error)
-        where = f"{error.filename}: " if error.filename else ""
+        path = error.filename2 or error.filename  # a copy names its source first
+        where = f"{path}: " if path else ""
         say(f"retune: {where}{error.strerror}; {remedy}, and give the same command again")
         return 1
     except ModuleNotFoundError as error:

@@ -28,7 +28,7 @@ def replacing(path: Path, *, durable: bool = True) -> Generator[BinaryIO, None, 
     _make_folder(path.parent)
     temporary = _beside(path)
     try:
-        with temporary.open("wb") as stream:
+        with _naming(path), temporary.open("wb") as stream:
             yield stream
             stream.flush()
             if durable:
@@ -64,7 +64,8 @@ def whole_folder(path: Path, *, replace: bool = True) -> Generator[Path, None, N
     fresh = _beside(path)
     fresh.mkdir()
     try:
-        yield fresh
+        with _naming(path):
+            yield fresh
         if fresh.exists():
             for part in (*fresh.rglob("*"), fresh):
                 sync(part)
@@ -157,6 +158,17 @@ def discard(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Generator[None, None, None]:
+    """The error of a full disk names the path: that of a stream names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error.filename = str(path)
+        raise
 
 
 def _beside(path: Path) -> Path:

@@ -7,6 +7,7 @@ the workspace, and tells nobody anything.
 import ctypes
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -254,7 +255,8 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
     state = "ended" if process.poll() is not None else f"did not answer in {START_DEADLINE_S:.0f} s"
-    words = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    said = "it said nothing" if shutil.disk_usage(log.parent).free else "its disk is full"
+    words = log.read_text(errors="replace").strip().splitlines()[-1:] or [said]
     raise ServerError(
         f"the private Prefect server {state}: {words[0]} (see {log}); "
         "run with --no-prefect, or set PREFECT_API_URL to a server of yours"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from retune.core.errors import InputError
 from retune.core.quantities import time_text
+from retune.core.replacing import replacing
 from retune.report.svg import Bar, bar_chart, curve_chart
 from retune.report.vta import as_file
 
@@ -42,7 +43,8 @@ class Plot:
                 f"{path}: expected the name of an .html file, which a plot is saved as"
             )
         page = f'<!doctype html><meta charset="utf-8">{self._repr_html_()}'
-        Path(path).write_text(page, encoding="utf-8")
+        with replacing(Path(path)) as stream:
+            stream.write(page.encode())
         return Path(path)
 
 

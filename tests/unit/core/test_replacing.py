@@ -1,6 +1,9 @@
 """A file or folder is what it was until its successor is there in full."""
 
+import errno
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,17 @@ def make(path: Path, content: str, *, replace: bool = True) -> None:
         (fresh / "part").mkdir()
         (fresh / "part" / "file").write_text(content)
         assert not path.exists() or (path / "part" / "file").read_text() != content
+
+
+@pytest.mark.parametrize("made", [replacing, whole_folder])
+def test_a_full_disk_is_said_to_be_that_of_the_path(
+    tmp_path: Path, made: Callable[[Path], AbstractContextManager[object]]
+):
+    with pytest.raises(OSError, match=r"No space.*'.*/new'"), made(tmp_path / "new"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match=r"left on device$"), made(tmp_path / "new"):
+        raise OSError("No space left on device")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_appears_whole_in_the_place_of_another(tmp_path: Path):

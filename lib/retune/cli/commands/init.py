@@ -1,6 +1,7 @@
 """`retune init`: a nightly file to begin with."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from retune.cli.options import (
 from retune.core.errors import InputError, ShapesMissing
 from retune.core.files import check_file
 from retune.core.names import check_model_file, is_built_in
+from retune.core.replacing import replacing
 
 _FILE = """\
 # Networks that `retune nightly` tunes, and the devices that it tunes them for. Relative paths start
@@ -80,17 +82,18 @@ def init(
     text += "".join(_DEVICE.format(device=_quoted(name)) for name in device or ["pocl"])
     _write_checked(config, text)
     print_line(f"{config}: {_listed(models)} on {_listed(device or ['pocl'])}")
-    print_line(f"plan      retune nightly plan --config {config}")
-    print_line(f"now       retune nightly run --config {config} --now")
-    print_line(f"nightly   retune nightly serve --config {config}")
+    named = f"--config {shlex.quote(str(config))}"
+    print_line(f"plan      retune nightly plan {named}")
+    print_line(f"now       retune nightly run {named} --now")
+    print_line(f"nightly   retune nightly serve {named}")
 
 
 def _write_checked(config: Path, text: str) -> None:
     """The file holds the text. Raises: InputError if it is not a configuration; nothing is left."""
     from retune.nightly.config import load_config
 
-    config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(text, encoding="utf-8")
+    with replacing(config) as stream:
+        stream.write(text.encode())
     try:
         load_config(config)
     except InputError:
