@@ -119,6 +119,15 @@ def test_the_default_is_winograd_where_its_error_is_allowed_and_it_is_faster():
     assert not default_sketch(large, max_error=0.0).startswith(PREFIX)
 
 
+@pytest.mark.parametrize(("cache", "size"), [(16 << 20, 2), (64 << 20, 4)])
+def test_larger_tiles_pay_where_the_shared_cache_holds_their_weights(cache: int, size: int):
+    """38 MB of them for tiles of 4 x 4, and 17 MB for 2 x 2, on a map of 7 x 7."""
+    dag = merge_axes(conv2d(1, 7, 7, 512, 512))
+    spec = replace(GENERIC_CPU, vector_bits=256, vector_registers=16, l3_bytes=cache)
+    space = Space(cpu_winograd_families(from_dag(dag), spec))
+    assert default_candidate(space, spec).sketch == f"{PREFIX}{size}.staged"
+
+
 def test_tiles_that_overlap_more_than_they_save_are_not_taken():
     """One pixel: a tile would compute sixteen."""
     assert not default_sketch(conv2d(1, 1, 1, 64, 64), max_error=1e-5).startswith(PREFIX)

@@ -38,6 +38,12 @@ class Core:
     stream: float = 5.6
     """From there when nothing else is read: constants come ahead of their use (measured: 38 MB of
     transformed weights in 870 us on two cores)."""
+    memory_stream: float = 15.0
+    """The same where the shared cache does not hold them all (measured on Zen 2: 38 MB of
+    transformed weights in 1,430 us on two cores)."""
+    constants_share: float = 0.75
+    """Of the shared cache, what constants stay in from one run to the next: data pass through it
+    beside them (17 MB of 16 MB come from memory, 9 MB do not)."""
     refetch: float = 6.0
     """A line from there of data that tiles come back to: their rows are no stream that is read
     ahead (measured on Zen 2, 8192 rows of 256 numbers by 1024 columns, processor time of one core:

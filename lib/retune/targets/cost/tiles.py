@@ -162,23 +162,24 @@ def _constant_cycles(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, c
     """Beside private arrays constants share the caches; on their own they are read ahead.
 
     What one tile reads may stay in the nearest cache for the next one, or else in the one
-    after it. The first time it comes from beyond that, unless all of it fits. A vector takes its
-    part of a line.
+    after it. The first time it comes from beyond that, unless all of it fits, and from memory, if
+    the shared cache does not hold it either. A vector takes its part of a line.
     """
     group = off(nest.loops, GROUP)
-    far, farther, stream = (
+    far, farther, stream, memory = (
         part * spec.lanes_f32 * itemsize(FLOAT32) / spec.cache_line_bytes
-        for part in (core.far, core.farther, core.stream)
+        for part in (core.far, core.farther, core.stream, core.memory_stream)
     )
+    every = nest.footprint(operand, nest.loops)
     if any(operand.scope == "private" for operand in nest.accesses.operands):
-        beyond = nest.footprint(operand, group) > spec.l2_bytes
-        first = np.where(beyond, farther, far)
+        shared = np.where(nest.footprint(operand, group) > spec.l2_bytes, farther, far)
         again = far * nest.one
     else:
         tile = nest.footprint(operand, [*off(group, BLOCK), *on(nest.accesses.steps, BLOCK)])
-        beyond = nest.footprint(operand, nest.loops) > spec.l2_bytes
-        first = np.where(beyond, stream, far)
+        shared = np.where(every > spec.l2_bytes, stream, far)
         again = np.where(2.0 * tile > spec.l1_bytes, far, core.near)
+    kept = (spec.l3_bytes or np.inf) * core.constants_share
+    first = np.where(every > kept, memory, shared)
     around = [n for n in on(nest.accesses.results, BLOCK) if n.var not in operand.changing]
     tiles = np.maximum(1.0, nest.size(around) * nest.inside(around))
     return (first + (tiles - 1.0) * again) / tiles
