@@ -22,6 +22,7 @@ from retune.cli.options import parse_shapes
 from retune.core.config import cache_root
 from retune.device.measure.lease import lease
 from retune.device.opencl.runtime import Device, open_device
+from retune.graph.batch_loop import BATCH_LOOP, BatchLoop
 from retune.graph.graph import Graph
 from retune.graph.passes.micro_batches import SharedCache, in_micro_batches
 from retune.search.extract import extract
@@ -34,9 +35,18 @@ def module_of(graph: Graph, device: Device) -> Module:
 
 def images_of(graph: Graph) -> str:
     """How many convolutions compute how many images."""
-    made = (graph.types[n.outputs[0]].shape[0] for n in graph.nodes if "conv2d" in n.op)
-    found = sorted(Counter(made).items())
-    return ", ".join(f"{count} of {images} images" for images, count in found)
+    counts = sorted(_counted(graph).items())
+    return ", ".join(f"{count} of {images} images" for images, count in counts)
+
+
+def _counted(graph: Graph) -> Counter[int]:
+    found = Counter(graph.types[n.outputs[0]].shape[0] for n in graph.nodes if "conv2d" in n.op)
+    for node in graph.nodes:
+        if node.op == BATCH_LOOP:
+            batch = graph.types[node.inputs[0]].shape[0]
+            for body, times in BatchLoop.of(node.attrs).runs(batch):
+                found.update({n: times * count for n, count in _counted(body).items()})
+    return +found
 
 
 def report(model: str, stated: Sequence[str], seconds: float) -> None:

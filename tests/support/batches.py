@@ -5,6 +5,7 @@ from collections import Counter
 import onnx
 
 from retune.frontend.zoo.writer import NetWriter
+from retune.graph.batch_loop import BATCH_LOOP, BatchLoop
 from retune.graph.graph import Graph
 
 
@@ -19,5 +20,11 @@ def narrowing(batch: int, size: int = 16) -> onnx.ModelProto:
 
 
 def images(graph: Graph, op: str) -> Counter[int]:
-    """How many nodes of that op make so many images."""
-    return Counter(graph.types[n.outputs[0]].shape[0] for n in graph.nodes if n.op == op)
+    """How often nodes of that op make so many images."""
+    found = Counter(graph.types[n.outputs[0]].shape[0] for n in graph.nodes if n.op == op)
+    for node in graph.nodes:
+        if node.op == BATCH_LOOP:
+            batch = graph.types[node.inputs[0]].shape[0]
+            for body, times in BatchLoop.of(node.attrs).runs(batch):
+                found.update({made: n * times for made, n in images(body, op).items() if times})
+    return found

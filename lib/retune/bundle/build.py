@@ -40,11 +40,12 @@ from retune.core.errors import InputError, ScheduleError, VerifyError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
+from retune.graph.batch_loop import BATCH_LOOP
 from retune.graph.fuse import APPEND, Group
 from retune.graph.graph import Graph, Node
 from retune.graph.passes.indices import index_counts, index_extents, least_values
 from retune.graph.passes.joins import inclusions_of
-from retune.graph.scan import SCAN, Scan
+from retune.graph.scan import SCAN, Scan, StepGraph, StoredRow
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage, row_major
 from retune.ir.views import stacked, view
@@ -52,7 +53,7 @@ from retune.ops.quantized import RESCALING
 from retune.ops.registry import HOST
 from retune.schedule.space import Candidate, Space
 from retune.search.alternatives import Alternative, covering_counts
-from retune.search.extract import Loop, Network, PlacedGroup
+from retune.search.extract import LoopPart, Network, PlacedGroup
 from retune.search.layout.layouts import bound_values, task_storages
 from retune.search.layout.views import View, find_views, is_in_place, own_name
 from retune.search.task import Task
@@ -218,25 +219,28 @@ class _Sources:
         self._errors: dict[str, float] = {}
         self._refused: dict[str, Candidate] = {}
         """By task: a finalist for fixed extents that is not one for all sizes."""
-        self._made: dict[tuple[str, frozenset[tuple[str, Storage | int]]], Finalists] = {}
+        self._made: dict[tuple[str, frozenset[tuple[object, ...]]], Finalists] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
         refused = {REFUSED_NOTE: f"{len(self._refused)} tasks"} if self._refused else {}
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values())), **refused}
 
-    def of(self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]) -> Finalists:
+    def of(
+        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, StoredRow]
+    ) -> Finalists:
         """The programs of its finalists, with these storages of inputs and outputs.
 
-        Outputs among `rows` are one of so many rows, of the number that `ROW_NUMBER` holds.
+        What is among `rows` lies among others, from the number on that `ROW_NUMBER` holds.
         """
-        key = (task.key, frozenset([*storages.items(), *rows.items()]))
+        stored = ((name, row.count, row.images) for name, row in rows.items())
+        key = (task.key, frozenset([*storages.items(), *stored]))
         if key not in self._made:
             self._made[key] = self._covered(task, storages, rows)
         return self._made[key]
 
     def _covered(
-        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int]
+        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, StoredRow]
     ) -> Finalists:
         """The same for all counts; by the default schedule where too many would be needed."""
         numbers = count()
@@ -254,12 +258,17 @@ class _Sources:
             return covering_counts(task.counts, _elements(task), make)
 
     def _lowered(
-        self, task: Task, storages: Mapping[str, Storage], rows: Mapping[str, int], number: int
+        self,
+        task: Task,
+        storages: Mapping[str, Storage],
+        rows: Mapping[str, StoredRow],
+        number: int,
     ) -> list[ProgramSource]:
         """The programs of its finalists for the counts at hand, the alternative of that number."""
         programs = [view(program, storages) for program in self._programs_of(task, number)]
-        for name, extent in rows.items():
-            programs = [stacked(program, name, extent, ROW_NUMBER) for program in programs]
+        for name, row in rows.items():
+            given = name, row.count, ROW_NUMBER, row.images
+            programs = [stacked(program, *given) for program in programs]
         return [lower(program, self._target, panels=self._shared) for program in programs]
 
     def first(self, task: Task) -> Candidate:
@@ -298,6 +307,12 @@ class _Sources:
             error = max(space.sketch(c.sketch).error for c, _ in made)
             self._errors[task.key] = max(error, self._errors.get(task.key, 0.0))
         return self._programs[key]
+
+
+def _stored(step: StepGraph, names: Mapping[str, str]) -> dict[str, StoredRow]:
+    """The rows of a step under other names."""
+    rows = step.rows.items()
+    return {names[v]: replace(row, counter=names[row.counter]) for v, row in rows}
 
 
 def _elements(task: Task) -> int:
@@ -340,8 +355,8 @@ class _PlanBuilder:
     views: Mapping[str, View]
     prefix: str = ""
     """Begins the names of what is the network's own."""
-    rows: Mapping[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    """Values that are one of so many rows, and the value that holds its number."""
+    rows: Mapping[str, StoredRow] = field(default_factory=dict[str, StoredRow])
+    """Values that lie among those of all steps of a loop."""
     slots: list[Slot] = field(default_factory=list[Slot])
     kernels: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
     buffers: dict[str, ProgramBuffer] = field(default_factory=dict[str, ProgramBuffer])
@@ -367,6 +382,8 @@ class _PlanBuilder:
         for placed in self.network.groups:
             if placed.group.kind == SCAN:
                 self._loop(placed.group)
+            elif placed.group.kind == BATCH_LOOP:
+                self._batch_loop(placed.group)
             elif placed.task_key is None:
                 self.without_kernel(placed.group)
             elif placed.group.offloaded:
@@ -379,8 +396,8 @@ class _PlanBuilder:
         """The launches of all finalists of a group."""
         task, key = placed.task_among(self.tasks), placed.task_key
         assert key is not None, "it has a kernel"
-        outputs = zip(task.outputs, placed.group.outputs, strict=True)
-        rows = {name: self.rows[value][1] for name, value in outputs if value in self.rows}
+        bound = bound_values(placed, task).items()
+        rows = {name: self.rows[value] for name, value in bound if value in self.rows}
         made = self.sources.of(task, self.storages(placed, task), rows)
         ranges = tuple(self.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
@@ -393,34 +410,52 @@ class _PlanBuilder:
         The last one of an odd number of steps comes after the loop.
         """
         loop, prefix = self.network.loops[group.name], f"{self.prefix}{group.name}/"
-        scan, count = loop.scan, loop.carried
-        steps = int(scan.steps)  # which depends on no size: a plan is for so many
-        states = [self._state(loop, value, prefix) for value in loop.step.graph.inputs[:count]]
+        (part,), count = loop.parts, loop.carried
+        steps = int(part.times)  # which depends on no size: a plan is for so many
+        states = [self._state(part, value, prefix) for value in part.step.graph.inputs[:count]]
         around = {value: value for value in loop.start.graph.types if value in self.graph.types}
         first = dict(zip(loop.start.graph.outputs, (pair[0] for pair in states), strict=True))
         self._inner(loop.start, around | first, f"{prefix}start/").groups()
-        read = map(self._value, group.anchor.inputs[scan.states :])
-        made = map(self._value, group.anchor.outputs[scan.states :])
-        names = dict(zip(loop.step.graph.inputs[count:], read, strict=True))
-        names |= zip(loop.step.graph.outputs[count:], made, strict=True)
+        read = map(self._value, group.anchor.inputs[loop.states :])
+        made = map(self._value, group.anchor.outputs[loop.states :])
+        names = dict(zip(part.step.graph.inputs[count:], read, strict=True))
+        names |= zip(part.step.graph.outputs[count:], made, strict=True)
         begin = len(self.launches)
         for turn in range(min(2, steps)):
-            self._step(loop, states, names, turn, prefix)
+            self._step(part, states, names, turn, prefix)
         if steps > 3:
             times = steps // 2
             self.loops.append(PlanLoop(first=begin, end=len(self.launches), times=times))
         if steps > 2 and steps % 2:
-            self._step(loop, states, names, 0, prefix)
+            self._step(part, states, names, 0, prefix)
         used = {*self.graph.uses(), *self.graph.outputs}
-        last = (pair[steps % 2] for pair in states[count - scan.states :])
+        last = (pair[steps % 2] for pair in states[count - loop.states :])
         for value, of in zip(group.anchor.outputs, last, strict=False):
             if value in used:
                 self._value(value)
                 self.aliases[value] = Alias(value=value, of=of)
 
-    def _state(self, loop: Loop, value: str, prefix: str) -> tuple[str, str]:
+    def _batch_loop(self, group: Group) -> None:
+        """Steps that count on in place: none reads what another one computes."""
+        loop, prefix = self.network.loops[group.name], f"{self.prefix}{group.name}/"
+        whole = [self._value(value) for value in (*group.anchor.inputs, *group.anchor.outputs)]
+        counter = f"{prefix}image"
+        self.buffers[counter] = ProgramBuffer(
+            name=counter, dtype=INT32, elements=1, role="temp", shape=()
+        )
+        self._inner(loop.start, {loop.start.graph.outputs[0]: counter}, f"{prefix}start/").groups()
+        for number, part in enumerate(loop.parts):
+            graph, begin = part.step.graph, len(self.launches)
+            own = {value: f"{prefix}{value}" for value in graph.constants}
+            own |= dict.fromkeys((graph.inputs[0], graph.outputs[0]), counter)
+            own |= zip((*graph.inputs[1:], *graph.outputs[1:]), whole, strict=True)
+            inner = f"{prefix}each{number or ''}/"
+            self._inner(part.each, own, inner, _stored(part.step, own)).groups()
+            self.loops.append(PlanLoop(first=begin, end=len(self.launches), times=part.times))
+
+    def _state(self, part: LoopPart, value: str, prefix: str) -> tuple[str, str]:
         """The two places of a state."""
-        kind = loop.step.graph.types[value]
+        kind = part.step.graph.types[value]
         pair = (f"{prefix}{value}@0", f"{prefix}{value}@1")
         for name in pair:
             self.buffers[name] = ProgramBuffer(
@@ -430,28 +465,27 @@ class _PlanBuilder:
 
     def _step(
         self,
-        loop: Loop,
+        part: LoopPart,
         states: Sequence[tuple[str, str]],
         names: Mapping[str, str],
         turn: int,
         prefix: str,
     ) -> None:
         """One step is in the plan: it reads the states in their places number `turn`."""
-        graph, count = loop.step.graph, loop.carried
+        graph, count = part.step.graph, len(states)
         own = {v: f"{prefix}{v}@{turn}" for v in graph.types if v not in graph.constants}
         own |= {value: f"{prefix}{value}" for value in graph.constants}
         own |= zip(graph.inputs[:count], (pair[turn] for pair in states), strict=True)
         own |= zip(graph.outputs[:count], (pair[1 - turn] for pair in states), strict=True)
         own |= names
-        rows = {own[row]: (own[number], loop.scan.steps) for row, number in loop.step.rows.items()}
-        self._inner(loop.each, own, prefix, rows).groups()
+        self._inner(part.each, own, prefix, _stored(part.step, own)).groups()
 
     def _inner(
         self,
         network: Network,
         names: Mapping[str, str],
         prefix: str,
-        rows: Mapping[str, tuple[str, int]] | None = None,
+        rows: Mapping[str, StoredRow] | None = None,
     ) -> "_PlanBuilder":
         """The builder of what is in a loop, for the same plan; its inputs and outputs are there."""
         every = {value: names.get(value, f"{prefix}{value}") for value in network.graph.types}
@@ -562,8 +596,8 @@ class _PlanBuilder:
         label = f"{self.prefix}{group.name}"
         own = f"{label}#{finalist}" if finalist else label
         bound = bound_values(placed, task)
-        for value in self.rows.keys() & set(group.outputs):
-            bound[ROW_NUMBER] = self.rows[value][0]
+        for value in self.rows.keys() & {*group.inputs, *group.outputs}:
+            bound[ROW_NUMBER] = self.rows[value].counter
         for number, each in enumerate(alternatives):
             part = f"{own}|{number}" if number else own
             names = {

@@ -35,13 +35,14 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.plan import Engine, NetworkPlan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.arrays import save_arrays, view_arrays
+from retune.core.dims import is_fixed
 from retune.core.errors import RecordError, VerifyError
 from retune.core.files import check_replaces
 from retune.core.keys import content_key
 from retune.core.replacing import link_or_copy, replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
@@ -284,8 +285,10 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
+    if not all(is_fixed(loop.times) for loop in plan.loops):
+        return FORMAT_VERSION
     if plan.sizes or any(state.axis is not None for state in plan.states):
-        return FORMAT_VERSION  # what grows lies in another order than the model has it
+        return 7  # what grows lies in another order than the model has it
     if plan.loops:
         return 6
     if any(host.engine != "onnx" for host in plan.hosts):

@@ -583,8 +583,8 @@ def check_loops(plan: NetworkPlan) -> None:
         if any(loop.first < host.after < loop.end for host in plan.hosts):
             raise broken_plan(plan, where, "no host step among them", "one")
         around.append(loop)
-        if loop.times < 1 or prod(outer.times for outer in around) >= _MOST_TIMES:
-            expected = f"at least once, and less than {_MOST_TIMES} times with those around it"
+        if loop.times < 0 or prod(outer.times for outer in around) >= _MOST_TIMES:
+            expected = f"0 times or more, and less than {_MOST_TIMES} with those around it"
             raise broken_plan(plan, where, expected, f"{loop.times} times")
 
 

@@ -38,7 +38,8 @@ T = TypeVar("T")
 Extent: TypeAlias = int | str
 """An extent, or the text of a Dim."""
 _EXTENTS = frozenset(
-    {"elements", "shape", "global_size", "flops", "bytes"} | {"divisor", "extent", "first", "room"}
+    {"elements", "shape", "global_size", "flops", "bytes", "times"}
+    | {"divisor", "extent", "first", "room"}
 )
 """Fields that hold extents."""
 
@@ -85,6 +86,13 @@ class _LaunchEntry:
     flops: Extent
     bytes: Extent
     writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LoopEntry:
+    first: Count
+    end: Count
+    times: Extent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +197,7 @@ class BundleManifest:
     kernels: tuple[Piece, ...] = ()
     files: Mapping[str, FileFacts] = field(default_factory=dict[str, FileFacts])
     hosts: tuple[_HostEntry, ...] = ()
-    loops: tuple[PlanLoop, ...] = ()
+    loops: tuple[_LoopEntry, ...] = ()
     form: Annotated[str, Meta(max_length=80)] = "persistent"
     """Bundles from before there were others have none; a form to come is as good as none."""
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -223,7 +231,7 @@ def _stated(plan: NetworkPlan) -> dict[str, object]:
         "aliases": [_without(_alias_entry(a), columns=None, parts=None) for a in plan.aliases],
         "launches": [_as(_LaunchEntry, launch) for launch in plan.launches],
         "hosts": [_without(_host_entry(host), engine="onnx") for host in plan.hosts],
-        **({"loops": plan.loops} if plan.loops else {}),
+        **({"loops": [_as(_LoopEntry, loop) for loop in plan.loops]} if plan.loops else {}),
         "notes": dict(plan.notes),
         "form": plan.form,
         "counts": dict(plan.counts),
@@ -300,7 +308,7 @@ def _plan(
             )
             for entry, model in zip(manifest.hosts, models, strict=True)
         ),
-        loops=manifest.loops,
+        loops=tuple(_read(PlanLoop, entry, sizes) for entry in manifest.loops),
         counts=manifest.counts,
         indices={n: _extent(e, sizes) for n, e in manifest.indices.items()},
         least=manifest.least,

@@ -140,6 +140,7 @@ class PlanLoop:
     end: int
     """Of the launch after the last one."""
     times: int
+    """May depend on sizes, and be 0 for some of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,10 @@ class Segment:
     first: int
     end: int
     times: int = 1
+
+    def at(self, values: SizeValues) -> "Segment":
+        """The same for these sizes."""
+        return self if is_fixed(self.times) else replace(self, times=at(self.times, values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +325,8 @@ class NetworkPlan(Launched):
         return tuple(
             loop
             for loop in inner
-            if loop.end - loop.first <= MOST_LINKS
+            if is_fixed(loop.times)
+            and loop.end - loop.first <= MOST_LINKS
             and sum(n.bytes for n in self.launches[loop.first : loop.end]) <= _LONE_BYTES
             and sum(n.flops for n in self.launches[loop.first : loop.end]) <= _LONE_FLOPS
             and not any(o.first <= loop.first and loop.end <= o.end for o in around)
@@ -459,7 +465,12 @@ def _plan_at(plan: NetworkPlan, values: SizeValues) -> NetworkPlan:
         aliases=tuple(_alias_at(a, values) for a in plan.aliases if a.value in used),
         hosts=tuple(replace(host, after=host.after - first) for host in hosts),
         loops=tuple(
-            replace(loop, first=loop.first - first, end=loop.end - first)
+            replace(
+                loop,
+                first=loop.first - first,
+                end=loop.end - first,
+                times=at(loop.times, values),
+            )
             for loop in plan.loops
             if first <= loop.first and loop.end <= end
         ),

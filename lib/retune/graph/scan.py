@@ -136,6 +136,19 @@ def with_bodies(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRow:
+    """Where a value of a step lies: among those of all steps, which are memory of their own."""
+
+    counter: str
+    """Says which one it is."""
+    count: int
+    """How many there are."""
+    images: int = 0
+    """It is so many of them, from that of the counter on, along its first axis; 0: it is one of
+    them, which lie along a new first axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepGraph:
     """One step of a loop as a network of its own, in which time is a value like any other."""
 
@@ -144,8 +157,8 @@ class StepGraph:
     after the step, then the rows; each made by a node, and no two of them the same value."""
     counters: Mapping[str, int]
     """Counters among its inputs, and where they start."""
-    rows: Mapping[str, str]
-    """Each row -> the counter that says at which index it is stored."""
+    rows: Mapping[str, StoredRow]
+    """Values that lie among those of all steps."""
 
 
 def step_graph(loop: Scan) -> StepGraph:
@@ -165,7 +178,7 @@ def step_graph(loop: Scan) -> StepGraph:
         build.add("gather", [whole[i], index[way]], {"axis": 0}, outputs=[body.inputs[i]])
     for node in body.nodes:
         build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
-    computed = {value for node in body.nodes if _computes(node) for value in node.outputs}
+    computed = {value for node in body.nodes if computes(node) for value in node.outputs}
     read = {value for node in body.nodes for value in node.inputs}
     outputs: list[str] = []
     for place, value in enumerate(body.outputs):
@@ -176,12 +189,13 @@ def step_graph(loop: Scan) -> StepGraph:
     return StepGraph(
         graph=build.finish([*after, *outputs]),
         counters={name: way * (loop.steps - 1) for way, name in index.items()},
-        rows={value: index[way] for value, way in rows},
+        rows={value: StoredRow(counter=index[way], count=loop.steps) for value, way in rows},
     )
 
 
-def _computes(node: Node) -> bool:
-    """Whether a kernel of its own makes what the node does, and may write it anywhere."""
+def computes(node: Node) -> bool:
+    """Whether a kernel of its own makes what the node does: it finds what it reads and writes
+    anywhere."""
     return lookup(node.op).kind not in ("injective", *SEVERAL_OUTPUTS)
 
 

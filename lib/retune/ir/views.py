@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from retune.core.dtypes import INT32
 from retune.core.keys import content_key, short_key
-from retune.ir.expr import Buffer, Load, binary, const
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Buffer, Load, as_expr, binary, const
 from retune.ir.stmt import Element, Indices, Program, map_accesses, with_body
 from retune.ir.storage import Storage
 
@@ -52,25 +53,42 @@ def _short(marks: str) -> str:
     return marks if short else f"views_{short_key(content_key(marks))}"
 
 
-def stacked(program: Program, name: str, count: int, number: str) -> Program:
+def stacked(program: Program, name: str, count: int, number: str, images: int = 0) -> Program:
     """The program whose output of that name is one of `count` values side by side along a new first
     axis, the others of which it leaves alone.
 
     Which one, an int32 in a new input called `number` says; the first or last one for a number
-    before or behind them, as a counter is after its loop. The program's own name says how many
-    there are, as its kernels are others.
+    before or behind them, as a counter is after its loop. With `images`, an input or output is so
+    many of `count` along its own first axis, which may be walked as one with those behind it, and
+    the number is that of its first one. The program's own name says how many there are, as its
+    kernels are others.
     """
-    ((position, old),) = ((n, b) for n, b in enumerate(program.outputs) if b.name == name)
-    new = replace(old, shape=(const(count), *old.shape))
+    sides = (("in", program.inputs), ("out", program.outputs))
+    ((side, position, old),) = (
+        (side, n, b) for side, buffers in sides for n, b in enumerate(buffers) if b.name == name
+    )
     which = Buffer(number, (), INT32)
-    index = binary("min", binary("max", Load(which, ()), const(0)), const(count - 1))
+    last = as_expr(count - max(1, images), INT32)
+    index = binary("min", binary("max", Load(which, ()), const(0)), last)
+    if images:
+        own = evaluate_int(old.shape[0]) // images
+        new = replace(old, shape=(as_expr(count * own, INT32), *old.shape[1:]))
+    else:
+        own, new = 1, replace(old, shape=(as_expr(count, INT32), *old.shape))
 
     def moved(buffer: Buffer, indices: Indices) -> Element | None:
-        return (new, (index, *indices)) if buffer == old else None
+        if buffer != old:
+            return None
+        if not images:
+            return new, (index, *indices)
+        first, *others = indices
+        return new, (index * own + first, *others)
 
+    kind = f"{images}of" if images else "rows"
+    mark = _short(f"{side}{position}_{kind}{count}")
     return replace(
         with_body(program, map_accesses(program.body, moved)),
-        name=f"{program.name}_{_short(f'out{position}_rows{count}')}",
-        inputs=(*program.inputs, which),
+        name=f"{program.name}_{mark}",
+        inputs=tuple(dict.fromkeys((*(new if b == old else b for b in program.inputs), which))),
         outputs=tuple(new if b == old else b for b in program.outputs),
     )

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
-from retune.core.dims import apart, is_fixed, note
+from retune.core.dims import apart, is_fixed, note, remembered
 from retune.core.dtypes import UNKNOWN, DType
 from retune.core.errors import InputError
 from retune.core.keys import FileVersion, cached_by_file, file_key, file_version
@@ -206,8 +206,8 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
     if request.quantize is not None:
         network = stage_import(request)
         recipe = quantized_network(network, stage_quantize(request, network)).recipe
-    imported, cache = _open(request, precision, recipe), _cache_of(request)
-    return _in_micro_batches(imported, cache, request.max_error) if cache else imported
+    imported = _open(request, precision, recipe)
+    return _in_micro_batches(imported, _cache_of(request), request.max_error)
 
 
 def _cache_of(request: TuneRequest) -> SharedCache | None:
@@ -217,12 +217,12 @@ def _cache_of(request: TuneRequest) -> SharedCache | None:
     return SharedCache(spec.l3_bytes, spec.compute_units) if known else None
 
 
-@lru_cache(maxsize=2)
+@remembered(maxsize=2)
 def _in_micro_batches(
-    imported: ImportedNetwork, cache: SharedCache, max_error: float
+    imported: ImportedNetwork, cache: SharedCache | None, max_error: float
 ) -> ImportedNetwork:
     """The network for a processor with that cache; the same object where its batch stays whole."""
-    graph = in_micro_batches(imported.network.graph, cache)
+    graph = in_micro_batches(imported.network.graph, cache) if cache else imported.network.graph
     if graph is imported.network.graph:
         return imported
     return replace(imported, network=extract(graph, max_error=max_error), nodes=len(graph.nodes))
@@ -285,7 +285,8 @@ def traced_network(request: TuneRequest, recipe: str, *, counts: bool) -> Networ
     with HOST.working():
         stated = opened(request)
         counting = stated if counts else None
-        return importing.network(model_file(request), stated.at_hand, counting).network
+        imported = importing.network(model_file(request), stated.at_hand, counting)
+        return _in_micro_batches(imported, _cache_of(request), request.max_error).network
 
 
 def _import_inputs(request: TuneRequest) -> Inputs:
@@ -350,7 +351,7 @@ def _stated(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
     own = (network.model_key, *accelerator_inputs(request))
     cache = _cache_of(request) if batch_of(each.shape for each in network.inputs) > 1 else None
-    batched: Inputs = (("micro-batches", cache.bytes, cache.units),) if cache else ()
+    batched: Inputs = (("loops over the batch", cache.bytes, cache.units),) if cache else ()
     return ("constant bytes, samples", *own, *given_content(request), *batched)
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from retune.core.dims import example, most
+from retune.core.dims import always_empty, example, most
 from retune.core.keys import short_key
 from retune.frontend.host.step import step_of
+from retune.graph.batch_loop import BATCH_LOOP, BatchLoop, batch_step
 from retune.graph.fuse import ALIAS, APPEND, Group, group_graph, group_renamed, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.lower import group_tensors
@@ -85,7 +86,8 @@ class Network:
         """The task of each group that has one, by the group's name; of what is in loops, too."""
         own = {p.group.name: p.task_key for p in self.groups if p.task_key is not None}
         for name, loop in self.loops.items():
-            for part, network in (("start", loop.start), ("each", loop.each)):
+            steps = {f"each{n or ''}": part.each for n, part in enumerate(loop.parts)}
+            for part, network in {"start": loop.start, **steps}.items():
                 own |= {f"{name}/{part}/{g}": key for g, key in network.task_keys.items()}
         return own
 
@@ -97,21 +99,30 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopPart:
+    """A step of a loop that runs so many times over."""
+
+    step: StepGraph
+    each: Network
+    """One step."""
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """A loop of the network: its states are set, and then it runs step after step."""
 
-    scan: Scan
-    step: StepGraph
     start: Network
-    """Sets the counters and states, in the order of the step's inputs. What it reads has the names
+    """Sets the counters and states, in the order of the steps' inputs. What it reads has the names
     that it has around the loop."""
-    each: Network
-    """One step."""
+    parts: tuple[LoopPart, ...]
+    """What runs one after the other; several have one counter."""
+    states: int = 0
 
     @property
     def carried(self) -> int:
         """How many counters and states there are: the first inputs and outputs of a step."""
-        return len(self.step.counters) + self.scan.states
+        return len(self.parts[0].step.counters) + self.states
 
 
 def extract(
@@ -135,11 +146,13 @@ def extract(
     offloaded = packed_tasks(graph, groups, accelerator) if accelerator else {}
     parts = {value for node in graph.nodes for value, _, _ in inclusions(node, graph)}
     for group in groups:
-        if group.kind == SCAN:
-            loops[group.name] = loop = _loop(graph, group, max_error)
+        if group.kind in (SCAN, BATCH_LOOP):
+            found = _loop if group.kind == SCAN else _batch_loop
+            loops[group.name] = loop = found(graph, group, max_error)
             _count(tasks, loop.start.tasks, 1)
-            _count(tasks, loop.each.tasks, example(loop.scan.steps))
-        if group.kind in (ALIAS, APPEND, HOST, SCAN):
+            for part in loop.parts:
+                _count(tasks, part.each.tasks, max(1, example(part.times)))
+        if group.kind in (ALIAS, APPEND, HOST, SCAN, BATCH_LOOP):
             placed.append(PlacedGroup(group, None))
             continue
         form = _form(graph, group, parts)
@@ -203,12 +216,27 @@ def _loop(graph: Graph, group: Group, max_error: float) -> Loop:
             start.input(value, graph.types[value])
         states.append(value)
     copies = [start.add("identity", [value], name=f"{value}.start") for value in states]
+    each = extract(step.graph, max_error=max_error, step=True)
     return Loop(
-        scan=scan,
-        step=step,
         start=extract(start.finish(copies), max_error=max_error),
-        each=extract(step.graph, max_error=max_error, step=True),
+        parts=(LoopPart(step, each, scan.steps),),
+        states=scan.states,
     )
+
+
+def _batch_loop(graph: Graph, group: Group, max_error: float) -> Loop:
+    """What runs in the loop over a batch that a group is."""
+    loop = BatchLoop.of(group.anchor.attrs)
+    batch = graph.types[group.anchor.inputs[0]].shape[0]
+    start = GraphBuilder("start", reserved=graph.types)
+    first = start.constant("image", np.asarray(0, np.int32))
+    first = start.add("identity", [first], name="image.start")
+    parts: list[LoopPart] = []
+    for body, times in loop.runs(batch):
+        if not always_empty([times]):
+            step = batch_step(body, loop.images, batch)
+            parts.append(LoopPart(step, extract(step.graph, max_error=max_error), times))
+    return Loop(extract(start.finish([first]), max_error=max_error), tuple(parts))
 
 
 def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:

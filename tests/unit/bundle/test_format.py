@@ -24,9 +24,10 @@ from retune.bundle.format import (
     write_bundle,
 )
 from retune.bundle.manifest import Malformed, from_manifest, read_manifest, to_manifest
-from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.plan import Form, NetworkPlan, PlanLoop
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.codegen.source import ProgramBuffer
+from retune.core.dims import Size, dim_of
 from retune.core.dtypes import NUMPY_DTYPES, DType
 from retune.core.errors import InputError, RecordError, VerifyError, may_pass
 from retune.core.keys import content_key
@@ -473,4 +474,11 @@ def test_an_older_program_does_not_read_a_plan_whose_states_lie_in_another_order
     grown = replace(kept, axis=1)
     least = bundle_format._least_version
     assert least(replace(plan, states=(kept,))) == least(plan) < bundle_format.FORMAT_VERSION
-    assert least(replace(plan, states=(grown,))) == bundle_format.FORMAT_VERSION
+    assert least(replace(plan, states=(grown,))) == 7
+
+
+def test_an_older_program_does_not_read_a_loop_whose_times_depend_on_sizes():
+    loops = (PlanLoop(first=0, end=1, times=n) for n in (4, dim_of(Size("n", 1, 4))))
+    fixed, open_ = (replace(make_plan(), loops=(loop,)) for loop in loops)
+    assert bundle_format._least_version(fixed) < bundle_format.FORMAT_VERSION
+    assert bundle_format._least_version(open_) == bundle_format.FORMAT_VERSION

@@ -6,8 +6,11 @@ from math import inf
 import numpy as np
 import pytest
 
+from retune.core.dims import Size, assuming, dim_of
 from retune.core.dtypes import TensorType
 from retune.frontend.onnx.importer import import_model
+from retune.frontend.zoo.writer import open_axes
+from retune.graph.batch_loop import BATCH_LOOP, BatchLoop
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.micro_batches import SharedCache, in_micro_batches
@@ -45,6 +48,31 @@ def test_layers_beyond_the_cache_run_for_some_images_at_a_time():
     assert weights == [1, 1, 1, 4, 2 * 4], "a task for all micro-batches of equal layers"
 
 
+def test_images_that_are_left_run_one_by_one():
+    before = network(7)
+    after = in_micro_batches(before, CACHE)
+    assert_same(before, after)
+    assert images(after, "conv2d") == {2: 2 * 3, 1: 2, 7: 3}
+
+
+def test_an_open_batch_is_divided_for_any_number_of_images():
+    size = Size("n", 1, 100)
+    for count, divided in ((8, {2}), (7, {2}), (1, set[int]())):
+        with assuming({"n": count}) as assumed:
+            model = open_axes(narrowing(BATCH), {0: "n"})
+            before = optimise(import_model(model, {"n": (dim_of(size),)}))
+            after = in_micro_batches(before, CACHE)
+            loops = [BatchLoop.of(n.attrs).step for n in after.nodes if n.op == BATCH_LOOP]
+        assert {*loops} == divided
+        assert not assumed.conditions
+        for n in (1, 2, 3, 9):
+            feeds = random_inputs(network(n), 3)
+            with assuming({"n": n}):
+                (found,) = run_graph(after, feeds).values()
+            (expected,) = run_graph(network(n), feeds).values()
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("graph", "cache"),
     [
@@ -66,7 +94,8 @@ def test_random_networks_compute_the_same_in_micro_batches():
             after = in_micro_batches(before, SharedCache(bytes=size, units=0, hiding=inf))
             if after is not before:
                 assert_same(before, after)
-                divided.update({n.op for n in after.nodes if ".image" in n.name})
+                loops = (BatchLoop.of(n.attrs) for n in after.nodes if n.op == BATCH_LOOP)
+                divided.update({node.op for loop in loops for node in loop.body.nodes})
     assert {"conv2d", "transpose", "concat", "slice", "reshape"} <= divided.keys()
     assert divided["conv2d"] >= 5
 

@@ -12,7 +12,7 @@ from retune.core.layouts import LayoutAssignment
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import GraphBuilder
 from retune.graph.passes.pipeline import optimise
-from retune.graph.scan import Scan, step_graph
+from retune.graph.scan import Scan, StoredRow, step_graph
 from retune.search.extract import extract
 from retune.search.layout.assignment import with_layouts
 from tests.support import loops
@@ -34,7 +34,7 @@ def test_a_step_reads_its_slice_and_counts():
     loop = Scan(body=loops.body(), steps=7, states=2, backward_inputs=(1,), backward_outputs=(0,))
     step = step_graph(loop)
     assert step.counters == {"step.forward": 0, "step.backward": 6}
-    assert list(step.rows.values()) == ["step.forward"]
+    assert list(step.rows.values()) == [StoredRow(counter="step.forward", count=7)]
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((7, 2, 8), np.float32)
     state, other, factor = rng.standard_normal((3, 2, 8), np.float32)

@@ -244,7 +244,7 @@ def _steps(plan: NetworkPlan) -> Iterator[str]:
 
 
 def _segments(table: str, segments: Sequence[Segment]) -> Iterator[str]:
-    rows = [f"{{{segment.first}, {segment.end}, {segment.times}}}" for segment in segments]
+    rows = [f"{{{s.first}, {s.end}, {most(s.times)}}}" for s in segments]
     yield from _table(f"struct segment {table}", rows, "{0, 0, 0}")
 
 

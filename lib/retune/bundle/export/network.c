@@ -439,6 +439,10 @@ static void count_bytes(const int *values, size_t *bytes) {
 
 static void count_items(const int *values, size_t (*global)[3]) { (void)values, (void)global; }
 
+static void count_times(const int *values, int *queued, int *resident) {
+  (void)values, (void)queued, (void)resident;
+}
+
 #ifndef WITHOUT_MAIN
 static void write_shape(int number, const int *values, char *text, size_t room) {
   (void)values;
@@ -568,6 +572,7 @@ struct network {
   struct launch launches[STEPS + SEGMENTS + RESIDENT_SEGMENTS + 1];
   int sizes[SIZES + 1];  /* of the last run; before the first one there are none */
   int variant, has_sizes;
+  int times[SEGMENTS + 1], resident_times[RESIDENT_SEGMENTS + 1]; /* of segments, for the sizes */
   size_t bytes[INPUTS + OUTPUTS + 1];
   int window_count, launch_count;
 };
@@ -963,6 +968,9 @@ static int set_sizes(struct network *n, const int *values) {
   n->variant = variant;
   n->has_sizes = 1;
   count_bytes(values, n->bytes);
+  for (int i = 0; i < SEGMENTS; ++i) n->times[i] = segments[i].times;
+  for (int i = 0; i < RESIDENT_SEGMENTS; ++i) n->resident_times[i] = resident_segments[i].times;
+  count_times(values, n->times, n->resident_times);
   if (n->form != QUEUED) return 0;
   for (int i = 0; i < STEPS; ++i) memcpy(global[i], steps[i].global, sizeof global[i]);
   count_items(values, global);
@@ -975,11 +983,16 @@ static int run_launches(struct network *n) {
   if (n->form != QUEUED) {
     const int workers = n->form == PERSISTENT;
     const int end = workers ? variant->resident_last : variant->last;
+    const int *const times = workers ? n->resident_times : n->times;
+    const cl_uint argument = BASES + 2 + (cl_uint)workers;
     for (int i = workers ? variant->resident : variant->first; i < end; ++i)
-      if (enqueue(n, &n->launches[i])) return -1;
+      if (times[i] && (check(clSetKernelArg(n->launches[i].kernel, argument, sizeof times[i],
+                                            &times[i]), "argument") ||
+                       enqueue(n, &n->launches[i])))
+        return -1;
   } else {
     for (int i = variant->first; i < variant->last; ++i)
-      for (int time = 0; time < segments[i].times; ++time)
+      for (int time = 0; time < n->times[i]; ++time)
         for (int step = segments[i].first; step < segments[i].last; ++step)
           if (enqueue(n, &n->launches[step])) return -1;
   }

@@ -50,6 +50,7 @@ def size_lines(plan: NetworkPlan, placement: Placement, rows: StepRows | None) -
     yield from _tables(plan, placement, rows)
     yield from _choice(plan)
     yield from _extents(plan)
+    yield from _times(plan, rows)
 
 
 def stated_lines(plan: NetworkPlan) -> Iterator[str]:
@@ -168,6 +169,21 @@ def _extents(plan: NetworkPlan) -> Iterator[str]:
     declared = "void write_shape(int number, const int *values, char *text, size_t room)"
     *lines, _ = function(declared, plan, shapes)
     yield from [*lines, "#endif", ""]
+
+
+def _times(plan: NetworkPlan, rows: StepRows | None) -> Iterator[str]:
+    """What segments of loops over a batch have as their numbers of times."""
+    found = segments_by_variant(plan, rows)
+    sides = ([s for pair in found for s in pair[side]] for side in range(2))
+    lines = [
+        f"{name}[{number}] = (int)({extent_text(segment.times)});"
+        for name, segments in zip(("queued", "resident"), sides, strict=True)
+        for number, segment in enumerate(segments)
+        if not is_fixed(segment.times)
+    ]
+    yield "/* How often segments run, and those of workers, where that depends on sizes. */"
+    declared = "void count_times(const int *values, int *queued, int *resident)"
+    yield from function(declared, plan, lines, "(void)queued, (void)resident;")
 
 
 def _shape_line(shape: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ same workers as a run. Other devices get the launches in order on one queue.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from retune.bundle.plan import Form, NetworkPlan, Segment
 from retune.bundle.runtime.allocations import Allocations
@@ -18,10 +18,14 @@ from retune.codegen.network import inline
 from retune.codegen.network.persistent import most_rounds
 from retune.codegen.network.resident import MOST_BYTES, table_bytes
 from retune.codegen.opencl.kernels import callable_only
-from retune.core.dims import most
+from retune.core.dims import SizeValues, is_fixed, most
+from retune.core.errors import InputError
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
 from retune.device.opencl.runtime import BuiltProgram, Device, DeviceMemory, PreparedKernel
+
+_MOST_PREPARED = 1 << 10
+"""Parts of a plan and numbers of times, each of which is a launch that is kept."""
 
 Part = Callable[[int, int, int], tuple[PreparedKernel, ...]]
 """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that many
@@ -32,9 +36,9 @@ times over, in one launch where the device allows it."""
 class Executor:
     """Launches with their arguments set, ready to be enqueued any number of times."""
 
-    segments: Callable[[int, int], tuple[PreparedKernel, ...]]
-    """(first, end) -> what runs the plan's launches from `first` to before `end`, each as often as
-    the plan's loops say."""
+    segments: Callable[[int, int, SizeValues], tuple[PreparedKernel, ...]]
+    """(first, end, sizes) -> what runs the plan's launches from `first` to before `end`, each as
+    often as the plan's loops say for these sizes."""
     part: Part
 
 
@@ -72,16 +76,27 @@ def make_program(form: Form, plan: NetworkPlan, placement: Placement, device: De
     Its launches are made for memory that is laid out so. Raises: BuildFailed.
     """
     if not plan.launches:
-        idle = Executor(segments=lambda first, end: (), part=lambda first, end, rounds: ())
+        idle = Executor(segments=lambda first, end, values: (), part=lambda first, end, rounds: ())
         return lambda held: idle
     return _FORMS[form](plan, placement, device)
 
 
 def launchable_segments(plan: NetworkPlan, segments: Iterable[Segment]) -> list[Segment]:
-    """The segments, each of no more times than one launch can run it."""
+    """The segments, each of no more times than one launch can run it.
+
+    Raises: InputError for one whose times depend on sizes, and may be more.
+    """
     rounds = most_rounds(max((most(callee.count) for callee in callees_of(plan)), default=1))
     found: list[Segment] = []
     for segment in segments:
+        if not is_fixed(segment.times):
+            if most(segment.times) > rounds:
+                raise InputError(
+                    f"bundle {plan.name}: expected loops of at most {rounds} times, got "
+                    f"{segment.times}; compile the model for smaller sizes"
+                )
+            found.append(segment)
+            continue
         for done in range(0, segment.times, rounds):
             found.append(replace(segment, times=min(segment.times - done, rounds)))
     return found
@@ -93,11 +108,10 @@ def _looping(
     segments_of: Callable[[int, int], Iterable[Segment]] | None = None,
 ) -> Executor:
     """Loops as parts that run several times over; `segments_of` says which, if not the plan."""
-    prepared, stated = cache(part), segments_of or plan.segments
+    prepared, stated = lru_cache(_MOST_PREPARED)(part), cache(segments_of or plan.segments)
 
-    @cache
-    def segments(first: int, end: int) -> tuple[PreparedKernel, ...]:
-        every = launchable_segments(plan, stated(first, end))
+    def segments(first: int, end: int, values: SizeValues) -> tuple[PreparedKernel, ...]:
+        every = launchable_segments(plan, (s.at(values) for s in stated(first, end)))
         return tuple(launch for s in every for launch in prepared(s.first, s.end, s.times))
 
     return Executor(segments=segments, part=part)

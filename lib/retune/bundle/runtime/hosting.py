@@ -166,7 +166,7 @@ def prepare_parts(
     unknown = {each.input for each in plan.sizes if each.size.name not in values}
     found: list[RunPart] = []
     for part in _counting_apart(plan, plan.variant_at(values))[first:]:
-        every = executor.segments(part.first, part.end)
+        every = executor.segments(part.first, part.end, values)
         sizes = sizes_of(chain.from_iterable(launch.global_size for launch in every))
         hosts = tuple(HostCall(step, plan, types, held, device) for step in part.hosts)
         names = frozenset(size.name for size in sizes)

@@ -17,6 +17,7 @@ from retune.codegen.network.chains import Chain, chained_launch
 from retune.codegen.network.extents import SizesAt
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.source import MOST_LINKS, three
+from retune.core.dims import always_equal
 
 Row = tuple[tuple[int, ...], int]
 """Launches that one row runs in order, and how many times over."""
@@ -151,7 +152,7 @@ def _segments(plan: NetworkPlan, table: _Table, first: int, end: int) -> Iterato
     alone = {(loop.first, loop.end) for loop in plan.lone_loops}
 
     def straight(segment: Segment) -> bool:
-        return segment.times == 1 or (segment.first, segment.end) in alone
+        return always_equal(segment.times, 1) or (segment.first, segment.end) in alone
 
     for in_row, group in groupby(plan.segments(first, end), straight):
         segments = list(group)

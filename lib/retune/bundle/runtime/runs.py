@@ -234,7 +234,8 @@ class Runs:
                     )
                     for name in read[first]
                 ]
-            host.enqueue(launches_at(self._executor.segments(first, end), wanted.values))
+            launches = self._executor.segments(first, end, wanted.values)
+            host.enqueue(launches_at(launches, wanted.values))
         return {name: take() for name, take in wanted.readers}, found
 
     def observe(

@@ -2,9 +2,8 @@
 
 Where the activations of a batch exceed the last cache, each layer writes them to memory and the
 next one reads them from there. Layers in a row that run for a few images, and then for the next
-few, find them in the cache. They are written down once for each micro-batch: slices of what they
-read, and joined, what others read of them. Kernels of equal micro-batches are the same. GPipe
-(Huang et al. 2019) has the word. Read `in_micro_batches`, then `_runs`.
+few, find them in the cache. They become a loop over the batch (`graph.batch_loop`), which may be
+open. GPipe (Huang et al. 2019) has the word. Read `in_micro_batches`, then `_runs`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,9 +12,10 @@ from functools import cached_property
 from itertools import accumulate
 from math import inf
 
-from retune.core.dims import is_fixed
+from retune.core.dims import always_equal, apart, counts_of, example, sizes_of
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
+from retune.graph.batch_loop import BATCH_LOOP, BatchLoop
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ir.expr import Buffer, loads, walk
@@ -50,33 +50,38 @@ class _Run:
     first: int
     end: int
     images: int
+    """0: for all of them."""
 
 
 def in_micro_batches(graph: Graph, cache: SharedCache) -> Graph:
     """The graph with micro-batches where they keep more out of memory than they cost.
 
-    A graph without a fixed batch, or whose batch fits the cache, is the same object.
+    An open batch is divided for the number of images at hand, and what is made serves any number.
+    A graph without a batch, with other open extents, or whose batch fits the cache, is the same
+    object.
     """
     batch = batch_of(graph.types[name].shape for name in graph.inputs)
-    fixed = all(is_fixed(e) for entry in graph.types.values() for e in entry.shape)
-    if batch < 2 or not fixed or graph.states:
+    extents = [extent for entry in graph.types.values() for extent in entry.shape]
+    others = sizes_of(extents) - sizes_of([batch])
+    if example(batch) < 2 or others or counts_of(extents) or graph.states:
         return graph
     network = _Batched(graph, batch, cache)
-    runs = _runs(network)
-    return _divided(network, runs) if len(runs) > 1 or runs[0].images < batch else graph
+    with apart():  # what divides is a choice, and right for all sizes
+        runs = _runs(network)
+    return _divided(network, runs) if any(run.images for run in runs) else graph
 
 
 def batch_of(shapes: Iterable[Sequence[int]]) -> int:
-    """The extent that comes first in the shapes of all inputs; 0 where they differ."""
-    found = {shape[0] if shape else 0 for shape in shapes}
-    return found.pop() if len(found) == 1 else 0
+    """The extent that comes first in the shapes of all inputs; 0 where they may differ."""
+    firsts = [shape[0] if shape else 0 for shape in shapes] or [0]
+    return firsts[0] if all(always_equal(first, firsts[0]) for first in firsts) else 0
 
 
 class _Batched:
     """A graph by its groups, and which of its values have the images of the batch one by one."""
 
     def __init__(self, graph: Graph, batch: int, cache: SharedCache) -> None:
-        self.graph, self.batch = graph, batch
+        self.graph, self.batch = graph, example(batch)
         self.cache, self.launch = _SHARE * cache.bytes, _LAUNCH_BYTES * cache.units
         self.hiding = cache.hiding
         self.groups = partition(graph)
@@ -123,25 +128,26 @@ class _Batched:
     def hidden(self) -> Sequence[float]:
         """Bytes of each group whose way is hidden by its arithmetic."""
         made = ([self.made[node.outputs[0]] for node in group.nodes] for group in self.groups)
-        return [sum(Dag((m,)).flops for m in each if m is not None) / self.hiding for each in made]
+        flops = (sum(example(Dag((m,)).flops) for m in each if m is not None) for each in made)
+        return [count / self.hiding for count in flops]
 
     def saved(self, images: int) -> list[float]:
         """Bytes that each group keeps out of memory if it runs for so many images at a time, of
-        those that it waits for."""
-        times = self.batch // images
+        those that it waits for. What is left then runs one by one."""
+        times = sum(divmod(self.batch, images))
         launches = (times - 1) * self.launch
         found: list[float] = []
         groups = zip(self.divides, self.moved, self.hidden, strict=True)
         for divides, (moved, weights), hidden in groups:
             waited = max(0.0, moved - hidden)
             before = waited if moved > self.cache else 0
-            after = waited if moved > self.cache * times else 0
+            after = waited if moved * images > self.cache * self.batch else 0
             saved = before - after - (times - 1) * weights - launches
             found.append(saved if divides or times == 1 else -inf)
         return found
 
     def _bytes(self, values: Collection[str]) -> int:
-        return sum(self.graph.types[value].bytes for value in values)
+        return sum(example(self.graph.types[value].bytes) for value in values)
 
 
 def _by_image(node: Node, graph: Graph, images: set[str], made: Tensor | None) -> bool:
@@ -155,7 +161,7 @@ def _by_image(node: Node, graph: Graph, images: set[str], made: Tensor | None) -
     kinds = [graph.types[value] for value in node.inputs]
     batch = graph.types[next(iter(own))].shape[0]
     if node.op == "reshape":  # whose elements stay where they are
-        return output.shape[0] == batch
+        return always_equal(output.shape[0], batch)
     read = {t.buffer for n, t in enumerate(_inputs(kinds)) if node.inputs[n] in own}
     if not _keeps_images(made, batch, read):
         return False
@@ -197,7 +203,7 @@ def _keeps_images(made: Tensor, batch: int, images: set[Buffer]) -> bool:
             assert isinstance(stage.op, Compute), "placeholders are no stages"
             axes, body = stage.op.axes, stage.op.body
             read = [load.indices[0] for load in loads(body) if load.buffer in held]
-            image = axes[0].var if axes and axes[0].extent == batch else None
+            image = axes[0].var if axes and always_equal(axes[0].extent, batch) else None
             named = sum(part == image for part in walk(body))
             reads, kept = len(read) > 0, named == len(read) and all(i == image for i in read)
         if reads and not kept:
@@ -222,10 +228,11 @@ def _attributes(node: Node, graph: Graph, images: int) -> Attrs:
 def _runs(network: _Batched) -> list[_Run]:
     """The runs that keep most out of memory together, in order; those of the whole batch, too.
 
-    By dynamic programming over the groups: what ends a run joins what crosses there.
+    By dynamic programming over the groups. Micro-batches of powers of two are alike in networks of
+    many batches, so that their kernels are, and what was measured of them.
     """
     batch, groups = network.batch, network.groups
-    sizes = [n for n in range(batch, 0, -1) if batch % n == 0]
+    sizes = [batch, *(1 << n for n in reversed(range((batch - 1).bit_length())))]
     saved = {images: network.saved(images) for images in sizes}
     best = dict.fromkeys(sizes, 0.0)
     before: list[dict[int, int]] = []
@@ -237,11 +244,11 @@ def _runs(network: _Batched) -> list[_Run]:
     ended = _ended(network, best, len(groups))
     images = max(sizes, key=lambda images: ended[images])
     if ended[images] <= network.cache:
-        return [_Run(0, len(groups), batch)]
+        return [_Run(0, len(groups), 0)]
     found, end = list[_Run](), len(groups)
     for at in reversed(range(len(groups))):
         if at == 0 or before[at][images] != images:
-            found.append(_Run(at, end, images))
+            found.append(_Run(at, end, images if images < batch else 0))
             end = at
         images = before[at][images]
     return found[::-1]
@@ -249,7 +256,7 @@ def _runs(network: _Batched) -> list[_Run]:
 
 def _ended(network: _Batched, best: Mapping[int, float], at: int) -> dict[int, float]:
     """What is saved by each number of images, if the run ends before this group: what crosses
-    there is joined by a copy, and read by others."""
+    there goes to memory and back."""
     crossing = 2 * network.crossing[at]
     return {n: total - (crossing if n < network.batch else 0) for n, total in best.items()}
 
@@ -260,7 +267,7 @@ def _divided(network: _Batched, runs: Sequence[_Run]) -> Graph:
     build = GraphBuilder(graph.name, reserved=graph.types)
     build.carry(graph)
     for run in runs:
-        if run.images < network.batch:
+        if run.images:
             _put_run(build, network, run)
             continue
         for node in (n for group in network.groups[run.first : run.end] for n in group.nodes):
@@ -270,36 +277,37 @@ def _divided(network: _Batched, runs: Sequence[_Run]) -> Graph:
 
 
 def _put_run(build: GraphBuilder, network: _Batched, run: _Run) -> None:
-    """The run's groups for each micro-batch in turn, and what others read of them, joined."""
+    """The run's groups as a loop over the batch, which makes what others read of them."""
     inside = network.groups[run.first : run.end]
     nodes = [node for group in inside for node in group.nodes]
-    own = {value for node in nodes for value in node.outputs}
+    own = dict.fromkeys(value for node in nodes for value in node.outputs)
     later = {value for group in network.groups[run.end :] for value in group.inputs}
-    wanted = later | network.graph.ends
-    read = dict.fromkeys(v for node in nodes for v in node.inputs if v in network.images - own)
-    parts: list[Mapping[str, str]] = []
-    for begin in range(0, network.batch, run.images):
-        names = {value: _slice(build, value, begin, run.images) for value in read}
-        for node in nodes:
-            names[node.outputs[0]] = build.add(
-                node.op,
-                [names.get(value, value) for value in node.inputs],
-                _attributes(node, network.graph, run.images),
-                name=f"{node.outputs[0]}.image{begin}",
-            )
-        parts.append(names)
-    for value in (value for node in nodes for value in node.outputs if value in wanted):
-        joined = [names[value] for names in parts]
-        build.add("concat", joined, {"axis": 0}, outputs=[value], name=value)
+    wanted = [value for value in own if value in later | network.graph.ends]
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value)
+    given = [value for value in read if value not in own.keys() | network.graph.constants.keys()]
+    given.sort(key=lambda value: value not in network.images)
+    body, rest = (_body(network, nodes, given, wanted, images) for images in (run.images, 1))
+    loop = BatchLoop(body=body, rest=rest, images=sum(value in network.images for value in given))
+    build.add(BATCH_LOOP, given, loop.attrs, outputs=wanted, name=f"{wanted[0]}.batch")
 
 
-def _slice(build: GraphBuilder, value: str, begin: int, images: int) -> str:
-    """So many images of a value."""
-    shape = build.types[value].shape
-    zeros = (0,) * (len(shape) - 1)
-    attrs = {
-        "begins": (begin, *zeros),
-        "steps": (1,) * len(shape),
-        "extents": (images, *shape[1:]),
-    }
-    return build.add("slice", [value], attrs, name=f"{value}.from{begin}")
+def _body(
+    network: _Batched,
+    nodes: Sequence[Node],
+    given: Sequence[str],
+    wanted: Sequence[str],
+    images: int,
+) -> Graph:
+    """The nodes for so many images, of which some values are `given`."""
+    graph, build = network.graph, GraphBuilder("images")
+    for value in given:
+        kind = graph.types[value]
+        build.input(value, _of(kind, images) if value in network.images else kind)
+    for node in nodes:
+        for value in node.inputs:
+            if value in graph.constants and value not in build.types:
+                build.constant(value, graph.constants[value], graph.types[value].dtype)
+        if node.outputs[0] not in build.types:
+            attrs = _attributes(node, graph, images)
+            build.add(node.op, node.inputs, attrs, outputs=node.outputs, name=node.name)
+    return build.finish(wanted)
