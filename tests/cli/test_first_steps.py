@@ -144,6 +144,9 @@ def test_a_summary_says_where_an_output_is_largest():
     row = summary_row("prob", np.array([[0.25, 0.5, 0.125, 0.125]], np.float32))
     assert row["type"] == "float32[1, 4]"
     assert row["largest at"] == "1 (0.5), 0 (0.25), 3 (0.125)"
+    rows = summary_row("prob", np.array([[[0.25, 0.5]], [[1.0, 0.0]]], np.float32))
+    assert rows["largest at"] == "[1, 0, 0] (1), [0, 0, 1] (0.5), [0, 0, 0] (0.25)"
+    assert summary_row("one", np.float32(2))["largest at"] == "0 (2)"
     assert summary_row("none", np.zeros((0, 4)))["type"] == "float64[0, 4]"
 
 

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from retune.bundle.format import write_bundle
 from retune.cli.main import run_command
 from retune.core.errors import InputError
 from retune.farm.scheduler import run_scheduler
 from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import run_night
 from retune.records.store import RecordStore
+from tests.support.bundle_fixtures import make_plan
 from tests.support.refused import assert_refused
 from tests.support.store import DEVICE, record
 
@@ -180,3 +182,11 @@ def test_the_best_records_of_a_device_by_model_and_fingerprint(
     capsys.readouterr()
     assert run_command(["records", "best", "--records", str(tmp_path), "--device", "toaster"]) == 2
     assert f"no record is of this device; there are: {fingerprint}" in capsys.readouterr().err
+
+
+def test_a_folder_around_a_bundle_leads_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    bundle = write_bundle(make_plan(), tmp_path / "out" / "module")
+    assert run_command(["bench", str(bundle.parent)]) == 2
+    assert f"got a folder around one; name {bundle}\n" in capsys.readouterr().err
+    assert run_command(["bench", str(bundle), "--size", "batch=3"]) == 2
+    assert "--size batch=3: the bundle is for fixed shapes" in capsys.readouterr().err

@@ -97,7 +97,9 @@ def sizes_of(plan: "NetworkPlan", given: Sequence[str] | None) -> dict[str, int]
     """
     ranges = {each.size.name: each.size for each in plan.sizes if not each.counted}
     values = {name: value for name, value in plan.largest.items() if name in ranges}
-    stated = ", ".join(map(str, ranges.values())) or "a bundle for fixed shapes"
+    if given and not ranges:
+        raise InputError(f"--size {given[0]}: the bundle is for fixed shapes; leave --size out")
+    stated = ", ".join(map(str, ranges.values()))
     for text in given or ():
         name, _, value = text.partition("=")
         size = ranges.get(name.strip())
@@ -183,9 +185,12 @@ def opened_bundle(
 def check_module(module: Path) -> None:
     """Raises: InputError if there is no bundle."""
     if not module.is_file() and not (module / "module.json").is_file():
+        inner = module / "module"
+        found = (inner / "module.json").is_file()
+        advice = f"name {inner}" if found else "`retune tune MODEL --out DIR` makes DIR/module"
         raise InputError(
-            f"{module}: expected a bundle (a folder with module.json, or a zip of it), got none; "
-            "`retune tune MODEL --out DIR` makes DIR/module"
+            f"{module}: expected a bundle (a folder with module.json, or a zip of it), got "
+            f"{'a folder around one' if found else 'none'}; {advice}"
         )
 
 

@@ -1,6 +1,7 @@
 """`retune run`: a bundle applied to inputs from a file."""
 
 import io
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -93,14 +94,25 @@ def summary_row(name: str, array: "np.ndarray") -> dict[str, Any]:
     if not array.size:
         return row
     numbers = array.astype(float).reshape(-1)
-    largest = numbers.argsort(kind="stable")[::-1][:_LARGEST]
+    largest = numbers.argsort(kind="stable")[::-1][:_LARGEST].tolist()
     row |= {
         "min": f"{numbers.min():.4g}",
         "max": f"{numbers.max():.4g}",
         "mean": f"{numbers.mean():.4g}",
-        "largest at": ", ".join(f"{at} ({numbers[at]:.4g})" for at in largest),
+        "largest at": ", ".join(f"{_at(at, array.shape)} ({numbers[at]:.4g})" for at in largest),
     }
     return row
+
+
+def _at(number: int, shape: Sequence[int]) -> str:
+    """Where that element lies: along the one axis that has several, or along all axes."""
+    if max(shape, default=1) == math.prod(shape):
+        return str(number)
+    indices: list[int] = []
+    for extent in reversed(shape):
+        number, index = divmod(number, extent)
+        indices.insert(0, index)
+    return str(indices)
 
 
 _DAMAGED = (
