@@ -299,11 +299,22 @@ class TaskScheduler:
     def _late(self) -> bool:
         return self._budget.seconds is not None and self.seconds >= self._budget.seconds
 
+    def _room(self) -> int:
+        """Trials that the budget has room for beside those in flight, at the pace so far, and at
+        most a batch: what is being measured when the time is over is carried on to its end."""
+        most = self._budget.batch
+        if self._budget.trials is not None:
+            most = min(most, self._budget.trials - self._done - self._flying)
+        if self._budget.seconds is not None and self._done and self.seconds > 0:
+            left_s = self._budget.seconds - self.seconds
+            most = min(most, int(left_s * self._done / self.seconds) - self._flying)
+        return most
+
     def _over(self) -> End | None:
         """Why no further batch is granted, as long as those in flight do not fail."""
         if self._budget.trials is not None and self._done + self._flying >= self._budget.trials:
             return "trials"
-        if self._late:
+        if self._late or self._room() < 1:
             return "time"
         if self._stopped:
             return "stopped"
@@ -352,10 +363,7 @@ class TaskScheduler:
         flying = {batch.key for batch in self._flight}
         key = self._choose([k for k in self._workers if k not in flying], self.spent)
         if key is not None:
-            most = self._budget.batch
-            if self._budget.trials is not None:
-                most = min(most, self._budget.trials - self._done - self._flying)
-            self._flight.append(ScheduledBatch(key=key, most=most))
+            self._flight.append(ScheduledBatch(key=key, most=self._room()))
 
     @property
     def _depth(self) -> int:

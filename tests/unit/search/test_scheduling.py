@@ -271,6 +271,19 @@ def test_what_waits_when_the_time_is_over_is_not_measured():
     assert search.batches.seconds == 12.0, "nobody searches"
 
 
+def test_the_last_batch_is_as_large_as_the_time_has_room_for():
+    now = [0.0]
+    search = Search("a", "b", budget=Budget(seconds=10.0, batch=BATCH), clock=lambda: now[0])
+
+    def take_one_each(batch: ScheduledBatch) -> None:
+        now[0] += batch.trials
+
+    search.during = take_one_each
+    assert search.run() == ["time"] * 2
+    assert search.recorded == [0, 4, 8], "two were granted before the pace was known"
+    assert search.batches.seconds == 10.0 and search.batches.done == 10
+
+
 def test_a_device_that_builds_ahead_has_two_batches_and_they_are_recorded_in_order():
     search, both = Search("a", "b", "c", ahead=True), threading.Barrier(2)
     later_is_done = [threading.Event() for _ in range(10)]
