@@ -324,6 +324,22 @@ def heartbeat(run: UUID, moment: datetime) -> None:
     ask(lambda client: client.request("POST", "/events", json=[made.model_dump(mode="json")]))
 
 
+def test_tasks_of_a_dead_run_do_not_stay_running():
+    from prefect import task
+    from prefect.states import Running
+
+    from retune.prefect.reap import mark_dead_runs, run_tags
+
+    run = running_elsewhere(host=run_tags()[0].partition(":")[2], process=dead_process())
+    made = ask(
+        lambda client: client.create_task_run(
+            task(lambda: None, name="stage"), run, "0", name="stage", state=Running()
+        )
+    )
+    mark_dead_runs()
+    assert ask(lambda client: client.read_task_run(made.id)).state_name == "Crashed"
+
+
 def test_runs_of_a_lost_host_are_marked_by_any_flow():
     from retune.prefect.reap import SILENCE, mark_dead_runs
 

@@ -91,7 +91,10 @@ def test_runs_that_are_submitted_together_do_not_end_each_other(request_: TuneRe
     ("error", "tries"), [(DeviceError("lost"), 3), (PermissionError(13, "no"), 1)]
 )
 def test_only_what_may_pass_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, tries: int
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    tries: int,
 ):
     from retune.prefect import stage_task
 
@@ -106,6 +109,8 @@ def test_only_what_may_pass_is_tried_again(
     _, found = run_in_flow(lambda: by.call(failing))
     assert str(found) == str(error)
     assert len(tried) == tries
+    said = "failing failed, and is tried again in a moment: lost"
+    assert caplog.messages.count(said) == tries - 1
 
 
 def test_a_cancelled_run_stops_after_its_batch_and_keeps_what_it_has(
@@ -165,6 +170,18 @@ def test_a_failed_run_says_how_to_go_on_and_is_tagged():
     assert {"retune", "model:test"} < set(tags)
     assert f"prefect flow-run retry {run}" in str(artifact.data)
     assert "expected a file" in str(artifact.data)
+
+
+@pytest.mark.parametrize("name", ["nightly", "tune_network", "retrain_cost_model"])
+def test_a_failed_flow_is_named_as_prefect_loads_it(name: str):
+    from importlib import import_module
+
+    from prefect.flows import load_flow_from_entrypoint
+
+    from retune.prefect.flow_run import entrypoint
+
+    flow = getattr(import_module(f"flows.{name}"), name)
+    assert load_flow_from_entrypoint(entrypoint(flow)).fn is flow.fn
 
 
 def test_what_a_crashed_run_says_is_its_own_and_no_warning():

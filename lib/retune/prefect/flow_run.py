@@ -4,7 +4,6 @@ Read `flow_run`. `prefect gcl create retune-device-pocl --limit 1` makes a lab t
 with one run at a time; without such a limit nothing is waited for.
 """
 
-import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -117,7 +116,7 @@ def say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
         "What is finished is kept. To continue from the stage that failed:",
         "",
         "```",
-        f"prefect flow-run retry {flow_run.id} --entrypoint {_entrypoint(flow)}",
+        f"prefect flow-run retry {flow_run.id} --entrypoint {entrypoint(flow)}",
         "```",
     ]
     made = ArtifactCreate(
@@ -130,8 +129,9 @@ def say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
     SERVER.ask(lambda client: client.create_artifact(made))
 
 
-def _entrypoint(flow: Flow[..., Any]) -> str:
-    return f"{inspect.getsourcefile(flow.fn)}:{flow.fn.__name__}"
+def entrypoint(flow: Flow[..., Any]) -> str:
+    """What Prefect's commands load the flow by."""
+    return f"{flow.fn.__module__}.{flow.fn.__name__}"
 
 
 HOOKS: Hooks = {"on_failure": [say_how_to_go_on], "on_crashed": [say_how_to_go_on]}

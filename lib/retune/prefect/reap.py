@@ -14,11 +14,15 @@ from uuid import UUID
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
     FlowRunFilterTags,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.events.filters import EventFilter, EventNameFilter, EventResourceFilter
 from prefect.states import Crashed
@@ -52,7 +56,8 @@ def run_tags() -> tuple[str, str]:
 
 
 def mark_dead_runs() -> int:
-    """Holds after the call: no run of ours that is known to be dead counts as running.
+    """Holds after the call: no run of ours that is known to be dead counts as running, nor do its
+    tasks.
 
     Gives how many there were. A server that does not answer is left as it is.
     """
@@ -96,8 +101,22 @@ def _mark_dead_runs(client: SyncPrefectClient) -> int:
         if why := _death(client, run):
             _LOG.warning("flow run %r is marked as crashed: %s", run.name, why)
             client.set_flow_run_state(run.id, Crashed(message=why), force=True)
+            for task in _unfinished_tasks(client, run):
+                client.set_task_run_state(task.id, Crashed(message=why), force=True)
             dead += 1
     return dead
+
+
+def _unfinished_tasks(client: SyncPrefectClient, run: FlowRun) -> list[TaskRun]:
+    """The task runs of the flow run that count as running, or as about to."""
+    return client.read_task_runs(
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run.id])),
+        task_run_filter=TaskRunFilter(
+            state=TaskRunFilterState(
+                type=TaskRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
+            )
+        ),
+    )
 
 
 def _death(client: SyncPrefectClient, run: FlowRun) -> str:

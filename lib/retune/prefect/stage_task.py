@@ -6,6 +6,7 @@ files are there, undamaged.
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 from prefect.utilities.annotations import NotSet
 
-from retune.core.errors import may_pass
+from retune.core.errors import may_pass, sentence
 from retune.core.keys import content_key
 from retune.pipeline.calling import Caller, InProcess
 from retune.pipeline.manifest import Manifest
@@ -36,6 +37,8 @@ RETRY_DELAYS_S = [5.0, 30.0]
 """A device that is busy or lost, a disk that is full: first soon again, then later."""
 LONGEST = timedelta(hours=2)
 """No stage but the search, which has its own budget, works for so long."""
+
+_LOG = logging.getLogger("retune.prefect")
 
 TASKS: dict[Callable[..., Any], Task[..., Any]] = {}
 """The Prefect task of each stage."""
@@ -87,9 +90,12 @@ def _key_of(stage: Stage[..., Any]) -> Callable[[TaskRunContext, dict[str, Any]]
     return key
 
 
-def _is_worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+def _is_worth_another_try(_task: Task[..., Any], run: TaskRun, state: State[Any]) -> bool:
     error = state.result(raise_on_failure=False)
-    return isinstance(error, Exception) and may_pass(error)
+    if not isinstance(error, Exception) or not may_pass(error):
+        return False
+    _LOG.warning("%s failed, and is tried again in a moment: %s", run.name, sentence(error))
+    return True
 
 
 class AsTasks(Caller):
