@@ -12,7 +12,7 @@ import numpy as np
 from retune.core.dtypes import INT32, TensorType
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.scan import StepGraph, StoredRow, computes
+from retune.graph.scan import StepGraph, StoredRow, add_body, computes
 from retune.ops.registry import (
     Array,
     Attrs,
@@ -124,27 +124,24 @@ def batch_step(body: Graph, images: int, batch: int) -> StepGraph:
     build = GraphBuilder("step", reserved=body.types)
     counter = build.input(build.reserve("image"), TensorType((), INT32))
     step = body.types[body.inputs[0]].shape[0]
-    stored: dict[str, StoredRow] = {}
+    row = StoredRow(counter=counter, count=batch, images=step)
+    stored: list[str] = []
     for number, value in enumerate(body.inputs):
         readers = [node for node in body.nodes if value in node.inputs]
         moved = number < images and not all(map(computes, readers))
         given = build.reserve(f"{value}.all") if moved else value
         build.input(given, body.types[value])
         if number < images:
-            stored[given] = StoredRow(counter=counter, count=batch, images=step)
+            stored.append(given)
         if moved:
             build.add("identity", [given], outputs=[value])
     for name, array in body.constants.items():
         build.constant(name, array, body.types[name].dtype)
-    for node in body.nodes:
-        build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
-    computed = {value for node in body.nodes if computes(node) for value in node.outputs}
-    read = {value for node in body.nodes for value in node.inputs}
-    outputs: list[str] = []
-    for value in body.outputs:
-        own = value in computed and value not in outputs and value not in read
-        outputs.append(value if own else build.add("identity", [value], name=f"{value}.copy"))
-        stored[outputs[-1]] = StoredRow(counter=counter, count=batch, images=step)
+    outputs = add_body(build, body, states=0)
     by = build.constant(f"{counter}.by{step}", np.asarray(step, np.int32))
     after = build.add("add", [counter, by], name=f"{counter}.next")
-    return StepGraph(graph=build.finish([after, *outputs]), counters={counter: 0}, rows=stored)
+    return StepGraph(
+        graph=build.finish([after, *outputs]),
+        counters={counter: 0},
+        rows=dict.fromkeys([*stored, *outputs], row),
+    )

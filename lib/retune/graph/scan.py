@@ -176,21 +176,30 @@ def step_graph(loop: Scan) -> StepGraph:
     after = [_counted(build, name, way) for way, name in index.items()]
     for i, way in zip(loop.scanned, loop.backward_inputs, strict=True):
         build.add("gather", [whole[i], index[way]], {"axis": 0}, outputs=[body.inputs[i]])
-    for node in body.nodes:
-        build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
-    computed = {value for node in body.nodes if computes(node) for value in node.outputs}
-    read = {value for node in body.nodes for value in node.inputs}
-    outputs: list[str] = []
-    for place, value in enumerate(body.outputs):
-        row = place >= loop.states  # it lies among others, and not where the body reads it
-        own = value in computed and value not in outputs and not (row and value in read)
-        outputs.append(value if own else build.add("identity", [value], name=f"{value}.copy"))
+    outputs = add_body(build, body, loop.states)
     rows = zip(outputs[loop.states :], loop.backward_outputs, strict=True)
     return StepGraph(
         graph=build.finish([*after, *outputs]),
         counters={name: way * (loop.steps - 1) for way, name in index.items()},
         rows={value: StoredRow(counter=index[way], count=loop.steps) for value, way in rows},
     )
+
+
+def add_body(build: GraphBuilder, body: Graph, states: int) -> list[str]:
+    """The body's nodes are in the graph; the values of its outputs, which are `states` and rows.
+
+    Each is made by a kernel, which may write it anywhere. No two are the same, and no node reads a
+    row: it lies among others.
+    """
+    for node in body.nodes:
+        build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
+    computed = {value for node in body.nodes if computes(node) for value in node.outputs}
+    read = {value for node in body.nodes for value in node.inputs}
+    outputs: list[str] = []
+    for place, value in enumerate(body.outputs):
+        own = value in computed and value not in outputs and (place < states or value not in read)
+        outputs.append(value if own else build.add("identity", [value], name=f"{value}.copy"))
+    return outputs
 
 
 def computes(node: Node) -> bool:
