@@ -7,15 +7,16 @@ architecture is exported by torch, imported and compiled (several at once), comp
 onnxruntime (what is further off than roundings alone make it is called wrong, see
 `bundle.verify.rounding`), and then timed alone, with waiting: its launches, one launch of groups
 that stay where the device has that, and PyTorch's kernels (float32 without TF32, the faster of both
-layouts) replayed from a graph of launches. With `--minutes M` it is also tuned so long, and timed
-as tuned; with `--layers N` also its kernels one by one, and so many of the heaviest. At the end
-come geometric means: of launches, and of the faster form.
+layouts) replayed from a graph of launches. With `--minutes M` it is also tuned so long before, and
+timed as tuned; with `--layers N` also its kernels one by one, and so many of the heaviest. At the
+end come geometric means: of launches, and of the faster form.
 
 `--precision float16` stores values in that type, and has PyTorch compute in it; `tf32` has both
 multiply by instructions of TF32; `--batch 1 16` takes one input, and 16 of them at once. With
 `--launches-from 16` batches of 16 and more run as launches alone, which saves the compiling of the
 other form. `--judge-batches` asks what roundings alone make of batches, too: minutes of numpy each.
-`--seconds S` begins no measurement after that time, and says which are missing.
+`--seconds S` begins no measurement after that time, and says which are missing. With `--jobs N` so
+many are compiled, and tuned, at once, each by its share of the cores; measurements take turns.
 """
 
 import json
@@ -28,6 +29,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from importlib import import_module
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ from retune.bundle.verify.peers import open_peer
 from retune.bundle.verify.rounding import RoundingModel
 from retune.core.config import cache_root
 from retune.core.dtypes import TF32
+from retune.device.opencl.host import core_numbers
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.pipeline.precision import precision_named
@@ -81,21 +84,28 @@ def prepare(row: Row, options: Namespace) -> Found:
     """Exports and compiles one architecture into the folder; its facts, or the error."""
     started, architecture = time.monotonic(), row.architecture
     model = options.folder / f"{row.name.replace(':', '-')}.{row.batch}.onnx"
-    bundle = model.with_suffix(f".{options.precision}.bundle")
     try:
         if not model.is_file():
             export(architecture, architecture.exporters[0], model)
         opened = open_device(options.device)
         precision = precision_named(options.precision, opened.spec)
         network = import_network(str(model), precision=precision).network
-        plan = build_plan(network, {}, opened.spec, model_key=row.name, notes={})
-        write_bundle(plan, bundle)
-        for form in forms_of(plan, opened, row, options):
-            Module(replace(plan, form=form), opened)  # the driver keeps what it compiled
+        plans = {"": build_plan(network, {}, opened.spec, model_key=row.name, notes={})}
+        if options.minutes:
+            plans[TUNED] = tuned(model, options)
+        for label, plan in plans.items():
+            write_bundle(plan, bundle_of(model, label, options))
+            for form in forms_of(plan, opened, row, options):
+                Module(replace(plan, form=form), opened)  # the driver keeps what it compiled
     except Exception as error:  # noqa: BLE001  whatever an exporter raises is this row's outcome
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
-    facts = {"launches": len(plan.launches), "prepared_s": time.monotonic() - started}
-    return {"model": str(model), "bundle": str(bundle), **facts}
+    facts = {"launches": len(plans[""].launches), "prepared_s": time.monotonic() - started}
+    return {"model": str(model), "plans": list(plans), **facts}
+
+
+def bundle_of(model: Path, label: str, options: Namespace) -> Path:
+    """Where the default's bundle is, or the tuned one."""
+    return model.with_suffix(f".{options.precision}.{label.strip() or 'default'}.bundle")
 
 
 def forms_of(plan: NetworkPlan, device: Device, row: Row, options: Namespace) -> list[Form]:
@@ -125,9 +135,21 @@ def prepare_all(wanted: Sequence[Row], options: Namespace) -> list[Found]:
     them: 33 exports took more than seven minutes on 16 cores.
     """
     os.environ["OMP_NUM_THREADS"] = "1"  # for those that start now: torch's and numpy's
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    shares = context.SimpleQueue()
+    for number in range(options.jobs):
+        shares.put(core_numbers()[number :: options.jobs])
+    with ProcessPoolExecutor(
+        options.jobs, mp_context=context, initializer=take_cores, initargs=(shares,)
+    ) as pool:
         waiting = [pool.submit(prepare, row, options) for row in wanted]
         return [entry.result() for entry in waiting]
+
+
+def take_cores(shares: SimpleQueue[tuple[int, ...]]) -> None:
+    """This process, and those that it starts, use their share of the cores, if there are enough."""
+    if own := shares.get():
+        os.sched_setaffinity(0, own)
 
 
 def measure(row: Row, prepared: Found, options: Namespace) -> Found:
@@ -142,9 +164,7 @@ def measure(row: Row, prepared: Found, options: Namespace) -> Found:
     judged = row.batch == 1 or options.judge_batches
     explained = rounding if judged else None
     layers: dict[str, float] = {}
-    plans = {"": read_bundle(Path(prepared["bundle"]))}
-    if options.minutes:
-        plans[TUNED] = tuned(model, options)
+    plans = {n: read_bundle(bundle_of(model, n, options)) for n in prepared["plans"]}
     timed = {
         label + form: replace(plan, form=form)
         for label, plan in plans.items()
