@@ -112,6 +112,7 @@ def _least(stated: Stated) -> int:
 
 def _zoo_shape(name: str, shapes: dict[str, Sequence[Stated]]) -> tuple[Stated, ...]:
     default = ZOO[name][1]
+    stated = {each: ",".join(map(str, shape)) for each, shape in shapes.items()}
     given = tuple(shapes.pop("data", default))
     fits = len(given) == len(default) and min(map(_least, given)) > 0 and given[1] == default[1]
     if shapes or not fits:
@@ -119,8 +120,8 @@ def _zoo_shape(name: str, shapes: dict[str, Sequence[Stated]]) -> tuple[Stated, 
             ["N", str(default[1]), *("L" if len(default) == 3 else "HW")][: len(default)]
         )
         raise ModelError(
-            f"zoo:{name} has one input, data={wanted} (usually {','.join(map(str, default))}); "
-            f"got {', '.join([*shapes, 'data=' + ','.join(map(str, given))])}"
+            f"zoo:{name} has one input, data={wanted} with numbers from 1 on (usually "
+            f"{','.join(map(str, default))}); got {', '.join(map('='.join, stated.items()))}"
         )
     check_elements(f"zoo:{name}", tuple(map(_least, given)))
     return given

@@ -103,6 +103,7 @@ def test_a_model_is_checked_without_being_built(tmp_path: Path):
     [
         ("zoo:kwz", {}, "did you mean zoo:kws"),
         ("zoo:kws", {"data": (1, 1, 1)}, "has one input, data=N,40,L"),
+        ("zoo:kws", {"x": (1, 40, 9)}, "; got x=1,40,9$"),
         ("light:x", {}, "light:x is not known"),
         ("no.onnx", {}, "no.onnx: expected an ONNX file, .* got no file"),
         (".", {}, "got a folder"),
