@@ -16,7 +16,7 @@ from onnx.helper import make_graph, make_model, make_node, make_tensor_value_inf
 from retune.bundle.format import write_bundle
 from retune.bundle.verify import farm_examiner
 from retune.bundle.verify.bench import Benchmark, known_times
-from retune.cli.commands.run import read_inputs, summary_row
+from retune.cli.commands.run import output_summary, read_inputs, summary_row
 from retune.cli.main import run_command
 from retune.cli.progress import progress_on_stderr
 from retune.core.errors import InputError
@@ -140,14 +140,18 @@ def test_inputs_come_from_npy_and_npz_files(tmp_path: Path):
         read_inputs([f"x={several}"], ["x"])
 
 
+def summary(name: str, array: np.ndarray) -> dict[str, str]:
+    return summary_row(output_summary(name, array))
+
+
 def test_a_summary_says_where_an_output_is_largest():
-    row = summary_row("prob", np.array([[0.25, 0.5, 0.125, 0.125]], np.float32))
+    row = summary("prob", np.array([[0.25, 0.5, 0.125, 0.125]], np.float32))
     assert row["type"] == "float32[1, 4]"
     assert row["largest at"] == "1 (0.5), 0 (0.25), 3 (0.125)"
-    rows = summary_row("prob", np.array([[[0.25, 0.5]], [[1.0, 0.0]]], np.float32))
+    rows = summary("prob", np.array([[[0.25, 0.5]], [[1.0, 0.0]]], np.float32))
     assert rows["largest at"] == "[1, 0, 0] (1), [0, 0, 1] (0.5), [0, 0, 0] (0.25)"
-    assert summary_row("one", np.float32(2))["largest at"] == "0 (2)"
-    assert summary_row("none", np.zeros((0, 4)))["type"] == "float64[0, 4]"
+    assert summary("one", np.array(2.0))["largest at"] == "0 (2)"
+    assert summary("none", np.zeros((0, 4)))["type"] == "float64[0, 4]"
 
 
 @pytest.mark.device

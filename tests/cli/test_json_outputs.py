@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import pytest
 
 import retune.bundle.verify.farm_examiner as examiners
@@ -91,6 +92,12 @@ class FakeExaminer:
 def bundle(folder: Path, patch: Patch) -> str:
     patch.setattr(examiners, "open_examiner", lambda _: FakeExaminer())
     return str(write_bundle(make_plan(), folder / "bundle"))
+
+
+def ran(folder: Path, patch: Patch) -> list[str]:
+    """On a device that adds 1 and doubles."""
+    np.savez(folder / "in.npz", x=np.ones((4, 8), np.float32))
+    return ["run", bundle(folder, patch), "--input", str(folder / "in.npz"), "--device", "pocl"]
 
 
 def versions(folder: Path) -> str:
@@ -238,6 +245,7 @@ CASES: dict[str, Prepare] = {
     "nightly run": a_night,
     "nightly status": lambda folder, patch: ["nightly", "status", *a_fleet(folder)],
     "ops": lambda folder, patch: ["ops"],
+    "pack": lambda folder, patch: ["pack", bundle(folder, patch), str(folder / "net.zip")],
     "plan": laid_out,
     "prune": lambda folder, patch: ["prune", "--days", "0", "--cache", str(folder)],
     "quantize": lambda folder, patch: [
@@ -254,6 +262,7 @@ CASES: dict[str, Prepare] = {
     "records summary": lambda folder, patch: ["records", "summary", *records(folder)],
     "resume": a_run,
     "rollback": lambda folder, patch: ["rollback", versions(folder)],
+    "run": ran,
     "tasks": lambda folder, patch: ["tasks", "zoo:mlp"],
     "tune": tuned,
     "verify": lambda folder, patch: verified(folder, patch, None),
@@ -265,6 +274,7 @@ CASES: dict[str, Prepare] = {
 
 
 @pytest.mark.device
+@pytest.mark.filterwarnings("ignore:bundle demo was tuned for")
 @pytest.mark.parametrize("command", OUTPUTS)
 def test_output_is_of_the_stated_type(
     command: str, tmp_path: Path, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, get_type_hints
 from retune.bundle.verify.compare import Verification
 from retune.bundle.versions import Version
 from retune.cli.commands.quantize import QUALITY
+from retune.cli.commands.run import OutputSummary
 from retune.core.layouts import LayoutPlan
 from retune.core.results import VerifyResult
 from retune.core.schema import extended
@@ -219,6 +220,12 @@ class _SimulatedModule(TypedDict):
     busy_cycles: dict[str, int]
 
 
+class _Packed(TypedDict):
+    file: str
+    bytes: int
+    digest: str
+
+
 class _Plan(TypedDict):
     plan: LayoutPlan
     totals: list[LayoutTotal]
@@ -321,6 +328,7 @@ OUTPUTS: Mapping[str, Any] = {
     "nightly run": _Night,
     "nightly status": _Night,
     "ops": list[_support],
+    "pack": _Packed,
     "plan": _Plan,
     "prune": _PrunedCaches,
     "quantize": extended("Quantized", None, **{name: _quality[name] for name in QUALITY}),
@@ -333,6 +341,7 @@ OUTPUTS: Mapping[str, Any] = {
     "records summary": extended("Records", Summary, per_task=list[dict[str, Any]]),
     "resume": list[_run],
     "rollback": _version,
+    "run": list[OutputSummary],
     "tasks": list[_Task],
     "tune": _tuned,
     "verify": _verified,

@@ -1,5 +1,6 @@
 """`retune export`: a bundle for machines on which nothing of retune is installed."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,9 @@ def export(module: Module, c: Folder) -> None:
     export_c(read_bundle(module), c)
     size = sum(part.stat().st_size for part in c.iterdir())
     print_line(f"{c}: {size / 1e6:,.1f} MB of C99, kernels and weights; build it and run it:")
+    folder = shlex.quote(str(c))
     if (loader := needed_loader()) is None:
-        print_line(f"  cd {c} && make && ./network --list && ./network")
+        print_line(f"  cd {folder} && make && ./network --list && ./network")
         return
-    print_line(f"  cd {c} && make OPENCL='{loader.link}' && ./network --list && ./network")
+    print_line(f"  cd {folder} && make OPENCL='{loader.link}' && ./network --list && ./network")
     print_line("this machine has no OpenCL library of its own: these use the one of pyopencl")

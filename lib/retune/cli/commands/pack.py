@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from retune.cli.console import print_line
-from retune.cli.options import check_module, device_names
+from retune.cli.console import print_json, print_line
+from retune.cli.options import Json, check_module, device_names
 from retune.core.errors import InputError
 from retune.core.files import check_file
 
@@ -45,6 +45,7 @@ def pack(
     sign: Sign = None,
     with_binaries: WithBinaries = False,
     device: Device = None,
+    json: Json = False,
 ) -> None:
     """Write a bundle as one zip file.
 
@@ -64,7 +65,11 @@ def pack(
         if with_binaries:
             folder = _with_binaries(folder, Path(work) / "bundle", device)
         _write(folder, file, sign)
-    print_line(f"{file}: {file.stat().st_size / 1e6:,.1f} MB, digest {digest_of(file)}")
+    size, digest = file.stat().st_size, digest_of(file)
+    if json:
+        print_json({"file": file, "bytes": size, "digest": digest})
+    else:
+        print_line(f"{file}: {size / 1e6:,.1f} MB, digest {digest}")
 
 
 def _write(folder: Path, file: Path, sign: Path | None) -> None:

@@ -6,12 +6,20 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import typer
 
-from retune.cli.console import print_table, say
-from retune.cli.options import Digest, Module, RunsOn, Trusted, check_module, opened_bundle
+from retune.cli.console import print_json, print_table, say
+from retune.cli.options import (
+    Digest,
+    Json,
+    Module,
+    RunsOn,
+    Trusted,
+    check_module,
+    opened_bundle,
+)
 from retune.core.errors import InputError, reason_of
 from retune.core.files import check_file
 
@@ -51,6 +59,7 @@ def run(
     isolated: Isolated = False,
     trust: Trusted = None,
     digest: Digest = "",
+    json: Json = False,
 ) -> None:
     """Run a bundle on arrays from numpy's files.
 
@@ -69,13 +78,16 @@ def run(
             outputs = _run_isolated(bundle, device or plan.device.name, arrays)
         else:
             outputs = Bundle.load(bundle, device).run(arrays)
-    if output is None:
-        print_table([summary_row(*each) for each in outputs.items()], f"outputs of {module}")
-        return
-    with replacing(output) as stream:
-        stream.write(arrays_data(outputs))
-    shapes = (f"{name} {array.dtype}{list(array.shape)}" for name, array in outputs.items())
-    say(f"{output}: {', '.join(shapes)}")
+    found = [output_summary(*each) for each in outputs.items()]
+    if output is not None:
+        with replacing(output) as stream:
+            stream.write(arrays_data(outputs))
+        shapes = (f"{each['output']} {each['type']}" for each in found)
+        say(f"{output}: {', '.join(shapes)}")
+    if json:
+        print_json(found)
+    elif output is None:
+        print_table([summary_row(each) for each in found], f"outputs of {module}")
 
 
 def _run_isolated(
@@ -88,31 +100,65 @@ def _run_isolated(
         return examiner.run(bundle, arrays)
 
 
-def summary_row(name: str, array: "np.ndarray") -> dict[str, Any]:
-    """What a person wants to know of an output: its type, its range, and its largest elements."""
-    row: dict[str, Any] = {"output": name, "type": f"{array.dtype}{list(array.shape)}"}
+class Element(TypedDict):
+    """An element of an output.
+
+    It lies there along the one axis that has several elements, or along all axes.
+    """
+
+    at: int | list[int]
+    value: float
+
+
+class OutputSummary(TypedDict):
+    """What a person wants to know of an output: its type, its range, and its largest elements.
+
+    An output without elements has its type alone.
+    """
+
+    output: str
+    type: str
+    min: NotRequired[float]
+    max: NotRequired[float]
+    mean: NotRequired[float]
+    largest: NotRequired[list[Element]]
+
+
+def output_summary(name: str, array: "np.ndarray") -> OutputSummary:
+    """The summary of one output."""
+    kind = f"{array.dtype}{list(array.shape)}"
     if not array.size:
-        return row
+        return {"output": name, "type": kind}
     numbers = array.astype(float).reshape(-1)
     largest = numbers.argsort(kind="stable")[::-1][:_LARGEST].tolist()
-    row |= {
-        "min": f"{numbers.min():.4g}",
-        "max": f"{numbers.max():.4g}",
-        "mean": f"{numbers.mean():.4g}",
-        "largest at": ", ".join(f"{_at(at, array.shape)} ({numbers[at]:.4g})" for at in largest),
+    return {
+        "output": name,
+        "type": kind,
+        "min": float(numbers.min()),
+        "max": float(numbers.max()),
+        "mean": float(numbers.mean()),
+        "largest": [{"at": _at(n, array.shape), "value": float(numbers[n])} for n in largest],
     }
-    return row
 
 
-def _at(number: int, shape: Sequence[int]) -> str:
-    """Where that element lies: along the one axis that has several, or along all axes."""
+def _at(number: int, shape: Sequence[int]) -> int | list[int]:
     if max(shape, default=1) == math.prod(shape):
-        return str(number)
+        return number
     indices: list[int] = []
     for extent in reversed(shape):
         number, index = divmod(number, extent)
         indices.insert(0, index)
-    return str(indices)
+    return indices
+
+
+def summary_row(found: OutputSummary) -> dict[str, str]:
+    """The summary as it is printed for people."""
+    row: dict[str, Any] = {**found}
+    elements: list[Element] = row.pop("largest", [])
+    shown = {key: f"{x:.4g}" if isinstance(x, float) else x for key, x in row.items()}
+    if elements:
+        shown["largest at"] = ", ".join(f"{e['at']} ({e['value']:.4g})" for e in elements)
+    return shown
 
 
 _DAMAGED = (
