@@ -121,7 +121,7 @@ def test_all_passes_over_a_strip_together_fetch_the_next_one(
     loops, reads = strips(passes, chunks, steps, vectors)
     size = chunks * steps * vectors * LINE
     places = [place for read in reads if (place := share_of_next(read, loops))]
-    if 4 * size < 1 << 15:
+    if 4 * size < 1 << 14:
         assert not places
         return
     strip, *inner = (loop.var for loop in loops)
@@ -161,7 +161,7 @@ def test_all_passes_over_a_tile_of_panels_fetch_those_of_the_next_one(
     for v in range(vectors):
         read = Address(buffer, Name("k_at", INT32), v * steps * LINE, LINE, terms=terms)
         place = share_of_next(read, loops)
-        if 4 * size < 1 << 15:
+        if 4 * size < 1 << 14:
             assert place is None
             continue
         assert place is not None and place[moved,] == size // 2
