@@ -56,6 +56,7 @@ def test_the_network_is_in_micro_batches_for_the_cache(
     assert images(open_network(request_).network.graph, "conv2d") == {BATCH: 5}
     whole = stage_extract(request_, imported)
     assert sum(t.weight for t in few.tasks) > sum(t.weight for t in whole.tasks)
+    assert few.micro_batches == ((2, 4),) and whole.micro_batches == ()
 
 
 def test_a_bundle_in_micro_batches_agrees_with_onnxruntime(request_: TuneRequest, tmp_path: Path):

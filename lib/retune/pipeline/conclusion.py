@@ -12,7 +12,7 @@ from retune.device.opening import is_absent
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.slowness import busy_sentence
-from retune.pipeline.summary import gain_text, task_results
+from retune.pipeline.summary import gain_text, micro_batches_text, task_results
 from retune.pipeline.tuning import no_layouts
 from retune.search.defaults import LEAST_GAIN
 
@@ -32,6 +32,7 @@ def conclusion(request: TuneRequest, run: FinishedRun) -> tuple[str, ...]:
         _regret(run),
         ceilings(run.bench.profile),
         _layers(run),
+        _batches(run),
         _outlook(request, run),
         _more(request, run),
     )
@@ -56,6 +57,12 @@ def _beside(row: Latency, tuned: Latency) -> str:
         return f"{name} take{'s' if row.name != 'untuned' else ''} as long"
     verb = "take" if row.name == "untuned" else "takes"
     return f"{name} {verb} {time_text(row.median_us)} ({ratio:.2f}x as long)"
+
+
+def _batches(run: FinishedRun) -> str:
+    """Which layers run for a part of the batch at a time; '' where all run for the whole one."""
+    found = micro_batches_text(run.tasks)
+    return f"{'; '.join(found)}." if found else ""
 
 
 def _regret(run: FinishedRun) -> str:

@@ -180,6 +180,8 @@ class TaskManifest(Manifest):
 
     model_key: str
     tasks: tuple[TaskEntry, ...]
+    micro_batches: tuple[tuple[int, int], ...] = ()
+    """Images of a micro-batch -> layers that run for so many at a time; none of whole batches."""
 
     def entry(self, key: str) -> TaskEntry:
         """The task of that key, which is one of them."""

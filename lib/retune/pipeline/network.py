@@ -1,5 +1,6 @@
 """Stages import and extract: from a model's name to a graph cut into tasks."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import load_file
 from retune.frontend.onnx.inputs import OpenInputs, Shapes
+from retune.graph.batch_loop import BATCH_LOOP, BatchLoop
+from retune.graph.fuse import partition
 from retune.graph.passes.micro_batches import SharedCache, batch_of, in_micro_batches
 from retune.graph.passes.pipeline import (
     FLOAT32_PRECISION,
@@ -359,6 +362,7 @@ def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
 def stage_extract(_: Path, request: TuneRequest, network: ImportManifest) -> TaskManifest:
     """The network's tasks with their weights. Raises: InputError, as `stage_samples`."""
     stage_samples(request, network)  # before anything is measured
+    found = open_network(request).network
     entries = tuple(
         TaskEntry(
             key=t.key,
@@ -372,6 +376,11 @@ def stage_extract(_: Path, request: TuneRequest, network: ImportManifest) -> Tas
             tunable=t.tunable,
             constant_bytes=t.constant_bytes,
         )
-        for t in open_network(request).network.tasks.values()
+        for t in found.tasks.values()
     )
-    return TaskManifest(model_key=network.model_key, tasks=entries)
+    layers = Counter[int]()
+    for loop in (BatchLoop.of(n.attrs) for n in found.graph.nodes if n.op == BATCH_LOOP):
+        layers[loop.step] += len(partition(loop.body))
+    return TaskManifest(
+        model_key=network.model_key, tasks=entries, micro_batches=tuple(sorted(layers.items()))
+    )

@@ -52,6 +52,7 @@ def event_of(
             return TuneEvent(stage="precision", text=precision_text(done))
         case TaskManifest():
             text = counted(len(done.tasks), "task") + (f" for {sizes}" if sizes else "")
+            text += "".join(f"; {found}" for found in micro_batches_text(done))
             text += f"; measures {request.bounds}; compiles, verifies and times the bundle besides"
             return TuneEvent(stage="extract", text=text)
         case CompileManifest():
@@ -63,6 +64,15 @@ def event_of(
             if done.offloaded:
                 text += f", on the accelerator: {accelerated(done)}"
             return TuneEvent(stage="compile", text=text)
+
+
+def micro_batches_text(tasks: TaskManifest) -> tuple[str, ...]:
+    """Which layers run for a part of the batch at a time, and why; nothing of whole batches."""
+    return tuple(
+        f"{counted(layers, 'layer')} of a batch: {counted(images, 'image')} at a time "
+        "(micro-batches), which the last cache holds"
+        for images, layers in tasks.micro_batches
+    )
 
 
 def labels_text(found: OutputLabels) -> str:

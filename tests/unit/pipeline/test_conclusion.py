@@ -8,7 +8,7 @@ import pytest
 
 from retune.core.results import KernelTime, Latency, SizeLatency, TaskEntry, TaskResult
 from retune.pipeline import conclusion as module
-from retune.pipeline.manifest import ONE_SIZE, BenchManifest, TunedTasks
+from retune.pipeline.manifest import ONE_SIZE, BenchManifest, TaskManifest, TunedTasks
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.tuning import joined_searches
@@ -34,12 +34,14 @@ def said(
     further: float | None,
     from_records: int = 1,
     sizes: tuple[SizeLatency, ...] = (),
+    batches: tuple[tuple[int, int], ...] = (),
     **asked: Any,
 ) -> list[str]:
     """The sentences at the end of a run with two layers, one of which got faster."""
     rows = (latency("tuned", 900.0), latency("untuned", 1000.0), latency("onnxruntime", 1800.0))
     run = SimpleNamespace(
         bench=BenchManifest(rows=rows, sizes=sizes),
+        tasks=TaskManifest(model_key="m", tasks=(), micro_batches=batches),
         searched=replace(SEARCHED, further=further),
         tuned=SimpleNamespace(from_records=from_records),
     )
@@ -63,6 +65,13 @@ def test_they_say_what_was_found_what_it_is_worth_and_what_would_gain_more(
         "What may gain more: 0.50x the time; --layout auto (measures other activation layouts; no "
         "estimate).",
     ]
+
+
+def test_they_say_which_layers_run_in_micro_batches(monkeypatch: pytest.MonkeyPatch):
+    assert (
+        "12 layers of a batch: 2 images at a time (micro-batches), which the last cache holds; "
+        "1 layer of a batch: 4 images at a time (micro-batches), which the last cache holds."
+    ) in said(monkeypatch, 0.034, batches=((2, 12), (4, 1)))
 
 
 def test_they_say_what_serving_many_sizes_costs(monkeypatch: pytest.MonkeyPatch):

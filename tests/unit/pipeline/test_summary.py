@@ -46,6 +46,8 @@ def test_a_stage_is_told_in_one_line_and_a_wrong_bundle_is_refused(tmp_path: Pat
     assert [event.stage for event in told] == ["import", "extract", "compile"]
     assert told[0].text.startswith(f"fake: {network.nodes} nodes, ")
     assert told[1].text.startswith(f"{len(tasks.tasks)} tasks; measures at most 3 min, until ")
+    batched = event_of(request, replace(tasks, micro_batches=((2, 12),)))
+    assert "tasks; 12 layers of a batch: 2 images at a time (micro-batches), " in batched.text
     assert told[2].text == f"{tuned.kernels} kernels, {tuned.launches} launches"
 
     hosted = event_of(request, replace(tuned, host_steps=("TopK", "NonMaxSuppression, Gather")))
