@@ -7,6 +7,7 @@ those before it that it alone reads, a product of matrices what only moves its d
 network's inputs with the pads and transposes behind them; in a step of a loop they also take in
 what else they alone read, as launches are most of its time. Ops over the same rows are a group,
 sums along the rows and what is made of them included, as a norm that an exporter wrote in parts.
+What a product's results are combined with may be those of another product of the same row.
 Reshapes of contiguous data move nothing: they are aliases, unless an input or output of the network
 would have to share its memory with an output. What says where elements are, or how many there are,
 has no inputs, and is computed by each group that reads it, and so is a conversion of a small float
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from retune.core.dims import Dim, always_same, counts_of
 from retune.core.dtypes import FLOAT32
 from retune.graph.graph import Graph, Node
+from retune.graph.passes.beside import BESIDE
 from retune.graph.passes.moves import Moves, find_moves
 from retune.graph.rewrite import node_renamed
 from retune.graph.scan import SCAN
@@ -128,7 +130,7 @@ def partition(graph: Graph, *, joined: bool = False) -> tuple[Group, ...]:
     a loop, whose kernels are short.
     """
     moves = find_moves(graph)
-    makers = _numbered(graph) if joined else {}
+    makers = {v: made for v, made in _numbered(graph).items() if joined or BESIDE in made[1].attrs}
     uses = graph.uses()
     anywhere = _computed_anywhere(graph, uses)
     loads = _converted_by_loads(graph, uses)
@@ -286,7 +288,8 @@ def _epilogue(around: _Surroundings, first: Node) -> list[Node]:
     """The element-wise nodes that may follow `first` on its registers.
 
     A value that several of them read stays there too: `x * sigmoid(x)` follows what makes x. They
-    end where one value is left that anybody else reads.
+    end where one value is left that anybody else reads. What they read beside it may be made by
+    another product, which says that it may be beside the first one.
     """
     graph = around.graph
     shape = graph.types[first.outputs[0]].shape
@@ -294,7 +297,12 @@ def _epilogue(around: _Surroundings, first: Node) -> list[Node]:
     def fits(node: Node) -> bool:
         return _is_elementwise(node) and always_same(graph.types[node.outputs[0]].shape, shape)
 
-    return _behind(around, first, fits, fits)
+    def makes(node: Node) -> bool:
+        alike = {**first.attrs, BESIDE: 1} == node.attrs and node.op == first.op
+        types = [[graph.types[v] for v in product.inputs] for product in (first, node)]
+        return fits(node) or (alike and types[0] == types[1])
+
+    return _behind(around, first, fits, fits, makes)
 
 
 def _over_rows(around: _Surroundings, first: Node) -> list[Node]:
@@ -378,6 +386,7 @@ def _behind(
     first: Node,
     fits: Callable[[Node], bool],
     ends: Callable[[Node], bool],
+    makes: Callable[[Node], bool] | None = None,
 ) -> list[Node]:
     """The most nodes behind `first` that fit, each of which reads what is there, up to one that may
     end them and whose value alone anybody else reads."""
@@ -398,7 +407,7 @@ def _behind(
         node = waiting.popleft()
         if node.outputs[0] in unread or not fits(node):
             continue
-        beside = _beside(around, node, unread, fits)
+        beside = _beside(around, node, unread, makes or fits)
         if beside is None or len(taken) + len(beside) > MOST_NODES:
             continue
         own = {*unread, *(member.outputs[0] for member in beside)}

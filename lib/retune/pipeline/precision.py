@@ -131,11 +131,12 @@ def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
     """
     own = spec.stored if spec else frozenset[DType]()
     fusion = _fusion(spec) if spec else AttentionFusion()
-    dtype = DType(name)
+    dtype, beside = DType(name), spec is not None and _beside(spec)
     if dtype is not TF32:
-        return Precision(own=own, stored=dtype, attention=fusion)
+        return Precision(own=own, stored=dtype, attention=fusion, beside=beside)
     rounds = spec is not None and FLOAT32 in multiplied(spec)
-    return Precision(own=own, operands=TF32 if rounds else None, attention=fusion)
+    operands = TF32 if rounds else None
+    return Precision(own=own, operands=operands, attention=fusion, beside=beside)
 
 
 def _fusion(spec: DeviceSpec) -> AttentionFusion:
@@ -150,4 +151,10 @@ def precision_from(made: PrecisionManifest, spec: DeviceSpec) -> Precision:
         stored=DType(made.stored),
         kept=made.kept,
         attention=_fusion(spec),
+        beside=_beside(spec),
     )
+
+
+def _beside(spec: DeviceSpec) -> bool:
+    """Whether the device's kernels make several products of one row: it has many units."""
+    return spec.device_class == "gpu"

@@ -11,7 +11,7 @@ from math import prod
 from retune.core.dims import example
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Load, Select, Var, depth, loads, variables, walk
+from retune.ir.expr import Expr, Load, Select, Var, depth, loads, variables, walk
 from retune.ir.simplify import affine
 from retune.ir.stmt import Block, Program, blocks, paths
 from retune.schedule.access import Accesses
@@ -101,6 +101,28 @@ def results_of(s: Schedule, name: str) -> str:
     """The stage in whose loops a reduction is computed: its epilogue, or else a copy out of its
     accumulators."""
     return epilogue_of(s, name) or s.cache_write(name)
+
+
+def reductions_beside(s: Schedule, name: str) -> list[str]:
+    """The reduction, and others of as many steps whose results the same epilogue reads."""
+    own = epilogue_of(s, name)
+    if own is None:
+        return [name]
+
+    def steps(reduction: str) -> list[Expr]:
+        return [s.loop(n).extent for n in s.reduce_loops(reduction)]
+
+    return [
+        name,
+        *(
+            n
+            for n in s.blocks()
+            if n != name
+            and s.block(n).reducer is not None
+            and epilogue_of(s, n) == own
+            and steps(n) == steps(name)
+        ),
+    ]
 
 
 def padding_of(program: Program, block: Block) -> list[Block]:

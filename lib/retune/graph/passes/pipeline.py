@@ -9,6 +9,7 @@ from retune.core.config import knob
 from retune.core.dtypes import FLOAT16
 from retune.graph.graph import Graph
 from retune.graph.passes.attention import fuse_attention
+from retune.graph.passes.beside import products_beside
 from retune.graph.passes.branches import merge_branches
 from retune.graph.passes.channels_last import channels_last
 from retune.graph.passes.empty import fold_empty
@@ -148,4 +149,6 @@ def _phases(
     if precision.attention:
         run = partial(fuse_attention, fusion=precision.attention)
         after += [Pass(name="attention", run=run), *_ENDS]
+    if precision.beside:
+        after.append(Pass(name="products-beside", run=products_beside))
     return before, rounds, after

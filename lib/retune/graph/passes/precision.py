@@ -63,6 +63,8 @@ class Precision:
     """Layers that read and make float32, by their outputs, see `layers`."""
     attention: AttentionFusion = AttentionFusion()
     """What attention the device computes as one op."""
+    beside: bool = False
+    """Whether its kernels make several products of one row, see `passes.beside`."""
 
     @property
     def changes(self) -> bool:

@@ -103,6 +103,5 @@ def _sum_values(s: Schedule, found: AttentionStages) -> None:
             s.compute_at(stage.name, groups[-1], "local")
             share_columns(s, s.loops(stage.name)[-1], grid)
         else:
-            whole = fuse_all(s, s.reduce_loops(stage.name))
-            combine(s, stage.name, whole, grid, groups[-1])
+            combine(s, [stage.name], grid, groups[-1])
     s.bind(fuse_all(s, groups), "group.0")

@@ -5,6 +5,7 @@ same element of a row. What rows are made of is made by nests before. Read `sche
 `schedule_shared_partial` for few rows, whose results alone leave a device idle: items share them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -12,11 +13,11 @@ from retune.core.dims import example, most
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import loads
+from retune.ir.expr import Expr, loads
 from retune.ir.stmt import Block
 from retune.schedule.schedule import Schedule
 from retune.targets.accumulators import accumulate_in_registers
-from retune.targets.fusion import pack_operands, results_of
+from retune.targets.fusion import pack_operands, reductions_beside, results_of
 from retune.targets.gpu.tile import bind_groups, limit, most_items_of, roles, tiling
 from retune.targets.partial_sums import order_partial_sums, total_of
 from retune.targets.row_programs import factored
@@ -77,47 +78,77 @@ def schedule_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec
 def schedule_shared_partial(s: Schedule, name: str, plan: PartialTile, spec: DeviceSpec) -> None:
     """The two sums, whose blocks are dealt out to the items of a group: each adds its own up, and
     then all are added up in local memory. How many items share a result is sampled, and how many
-    have neighbours.
+    have neighbours. What the epilogue reads beside them is made by the same items.
 
     It `has_few_rows`.
     """
     total = total_of(s.program, s.block(name))
     assert total is not None, "the rule was asked whether there is one"
-    (blocks,), last = s.reduce_loops(total.name), len(total.indices) - 1
+    totals = reductions_beside(s, total.name)
     parts = s.sample_categorical(f"parts.{total.name}", _parts(s, total.name, spec))
-    neighbours = 2 * _NEAR if s.likely(blocks) >= _MANY else _NEAR
-    _, far, near = s.split(blocks, [parts // neighbours, neighbours], "guard")
-    by_near = s.rfactor(total.name, near, last)
-    by_item = s.rfactor(by_near, factored(by_near, total.name, far), last)
-    for stage in (by_item, by_near):
-        s.reorder(*s.axes(stage))
-    stored = {stage: s.cache_write(stage) for stage in (by_item, by_near)}
+    shared = {t: _share_blocks(s, t, parts) for t in totals}
     *rows, results = s.axes(results_of(s, total.name))
     vectors = example(evaluate_int(total.buffer.shape[-1])) // plan.lanes
     widths = [n for n in _COLUMNS if n <= vectors] or [vectors]
     columns = s.sample_categorical(f"columns.{total.name}", widths)
     group, column, *vector = s.split(results, [columns, *_lanes(plan)], "shift")
     s.bind(column, "local.0")
-    s.compute_at(total.name, column)
-    for stage, items in ((by_near, ["local.1"]), (by_item, ["local.2", "local.1"])):
-        s.compute_at(stored[stage], group, "local")
-        *_, result = axes = s.axes(stored[stage])
+    for each in totals:
+        s.compute_at(each, column)
+    stages = [(own, own.by_near, ["local.1"]) for own in shared.values()]
+    stages += [(own, own.by_item, ["local.2", "local.1"]) for own in shared.values()]
+    for shares, stage, items in stages:  # each before the last: all products, then all sums
+        stored = shares.stored[stage]
+        s.compute_at(stored, group, "local")
+        *_, result = axes = s.axes(stored)
         result, *own = s.split(result, _lanes(plan)) if plan.lanes > 1 else [result]
         for loop, item in zip(axes[-1 - len(items) : -1], items, strict=True):
             s.bind(loop, item)
         s.bind(result, "local.0")
         s.compute_at(stage, result)
         vector += own
-    order_partial_sums(s, name, by_item, plan.lanes, plan.packed)
-    _sum_rows(s, name, by_item)
-    for stage in (total.name, by_near):
-        own = [n for n in s.axes(stage) if n in s.loops(stage)]
-        accumulate_in_registers(s, s.reduce_loops(stage), own, plan.lanes)
+    for each, own in shared.items():
+        order_partial_sums(s, own.product, own.by_item, plan.lanes, plan.packed)
+        _sum_rows(s, own.product, own.by_item)
+        for stage in (each, own.by_near):
+            axes = [n for n in s.axes(stage) if n in s.loops(stage)]
+            accumulate_in_registers(s, s.reduce_loops(stage), axes, plan.lanes)
     for loop in vector:
         s.vectorize(loop)
     s.bind(fuse_all(s, [*rows, group]), "group.0")
-    for stage in (name, by_item):
-        pack_operands(s, stage)
+    for own in shared.values():
+        for stage in (own.product, own.by_item):
+            pack_operands(s, stage)
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedSum:
+    """A sum that items share."""
+
+    product: str
+    """What it adds up."""
+    by_item: str
+    """The part of each item."""
+    by_near: str
+    """Sums of some of those."""
+    stored: Mapping[str, str]
+    """Where both are in local memory."""
+
+
+def _share_blocks(s: Schedule, total: str, parts: Expr) -> _SharedSum:
+    """So many items take the blocks of a sum."""
+    (product,) = (
+        n for n in s.blocks() if (t := total_of(s.program, s.block(n))) and t.name == total
+    )
+    (blocks,), last = s.reduce_loops(total), len(s.block(total).indices) - 1
+    neighbours = 2 * _NEAR if s.likely(blocks) >= _MANY else _NEAR
+    _, far, near = s.split(blocks, [parts // neighbours, neighbours], "guard")
+    by_near = s.rfactor(total, near, last)
+    by_item = s.rfactor(by_near, factored(by_near, total, far), last)
+    for stage in (by_item, by_near):
+        s.reorder(*s.axes(stage))
+    stored = {stage: s.cache_write(stage) for stage in (by_item, by_near)}
+    return _SharedSum(product, by_item, by_near, stored)
 
 
 def _parts(s: Schedule, total: str, spec: DeviceSpec) -> list[int]:

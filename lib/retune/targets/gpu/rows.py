@@ -6,7 +6,7 @@ with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` do
 `CrossThreadReduction` are structures for what leaves a device idle so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -18,7 +18,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int, known_extent
 from retune.ir.expr import Expr, Scope, Var, const
 from retune.schedule.schedule import Schedule
-from retune.targets.fusion import accesses, results_of
+from retune.targets.fusion import accesses, reductions_beside, results_of
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.slices import slice_all_steps, slice_sizes
 from retune.targets.row_programs import RowProgram, factored, schedule_in_one_nest
@@ -157,16 +157,17 @@ def schedule_items(s: Schedule, name: str, spec: DeviceSpec, *, sampled: bool) -
     """
     fit = _parts(s, name, spec)
     along = accesses(s, name).along_steps
+    beside = reductions_beside(s, name)
     out = results_of(s, name)
-    whole = fuse_all(s, s.reduce_loops(name))
     if sampled:
         parts = s.sample_categorical(f"parts.{name}", fit)
     else:
         parts = const(max(n for n in fit if n <= _USUAL_PARTS))
     if along:
-        combine(s, name, whole, grid_of(parts), s.loops(out)[-1])
+        combine(s, beside, grid_of(parts), s.loops(out)[-1])
         s.bind(fuse_all(s, s.loops(out)), "group.0")
     else:
+        whole = fuse_all(s, s.reduce_loops(name))
         _across(s, name, out, whole, parts, _columns(s, name))
 
 
@@ -231,8 +232,7 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
     stages = [program.out, *program.numbers, *program.others]
 
     def reduce(stage: str, at: str) -> None:
-        whole = fuse_all(s, s.reduce_loops(stage))
-        stages.extend(combine(s, stage, whole, grid, at, "local" if beside else "register"))
+        stages.extend(combine(s, [stage], grid, at, "local" if beside else "register"))
 
     share = partial(share_columns, s, grid=grid)
     rows = schedule_in_one_nest(s, program, "local", share=share, reduce=reduce, beside=beside)
@@ -273,32 +273,37 @@ def share_columns(s: Schedule, loop: str, grid: Grid) -> None:
 
 def combine(
     s: Schedule,
-    name: str,
-    whole: str,
+    names: Sequence[str],
     grid: Grid,
     at: str,
     scope: Scope = "register",
     lanes: int = 1,
 ) -> list[str]:
-    """The results in each step of the loop `at`, held in `scope`; the items of a group take the
-    steps of each, vectors of them where there are `lanes`, and hold their sums in registers. Gives
-    the stages, whose other loops run one after the other."""
+    """The results of these in each step of the loop `at`, held in `scope`; the items of a group
+    take the steps of each, vectors of them where there are `lanes`, and hold their sums in
+    registers. Gives the stages, whose other loops run one after the other."""
     vector = [lanes] if lanes > 1 else []
-    _, first, near, *_ = s.split(whole, [*grid, *vector], "guard")
-    by_near = s.rfactor(name, near)
-    by_item = s.rfactor(by_near, factored(by_near, name, first), len(s.block(name).indices))
-    stored = s.cache_write(by_item)
-    s.compute_at(name, at, scope)
-    for stage in (by_near, stored):
-        s.compute_at(stage, at, "local")
-        s.bind(s.axes(stage)[-1], "local.0")
-    s.bind(s.axes(stored)[-2], "local.1")
-    s.compute_at(by_item, s.loops(stored)[-1])
-    steps, *lane = s.reduce_loops(by_item)
-    for loop in lane:
-        s.vectorize(loop)
-    s.unroll(steps, _UNROLLED)
-    return [name, by_near, stored]
+    found: dict[str, tuple[str, str, str]] = {}
+    for name in names:
+        whole = fuse_all(s, s.reduce_loops(name))
+        _, first, near, *_ = s.split(whole, [*grid, *vector], "guard")
+        by_near = s.rfactor(name, near)
+        by_item = s.rfactor(by_near, factored(by_near, name, first), len(s.block(name).indices))
+        found[name] = by_near, by_item, s.cache_write(by_item)
+    for name in names:
+        s.compute_at(name, at, scope)
+    for kind in (0, 2):  # each before the last: all items' sums, then those of neighbours
+        for stages in found.values():
+            s.compute_at(stages[kind], at, "local")
+            s.bind(s.axes(stages[kind])[-1], "local.0")
+    for _, by_item, stored in found.values():
+        s.bind(s.axes(stored)[-2], "local.1")
+        s.compute_at(by_item, s.loops(stored)[-1])
+        steps, *lane = s.reduce_loops(by_item)
+        for loop in lane:
+            s.vectorize(loop)
+        s.unroll(steps, _UNROLLED)
+    return [n for name, (by_near, _, stored) in found.items() for n in (name, by_near, stored)]
 
 
 def _ceiling(parts: Expr, second: Expr) -> Expr:
@@ -324,11 +329,13 @@ def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: 
 def _in_vectors(s: Schedule, name: str, spec: DeviceSpec) -> None:
     """As `schedule_items`, for each result a group; items read vectors.
 
-    A weight that one row reads comes at the memory's rate so.
+    A weight that one row reads comes at the memory's rate so. What the epilogue reads beside the
+    results is made by the same items.
     """
-    out, whole = results_of(s, name), fuse_all(s, s.reduce_loops(name))
     parts = s.sample_categorical(f"parts.{name}", _wide_parts(s, name, spec))
-    combine(s, name, whole, grid_of(parts), s.loops(out)[-1], lanes=_wide_lanes(s, name))
+    beside, lanes = reductions_beside(s, name), _wide_lanes(s, name)
+    out = results_of(s, name)
+    combine(s, beside, grid_of(parts), s.loops(out)[-1], lanes=lanes)
     s.bind(fuse_all(s, s.loops(out)), "group.0")
 
 
