@@ -116,6 +116,30 @@ def test_groups_lie_side_by_side_only_where_there_are_too_few() -> None:
     assert (many.beside(small), many.tickets(small)) == (1, 10)
 
 
+def test_groups_that_stream_are_as_large_as_it_takes_to_run_all_tiles_at_once() -> None:
+    small = Callee(kernel="a", parameters=1, groups=(10, 1, 1), items=64, arena=100, streams=True)
+    large = Callee(kernel="b", parameters=1, groups=(2, 1, 1), items=100, arena=250, streams=True)
+    shape = shape_of([small, large], 2, most_items=1024, local=4096)
+    assert (shape.items, shape.arena) == (5 * 64, 5 * 100)
+    assert (shape.beside(small), shape.beside(large)) == (5, 1)
+    assert shape_of([small, large], 2, most_items=256, local=300).arena == 300
+    few = replace(small, groups=(4, 1, 1))
+    assert shape_of([few, large], 2, most_items=1024, local=4096).items == 128, "one round as it is"
+    calculating = replace(large, streams=False)
+    assert shape_of([small, calculating], 2, most_items=1024, local=4096).items == 128
+
+
+def test_products_of_one_row_stream(device: Device) -> None:
+    n = Net("streaming")
+    row = n("MatMul", n.input(1, 256), n.weight(256, 512))
+    image = n.conv(n.input(1, 256, 32, 32), 256, 256, (1, 1))
+    network = extract(optimise(import_model(n.model(row, image))))
+    made = build_plan(network, {}, device.spec, model_key="", notes={})
+    found = {callee.kernel: callee.streams for callee in callees_of(made)}
+    assert {streams for kernel, streams in found.items() if "dense" in kernel} == {True}
+    assert not all(found.values()), "a convolution calculates more"
+
+
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     n = Net("staying")

@@ -57,6 +57,8 @@ class Callee:
     """Bytes of local memory that `tile_name` is given, a function of each item of a group; None
     where groups are single items, each by itself, and the function is `group_function`. A group
     that waits or has local memory is a tile, also of one item."""
+    streams: bool = False
+    """Whether it waits for memory rather than for arithmetic."""
 
     @cached_property
     def count(self) -> int:

@@ -43,8 +43,8 @@ class Resident:
         found = WAYS[way or way_of(device.spec) or next(iter(WAYS))]
         wanted = groups or GROUPS_A_UNIT * max(1, device.spec.compute_units)
         self._device, self._steps = device, len(steps)
-        self._shape = resident.shape_of(tiles, wanted)
         local = device.spec.local_memory_bytes
+        self._shape = resident.shape_of(tiles, wanted, device.spec.max_work_group, local)
         own = resident.resident_text(tiles, steps, bases, self._shape, found, sizes, local)
         self._program = device.build("\n".join([*texts, own]), options=(*options, *found.options))
         self._state = device.allocate(resident.state_bytes(self._steps))
