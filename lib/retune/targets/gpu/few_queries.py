@@ -38,7 +38,7 @@ _READ, _UNROLLED = 4, 8
 _COLUMNS = 16
 """Of values, that a group makes."""
 _PARTS = (4, 8, 16, 32)
-"""Items that share a column's keys."""
+"""Items that share a column's keys: as many as a group has room for, which wait less often."""
 
 
 def most_keys(spec: DeviceSpec) -> int:
@@ -49,7 +49,7 @@ def most_keys(spec: DeviceSpec) -> int:
 
 
 def few_queries_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
-    """The sketch, whose items are sampled; none where the program is not attention of so few."""
+    """The sketch; none where the program is not attention of so few."""
     s = Schedule(program)
     found = attention_of(s)
     if found is None:
@@ -68,7 +68,7 @@ def _schedule(s: Schedule, spec: DeviceSpec) -> None:
     inline_movements(s, found)
     inline_elementwise(s, kept={found.out.name, *(stage.name for stage in found.before)})
     _make_scores(s, found)
-    _sum_values(s, found)
+    _sum_values(s, found, spec)
     plain = partial(schedule_plain, s, spec=spec)
     schedule_rest(s, plain, plain)
     keep_to_limits(s, spec)
@@ -92,10 +92,11 @@ def _make_scores(s: Schedule, found: AttentionStages) -> None:
     s.bind(fuse_all(s, [*heads, groups]), "group.0")
 
 
-def _sum_values(s: Schedule, found: AttentionStages) -> None:
+def _sum_values(s: Schedule, found: AttentionStages, spec: DeviceSpec) -> None:
     """Softmax and sums of some columns of one query in a group."""
     name = found.out.name
-    parts = s.sample_categorical(f"parts.{name}", _PARTS)
+    fit = [n for n in _PARTS if n * _COLUMNS <= spec.max_work_group]
+    parts = const(max(fit, default=min(_PARTS)))
     groups = sum_in_parts(s, name, _COLUMNS, parts)
     grid = parts, const(_COLUMNS)
     for stage in (found.weights, found.total, found.powers, found.largest):
