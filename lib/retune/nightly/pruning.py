@@ -13,9 +13,9 @@ from retune.core.errors import InputError
 from retune.nightly.config import NightlyConfig
 from retune.nightly.members import page_of
 from retune.nightly.night import FOLDER, LOCK, NightState, Processes, attempt_of, read_nights
-from retune.pipeline.pruning import remove_locked, size_below, size_of
-from retune.pipeline.running import find_runs_before
-from retune.pipeline.stage import Output, outputs_unused_since
+from retune.pipeline.pruning import Leftovers, remove_locked, size_below, size_of
+from retune.pipeline.pruning import plan_pruning as plan_leftovers
+from retune.pipeline.pruning import prune as remove_leftovers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +26,16 @@ class Pruning:
     """Names, the oldest first."""
     kept: tuple[str, ...]
     folders: tuple[Path, ...]
-    """Of these nights, and of finished runs as old as they are."""
+    """Of these nights."""
     pages: tuple[Path, ...]
-    outputs: tuple[Output, ...]
-    """Of stages that no kept night has used."""
+    leftovers: Leftovers
+    """What no kept night has used: outputs of stages, and finished runs."""
 
     @property
     def bytes(self) -> int:
         """On the disk, less what published versions share with it."""
         sizes = sum(map(size_below, self.folders)) + sum(map(size_of, self.pages))
-        return sizes + sum(output.bytes for output in self.outputs)
+        return sizes + self.leftovers.bytes
 
 
 def plan_pruning(
@@ -67,12 +67,9 @@ def plan_pruning(
     return Pruning(
         nights=tuple(night.name for night in gone),
         kept=tuple(night.name for night in kept),
-        folders=(
-            *(work / FOLDER / night.name for night in gone),
-            *find_runs_before(work, since),
-        ),
+        folders=tuple(work / FOLDER / night.name for night in gone),
         pages=tuple(page for page in pages if page.is_file()),
-        outputs=outputs_unused_since(work, since),
+        leftovers=plan_leftovers(work, None, since),
     )
 
 
@@ -82,8 +79,7 @@ def prune(pruning: Pruning) -> None:
         remove_locked(folder, folder / LOCK)
     for page in pruning.pages:
         page.unlink(missing_ok=True)
-    for output in pruning.outputs:
-        remove_locked(output.folder, output.lock)
+    remove_leftovers(pruning.leftovers)
 
 
 def _begun(night: NightState) -> datetime:

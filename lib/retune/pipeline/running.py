@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -193,14 +193,13 @@ def find_run(work: Path, name: str) -> RunRecord:
 def find_runs_before(work: Path, moment: datetime) -> tuple[Path, ...]:
     """Folders of records of runs that ended, and changed last before that moment."""
     running = {run.name for run in runs(work) if run.standing == "running"}
-    return tuple(
-        folder
-        for folder in sorted((work / _FOLDER).glob("*"))
-        if folder.is_dir()
-        and folder.name not in running
-        and max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
-        < moment.timestamp()
-    )
+    found: list[Path] = []
+    for folder in sorted((work / _FOLDER).glob("*")):
+        with suppress(FileNotFoundError):  # another process changes it just now
+            if folder.is_dir() and folder.name not in running:
+                changed = max((file.stat().st_mtime for file in folder.iterdir()), default=0.0)
+                found += [folder] if changed < moment.timestamp() else []
+    return tuple(found)
 
 
 def _begun(name: str, request: TuneRequest) -> RunRecord:

@@ -147,10 +147,11 @@ def outputs_unused_since(work: Path, moment: datetime) -> tuple[Output, ...]:
     """The outputs below `work` that were last made or loaded before that moment."""
     found: list[Output] = []
     for seal in sorted(work.glob(f"*/*/{_SEAL}")):
-        folder, used = seal.parent, seal.stat().st_mtime
-        if used < moment.timestamp() and (folder / MANIFEST).is_file():
-            files = (path.lstat() for path in folder.rglob("*"))
-            found.append(Output(folder, sum(f.st_size for f in files if f.st_nlink == 1)))
+        folder = seal.parent
+        with contextlib.suppress(FileNotFoundError):  # another process removes it just now
+            if seal.stat().st_mtime < moment.timestamp() and (folder / MANIFEST).is_file():
+                files = [path.lstat() for path in folder.rglob("*")]
+                found.append(Output(folder, sum(f.st_size for f in files if f.st_nlink == 1)))
     return tuple(found)
 
 

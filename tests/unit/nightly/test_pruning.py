@@ -78,7 +78,7 @@ def fleet(tmp_path: Path) -> Fleet:
 def test_the_last_nights_are_kept_with_what_they_used(fleet: Fleet):
     found = fleet.plan(keep=2)
     assert (found.nights, found.kept) == (NIGHTS[:1], NIGHTS[1:])
-    assert [output.folder.name for output in found.outputs] == [NIGHTS[0]]
+    assert [output.folder.name for output in found.leftovers.outputs] == [NIGHTS[0]]
     assert found.bytes > 0
     prune(found)
     assert fleet.left() == list(NIGHTS[1:])
@@ -104,14 +104,14 @@ def test_a_night_that_is_run_stays(fleet: Fleet):
 
 def test_an_output_that_is_loaded_counts_as_used(fleet: Fleet):
     folder = fleet.output("shared", fleet.clock.now - timedelta(days=30))
-    assert folder in [output.folder for output in fleet.plan(keep=3).outputs]
+    assert folder in [output.folder for output in fleet.plan(keep=3).leftovers.outputs]
     assert load(TaskManifest, folder) is not None
-    assert folder not in [output.folder for output in fleet.plan(keep=3).outputs]
+    assert folder not in [output.folder for output in fleet.plan(keep=3).leftovers.outputs]
 
 
 def test_an_output_that_somebody_makes_stays(fleet: Fleet):
     found = fleet.plan(keep=2)
-    (output,) = found.outputs
+    (output,) = found.leftovers.outputs
     with exclusive(output.lock):
         prune(found)
     assert output.folder.is_dir()

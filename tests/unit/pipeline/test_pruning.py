@@ -63,3 +63,9 @@ def test_nothing_is_removed_where_there_is_nothing(tmp_path: Path):
     found = plan_pruning(tmp_path / "none", None, NOW)
     assert (found.outputs, found.runs, found.programs, found.bytes) == ((), (), (), 0)
     prune(found)
+
+
+def test_a_run_whose_files_change_meanwhile_stays(work: Path):
+    (work / "runs" / "old" / ".run.json.0.tmp").symlink_to("renamed")  # listed, and gone
+    found = plan_pruning(work, None, NOW - timedelta(days=30))
+    assert [folder.name for folder in found.runs] == ["held"]

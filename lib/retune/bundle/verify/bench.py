@@ -40,8 +40,7 @@ _LONGEST_SETTLE_S = 1.0
 class CountingClock:
     """The time that passes, and what was counted beside it: seconds on a simulated device."""
 
-    def __init__(self, clock: Clock = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._counted_s = 0.0
 
     def count(self, seconds: float) -> None:
@@ -49,7 +48,7 @@ class CountingClock:
         self._counted_s += seconds
 
     def __call__(self) -> float:
-        return self._clock() + self._counted_s
+        return time.perf_counter() + self._counted_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,9 +207,9 @@ def _counted(files: "Pruning") -> dict[str, Any]:
     return {
         "nights": files.nights,
         "kept": files.kept,
-        "folders": len(files.folders),
+        "folders": len(files.folders) + len(files.leftovers.runs),
         "pages": len(files.pages),
-        "outputs": len(files.outputs),
+        "outputs": len(files.leftovers.outputs),
         "bytes": files.bytes,
     }
 

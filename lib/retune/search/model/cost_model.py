@@ -127,11 +127,6 @@ class CostModel:
         self._members: Sequence[xgb.Booster] = ()
         self._rows = 0
 
-    @property
-    def trained(self) -> bool:
-        """True once predictions rest on measurements, this task's or an offline model's."""
-        return bool(self._members) or self._prior is not None
-
     def update(self, features: np.ndarray, score: np.ndarray, task: np.ndarray) -> None:
         """Learns from all rows measured so far; waits if few are new since the last time.
 
