@@ -8,7 +8,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT16, FLOAT32, TensorType
 from retune.core.target import GENERIC_CPU, GENERIC_GPU
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import ALIAS, partition
@@ -276,3 +276,19 @@ def test_rotations_and_copies_read_what_they_rotate_where_it_lies():
             for sketch in space(task.program, spec).sketches:
                 assert_items_agree(task.dag, sketch.instantiate(sketch.sample(1, RNG)[0]))
                 assert len(sketch.program.body.stmts) == 1
+
+
+def test_what_is_new_of_a_state_is_cut_where_it_is_converted():
+    """As keys and values in float16, which a state holds in float32."""
+    build = GraphBuilder("net")
+    x = build.add("relu", [build.input("x", TensorType((TOKENS, 3 * WIDTH), FLOAT16))])
+    cut = {"begins": (0, WIDTH), "extents": (TOKENS, WIDTH), "steps": (1, 1)}
+    part = build.add("reshape", [build.add("slice", [x], cut)], {"shape": (TOKENS, HEADS, DEPTH)})
+    new = build.add("cast", [part], {"to": FLOAT32})
+    held = build.input("held", TensorType((5, HEADS, DEPTH)))
+    graph = build.finish([build.add("append", [held, new])])
+    groups = [[node.op for node in group.nodes] for group in partition(graph)]
+    assert groups == [["relu"], ["slice", "reshape", "cast"], ["append"]]
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(run_groups(graph, inputs)[name], expected)

@@ -2,8 +2,8 @@
 
 A head of attention is columns of a wider array, read row by row; a transposed product is the same
 product, stored in another order. So neither needs a kernel of its own. Of movements that no product
-takes in, those that follow each other are one, and rotations and copies take theirs in. Read
-`find_moves`.
+takes in, those that follow each other are one, and rotations, copies and conversions of what a
+state gets take theirs in. Read `find_moves`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,9 +79,9 @@ def find_moves(graph: Graph) -> Moves:
     chains: dict[str, tuple[Node, ...]] = {}
     taken: set[str] = set()
     for node in reversed(graph.nodes):
-        ends = node.op in (*_PRODUCTS, *_READERS) and node.outputs[0] not in taken
+        joins = node.op in _READERS or _converts_new(node, uses)
+        ends = (joins or node.op in _PRODUCTS) and node.outputs[0] not in taken
         if ends and len(set(node.inputs)) == len(node.inputs):
-            joins = node.op in _READERS
             parts = (reversed(chain(value, joins=joins)) for value in node.inputs)
             moves = tuple(move for part in parts for move in part)
             chains[node.outputs[0]] = moves
@@ -94,6 +94,12 @@ def find_moves(graph: Graph) -> Moves:
         and _read_once(graph, node.inputs[0], uses)
     }
     return Moves(chains, frozenset(taken), orders)
+
+
+def _converts_new(node: Node, uses: Mapping[str, Sequence[Node]]) -> bool:
+    """Whether the node converts what is new of a state: a copy of it otherwise."""
+    readers = uses.get(node.outputs[0], ())
+    return node.op == "cast" and bool(readers) and all(each.op == "append" for each in readers)
 
 
 def _read_once(graph: Graph, value: str, uses: Mapping[str, Sequence[Node]]) -> bool:
