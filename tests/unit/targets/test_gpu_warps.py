@@ -268,6 +268,17 @@ def test_estimate_puts_what_was_fastest_first(dag: Dag, sketch: str):
     assert default_candidate(gpu_space(from_dag(dag), NVIDIA), NVIDIA).sketch == sketch
 
 
+def test_what_few_warps_read_takes_time():
+    """H200, 3136 pixels of 304 channels: items of 2 pixels take 30 us, of 8 pixels 77."""
+    sketch = gpu_space(from_dag(half_conv2d(112, 28, 304, 152)), NVIDIA).sketch("gpu.v4.warp")
+    rows = [
+        sketch.row({d.name: [pixels if "pixels" in d.name else 1] for d in sketch.decisions})
+        for pixels in (2, 8)
+    ]
+    small, large = estimate(sketch, np.array(rows), NVIDIA)
+    assert small < 0.9 * large
+
+
 @pytest.mark.parametrize("columns", [64, 512])
 def test_deeper_products_take_longer_by_each_sketch(columns: int):
     spaces = [gpu_space(from_dag(half_product(256, n, columns)), NVIDIA) for n in (256, 1024)]

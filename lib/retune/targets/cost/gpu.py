@@ -88,14 +88,17 @@ class WarpFigures:
     The figures are those of an H100. Those of local memory were fitted to the times of 3,087
     candidates of 120 tasks that may copy their operands there (layers of nine networks in TF32 and
     float16, of one and 16 images, and square products): within a task the logarithm of an estimate
-    has a standard deviation of 0.18, and the candidate that they put first takes 1.15 times the
-    best one's time in the geometric mean; 1.10 times for 74 tasks that read operands directly.
+    has a standard deviation of 0.18. Those of direct reads, with 3,000 candidates on an H200: of
+    490 tasks the candidate that is put first takes 1.12 times the best one's time in the geometric
+    mean.
     """
 
     launch: float = 5300.0
     """A kernel's start and end, in a full queue."""
-    direct_step: float = 280.0
-    """Until what a step reads from global memory is there."""
+    direct_step: float = 87.0
+    """Until what a step reads from global memory is there, beside what each read adds."""
+    direct_read: float = 55.0
+    """Of an item, in a step: its address, its test, and a place in the queue."""
     shared_step: float = 370.0
     """The same where the warps of a group take slices of the reduction."""
     copied_step: float = 82.0
@@ -122,6 +125,9 @@ class WarpFigures:
     """That its warps read from local memory in a cycle."""
     stored_bytes: float = 21.0
     """That they store, or read beside the product, in a cycle."""
+    beside_panels: float = 75.0
+    """For each result of an item, where panels are copied and something is read beside results: a
+    unit holds few such groups, and they come to their results together."""
     partial_bytes: float = 51.0
     """Of partial sums that they put into local memory in a cycle."""
     memory_bytes: float = 14.7
@@ -171,6 +177,7 @@ def _warp_cycles(
     groups, items = parallel_extent(kernel, GROUP), parallel_extent(kernel, ITEM)
     warps = np.ceil(items / unit.warp)
     own, issued, waits, held, moved = (np.zeros_like(groups) for _ in range(5))
+    reads_beside = False
     for nest in {n.accesses.block.buffer.name: n for n in kernel}.values():
         result = nest.accesses.result
         if _of_warps(nest) is not None:
@@ -181,8 +188,11 @@ def _warp_cycles(
             held = np.maximum(held, nest.size(nest.copies) * _results_together(nest))
         if result.scope == "global":
             moved = moved + _moved_bytes(nest)
+            reads_beside |= any(o.scope == "global" for o in nest.accesses.operands)
         elif _is_partial(nest):
             own = own + nest.buffer_bytes(result) / warp.partial_bytes
+    if reads_beside and any(map(_is_copy, kernel)):
+        waits = waits + warp.beside_panels * held
     own, chain = own + moved / warp.stored_bytes, warp.warp_rate * issued
     ahead = any(map(_is_ahead, kernel))
 
@@ -219,7 +229,15 @@ def _warp_waits(kernel: Kernel, product: BlockNest, warp: WarpFigures) -> Array:
         return warp.ahead_start + steps * warp.ahead_step / distance**2
     if any(map(_is_copy, kernel)):
         return steps * warp.copied_step
-    return steps * (warp.shared_step if any(map(_is_partial, kernel)) else warp.direct_step)
+    if any(map(_is_partial, kernel)):
+        return steps * warp.shared_step
+    return steps * (warp.direct_step + warp.direct_read * _reads(product))
+
+
+def _reads(product: BlockNest) -> Array:
+    """Vectors that an item reads for a step of its product."""
+    read = {operand.load: operand for operand in product.accesses.operands}.values()
+    return sum((product.size(moving(o, product.copies)) for o in read), np.zeros_like(product.one))
 
 
 def _slots_ahead(nest: BlockNest) -> float:
