@@ -12,7 +12,7 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.space import Sketch, Space
-from retune.targets.cost.estimate import default_candidate
+from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.cpu.space import cpu_space
 from retune.targets.gpu.space import gpu_space
 from retune.targets.row_programs import fused_rows
@@ -96,6 +96,15 @@ def test_a_group_takes_several_of_many_short_rows(rows: int, columns: int, most:
     sketch = fused_on_gpu(standardised(rows, columns))
     several = [n for row in sketch.all_rows() for n in sketch.decided(row).get("rows.y", (1,))]
     assert max(several) == most
+
+
+def test_partial_sums_are_read_from_local_memory():
+    """H200, 196 rows of 384 numbers of 16 bits: 64 items take 7.1 us, 128 take 5.9."""
+    spec = replace(GENERIC_GPU, compute_units=132, max_work_group=1024)
+    sketch = gpu_space(from_dag(standardised(196, 384)), spec).sketch("gpu.rows.fused")
+    rows = sketch.all_rows()
+    best = sketch.decided(rows[int(np.argmin(estimate(sketch, rows, spec)))])
+    assert min(best["parts.y"]) >= 128
 
 
 @pytest.mark.parametrize("dag", [softmax(8, 24), standardised(12, 40), scaled_norm(8, 5)])

@@ -339,7 +339,8 @@ def _near(nest: BlockNest) -> list[For]:
 def _waits(nest: BlockNest, unit: ComputeUnit) -> Array:
     """Cycles in which a warp has nothing to do but wait for what the block reads."""
     result, serial = nest.accesses.result, on(nest.loops, BLOCK)
-    if result.scope == "local":
+    shared = result.scope == "local"
+    if shared and nest.accesses.block.reducer is None:
         return nest.repeats(result, serial) * unit.fetch_latency
     together = nest.one
     for loop in serial:
@@ -347,7 +348,9 @@ def _waits(nest: BlockNest, unit: ComputeUnit) -> Array:
     scopes = {operand.scope for operand in nest.accesses.operands}
     latency = unit.local_latency if "local" in scopes else 0.0
     latency = unit.global_latency if scopes & {"global", "constant"} else latency
-    return nest.size(serial) / together * latency
+    others = [loop for loop in serial if not loop.reduce]
+    barrier = nest.repeats(result, others) * unit.fetch_latency if shared else 0.0
+    return barrier + nest.size(serial) / together * latency
 
 
 def _is_ahead(nest: BlockNest) -> bool:
