@@ -1,4 +1,4 @@
-"""Programs whose outputs lie among others."""
+"""Programs whose inputs and outputs lie among others."""
 
 import numpy as np
 import pytest
@@ -30,3 +30,20 @@ def test_what_lies_among_other_numbers_of_values_has_another_name():
     with assuming({"n": 7}):
         names = {stacked(program, "y", count, "number").name for count in (4, 8, n + 5, n - 5)}
     assert len(set(map(identifier, names))) == 4
+
+
+@pytest.mark.parametrize(("number", "first"), [(0, 0), (3, 3), (4, 3), (-1, 0)])
+def test_some_images_are_read_and_stored_among_all_of_them(number: int, first: int):
+    """Two of five, of which each has three rows that are walked as one axis."""
+    x, y = (Buffer(name, (const(2 * 3), const(4))) for name in "xy")
+    rows, columns = Var("i"), Var("j")
+    block = Block("y", y, (rows, columns), Load(x, (rows, columns)) * 2.0)
+    loops = For(rows, const(6), For(columns, const(4), block))
+    program = Program(name="p", inputs=(x,), outputs=(y,), scratch=(), body=Seq((loops,)))
+    whole = stacked(stacked(program, "x", 5, "number", 2), "y", 5, "number", 2)
+    assert [b.name for b in whole.inputs] == ["x", "number"]
+    data = np.arange(5 * 3 * 4, dtype=np.float32).reshape(15, 4)
+    found = run_program(whole, {"x": data, "number": np.asarray(number, np.int32)})["y"]
+    own = slice(3 * first, 3 * (first + 2))
+    np.testing.assert_array_equal(found[own], 2 * data[own])
+    assert np.isnan(np.delete(found, own, axis=0)).all()

@@ -65,8 +65,8 @@ def in_micro_batches(graph: Graph, cache: SharedCache) -> Graph:
     others = sizes_of(extents) - sizes_of([batch])
     if example(batch) < 2 or others or counts_of(extents) or graph.states:
         return graph
-    network = _Batched(graph, batch, cache)
     with apart():  # what divides is a choice, and right for all sizes
+        network = _Batched(graph, batch, cache)
         runs = _runs(network)
     return _divided(network, runs) if any(run.images for run in runs) else graph
 
