@@ -40,10 +40,20 @@ MOST_SEARCHES = 1024
 """Threads for search tasks: nearly all of them wait for a batch."""
 
 
+class SearchRunner(ThreadPoolTaskRunner[Any]):
+    """Runs search tasks in threads. Ctrl-C does not wait for them, as it ends the process."""
+
+    def __exit__(self, exc_type: object, exc_value: object, traceback: object) -> None:
+        if self._executor is not None and exc_type is KeyboardInterrupt:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+        super().__exit__(exc_type, exc_value, traceback)
+
+
 @flow(
     name="tune-network",
     flow_run_name=name_of_run,
-    task_runner=cast("TaskRunner[Any]", ThreadPoolTaskRunner(max_workers=MOST_SEARCHES)),
+    task_runner=cast("TaskRunner[Any]", SearchRunner(max_workers=MOST_SEARCHES)),
     persist_result=True,
     result_serializer="json",
     **HOOKS,
