@@ -177,8 +177,9 @@ def test_a_step_makes_all_gates_by_one_product(op, attrs, products):
     """The reset gate of a GRU may have to be there before the last gate's product."""
     graph = optimise(import_model(layer(op, arrays_of(op, ("B",), 1), **attrs)[0]))
     (loop,) = extract(graph).loops.values()
-    ops = [node.op for node in loop.each.graph.nodes]
-    assert (ops.count("dense"), loop.scan.steps) == (products, STEPS)
+    (part,) = loop.parts
+    ops = [node.op for node in part.each.graph.nodes]
+    assert (ops.count("dense"), part.times) == (products, STEPS)
     assert [node.op for node in graph.nodes].count("dense") == 1
 
 
