@@ -62,12 +62,19 @@ def legal_sketches(
 
 
 def schedule_rest(s: Schedule, reduce: Callable[[str], None], other: Callable[[str], None]) -> None:
-    """Every stage that nothing was done to yet is scheduled: reductions first."""
+    """Every stage that nothing was done to yet is scheduled: reductions first.
+
+    Constants are computed by no kernel, and fastest in the loops that they come with.
+    """
+
+    def waits(name: str) -> bool:
+        return untouched(s, name) and s.block(name).buffer.scope != "constant"
+
     for name in s.blocks():
-        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
+        if name in s.blocks() and s.block(name).reducer is not None and waits(name):
             reduce(name)
     for name in s.blocks():
-        if s.block(name).reducer is None and untouched(s, name):
+        if s.block(name).reducer is None and waits(name):
             other(name)
 
 

@@ -10,7 +10,7 @@ from retune.codegen.lower import lower
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program, from_dag
+from retune.ir.stmt import Program, from_dag, is_compile_time, loops
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.replay import replay
@@ -106,6 +106,15 @@ def test_private_arrays_are_bounded():
             sizes = [prod(evaluate_int(e) for e in b.shape) for b in private]
             assert len(private) == (0 if sketch.name.endswith(".staged") else 2)
             assert 4 * sum(sizes) <= 2 << 20
+
+
+def test_weights_are_transformed_in_plain_loops():
+    """numpy computes them, point by point of the loops that choose a row of the transform."""
+    for sketch in winograd_sketches(from_dag(conv2d(1, 7, 7, 32, 32)), GENERIC_CPU):
+        (row,) = sketch.sample(1, np.random.default_rng(0))
+        roots = [r for r in sketch.instantiate(row).body.stmts if is_compile_time(r)]
+        assert roots
+        assert {loop.kind for root in roots for loop in loops(root)} == {"serial"}
 
 
 def default_sketch(dag: Dag, *, max_error: float) -> str:
