@@ -6,7 +6,7 @@ few, find them in the cache. They become a loop over the batch (`graph.batch_loo
 open. GPipe (Huang et al. 2019) has the word. Read `in_micro_batches`, then `_runs`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -26,6 +26,9 @@ _SHARE = 0.75
 """Of the cache, what a layer reads and writes may take: weights and shortcuts have the rest."""
 _LAUNCH_BYTES = 16 << 10
 """What a compute unit moves while a kernel starts and its last work-group ends."""
+_FEW_IMAGES = 0.15
+"""Of a layer's arithmetic, what it takes more for a few images at a time, whose tiles are smaller
+(two cores of Zen 2, resnet50 for 28 images: 0.99 of the time of whole batches, 1.03 without it)."""
 _SHAPES = ("shape", "extents")
 """Attributes that are the output's shape, of reshapes, broadcasts and slices."""
 
@@ -39,8 +42,7 @@ class SharedCache:
     """Compute units that share it."""
     hiding: float = 20.0
     """Operations that hide the way of a byte: layers with more for each do not wait for memory (two
-    cores of Zen 2, whole batches 1: resnet50 for 28 images 1.03, when all bytes counted 1.06;
-    MobileNetV2 for 8 images 0.80 both times, with 10 operations 0.98)."""
+    cores of Zen 2, whole batches 1: MobileNetV2 for 8 images 0.80, with 10 operations 0.98)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,9 @@ class _Batched:
 
     @cached_property
     def crossing(self) -> Sequence[int]:
-        """Bytes of images that groups before each one made, and that it or later ones read."""
+        """Bytes of images that are there before each group, and that it or later ones read."""
         made = {value: at for at, group in enumerate(self.groups) for value in group.outputs}
+        made |= dict.fromkeys(self.graph.inputs, -1)
         last = {value: at for at, group in enumerate(self.groups) for value in group.inputs}
         last |= dict.fromkeys(self.graph.outputs, len(self.groups))
         steps = [0] * (len(self.groups) + 2)
@@ -133,7 +136,7 @@ class _Batched:
 
     def saved(self, images: int) -> list[float]:
         """Bytes that each group keeps out of memory if it runs for so many images at a time, of
-        those that it waits for. What is left then runs one by one."""
+        those that it waits for, less what that costs. What is left then runs one by one."""
         times = sum(divmod(self.batch, images))
         launches = (times - 1) * self.launch
         found: list[float] = []
@@ -143,8 +146,14 @@ class _Batched:
             before = waited if moved > self.cache else 0
             after = waited if moved * images > self.cache * self.batch else 0
             saved = before - after - (times - 1) * weights - launches
+            saved -= _FEW_IMAGES * hidden if times > 1 else 0
             found.append(saved if divides or times == 1 else -inf)
         return found
+
+    def moved_at(self, group: int, images: int) -> int:
+        """Bytes that go to memory where a run of so many images ends before that group, and that
+        come from there where it begins; groups of the whole batch count what they move."""
+        return self.crossing[group] if images < self.batch else 0
 
     def _bytes(self, values: Collection[str]) -> int:
         return sum(example(self.graph.types[value].bytes) for value in values)
@@ -234,14 +243,14 @@ def _runs(network: _Batched) -> list[_Run]:
     batch, groups = network.batch, network.groups
     sizes = [batch, *(1 << n for n in reversed(range((batch - 1).bit_length())))]
     saved = {images: network.saved(images) for images in sizes}
-    best = dict.fromkeys(sizes, 0.0)
-    before: list[dict[int, int]] = []
+    ended, before = dict.fromkeys(sizes, 0.0), list[dict[int, int]]()
+    best = dict.fromkeys(sizes, -inf)
     for at in range(len(groups)):
-        ended = _ended(network, best, at)
         other = max(sizes, key=lambda images: ended[images])
-        before.append({n: n if best[n] >= ended[other] else other for n in sizes})
-        best = {n: max(best[n], ended[other]) + saved[n][at] for n in sizes}
-    ended = _ended(network, best, len(groups))
+        begun = {n: ended[other] - network.moved_at(at, n) for n in sizes}
+        before.append({n: n if best[n] >= begun[n] else other for n in sizes})
+        best = {n: max(best[n], begun[n]) + saved[n][at] for n in sizes}
+        ended = {n: best[n] - network.moved_at(at + 1, n) for n in sizes}
     images = max(sizes, key=lambda images: ended[images])
     if ended[images] <= network.cache:
         return [_Run(0, len(groups), 0)]
@@ -252,13 +261,6 @@ def _runs(network: _Batched) -> list[_Run]:
             end = at
         images = before[at][images]
     return found[::-1]
-
-
-def _ended(network: _Batched, best: Mapping[int, float], at: int) -> dict[int, float]:
-    """What is saved by each number of images, if the run ends before this group: what crosses
-    there goes to memory and back."""
-    crossing = 2 * network.crossing[at]
-    return {n: total - (crossing if n < network.batch else 0) for n, total in best.items()}
 
 
 def _divided(network: _Batched, runs: Sequence[_Run]) -> Graph:
