@@ -22,7 +22,7 @@ from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Family, Rule
 from retune.schedule.winograd import WinogradConvolution
-from retune.targets.cpu.elementwise import schedule_elementwise, tile_near, wanted_groups
+from retune.targets.cpu.elementwise import tile_near, wanted_groups
 from retune.targets.cpu.space import schedule_rest
 from retune.targets.cpu.tile import (
     RegisterTile,
@@ -30,7 +30,7 @@ from retune.targets.cpu.tile import (
     order_reduction,
     schedule_register_tile,
 )
-from retune.targets.fusion import accesses, pack_operands, untouched
+from retune.targets.fusion import accesses, pack_operands
 from retune.targets.instructions import find_instruction
 from retune.targets.tiling import fuse_all, made_loops, sized_tail, unroll_all
 from retune.targets.transforms import (
@@ -89,10 +89,7 @@ def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:
     write_pixels(s, conv, nest.pixels, nest.lanes)
     used = _bytes(s, conv.inputs[-1]) + _bytes(s, stored)
     s.require(used <= _PRIVATE_BYTES, "the private arrays exceed a thread's stack")
-    for stage in s.blocks():  # those that run by themselves, before or after the convolution
-        block = s.block(stage)
-        if untouched(s, stage) and block.buffer.scope == "global" and block.reducer is None:
-            schedule_elementwise(s, stage, spec)
+    schedule_rest(s, spec)
 
 
 @dataclass(frozen=True, slots=True)
