@@ -135,8 +135,6 @@ def batch_step(body: Graph, images: int, batch: int) -> StepGraph:
             stored.append(given)
         if moved:
             build.add("identity", [given], outputs=[value])
-    for name, array in body.constants.items():
-        build.constant(name, array, body.types[name].dtype)
     outputs = add_body(build, body, states=0)
     by = build.constant(f"{counter}.by{step}", np.asarray(step, np.int32))
     after = build.add("add", [counter, by], name=f"{counter}.next")

@@ -171,8 +171,6 @@ def step_graph(loop: Scan) -> StepGraph:
         kind = body.types[value]
         shape = (loop.steps, *kind.shape) if i in whole else kind.shape
         build.input(whole.get(i, value), TensorType(shape, kind.dtype))
-    for name, array in body.constants.items():
-        build.constant(name, array, body.types[name].dtype)
     after = [_counted(build, name, way) for way, name in index.items()]
     for i, way in zip(loop.scanned, loop.backward_inputs, strict=True):
         build.add("gather", [whole[i], index[way]], {"axis": 0}, outputs=[body.inputs[i]])
@@ -186,11 +184,13 @@ def step_graph(loop: Scan) -> StepGraph:
 
 
 def add_body(build: GraphBuilder, body: Graph, states: int) -> list[str]:
-    """The body's nodes are in the graph; the values of its outputs, which are `states` and rows.
+    """The body's constants and nodes are in the graph; its outputs' values: `states`, and rows.
 
     Each is made by a kernel, which may write it anywhere. No two are the same, and no node reads a
     row: it lies among others.
     """
+    for name, array in body.constants.items():
+        build.constant(name, array, body.types[name].dtype)
     for node in body.nodes:
         build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
     computed = {value for node in body.nodes if computes(node) for value in node.outputs}
