@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+import subprocess
+import sys
 from math import inf
+from pathlib import Path
 from threading import Barrier, Event, Thread
 
 import pytest
@@ -58,6 +61,39 @@ def test_threads_stay_on_a_core_each_unless_the_user_forbids_it(
         [[c] for c in cores] if spread else [[*cores]] * len(cores)
     )
     assert os.sched_getaffinity(0) == set(cores)
+
+
+_PINNED = """
+import os
+from retune.device.opencl.catalogue import find_bare
+spec, _ = find_bare("pocl")
+found = (os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task"))
+print(spec.compute_units, sum(len(cores) == 1 for cores in found))
+"""
+
+
+@pytest.mark.skipif(not pocl.pinned({}), reason="a share of the cores' time")
+def test_threads_stay_on_a_core_each_beside_another_platform(tmp_path: Path) -> None:
+    """As where a GPU has a driver, too: the loader must not ask for devices before we do."""
+    import pyopencl
+
+    libraries = Path(pyopencl.__file__).parent / ".libs"
+    (library,) = libraries.glob("libpocl*.so*")
+    for name in ("one.icd", "two.icd"):
+        (tmp_path / name).write_text(f"{library}\n", encoding="utf-8")
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("POCL", "OCL"))
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", _PINNED],
+        env={**environ, "OCL_ICD_VENDORS": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    started, pinned = map(int, run.stdout.split())
+    assert pinned == started
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,8 @@ static const struct device *choose(const struct device *found, int count, const 
 /* --------------------------------------------------------------------------------------- PoCL
    It comes with pyopencl, and wants to be asked nicely: threads that stay on their cores, and the
    device without threads beside the other one. pyopencl's OpenCL library copies PYOPENCL_HOME
-   without a look whether it is set. */
+   without a look whether it is set. ocl-icd sorts platforms by their devices, and asking for these
+   starts PoCL's threads before they can be told from others. */
 
 #ifndef PYOPENCL_HOME
 #define PYOPENCL_HOME ""
@@ -352,6 +353,7 @@ static void prepare_environment(void) {
   }
 #endif
   setenv("POCL_DEVICES", "pthread basic", 0);
+  setenv("OCL_ICD_PLATFORM_SORT", "none", 0);
 }
 
 #if defined(__linux__) && defined(__x86_64__) && defined(__GNUC__)

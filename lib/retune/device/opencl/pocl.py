@@ -44,17 +44,19 @@ _kept: list[ctypes.Array[ctypes.c_char]] = []
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
-    """Asks for a thread for each core that may be used, and for both devices, unless the user chose
-    otherwise.
+    """Asks for a thread for each core that may be used, for both devices, and for platforms in the
+    order of their registry, unless the user chose otherwise.
 
     PoCL counts the machine's cores: in a smaller set, two threads that wait for each other would
-    share a core.
+    share a core. ocl-icd, the loader of pyopencl and of most systems, sorts several platforms by
+    their devices, and asking for these starts PoCL's threads before `pinning` begins.
     """
     available = host.available_cores()
     if available < (os.cpu_count() or 1):
         for name in _THREADS:
             environ.setdefault(name, str(available))
     environ.setdefault("POCL_DEVICES", _DEVICES)
+    environ.setdefault("OCL_ICD_PLATFORM_SORT", "none")
 
 
 def runs_in_caller(device: str) -> bool:
