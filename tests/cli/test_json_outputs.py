@@ -3,14 +3,15 @@
 import json
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 import retune.bundle.verify.farm_examiner as examiners
 import retune.device.remote.link as links
@@ -22,11 +23,14 @@ from retune.bundle.verify.bench import Benchmark, Timing
 from retune.bundle.versions import Version
 from retune.cli.commands import model as model_command
 from retune.cli.commands import verify as verify_command
-from retune.cli.main import run_command
+from retune.cli.main import app, run_command
 from retune.cli.outputs import OUTPUTS
+from retune.core.dtypes import INT64, TensorType
 from retune.core.schema import from_plain, plain
 from retune.core.target import GENERIC_CPU
 from retune.device.remote.link import AboutBoard, Boards, RemoteBoard
+from retune.frontend.gguf.folder import import_gguf
+from retune.language.decoder import Decoder
 from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import read_night, run_night
 from retune.pipeline.request import TuneRequest
@@ -35,6 +39,7 @@ from retune.pipeline.upkeep import stage_retrain
 from retune.records.nights import write_nights
 from retune.records.schema import failed
 from retune.records.store import RecordStore
+from retune.report.html import render
 from retune.search.layout.problem import LayoutProblem
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.lower import lower
@@ -45,10 +50,12 @@ from tests.support.device_networks import Net, Networks, network, write
 from tests.support.examiner import VERDICT
 from tests.support.fakes import Clock
 from tests.support.fakes import result as night_result
+from tests.support.gguf_files import TOKENS, tiny_decoder, written
 from tests.support.layers import PLAIN
 from tests.support.nights import quiet
 from tests.support.offline import store_of
 from tests.support.quantize import DIGITS
+from tests.support.sample import detailed, sample
 from tests.support.store import record
 from tests.support.versions import publish
 
@@ -229,12 +236,56 @@ def a_night(folder: Path, patch: Patch) -> list[str]:
     return ["nightly", "run", *config]
 
 
+class Steps:
+    """A decoder's calls; every token is as likely as any other."""
+
+    capacity, length = 20, 0
+
+    def reset(self) -> None:
+        pass
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self.length += inputs["input_ids"].shape[1]
+        return {"logits": np.zeros((1, 1, len(TOKENS)), np.float32)}
+
+
+def decoded(folder: Path, patch: Patch) -> list[str]:
+    import_gguf(written(folder, tiny_decoder()), folder / "model")
+    one = {"input_ids": TensorType((1, 1), INT64)}
+    patch.setattr("retune.language.loading.decoder_of", lambda *_: Decoder(Steps(), one, "tiny"))
+    module, tokenizer = bundle(folder, patch), str(folder / "model")
+    return ["generate", module, "--prompt", "in the", "--tokenizer", tokenizer, "--tokens", "3"]
+
+
+def imported(folder: Path, patch: Patch) -> list[str]:
+    return ["import-gguf", str(written(folder, tiny_decoder())), "--out", str(folder / "model")]
+
+
+def reported(folder: Path, patch: Patch) -> list[str]:
+    (folder / "a.html").write_text(render(detailed(sample())), encoding="utf-8")
+    page = str(folder / "a.html")
+    return ["report", page, "--compare", page, "--out", str(folder / "both.html")]
+
+
+def distilled(folder: Path, patch: Patch) -> list[str]:
+    return ["records", "distill", str(folder / "best.jsonl"), *two_nights(folder)]
+
+
+def merged(folder: Path, patch: Patch) -> list[str]:
+    assert run_command(distilled(folder, patch)) == 0
+    return ["records", "import", str(folder / "best.jsonl"), "--records", str(folder / "other")]
+
+
 CASES: dict[str, Prepare] = {
     "bench": lambda folder, patch: ["bench", bundle(folder, patch), "--profile"],
     "build": built,
     "devices": lambda folder, patch: ["devices"],
     "devices --profiles": lambda folder, patch: ["devices", "--profiles"],
     "devices --scheduler": a_farm,
+    "export": lambda folder, patch: ["export", bundle(folder, patch), "--c", str(folder / "c")],
+    "generate": decoded,
+    "import-gguf": imported,
+    "init": lambda folder, patch: ["init", "zoo:mlp", "--config", str(folder / "nightly.toml")],
     "model evaluate": lambda f, patch: ["model", "evaluate", "0001", *with_model(f, patch)],
     "model list": lambda folder, patch: ["model", "list", *with_model(folder, patch)],
     "model rollback": lambda folder, patch: ["model", "rollback", *with_model(folder, patch)],
@@ -256,10 +307,14 @@ CASES: dict[str, Prepare] = {
     "records best": lambda folder, patch: ["records", "best", *records(folder)],
     "records compare": lambda f, patch: ["records", "compare", "one", "two", *two_nights(f)],
     "records curve": lambda folder, patch: ["records", "curve", *two_nights(folder)],
+    "records distill": distilled,
+    "records export": lambda f, patch: ["records", "export", str(f / "all.csv"), *records(f)],
     "records failures": lambda folder, patch: ["records", "failures", *two_nights(folder)],
+    "records import": merged,
     "records importance": lambda folder, patch: ["records", "importance", *two_nights(folder)],
     "records tuners": lambda folder, patch: ["records", "tuners", *two_nights(folder)],
     "records summary": lambda folder, patch: ["records", "summary", *records(folder)],
+    "report": reported,
     "resume": a_run,
     "rollback": lambda folder, patch: ["rollback", versions(folder)],
     "run": ran,
@@ -271,6 +326,18 @@ CASES: dict[str, Prepare] = {
     "vta roofline": lambda folder, patch: ["vta", "roofline", vta(folder)],
     "vta simulate": lambda folder, patch: ["vta", "simulate", vta(folder)],
 }
+
+
+def _with_json(command: Any, name: str = "") -> Iterator[str]:
+    """The names of the commands that print JSON."""
+    for part, inner in getattr(command, "commands", {}).items():
+        yield from _with_json(inner, f"{name} {part}".strip())
+    if any("--json" in parameter.opts for parameter in command.params):
+        yield name
+
+
+def test_every_command_that_prints_json_states_its_type():
+    assert {*_with_json(get_command(app))} <= {*OUTPUTS}
 
 
 @pytest.mark.device

@@ -17,6 +17,7 @@ from retune.core.results import VerifyResult
 from retune.core.schema import extended
 from retune.core.target import DeviceSpec
 from retune.device.remote.names import KeyRow
+from retune.frontend.gguf.folder import ImportedDecoder
 from retune.frontend.onnx.support import Support
 from retune.nightly.history import SideBySide
 from retune.nightly.members import PlannedNight
@@ -29,6 +30,7 @@ from retune.pipeline.rows import PRINTED
 from retune.pipeline.running import RunRecord
 from retune.records.nights import NightRow
 from retune.records.store import Summary
+from retune.report.comparison import ReportComparison
 from retune.report.data import Latency
 from retune.search.model.registry import Metrics, ModelCard
 
@@ -220,6 +222,50 @@ class _SimulatedModule(TypedDict):
     busy_cycles: dict[str, int]
 
 
+class _ExportedProgram(TypedDict):
+    folder: str
+    bytes: int
+    make: str
+
+
+class _NightlyFile(TypedDict):
+    config: str
+    models: list[str]
+    devices: list[str]
+
+
+class _Exported(TypedDict):
+    file: str
+    records: int
+
+
+class _Distilled(_Exported):
+    tasks: int
+
+
+class _Merged(TypedDict):
+    store: str
+    records: int
+    new: int
+
+
+class _Generated(TypedDict):
+    prompt: str
+    text: str
+    prompt_tokens: list[int]
+    tokens: list[int]
+    ended_by: str
+    prefill_s: float
+    decode_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+
+
+class _Report(TypedDict):
+    report: str
+    comparison: ReportComparison | None
+
+
 class _Packed(TypedDict):
     file: str
     bytes: int
@@ -318,6 +364,10 @@ OUTPUTS: Mapping[str, Any] = {
     "devices": list[DeviceSpec],
     "devices --profiles": list[_Source],
     "devices --scheduler": _Boards,
+    "export": _ExportedProgram,
+    "generate": _Generated,
+    "import-gguf": ImportedDecoder,
+    "init": _NightlyFile,
     "model evaluate": dict[str, Metrics],
     "model list": list[_card],
     "model rollback": ModelCard | None,
@@ -335,10 +385,14 @@ OUTPUTS: Mapping[str, Any] = {
     "records best": list[_Best],
     "records compare": list[_Compared],
     "records curve": list[_Trial],
+    "records distill": _Distilled,
+    "records export": _Exported,
     "records failures": list[_Failure],
+    "records import": _Merged,
     "records importance": list[_Knob],
     "records tuners": list[_Tuner],
     "records summary": extended("Records", Summary, per_task=list[dict[str, Any]]),
+    "report": _Report,
     "resume": list[_run],
     "rollback": _version,
     "run": list[OutputSummary],

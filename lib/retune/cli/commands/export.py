@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from retune.cli.console import print_line
-from retune.cli.options import Module, check_module
+from retune.cli.console import print_json, print_line
+from retune.cli.options import Json, Module, check_module
 from retune.core.files import check_folder
 
 Folder = Annotated[Path, typer.Option("--c", help="Folder for a C program that runs the bundle.")]
 
 
-def export(module: Module, c: Folder) -> None:
+def export(module: Module, c: Folder, json: Json = False) -> None:
     """Write a bundle as a C program.
 
     Kernels, weights, one .c, one .h and a Makefile.
@@ -26,10 +26,12 @@ def export(module: Module, c: Folder) -> None:
 
     export_c(read_bundle(module), c)
     size = sum(part.stat().st_size for part in c.iterdir())
-    print_line(f"{c}: {size / 1e6:,.1f} MB of C99, kernels and weights; build it and run it:")
-    folder = shlex.quote(str(c))
-    if (loader := needed_loader()) is None:
-        print_line(f"  cd {folder} && make && ./network --list && ./network")
+    loader = needed_loader()
+    make = f"make OPENCL='{loader.link}'" if loader else "make"
+    if json:
+        print_json({"folder": c, "bytes": size, "make": make})
         return
-    print_line(f"  cd {folder} && make OPENCL='{loader.link}' && ./network --list && ./network")
-    print_line("this machine has no OpenCL library of its own: these use the one of pyopencl")
+    print_line(f"{c}: {size / 1e6:,.1f} MB of C99, kernels and weights; build it and run it:")
+    print_line(f"  cd {shlex.quote(str(c))} && {make} && ./network --list && ./network")
+    if loader:
+        print_line("this machine has no OpenCL library of its own: these use the one of pyopencl")

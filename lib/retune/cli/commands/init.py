@@ -2,16 +2,16 @@
 
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from retune.cli.console import print_line
+from retune.cli.console import print_json, print_line
 from retune.cli.options import (
     MODEL_HELP,
     NIGHTLY_FILE,
+    Json,
     device_names,
     parse_shapes,
 )
@@ -58,6 +58,7 @@ def init(
     start: Annotated[str, typer.Option(help="Time at which the window opens.")] = "22:00",
     end: Annotated[str, typer.Option(help="Time at which the window closes.")] = "06:00",
     timezone: Annotated[str, typer.Option(help="Time zone of the window.")] = "UTC",
+    json: Json = False,
 ) -> None:
     """Write a configuration file for nightly tuning.
 
@@ -79,9 +80,13 @@ def init(
         _MODEL.format(model=_quoted(_stated(model, config)), shapes=_shapes(model))
         for model in models
     )
-    text += "".join(_DEVICE.format(device=_quoted(name)) for name in device or ["pocl"])
+    devices = device or ["pocl"]
+    text += "".join(_DEVICE.format(device=_quoted(name)) for name in devices)
     _write_checked(config, text)
-    print_line(f"{config}: {_listed(models)} on {_listed(device or ['pocl'])}")
+    if json:
+        print_json({"config": config, "models": models, "devices": devices})
+        return
+    print_line(f"{config}: {', '.join(models)} on {', '.join(devices)}")
     named = f"--config {shlex.quote(str(config))}"
     print_line(f"plan      retune nightly plan {named}")
     print_line(f"now       retune nightly run {named} --now")
@@ -126,7 +131,3 @@ def _quoted(text: str) -> str:
     import json
 
     return json.dumps(text, ensure_ascii=False)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from retune.cli.console import print_json, print_line
+from retune.cli.console import print_json, print_line, say
 from retune.cli.options import Json, check_module, device_names
 from retune.core.errors import InputError
 from retune.core.files import check_file
@@ -96,5 +96,5 @@ def _with_binaries(folder: Path, copy: Path, device: str | None) -> Path:
             "none; its driver has none to give, pack the bundle without"
         )
     size = sum(map(len, binaries.kept.values()))
-    print_line(f"compiled for {module.device.spec.fingerprint}: {size / 1e6:,.1f} MB")
+    say(f"compiled for {module.device.spec.fingerprint}: {size / 1e6:,.1f} MB")
     return add_binaries(folder.resolve(), copy, binaries.kept)

@@ -72,6 +72,7 @@ def export(
     ],
     records: Records = None,
     model: Model = None,
+    json: Json = False,
 ) -> None:
     """Write all records as one table.
 
@@ -85,6 +86,9 @@ def export(
     check_file("output", output)
     store = record_store(records)
     count = write(store, output, resolve_filters(store, {"model": model} if model else {}))
+    if json:
+        print_json({"file": output, "records": count})
+        return
     say(f"{output}: {counted(count, 'record')}")
 
 
@@ -107,6 +111,7 @@ def distill(
             help="Format of the lines: retune, autotvm, ansor. The last two are for comparison.",
         ),
     ] = "retune",
+    json: Json = False,
 ) -> None:
     """Write the best records of each task to a small file.
 
@@ -131,6 +136,9 @@ def distill(
     else:
         distilled.write_records(found, output, distilled.devices_of(store, found))
     tasks = len({record.task_key for record in found})
+    if json:
+        print_json({"file": output, "records": len(found), "tasks": tasks})
+        return
     say(f"{output}: {counted(len(found), 'record')} of {counted(tasks, 'task')}")
 
 
@@ -144,6 +152,7 @@ def import_(
         ),
     ],
     records: Records = None,
+    json: Json = False,
 ) -> None:
     """Add the records of files or of other stores to the record store.
 
@@ -157,6 +166,9 @@ def import_(
     found = [record for one in read for record in one.records]
     store = RecordStore(records or records_root())
     new = merge(store, found, [spec for one in read for spec in one.devices.values()])
+    if json:
+        print_json({"store": store.root, "records": len(found), "new": new})
+        return
     say(f"{store.root}: {counted(new, 'new record')} of {len(found):,}")
 
 
