@@ -351,18 +351,6 @@ class NetworkPlan(Launched):
         )
 
     @property
-    def whole_steps(self) -> tuple["KernelLaunch | PlanHost", ...]:
-        """The steps, with the work of all times that each launch runs."""
-        times = iter(self.repeats)
-        return tuple(
-            step
-            if isinstance(step, PlanHost)
-            else replace(step, flops=step.flops * n, bytes=step.bytes * n)
-            for step in self.steps
-            for n in [1 if isinstance(step, PlanHost) else next(times)]
-        )
-
-    @property
     def simulated_s(self) -> float:
         """Seconds of a run that are counted on an accelerator, and not measured."""
         return sum(host.simulated_s or 0.0 for host in self.hosts)

@@ -45,6 +45,7 @@ class _Row(TypedDict):
 
 class _Kernel(TypedDict):
     group: str
+    runs: int
     us: float
     share_percent: float
     gflops: float | None

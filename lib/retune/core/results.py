@@ -136,6 +136,8 @@ class KernelTime:
     """Part of its time that the ceilings allow with values of 16 bits; None: not known."""
     in_8_bits: float | None = None
     """The same with int8."""
+    times: int = 1
+    """How often a call runs it, such as once for each micro-batch; all are counted above."""
     host: bool = False
     """True for a host step."""
     simulated: bool = False

@@ -353,6 +353,7 @@ def _kernel_time(step: LaunchProfile) -> KernelTime:
         roofline=step.roofline,
         in_16_bits=step.in_16_bits,
         in_8_bits=step.in_8_bits,
+        times=step.times,
         host=step.host,
     )
 

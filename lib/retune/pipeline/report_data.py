@@ -23,6 +23,7 @@ from retune.pipeline.summary import (
     failed_tasks,
     gain_text,
     lowered_text,
+    micro_batches_text,
     precision_text,
     quality_text,
     task_results,
@@ -129,6 +130,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         f"{_size(tuned.least_bytes)})",
         "records": request.records,
     }
+    if parts := micro_batches_text(run.tasks):
+        facts = {**facts, "micro-batches": "; ".join(parts)}
     if gain := gain_text(request, run):
         facts = {**facts, "smaller values": gain}
     if run.precision is None and (lowered := lowered_text(request, run)):

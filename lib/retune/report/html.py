@@ -212,6 +212,8 @@ def _profile_text(kernel: KernelTime, total: float) -> str:
         parts.append("on the accelerator, simulated")
     elif kernel.host:
         parts.append("on the host")
+    if kernel.times > 1:
+        parts.append(f"{kernel.times:,} runs a call")
     if kernel.flops:
         rate = kernel.flops / kernel.us / 1e3
         parts.append(f"{rate:,.0f} GFLOP/s" if rate >= 100 else f"{rate:.3g} GFLOP/s")

@@ -11,6 +11,7 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
 from retune.bundle.plan import NetworkPlan, PlanLoop, Segment
 from retune.bundle.runtime.executor import launchable_segments
+from retune.bundle.runtime.module import profile_rows
 from retune.bundle.runtime.placement import lay_out
 from retune.bundle.runtime.rows import callees_of, step_rows
 from retune.codegen.network.persistent import most_rounds
@@ -35,8 +36,10 @@ def test_launches_run_as_often_as_loops_say(plan: NetworkPlan) -> None:
     verify_plan(some)
     assert segments(some) == [(0, 1, 1), (1, 3, 5), (3, 4, 1)]
     assert some.repeats == (1, 5, 5, 1)
-    assert [step.flops for step in some.whole_steps] == [
-        step.flops * n for step, n in zip(plan.steps, some.repeats, strict=True)
+    rows = profile_rows(some, [1.0, 2.0, 3.0, 4.0], None)
+    assert [row.times for row in rows] == [1, 5, 5, 1]
+    assert [row.flops for row in rows] == [
+        step.flops * n for step, n in zip(plan.launches, some.repeats, strict=True)
     ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.plan import NetworkPlan
+from retune.bundle.plan import NetworkPlan, PlanLoop
 from retune.bundle.runtime.module import Module
 from retune.bundle.runtime.simulated import (
     SimulatedModule,
@@ -73,6 +73,9 @@ def test_a_bundle_takes_what_its_candidates_take(plan: NetworkPlan, tmp_path: Pa
     here = board(tmp_path, "speed = 2.0")
     assert launch_seconds(plan, here) == pytest.approx([1e-6 * us for us in alone])
     assert simulated_seconds(plan, here) == pytest.approx(1e-6 * sum(alone))
+    looped = replace(plan, loops=(PlanLoop(first=1, end=3, times=5),))
+    often = [1, 5, 5, 1]
+    assert launch_seconds(looped, here) == pytest.approx(1e-6 * np.multiply(alone, often))
 
 
 def test_bundles_are_compared_without_doubt(plan: NetworkPlan, tmp_path: Path):

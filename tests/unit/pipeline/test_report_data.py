@@ -132,6 +132,15 @@ def test_report_states_the_ranges_and_at_which_sizes_its_figures_are(tmp_path: P
     assert facts["programs"] == "n < 2; all other sizes"
 
 
+def test_report_says_that_layers_run_in_micro_batches(tmp_path: Path):
+    request = request_in(tmp_path)
+    run = FakeStages().finished(request, Selection(target=DEVICE))
+    assert "micro-batches" not in dict(_facts_of(request, run))
+    parts = replace(run.tasks, micro_batches=((2, 4),))
+    facts = dict(_facts_of(request, replace(run, tasks=parts)))
+    assert facts["micro-batches"].startswith("4 layers of a batch: 2 images at a time")
+
+
 def test_report_and_result_say_which_tasks_failed_and_why(tmp_path: Path):
     request = request_in(tmp_path)
     stages = FakeStages()

@@ -89,6 +89,13 @@ def test_host_steps_are_marked():
     assert "parts were compared" in page
 
 
+def test_launches_that_a_call_runs_often_say_how_often():
+    data = sample(tasks=2)
+    step = replace(data.profile[0], times=14)
+    assert " runs a call" not in render(data)
+    assert re.search(r"%, 14 runs a call, ", render(replace(data, profile=(step,))))
+
+
 def test_times_that_were_counted_are_not_called_measured():
     data = sample(tasks=1)
     assert "all were measured interleaved" in render(data)

@@ -91,6 +91,8 @@ class LaunchProfile:
     were given."""
     in_8_bits: float | None = None
     """The same with int8."""
+    times: int = 1
+    """How often a call runs it, such as once for each micro-batch; all are counted above."""
     host: bool = False
     """True for a host step."""
 
@@ -423,7 +425,7 @@ class Module:
         medians = [
             next(hosted) if isinstance(step, PlanHost) else next(launched) for step in plan.steps
         ]
-        return profile_rows(plan.whole_steps, medians, ceilings)
+        return profile_rows(plan, medians, ceilings)
 
     def _host_medians(self, feeds: Mapping[str, np.ndarray], count: int) -> Iterator[float]:
         """Seconds of each host step in order."""
@@ -451,11 +453,14 @@ class Module:
 
 
 def profile_rows(
-    steps: Sequence[KernelLaunch | PlanHost], seconds: Sequence[float], ceilings: "Roofline | None"
+    plan: NetworkPlan, seconds: Sequence[float], ceilings: "Roofline | None"
 ) -> tuple[LaunchProfile, ...]:
-    """The profile of a plan's steps that take these seconds, in order."""
-    total = sum(seconds)
-    return tuple(_profile(*row, total, ceilings) for row in zip(steps, seconds, strict=True))
+    """The profile of a plan's steps that take these seconds, in order, all times that they run."""
+    total, repeats = sum(seconds), iter(plan.repeats)
+    return tuple(
+        _profile(step, 1 if isinstance(step, PlanHost) else next(repeats), s, total, ceilings)
+        for step, s in zip(plan.steps, seconds, strict=True)
+    )
 
 
 def sample_inputs(
@@ -566,7 +571,11 @@ def _medians(rounds: Sequence[Sequence[float]]) -> Iterator[float]:
 
 
 def _profile(
-    step: KernelLaunch | PlanHost, seconds: float, total: float, ceilings: "Roofline | None"
+    step: KernelLaunch | PlanHost,
+    times: int,
+    seconds: float,
+    total: float,
+    ceilings: "Roofline | None",
 ) -> LaunchProfile:
     share = seconds / total if total else 0.0
     if isinstance(step, PlanHost):
@@ -583,23 +592,25 @@ def _profile(
             host=True,
         )
     per_second = 1e-9 / seconds if seconds else 0.0
-    least = ceilings.least_s(step.flops, step.bytes) if ceilings else None
+    flops, traffic = step.flops * times, step.bytes * times
+    least = ceilings.least_s(flops, traffic) if ceilings else None
 
     def part(bits: "Lower") -> float | None:
         """Of the least time, with values of so many bits."""
         if ceilings is None or not least:
             return None
-        return ceilings.least_lower_s(bits, step.flops, step.bytes) / least
+        return ceilings.least_lower_s(bits, flops, traffic) / least
 
     return LaunchProfile(
         label=step.label,
         kernel=step.kernel,
         median_s=seconds,
         share=share,
-        flops=step.flops,
-        bytes=step.bytes,
-        gflops=step.flops * per_second,
-        gbytes_per_s=step.bytes * per_second,
+        flops=flops,
+        bytes=traffic,
+        times=times,
+        gflops=flops * per_second,
+        gbytes_per_s=traffic * per_second,
         roofline=least / seconds if least is not None and seconds else None,
         in_16_bits=part(16),
         in_8_bits=part(8),

@@ -52,13 +52,15 @@ def simulated_seconds(plan: NetworkPlan, board: SimulatedBoard) -> float:
 
 
 def launch_seconds(plan: NetworkPlan, board: SimulatedBoard) -> tuple[float, ...]:
-    """What each launch of the plan takes on the board, in order; of the largest sizes."""
-    offending = Script(board).offending
-    return tuple(
-        1e-6 * time_us
-        for program in programs_of(plan.at(plan.largest))
+    """What each launch of the plan takes on the board, all times that it runs, in order; of the
+    largest sizes."""
+    offending, largest = Script(board).offending, plan.at(plan.largest)
+    each_us = (
+        time_us
+        for program in programs_of(largest)
         for time_us in program_times_us(program, board, offending)
     )
+    return tuple(1e-6 * us * times for us, times in zip(each_us, largest.repeats, strict=True))
 
 
 def simulated_times(
@@ -151,4 +153,4 @@ class SimulatedModule(Module):
         plan = self.plan_for(inputs)
         launched = iter(launch_seconds(plan, self._board))
         seconds = [0.0 if isinstance(s, PlanHost) else next(launched) for s in plan.steps]
-        return profile_rows(plan.steps, seconds, BoardRoofline(self._board))
+        return profile_rows(plan, seconds, BoardRoofline(self._board))

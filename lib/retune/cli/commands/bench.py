@@ -128,7 +128,9 @@ def _told(
         return ratio
     if kernels:
         print_table(
-            _told_apart(kernels), f"kernels of {module}, in order", optional=("gbytes_per_s",)
+            _told_apart(kernels),
+            f"kernels of {module}, in order",
+            optional=("gbytes_per_s", "runs"),
         )
     print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
     if board:
@@ -206,6 +208,7 @@ def _kernel(row: Any) -> dict[str, Any]:
     """A launch or host step; its roofline was measured on this device just now."""
     return {
         "group": f"on the host: {row.kernel}" if row.host else row.label,
+        "runs": row.times,
         "us": 1e6 * row.median_s,
         "share_percent": 100 * row.share,
         "gflops": None if row.host else row.gflops,
