@@ -7,9 +7,9 @@ import pytest
 
 from retune.core.errors import VerifyError
 from retune.core.results import OutputQuality
-from retune.pipeline.manifest import PrecisionManifest, Selection
+from retune.pipeline.manifest import Constraints, PrecisionManifest, Selection
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.summary import check_verified, event_of, precision_text
+from retune.pipeline.summary import check_verified, event_of, precision_text, validated
 from tests.flows.fakes import FakeStages
 
 
@@ -55,6 +55,9 @@ def test_a_stage_is_told_in_one_line_and_a_wrong_bundle_is_refused(tmp_path: Pat
 
     verified = stages.stage_verify(request, network, tuned)
     check_verified(tuned, verified)
+    faster = validated(Constraints(ratio=0.891), verified)
+    assert faster.startswith("faster than default schedules") and "0.891" not in faster
+    assert validated(Constraints(), verified).startswith("default schedules; deviation ")
     wrong = replace(verified, max_rel=0.5, passed=False)
     with pytest.raises(VerifyError, match=r"within 1.0e-04 of the range .* got 5.0e-01; nothing"):
         check_verified(tuned, wrong)
