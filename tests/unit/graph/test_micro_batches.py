@@ -1,6 +1,7 @@
 """Layers whose activations exceed the last cache run for some images at a time."""
 
 from collections import Counter
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -62,6 +63,14 @@ def test_images_that_are_left_run_one_by_one():
     after = in_micro_batches(before, CACHE)
     assert_same(before, after)
     assert images(after, "conv2d") == {2: 2 * 3, 1: 2, 7: 3}
+
+
+def test_a_loop_of_one_image_at_a_time_has_one_body():
+    before = network(7)
+    after = in_micro_batches(before, replace(CACHE, bytes=CACHE.bytes // 2))
+    assert_same(before, after)
+    loops = [BatchLoop.of(node.attrs) for node in after.nodes if node.op == BATCH_LOOP]
+    assert loops and all(loop.step == 1 and loop.rest is loop.body for loop in loops)
 
 
 def test_an_open_batch_is_divided_for_any_number_of_images():

@@ -288,7 +288,8 @@ def _put_run(build: GraphBuilder, network: _Batched, run: _Run) -> None:
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value)
     given = [value for value in read if value not in own.keys() | network.graph.constants.keys()]
     given.sort(key=lambda value: value not in network.images)
-    body, rest = (_body(network, nodes, given, wanted, images) for images in (run.images, 1))
+    body = _body(network, nodes, given, wanted, run.images)
+    rest = body if run.images == 1 else _body(network, nodes, given, wanted, 1)
     loop = BatchLoop(body=body, rest=rest, images=sum(value in network.images for value in given))
     build.add(BATCH_LOOP, given, loop.attrs, outputs=wanted, name=f"{wanted[0]}.batch")
 
