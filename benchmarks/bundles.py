@@ -9,6 +9,7 @@ search is worth.
 """
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +20,7 @@ from retune.core.config import cache_root, records_root
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import select
 from retune.pipeline.delivery import stage_compile, stage_verify
-from retune.pipeline.manifest import CompileManifest, Constraints
+from retune.pipeline.manifest import CompileManifest, Constraints, Selection, TunedTasks
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import TuneRequest
@@ -30,8 +31,21 @@ from retune.pipeline.watch import watching
 from retune.search.defaults import DEFAULT_MAX_ERROR, Effort
 
 
-def publish(request: TuneRequest) -> tuple[Constraints, CompileManifest]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What the stages of a run came to, up to its bundle."""
+
+    searched: TunedTasks
+    constraints: Constraints
+    selection: Selection
+    made: CompileManifest
+    seconds: float
+    """Of all stages."""
+
+
+def publish(request: TuneRequest) -> Published:
     """The stages of a run up to its bundle; a line for each of the last three."""
+    began = time.perf_counter()
     network = stage_import(request)
     if request.quantize is not None:
         network = quantized_network(network, stage_quantize(request, network))
@@ -45,7 +59,13 @@ def publish(request: TuneRequest) -> tuple[Constraints, CompileManifest]:
     selection, constraints = select(request, network, tasks, finalists, InProcess())
     made = stage_compile(request, network, tasks, selection, "tuned")
     say(request, validated(constraints, stage_verify(request, network, made)))
-    return constraints, made
+    return Published(
+        searched=done,
+        constraints=constraints,
+        selection=selection,
+        made=made,
+        seconds=time.perf_counter() - began,
+    )
 
 
 def report(request: TuneRequest, event: TuneEvent) -> None:
@@ -83,7 +103,7 @@ def main() -> None:
             seed=options.seed,
             max_error=options.max_error,
         )
-        _, made = publish(request)
+        made = publish(request).made
         write_bundle(read_bundle(made.file(made.module)), request.module)
 
 

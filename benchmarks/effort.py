@@ -6,10 +6,11 @@ Each network is built by default schedules, by effort `quick` with the records t
 and by effort `full` without any, each from an empty store. Then its bundles run in turns, loaded
 anew three times, so that memory lies elsewhere. Prints for each network the trials and minutes of
 the searches, the three times of each bundle, the ratios full over default and quick over full with
-the least and the largest of the three, and their geometric means. Bundles of the same kernels are
-measured all the same: they show the noise. No network begins after so many minutes. With
-`--efforts none full` there is no quick search; `--precision` and `--quantize` are those of
-`retune tune`.
+the least and the largest of the three, and their geometric means, and for a full search how long it
+took, how many layers kept their default schedules, and what is expected of searching on. Bundles of
+the same kernels are measured all the same: they show the noise. No network begins after so many
+minutes. With `--efforts none full` there is no quick search; `--precision` and `--quantize` are
+those of `retune tune`.
 """
 
 import os
@@ -20,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.bundles import publish
+from benchmarks.bundles import Published, publish
 from benchmarks.command import parser_of
 from benchmarks.networks import NETWORKS, folder_of
 from benchmarks.table import geometric_mean
-from retune.bundle.format import program_key, read_bundle, write_bundle
+from retune.bundle.format import program_key
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, Contender, compare_times
 from retune.device.opening import open_device
@@ -37,30 +38,36 @@ RATIOS: tuple[tuple[Effort, Effort], ...] = (("full", "none"), ("quick", "full")
 PLACEMENTS = 3
 
 
-def built(model: str, efforts: Sequence[Effort], options: Namespace) -> dict[Effort, Path]:
-    """The bundle of each effort, and a line for what it took."""
-    found: dict[Effort, Path] = {}
-    for effort in efforts:
-        folder = options.out / folder_of(model) / effort
-        shutil.rmtree(folder, ignore_errors=True)
-        os.environ["RETUNE_SHIPPED_RECORDS"] = EFFORTS[effort]
-        request = TuneRequest(
-            model=model,
-            out=str(folder),
-            records=str(folder / "records"),
-            work=str(folder / "cache"),
-            device=options.device,
-            effort=effort,
-            minutes=options.search if effort == "full" else None,
-            precision=options.precision,
-            quantize=options.quantize,
-        )
-        began = time.perf_counter()
-        _, made = publish(request)
-        write_bundle(read_bundle(made.file(made.module)), request.module)
-        print(f"{model} {effort}: {(time.perf_counter() - began) / 60:.1f} min in all", flush=True)
-        found[effort] = request.module
-    return found
+def built(model: str, effort: Effort, options: Namespace) -> Published:
+    """The bundle of this effort, from an empty store, and a line for what it took."""
+    folder = options.out / folder_of(model) / effort
+    shutil.rmtree(folder, ignore_errors=True)
+    os.environ["RETUNE_SHIPPED_RECORDS"] = EFFORTS[effort]
+    request = TuneRequest(
+        model=model,
+        out=str(folder),
+        records=str(folder / "records"),
+        work=str(folder / "cache"),
+        device=options.device,
+        effort=effort,
+        minutes=options.search if effort == "full" else None,
+        precision=options.precision,
+        quantize=options.quantize,
+    )
+    done = publish(request)
+    print(f"{model} {effort}: {done.seconds / 60:.1f} min in all", flush=True)
+    return done
+
+
+def searched(done: Published) -> str:
+    """What the search took and found, and what is expected of going on."""
+    found, layers = done.searched, len(done.searched.results)
+    kept = layers - len(done.selection.best)
+    further = "" if found.further is None else f"; {found.further:.1%} expected of searching on"
+    return (
+        f"{found.trials_done} trials in {found.seconds_done:.0f} of {done.seconds:.0f} s; "
+        f"{kept} of {layers} layers by default{further}; {found.reason}"
+    )
 
 
 def compared(bundles: Mapping[Effort, Path], device: str, seconds: float) -> list[dict[str, float]]:
@@ -100,7 +107,8 @@ def main() -> None:
     for model in options.networks:
         if time.perf_counter() > end:
             break
-        bundles = built(model, efforts, options)
+        published = {effort: built(model, effort, options) for effort in efforts}
+        bundles = {effort: done.made.file(done.made.module) for effort, done in published.items()}
         keys = {effort: program_key(path) for effort, path in bundles.items()}
         rows = compared(bundles, options.device, options.seconds)
         for name in efforts:
@@ -112,6 +120,8 @@ def main() -> None:
             same = "; the same kernels" if keys[one] == keys[other] else ""
             span = f"{min(found):.3f} to {max(found):.3f}"
             print(f"  {one} / {other}: {means[-1]:.3f} ({span}{same})", flush=True)
+        if "full" in published:
+            print(f"  full: {searched(published['full'])}", flush=True)
     for (one, other), means in every.items():
         mean = geometric_mean(means)
         print(f"{one} / {other}: geometric mean {mean:.3f}, worst {max(means):.3f}")

@@ -42,7 +42,7 @@ def tuned(model: str, options: Namespace) -> Module:
         trials=None if options.minutes else 0,
         max_error=options.max_error,
     )
-    _, made = publish(request)
+    made = publish(request).made
     return Module.load(made.file(made.module), options.device)
 
 

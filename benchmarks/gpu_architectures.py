@@ -200,7 +200,7 @@ def tuned(model: Path, options: Namespace) -> NetworkPlan:
         minutes=options.minutes,
         precision=options.precision,
     )
-    _, made = publish(request)
+    made = publish(request).made
     return read_bundle(made.file(made.module))
 
 
