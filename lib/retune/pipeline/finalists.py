@@ -5,7 +5,7 @@ it, in the network and in the same iterations, or it is the default.
 """
 
 import logging
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from retune.bundle.verify.in_network_child import FinalistsChild, Iterations
 from retune.bundle.weights import save_weights
 from retune.core.errors import DeviceError
 from retune.core.layouts import ALL_NHWC, LayoutAssignment
+from retune.core.stopwatch import Stopwatch
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import ChildLostError
 from retune.device.opening import unraced
@@ -28,6 +29,7 @@ from retune.pipeline.manifest import BestRecord, Constraints, ImportManifest
 from retune.pipeline.network import open_network
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import best_record, network_context
+from retune.pipeline.watch import stopping
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.space import Candidate
 from retune.search.comparison import FinalistComparison
@@ -47,7 +49,8 @@ MOST = 8
 shuts out the next ones: it may be a lucky one."""
 _BUILD_SHARE = 0.6
 """Of the time for the comparison, what building all finalists may take; the best one of each task
-and its default are built whatever it takes."""
+and its default are built whatever it takes, and iterations have the rest of the time in any case:
+compilers differ by ten times in what they take."""
 _LEAST_ROUNDS = 6
 """Rounds of iterations, whatever they take: fewer tell nothing apart."""
 _MOST_WAITED = 0.4
@@ -66,16 +69,15 @@ def compare_finalists(
     network: ImportManifest,
     session: Session,
     budget_s: float,
-    time_left: Callable[[], bool],
     layouts: LayoutAssignment = ALL_NHWC,
     without: Collection[str] = (),
 ) -> Constraints:
     """The winner of each tuned task but those `without`, in these layouts;
     every finalist's times in the network are records afterwards.
 
-    A few rounds of iterations run; further ones while `time_left`. Nothing is compared on simulated
-    devices and boards of a farm, or where the network with its finalists cannot run: the log says
-    why. On boards the records that the layouts were planned by are the winners.
+    It takes about `budget_s`, see `compare_in_network`. Nothing is compared on simulated devices
+    and boards of a farm, or where the network with its finalists cannot run: the log says why. On
+    boards the records that the layouts were planned by are the winners.
     """
     planned = _planned(request, session, layouts)
     if why := unraced(request.device):
@@ -91,7 +93,7 @@ def compare_finalists(
     assigned = with_layouts(network_now, layouts)
     try:
         compared = compare_in_network(
-            assigned, candidates, session.spec, request.device, request.seed, time_left
+            assigned, candidates, session.spec, request.device, request.seed, budget_s
         )
     except ProcessorBusy as error:
         _LOG.warning("finalists are not compared in their network: %s", error)
@@ -201,10 +203,12 @@ def compare_in_network(
     spec: DeviceSpec,
     device: str,
     seed: int,
-    time_left: Callable[[], bool],
+    budget_s: float,
 ) -> InNetwork:
-    """The comparison of these finalists, the default schedule first; a few rounds at least.
+    """The comparison of these finalists, the default schedule first.
 
+    It takes `budget_s`, or less if it is decided before, or more by what building the network takes
+    beyond its share; a few rounds at least. It ends early when those who watch wish it so.
     Raises: DeviceError where the network with all of them cannot be run, or is simulated;
     ProcessorBusy where other programs have the cores for too long for times to mean anything.
     """
@@ -213,15 +217,21 @@ def compare_in_network(
     comparison = FinalistComparison(
         [len(found) for found in finalists.values()], np.random.default_rng(seed)
     )
+    stopwatch = Stopwatch()
+    began = stopwatch()
     with (
+        stopwatch.counting(),
         _stored(build_finalists(network, finalists, spec, model_key="", notes={})) as stored,
         _Network(device, *stored, list(finalists)) as iterations,
     ):
+        resolved = iterations.resolved  # it is built now
+        end = max(began + budget_s, stopwatch() + (1.0 - _BUILD_SHARE) * budget_s)
         rounds = 0
         while not comparison.decided and (
-            rounds < _LEAST_ROUNDS or (time_left() and iterations.waited <= _MOST_WAITED)
+            rounds < _LEAST_ROUNDS
+            or (stopwatch() < end and not stopping() and iterations.waited <= _MOST_WAITED)
         ):
-            for choices in comparison.round(resolved=iterations.resolved):
+            for choices in comparison.round(resolved=resolved):
                 iterations.observe(comparison, choices)
             rounds += 1
         if (waited := iterations.waited) > _MOST_WAITED:
@@ -229,7 +239,7 @@ def compare_in_network(
                 f"other programs use the processor: threads waited for {waited:.0%} of the time"
             )
         return InNetwork(
-            resolved=iterations.resolved,
+            resolved=resolved,
             leaders=dict(zip(finalists, comparison.leaders.tolist(), strict=True)),
             samples=dict(zip(finalists, comparison.samples, strict=True)),
             iterations=iterations.count,

@@ -405,15 +405,10 @@ def _compare(
     budget = max(_COMPARISON_SECONDS, _comparison_s(request, tuned, layouts))
     without = [key for key, _ in tuned.failed]
 
-    with searched_session(request, tuned, last=True) as session, session.stopwatch.counting():
-        started = session.stopwatch()
-
-        def time_left() -> bool:
-            return session.stopwatch() - started < budget and not stopping()
-
+    with searched_session(request, tuned, last=True) as session:
         tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
         return compare_finalists(
-            request, network, session, budget, time_left, layouts.plan.layouts, without=without
+            request, network, session, budget, layouts.plan.layouts, without=without
         )
 
 

@@ -20,7 +20,6 @@ from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version
 from retune.core.errors import DeviceError
 from retune.core.layouts import ALL_NHWC, MEASURED
-from retune.core.stopwatch import Stopwatch
 from retune.device.opening import spec_of
 from retune.pipeline.bisection import bisect
 from retune.pipeline.delivery import device_conditions, stage_compile, stage_verify
@@ -224,17 +223,8 @@ def _slower_tasks(
         key: list(dict.fromkeys([default_candidate(network.tasks[key].space(spec), spec), own]))
         for key, own in chosen.items()
     }
-    stopwatch = Stopwatch()
-    deadline = stopwatch() + _SLOWER_S
-
-    def time_left() -> bool:
-        return stopwatch() < deadline
-
     try:
-        with stopwatch.counting():
-            compared = compare_in_network(
-                network, pairs, spec, request.device, request.seed, time_left
-            )
+        compared = compare_in_network(network, pairs, spec, request.device, request.seed, _SLOWER_S)
     except DeviceError:
         return every
     return tuple(k for k in every if len(pairs[k]) > 1 and not compared.leaders[k])

@@ -9,6 +9,7 @@ from retune.bundle.build import FinalistsPlan
 from retune.bundle.verify.in_network_child import Iterations
 from retune.bundle.weights import map_file, view_weights
 from retune.core.errors import DeviceError
+from retune.core.stopwatch import Stopwatch
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
 from retune.pipeline import finalists as comparing
@@ -67,11 +68,13 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     return Own
 
 
-def compared(session: Session, folder: Path) -> tuple[list[str], comparing.InNetwork]:
+def compared(
+    session: Session, folder: Path, budget_s: float = 1e9
+) -> tuple[list[str], comparing.InNetwork]:
     network = import_network(str(write("bottleneck", folder))).network
     finalists = comparing.choose_finalists(session, 1e9)
     candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
-    found = comparing.compare_in_network(network, candidates, GENERIC_CPU, "pocl", 0, lambda: True)
+    found = comparing.compare_in_network(network, candidates, GENERIC_CPU, "pocl", 0, budget_s)
     return list(candidates), found
 
 
@@ -132,7 +135,7 @@ def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
         parameters=0, flops=0, passes=(),
     )  # fmt: skip
     with caplog.at_level("INFO", logger="retune.pipeline"):
-        found = comparing.compare_finalists(request, network, session, 1e9, lambda: True)
+        found = comparing.compare_finalists(request, network, session, 1e9)
     assert found.winners == () and not child.opened
     assert found.uncompared == "board-a is simulated"
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
@@ -141,8 +144,29 @@ def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
     with pytest.raises(DeviceError, match="is simulated: finalists are chosen by their records"):
         comparing.compare_in_network(
             import_network(str(write("bottleneck", tmp_path))).network,
-            {}, GENERIC_CPU, device, 0, lambda: True,
+            {}, GENERIC_CPU, device, 0, 1e9,
         )  # fmt: skip
+
+
+def test_building_takes_no_time_from_the_iterations(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    now = [0.0]
+
+    class Slow(FakeChild):
+        def __init__(self, *given) -> None:
+            super().__init__(*given)
+            now[0] += 1000.0
+
+        def run(self, choices: np.ndarray) -> Iterations:
+            now[0] += 1.0
+            return Iterations(seconds=np.ones(choices.shape), reference_us=1000.0)
+
+    monkeypatch.setattr(comparing, "FinalistsChild", Slow)
+    monkeypatch.setattr(comparing, "Stopwatch", lambda: Stopwatch(lambda: now[0]))
+    _, found = compared(session, tmp_path, budget_s=25.0)
+    rounds = {min(map(len, samples)) for samples in found.samples.values()}
+    assert rounds == {10}, "all that building may not take"
 
 
 def test_where_others_have_the_cores_records_decide(

@@ -475,7 +475,7 @@ def test_where_layouts_cannot_be_measured_people_are_told_why(
     ]
 
 
-def first_of_each(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:
+def first_of_each(network, candidates, spec, device, seed, budget_s) -> finalists.InNetwork:
     """A comparison in which the fastest candidate beside the default schedule wins."""
     return finalists.InNetwork(
         resolved=False,
@@ -492,7 +492,7 @@ def test_the_selection_is_the_winner_of_each_comparison(
     """The last finalist of each task wins; its time in place is what people are told."""
     counts: list[int] = []
 
-    def fake(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:
+    def fake(network, candidates, spec, device, seed, budget_s) -> finalists.InNetwork:
         counts.append(len(candidates))
         samples = {key: [[1.0 + n] * 3 for n in range(len(c))] for key, c in candidates.items()}
         leaders = {key: len(c) - 1 for key, c in candidates.items()}
@@ -530,7 +530,7 @@ def test_a_later_run_starts_from_the_times_in_the_network(
     """In the network the last finalist of each task is the fastest, whatever it took alone."""
     compared: list[Mapping[str, Sequence[Candidate]]] = []
 
-    def fake(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:
+    def fake(network, candidates, spec, device, seed, budget_s) -> finalists.InNetwork:
         compared.append(candidates)
         samples = {key: [[1.0 / (1 + n)] for n in range(len(c))] for key, c in candidates.items()}
         return finalists.InNetwork(

@@ -91,7 +91,7 @@ class World:
         return Benchmark(rounds=1, timings=(), ratios=(ratio,))
 
     def compare_in_network(
-        self, network, finalists: Mapping, spec, device, seed, time_left
+        self, network, finalists: Mapping, spec, device, seed, budget_s
     ) -> InNetwork:
         leaders = {key: int(len(c) > 1 and self.winners(key)) for key, c in finalists.items()}
         return InNetwork(resolved=True, leaders=leaders, samples={}, iterations=1, reference_us=1.0)
