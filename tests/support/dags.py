@@ -222,9 +222,10 @@ def half_conv2d(
     stride: int = 1,
     dtype: DType = FLOAT16,
     groups: int = 1,
+    images: int = 1,
 ) -> Dag:
     """NHWC convolution of 16-bit floats with zeros around, and a bias, in float32."""
-    x, own = placeholder("x", (1, h, w, c), dtype), c // groups
+    x, own = placeholder("x", (images, h, w, c), dtype), c // groups
     k = placeholder("k", (window, window, own, f), dtype, constant=True)
     b, pad = placeholder("b", (f,), dtype, constant=True), window // 2
     source = stored(padded(x, pad), dtype) if pad else x
@@ -236,7 +237,7 @@ def half_conv2d(
         return pixel * k[ry.var, rx.var, rc.var, ff]
 
     oh, ow = ((size + 2 * pad - window) // stride + 1 for size in (h, w))
-    y = compute("conv", (1, oh, ow, f), product, [source, k], reduce=(ry, rx, rc))
+    y = compute("conv", (images, oh, ow, f), product, [source, k], reduce=(ry, rx, rc))
     added = compute("out", y.shape, lambda n, i, j, m: y[n, i, j, m] + b[m], [y, b], axes=AXES)
     return Dag((added,))
 

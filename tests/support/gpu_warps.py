@@ -55,6 +55,8 @@ SHAPES: dict[str, Dag] = {
     "half narrow groups": half_conv2d(5, 5, 64, 64, groups=8),
     "half shallow window": half_conv2d(9, 9, 3, 32, 5, 2),
     "half strided window": half_conv2d(9, 9, 32, 32, stride=2),
+    "half windows": half_conv2d(5, 7, 64, 32, images=2),
+    "half strided tap": half_conv2d(7, 9, 64, 32, 1, 2, images=3),
     "half matrix": half_product(37, 64, 64),
     "brain matrix": half_product(19, 48, 64, BFLOAT16),
     "byte scores": product_of_bytes(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
 from retune.schedule.attention import attention
+from retune.schedule.flattened import flattened
 from retune.schedule.grouped import grouped
 from retune.schedule.joined import joined
 from retune.schedule.lengthened import lengthened
@@ -26,6 +27,7 @@ FORMS: Mapping[str, Form] = {
     "winograd": winograd,
     "words": packed,
     "panels": panels,
+    "flattened": flattened,
     "grouped": grouped,
     "joined": joined,
     "lengthened": lengthened,

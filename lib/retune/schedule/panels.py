@@ -73,8 +73,8 @@ def _operands(block: Block, step: Var) -> tuple[Load, Load]:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """An operand, and how it is laid out: by the results that it is read for, and the taps of a
-    window, then by steps."""
+    """An operand, and how it is laid out: by the taps of a window, and the results that it is read
+    for, then by steps."""
 
     name: str
     """Of the stage that reads it."""
@@ -90,10 +90,10 @@ class _Panel:
 
     @property
     def own(self) -> list[For]:
-        """The loops that choose what is read; that of columns comes last."""
+        """The loops that choose what is read: taps come first, and columns last."""
         moved = {v for i in self.load.indices for v in variables(i)}
         found = [loop for loop in self.loops if loop.var in moved]
-        return sorted(found, key=lambda loop: loop.var == self.column)
+        return sorted(found, key=lambda loop: (not loop.reduce, loop.var == self.column))
 
     @property
     def by_columns(self) -> bool:

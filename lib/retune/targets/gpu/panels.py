@@ -2,12 +2,16 @@
 
 The items of a group copy panels of both operands, in the layout that an instruction of warps reads
 and filled up with zeros, and each warp multiplies its part of them. Operands may lie anyhow, so
-that products of two activations go this way (attention), and any number of steps will do. Read
-`panel_tiles`, then `schedule_panels`.
+that products of two activations go this way (attention), and any number of steps will do. So do
+windows: results are rows whatever pixels they are of, and the steps are the channels of one tap
+after the other, gathered from where they lie, zeros around the data included. H100, 3x3 at batch
+16: 0.5 to 1.1 of the time of direct tiles. Read `panel_tiles`, then `schedule_panels`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from math import prod
 
 from retune.core.dims import is_fixed
 from retune.core.errors import ScheduleError
@@ -15,14 +19,14 @@ from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.intrinsics.matching import pack_index
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Load, Var, const, loads, substitute, variables
+from retune.ir.expr import Load, Select, Var, const, loads, substitute, variables
 from retune.ir.flat import flat_index
 from retune.ir.simplify import Range, polynomial, simplify
 from retune.ir.stmt import Block, For
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
-from retune.targets.fusion import accesses, results_of
+from retune.targets.fusion import accesses, padding_of, results_of
 from retune.targets.gpu.tile import bind_groups, share
 from retune.targets.instructions import multiplying
 from retune.targets.tiling import (
@@ -32,6 +36,7 @@ from retune.targets.tiling import (
     REGISTER,
     VIRTUAL,
     TiledLoops,
+    fuse_all,
     sized_tail,
     unroll_all,
 )
@@ -95,12 +100,12 @@ def panel_tiles(stage: Accesses, spec: DeviceSpec) -> list[PanelTile]:
     """The tiles for a product; none where the device has no instruction for it, or it is small."""
     if not stage.plain or stage.group is not None or not stage.steps:
         return []
-    if any(loop.extent != const(1) for loop in stage.steps[:-1]):
-        return []  # a window's taps would be copied again and again
-    steps, roles = evaluate_int(stage.steps[-1].extent), _roles(stage)
+    *window, steps = (evaluate_int(loop.extent) for loop in stage.steps)
+    roles = _roles(stage)
     if roles is None or not is_fixed(steps):
         return []
-    sizes = [evaluate_int(loop.extent) for loop in roles]
+    rows, columns = roles
+    sizes = [prod(evaluate_int(loop.extent) for loop in rows), evaluate_int(columns.extent)]
     found = [i.entry for i in multiplying(stage, spec, "warp") if _fills(i.entry, sizes)]
     # That which fills up fewest steps; of such the one whose columns are copied in longer pieces,
     # then the one with more steps at once.
@@ -109,7 +114,7 @@ def panel_tiles(stage: Accesses, spec: DeviceSpec) -> list[PanelTile]:
         return []
     at_once = PanelTile(least)
     # Single elements go through registers, and make a loop that copies them ahead a slower one.
-    count = steps // least.k if at_once.alike else 0
+    count = prod(window) * (steps // least.k) if at_once.alike else 0
     tiles = [at_once, *(PanelTile(least, n) for n in _STAGES if n <= count)]
     is_deep = count >= _LEAST_DEEP and steps % (least.k * _DEEP) == 0
     return [*tiles, PanelTile(least, stages=3, depth=_DEEP)] if is_deep else tiles
@@ -140,10 +145,11 @@ def _fills(entry: Intrinsic, sizes: Sequence[int]) -> bool:
     return is_fixed(rows) and is_fixed(columns) and fit
 
 
-def _roles(stage: Accesses) -> tuple[For, For] | None:
-    """The loops over rows and columns of a product; None where it has none.
+def _roles(stage: Accesses) -> tuple[Sequence[For], For] | None:
+    """The loops over rows and over columns of a product; None where it has none.
 
-    Rows are along the innermost axis that moves one operand alone, and columns along the last one.
+    Rows are along the innermost axis that moves one operand alone, and its neighbours that do so;
+    columns are along the last axis.
     """
     column, found = stage.channel, [*dict.fromkeys(o.load for o in stage.operands)]
     if len(found) != 2 or column is None:
@@ -152,10 +158,13 @@ def _roles(stage: Accesses) -> tuple[For, For] | None:
     owners = [n for n, own in enumerate(moved) if column in own]
     if len(owners) != 1:
         return None
-    rows = moved[1 - owners[0]] - moved[owners[0]]
-    own = [n for n in stage.results if n.var in rows and n.extent != const(1)]
+    moving = moved[1 - owners[0]] - moved[owners[0]]
+    runs = [[*run] for own, run in groupby(stage.results, lambda n: n.var in moving) if own]
+    rows = next((run for run in reversed(runs) if any(n.extent != const(1) for n in run)), [])
+    while rows and const(1) in (rows[0].extent, rows[-1].extent):
+        rows = rows[1:] if rows[0].extent == const(1) else rows[:-1]
     last = next((n for n in stage.results if n.var == column), None)
-    return (own[-1], last) if own and last is not None else None
+    return (rows, last) if rows and last is not None else None
 
 
 def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
@@ -166,21 +175,35 @@ def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
     roles = _roles(accesses(s, name))
     if roles is None:
         raise ScheduleError(f"{name}: expected rows and columns")
-    place = [loop.var for loop in accesses(s, name).results].index(roles[0].var)
-    copies = s.restate(name, "panels", [entry.pack, entry.k])
     out = results_of(s, name)
-    axes = s.axes(out)
-    tile, leading = _tile(s, out, axes, place - len(accesses(s, name).results), entry)
+    first = [loop.var for loop in accesses(s, name).results].index(roles[0][0].var)
+    name, axes = _flatten(s, name, out, first, len(roles[0]))
+    copies = s.restate(name, "panels", [entry.pack, entry.k])
+    for padding in padding_of(s.program, s.block(copies[0])):
+        s.compute_inline(padding.name)
+    tile, leading = _tile(s, out, axes, first, entry)
     bind_groups(s, tile, leading)
     tile.run(VIRTUAL, ITEM)
     s.compute_at(name, tile[ITEM][-1])
-    outer = _accumulate(s, name, place, structure)
+    outer = _accumulate(s, name, first, structure)
     for copy in copies:
         _copy(s, copy, outer, tile, structure)
     if structure.is_ahead:
         s.run_ahead(outer, structure.stages)
         s.require(s.loop(outer).extent >= structure.stages, "there are fewer steps than stages")
     tile.run(REGISTER, LANE)
+
+
+def _flatten(s: Schedule, name: str, out: str, first: int, count: int) -> tuple[str, list[str]]:
+    """The product with so many axes from the first one as one axis of rows, and the loops of its
+    results."""
+    axes = s.loops(out)
+    if count == 1:
+        return name, axes
+    (made,) = s.restate(name, "flattened", [first, first + count])
+    s.compute_inline(name)
+    rows = fuse_all(s, axes[first : first + count])
+    return made, [*axes[:first], rows, *axes[first + count :]]
 
 
 def _tile(
@@ -235,7 +258,7 @@ def _accumulate(s: Schedule, name: str, place: int, structure: PanelTile) -> str
     count = s.extent(far) // packs
     fit = [n for n in _DEPTHS if count % n == 0]
     depth = structure.depth if ahead else s.sample_categorical(f"depth.{name}", fit)
-    outer, inner, packs_loop = s.split(far, [depth, packs])
+    outer, inner, packs_loop = s.split(far, [depth, packs])  # of all taps, one after the other
     if ahead:
         s.unroll(inner)
     axes = s.axes(name)
@@ -244,7 +267,7 @@ def _accumulate(s: Schedule, name: str, place: int, structure: PanelTile) -> str
     s.reorder(*window, outer, inner, *others, held, packs_loop, channels, *near)
     unroll_all(s, others)
     s.tensorize(held, entry.name)
-    return outer
+    return fuse_all(s, [*window, outer])
 
 
 def _copy(s: Schedule, copy: str, at: str, tile: TiledLoops, structure: PanelTile) -> None:
@@ -298,8 +321,10 @@ def _avoid_conflicts(s: Schedule, copy: str, structure: PanelTile, *, by_columns
 def _side_by_side(block: Block, count: int) -> bool:
     """Whether so many neighbours of a copy are neighbours where they are read, in whole vectors."""
     value, last = block.value, block.indices[-1]
+    if isinstance(value, Select) and last not in variables(value.condition):
+        value = value.then  # all of them are zeros, or none
     if not isinstance(value, Load) or not isinstance(last, Var):
-        return False  # some of them are zeros
+        return False
     lane = Var("lane")
     at = substitute(flat_index(value.buffer, value.indices), {last: last * count + lane})
     terms = polynomial(simplify(at, {lane: Range(0, count - 1)}))
