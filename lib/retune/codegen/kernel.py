@@ -290,6 +290,8 @@ class Wait:
 
     pending: int | None = None
     """How many of the latest batches of copies need not have come; None: none was started."""
+    in_warp: bool = False
+    """Whether the group is a warp, or a part of one, beside others in a larger group."""
 
 
 @node

@@ -28,6 +28,8 @@ from retune.codegen.kernel import (
 from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
+from retune.codegen.opencl.renderer import OPENCL
+from retune.codegen.printing import render
 from retune.codegen.target import GPU
 from retune.core.dtypes import BOOL, FLOAT32, INT8, INT32
 from retune.core.errors import CodegenError
@@ -85,6 +87,14 @@ def test_statements_between_barriers_are_guarded_together() -> None:
         "  if (0 <= item):",
         "    x[a + 0] = s[i + 1]",
     ]
+
+
+@pytest.mark.parametrize(("items", "in_warp"), [(24, True), (32, True), (40, False)])
+def test_a_group_of_one_warp_waits_for_that_warp_alone(items: int, in_warp: bool) -> None:
+    made, _ = tile_function(replace(kernel_of(Wait()), local_size=(items, 1, 1)))
+    assert made.body == (Wait(in_warp=in_warp),)
+    text = render(made, OPENCL)
+    assert ("WARP_BARRIER();" in text) == in_warp
 
 
 def test_loops_that_wait_stay_outside_of_guards_and_others_go_in() -> None:

@@ -41,6 +41,7 @@ from retune.codegen.network.persistent import (
     table_ints,
     waits_lines,
 )
+from retune.codegen.network.tile_functions import WARP
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function, tile_name
 from retune.core.dims import most
 
@@ -56,8 +57,6 @@ MOST_ITEMS = 1 << 10
 
 _ALIGN = 64
 """Bytes of a vector at most: local memory starts at multiples of this."""
-_WARP = 32
-"""Groups side by side start at multiples of this: items of one warp go one way (NVIDIA)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,7 @@ WAYS: Mapping[str, Way] = {
 
 def _room(tiles: Callee) -> int:
     """Items from one group to the next beside it."""
-    return 1 if tiles.arena is None else -(-tiles.items // _WARP) * _WARP
+    return 1 if tiles.arena is None else -(-tiles.items // WARP) * WARP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +179,14 @@ def shape_of(tiles: Sequence[Callee], groups: int, most_items: int = 0, local: i
     """
     small = Shape(
         groups=groups,
-        items=max(_WARP, *map(_room, tiles)),
+        items=max(WARP, *map(_room, tiles)),
         arena=max(_ALIGN, *(one.arena or 0 for one in tiles)),
     )
     if not all(one.streams for one in tiles):
         return small
     shares = [(one, -(-most(prod(one.groups)) // groups)) for one in tiles]
     wanted = min(max(n * _room(one) for one, n in shares), most_items, MOST_ITEMS)
-    items = max(small.items, wanted // _WARP * _WARP)
+    items = max(small.items, wanted // WARP * WARP)
     fits = max(min(n, items // _room(one)) * (one.arena or 0) for one, n in shares)
     large = replace(small, items=items, arena=max(small.arena, min(fits, local)))
     return large if 4 * large.rounds(tiles) <= 3 * small.rounds(tiles) else small

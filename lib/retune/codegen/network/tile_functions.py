@@ -2,7 +2,8 @@
 
 One kernel that runs many (`resident`) has groups of one size, and its callees were made for groups
 of others. So each item is told which one it is, and whether it is one at all; those that are not
-come to every barrier and do nothing else. Local memory is a part of what the caller has.
+come to every barrier and do nothing else. A group of one warp waits for that warp alone. Local
+memory is a part of what the caller has.
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ from retune.core.errors import CodegenError
 ITEM = Name("item", INT32)
 """Number of the item in its group; negative where it is not an item of the group at all."""
 _WORKS = Operation("le", (Literal(0, INT32), ITEM), BOOL)
+WARP = 32
+"""Groups side by side start at multiples of this: items of one warp go one way (NVIDIA)."""
 _ALIGN_BYTES = 64
 
 
@@ -85,7 +88,7 @@ class _Guarding:
             match statement:
                 case Wait():
                     close()
-                    made.append(statement)
+                    made.append(replace(statement, in_warp=prod(self._sizes) <= WARP))
                 case ForLoop(body=inside) if _waits(inside):
                     close()
                     made.append(replace(statement, body=self.guarded(inside)))

@@ -279,12 +279,30 @@ _FLOAT_OF_BITS_LINES = once(
     "#endif",
 )
 
+# -- barriers of a warp ---------------------------------------------------------------------------
 
-_NAMED = {LOOKUP: _LOOKUP_LINES, FLOAT_OF_BITS: _FLOAT_OF_BITS_LINES}
+WARP_BARRIER = "WARP_BARRIER"
+"""The macro by which the items of a warp wait for each other, and may for all of their group."""
+
+_WARP_BARRIER_LINES = once(
+    WARP_BARRIER,
+    "#ifdef __NV_CL_C_VERSION",
+    f'#define {WARP_BARRIER}() asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")',
+    "#else",
+    f"#define {WARP_BARRIER}() barrier(CLK_LOCAL_MEM_FENCE)",
+    "#endif",
+)
+
+
+_NAMED = {
+    LOOKUP: _LOOKUP_LINES,
+    FLOAT_OF_BITS: _FLOAT_OF_BITS_LINES,
+    WARP_BARRIER: _WARP_BARRIER_LINES,
+}
 
 
 def named_lines(body: Sequence[str]) -> list[str]:
-    """The lines before a kernel with such a body: those of the tables and bits that it names."""
+    """The lines before a kernel with such a body: those of the macros that it names."""
     named = [n for n in _NAMED if any(f"{n}(" in line for line in body)]
     return [line for name in named for line in _NAMED[name]]
 

@@ -65,6 +65,7 @@ from retune.codegen.opencl.prelude import (
     LOOKUP,
     PAST,
     PAST_LINES,
+    WARP_BARRIER,
     extreme,
     extreme_lines,
     halves_loader,
@@ -550,7 +551,8 @@ def _commit(_s: Commit, _to: Printer) -> list[str]:
 
 def _wait(s: Wait, _to: Printer) -> list[str]:
     arrived = [] if s.pending is None else [f"{ARRIVED}({s.pending});"]
-    return [*arrived, "barrier(CLK_LOCAL_MEM_FENCE);"]
+    barrier = f"{WARP_BARRIER}()" if s.in_warp else "barrier(CLK_LOCAL_MEM_FENCE)"
+    return [*arrived, f"{barrier};"]
 
 
 def _prefetch(s: Prefetch, to: Printer) -> list[str]:
