@@ -8,7 +8,8 @@ are more of them than groups to run them, and otherwise items are left over (`ti
 The tiles of all steps, in their order, have tickets: numbers that a group takes from one counter,
 the next one while it still computes. Before the first tile of a step a group waits until all tiles
 of the steps before it that matter are done, by a counter for each; what it did itself it adds when
-its next ticket is of another step.
+its next ticket is of another step. It takes no ticket while it waits: it would have two tiles of a
+step of which others have one.
 
 It cannot hang: who waits has the ticket of a later tile than those that it waits for, those were
 taken by groups that run, and the earliest of all that are not done waits for none. (A ticket taken
@@ -17,7 +18,7 @@ order; what is asked of the device is that groups which run make progress, and t
 visible to all of it what was written before. Both are tried (`opencl.staying`), not looked up.
 
 Where all kernels wait for memory rather than for arithmetic, groups are as large as it takes to run
-the tiles of a step at once, if that saves many rounds: more reads are under way then (H100, four
+the tiles of a step at once, if that saves rounds: more reads are under way then (H100, four
 layers of a decoder in float16: 0.85 of the time).
 
 Nothing that is written in the launch may be read as if it were constant: inside of functions,
@@ -52,6 +53,8 @@ LINE_INTS = 32
 MOST_BYTES = 50_000
 """Of the table of steps, which has a few waits beside it: devices have 64 KB of constants."""
 
+GROUPS_A_UNIT = 2
+"""At most, on each of the device's units."""
 MOST_ITEMS = 1 << 10
 """Of a group that is made larger than its kernels need."""
 
@@ -175,7 +178,7 @@ def shape_of(tiles: Sequence[Callee], groups: int, most_items: int = 0, local: i
     """So many groups, each large enough for any of the kernels.
 
     If all of them stream, it has room for all tiles that there are for a group, up to so many items
-    and bytes of local memory, where that saves a quarter of the rounds.
+    and bytes of local memory, where that saves rounds.
     """
     small = Shape(
         groups=groups,
@@ -189,7 +192,18 @@ def shape_of(tiles: Sequence[Callee], groups: int, most_items: int = 0, local: i
     items = max(small.items, wanted // WARP * WARP)
     fits = max(min(n, items // _room(one)) * (one.arena or 0) for one, n in shares)
     large = replace(small, items=items, arena=max(small.arena, min(fits, local)))
-    return large if 4 * large.rounds(tiles) <= 3 * small.rounds(tiles) else small
+    return large if large.rounds(tiles) < small.rounds(tiles) else small
+
+
+def best_shape(tiles: Sequence[Callee], units: int, most_items: int, local: int) -> Shape:
+    """Two groups a unit, or one: whichever takes fewer rounds, and two that take as many, since one
+    computes while the other waits. Together they have at most so many items: as many as a unit has
+    registers for whatever they compute. So they all run at once.
+    """
+    counts = range(GROUPS_A_UNIT, 0, -1)
+    found = [(n, shape_of(tiles, n * units, most_items // n, local)) for n in counts]
+    fit = [shape for n, shape in found if n * shape.items <= most_items or n == 1]
+    return min(fit, key=lambda shape: shape.rounds(tiles))
 
 
 def state_bytes(steps: int) -> int:
@@ -269,13 +283,13 @@ do {{
     }}
     ++done;
     if (next < {none}) {{
-      ahead = resident_add(state);
       for (int i = steps[at][2]; next != number && i < steps[at + 1][2]; ++i) {{
         const int before = waits[i];
         if (before >= first) {{
           resident_wait(state + {line} * (2 + before), {before});
         }}
       }}
+      ahead = resident_add(state);
     }}
     taken[0] = next;
     taken[1] = ticket - start;

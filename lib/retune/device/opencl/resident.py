@@ -9,9 +9,6 @@ from retune.codegen.network.resident import WAYS
 from retune.core.target import DeviceSpec
 from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
-GROUPS_A_UNIT = 2
-"""Groups of the persistent kernel on each of the device's units."""
-
 
 def way_of(spec: DeviceSpec) -> str | None:
     """How persistent groups synchronize there: the first way found to work; None without one."""
@@ -41,10 +38,14 @@ class Resident:
         depend on. Raises: BuildFailed.
         """
         found = WAYS[way or way_of(device.spec) or next(iter(WAYS))]
-        wanted = groups or GROUPS_A_UNIT * max(1, device.spec.compute_units)
         self._device, self._steps = device, len(steps)
+        units, most = max(1, device.spec.compute_units), device.spec.max_work_group
         local = device.spec.local_memory_bytes
-        self._shape = resident.shape_of(tiles, wanted, device.spec.max_work_group, local)
+        self._shape = (
+            resident.shape_of(tiles, groups, most, local)
+            if groups
+            else resident.best_shape(tiles, units, most, local)
+        )
         own = resident.resident_text(tiles, steps, bases, self._shape, found, sizes, local)
         self._program = device.build("\n".join([*texts, own]), options=(*options, *found.options))
         self._state = device.allocate(resident.state_bytes(self._steps))

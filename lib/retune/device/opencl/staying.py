@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from retune.codegen.network.persistent import Callee, CalleeLaunch
-from retune.codegen.network.resident import WAYS
+from retune.codegen.network.resident import GROUPS_A_UNIT, WAYS
 from retune.core.dtypes import INT32, TensorType
-from retune.device.opencl.resident import GROUPS_A_UNIT, Resident
+from retune.device.opencl.resident import Resident
 from retune.device.opencl.runtime import Device
 
 KERNELS = """
