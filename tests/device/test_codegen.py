@@ -51,6 +51,7 @@ from tests.support.dags import (
     dense,
     depthwise,
     elementwise,
+    exchanged,
     flipped,
     integers,
     interwoven,
@@ -179,6 +180,17 @@ def test_rows_that_become_a_short_last_axis(device: Device, pixels: int, rows: i
     dag = merge_axes(interwoven(pixels, rows, length))
     program = cpu_space(from_dag(dag), GENERIC_CPU).sketches[0].program
     assert_device_agrees(device, dag, program)
+    lines = [x for x in lower(program, CPU).text.splitlines() if not x.startswith("//")]
+    assert any("= vload" in line for line in lines)
+    assert not any("x[" in line for line in lines), "all of it is read by vectors"
+
+
+@pytest.mark.parametrize(
+    "dag", [interwoven(1, 16, 37), interwoven(2, 19, 8), exchanged(2, 9, 3, 17)]
+)
+def test_transposes_read_their_rows_by_vectors(device: Device, dag: Dag):
+    program = cpu_space(from_dag(merge_axes(dag)), GENERIC_CPU).sketches[0].program
+    assert_device_agrees(device, merge_axes(dag), program)
     lines = [x for x in lower(program, CPU).text.splitlines() if not x.startswith("//")]
     assert any("= vload" in line for line in lines)
     assert not any("x[" in line for line in lines), "all of it is read by vectors"

@@ -471,6 +471,12 @@ def interwoven(pixels: int, rows: int, length: int, dtype: str = FLOAT32) -> Dag
     return Dag((compute("y", shape, lambda p, i, c: x[p, c, i], [x]),))
 
 
+def exchanged(a: int, b: int, c: int, d: int) -> Dag:
+    """`x` [a, b, c, d] plus one, with its second and its last axis exchanged."""
+    x = placeholder("x", (a, b, c, d))
+    return Dag((compute("y", (a, d, c, b), lambda i, j, k, m: x[i, m, k, j] + 1.0, [x]),))
+
+
 def two_readers(rows: int, columns: int) -> Dag:
     """Two stages that read one constant in the order of their axes."""
     x, w = placeholder("x", (rows, columns)), placeholder("w", (rows, columns), constant=True)

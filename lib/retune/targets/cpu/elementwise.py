@@ -3,13 +3,15 @@
 They run at memory speed by a fixed schedule; nothing is sampled.
 """
 
+from collections.abc import Sequence
 from math import prod
 
 from retune.core.dims import is_fixed, least, most
 from retune.core.target import DeviceSpec
-from retune.ir.expr import Expr, Var, variables
+from retune.ir.expr import Expr, Var, const, loads, variables
 from retune.ir.selections import position_masks
 from retune.ir.stmt import PEEL
+from retune.schedule.access import AffineAccess
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.interweave import interweaves, runs_on, schedule_interwoven
 
@@ -21,6 +23,10 @@ _LEAST_VECTOR = 4
 """A last axis shorter than this (the colours of an image) is not worth vectors."""
 _INTERLEAVED = 8
 """Steps of the axis before such a last axis that are written out with it."""
+_ROWS = 8
+"""Of results that are written out where reads run across them: 4 and 16 took longer (AVX2)."""
+_MOST_READS = 3
+"""Of a stage whose results are written out for several rows."""
 
 
 def wanted_groups(spec: DeviceSpec) -> int:
@@ -55,9 +61,12 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         unit = lanes
         if few and is_fixed(extent):
             unit = _chunk(extent, lanes, wanted)
+        across = _across(s, name, leading, last)
         outer, _, vector = s.split(last, [unit // lanes, lanes], "shift")
         s.vectorize(vector)
         leading.append(outer)
+        if across is not None:
+            leading[leading.index(across)] = _transposed(s, name, across)
         if masked and not few:
             s.annotate(outer, PEEL, "ends")
     else:
@@ -73,6 +82,35 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     if size >= 2 * wanted:
         group = s.split(group, [tile_near(size, wanted)], "shift")[0]
     s.bind(group, "group.0")
+
+
+def _across(s: Schedule, name: str, leading: Sequence[str], last: str) -> str | None:
+    """The loop along which memory runs where the stage reads what lies apart along `last`: some of
+    its steps together read a line of the cache once. Constants are laid out as they are read.
+    """
+    reads = [AffineAccess(load) for load in loads(s.block(name).value)]
+    if len(reads) > _MOST_READS:
+        return None
+    axis = s.loop(last).var
+    apart = [r for r in reads if not r.constant and r.stride(axis) not in (const(0), const(1))]
+    return next(
+        (
+            loop
+            for loop in leading
+            if any(read.stride(s.loop(loop).var) == const(1) for read in apart)
+            and least(s.extent(loop)) >= _ROWS
+        ),
+        None,
+    )
+
+
+def _transposed(s: Schedule, name: str, across: str) -> str:
+    """Some steps of `across` are written out for each vector; gives the name of the loop left."""
+    far, near = s.split(across, [_ROWS], "shift")
+    *around, lane = [loop for loop in s.loops(name) if loop != near]
+    s.reorder(*around, near, lane)
+    s.unroll(near)
+    return far
 
 
 def _masking(value: Expr) -> frozenset[Var]:
