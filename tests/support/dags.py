@@ -189,12 +189,17 @@ def byte_conv2d(h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1
     return Dag((compute("out", (1, oh, ow, f), code, [y, scale], axes=AXES),))
 
 
-def half_product(rows: int, inner: int, outer: int, dtype: DType = FLOAT16) -> Dag:
-    """`relu(x @ w.T)` of 16-bit floats, in float32."""
+def half_product(
+    rows: int, inner: int, outer: int, dtype: DType = FLOAT16, *, beside: bool = False
+) -> Dag:
+    """`relu(x @ w.T)` of 16-bit floats, or `relu(x @ w.T + r)`, in float32."""
     x = placeholder("x", (rows, inner), dtype)
     w = placeholder("w", (outer, inner), dtype, constant=True)
     k = reduce_axis("k", inner)
     y = compute("y", (rows, outer), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,))
+    if beside:
+        r = placeholder("r", y.shape, dtype)
+        return Dag((compute("z", y.shape, lambda *i: maximum(y[*i] + r[*i], 0.0), [y, r]),))
     return Dag((compute("z", y.shape, lambda i, j: maximum(y[i, j], 0.0), [y]),))
 
 

@@ -1,6 +1,7 @@
 """GPU tiles of bytes go by warps where the device has an instruction for them."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from retune.ir.expr import Expr, Var, cast
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
+from retune.schedule.space import Sketch
 from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
@@ -47,6 +49,11 @@ NVIDIA = replace(
     ),
     max_work_group=1024,
 )
+
+
+def named(sketch: Sketch, sizes: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """The sizes by decisions; of others the smallest."""
+    return {d.name: sizes.get(d.name.partition(".")[0], [1]) for d in sketch.decisions}
 
 
 def names(dag: Dag) -> list[str]:
@@ -216,8 +223,7 @@ def test_panels_are_copied_and_read_by_sixteen_bytes(dag: Dag):
     """Also those of float32, whose rounding to TF32 is no condition on what is read."""
     sketch = gpu_space(from_dag(dag), NVIDIA).sketch(_AHEAD[0])
     decided = {n: [2] for n in ("warps", "across", "pixels")}
-    sizes = {d.name: decided.get(d.name.partition(".")[0], [1]) for d in sketch.decisions}
-    program = sketch.instantiate(sketch.row(sizes))
+    program = sketch.instantiate(sketch.row(named(sketch, decided)))
     assert_items_agree(dag, program)
     text = lower(program, target_of(NVIDIA)).text
     assert "reqd_work_group_size(4, 16, 2)" in text, "two warps beside each other, in two rows"
@@ -232,8 +238,7 @@ def test_copies_come_between_products():
     dag = half_product(16, 2048, 64)
     sketch = gpu_space(from_dag(dag), NVIDIA).sketch(_AHEAD[-1])
     decided = {"pixels": [4], "vectors": [2]}
-    sizes = {d.name: decided.get(d.name.partition(".")[0], [1]) for d in sketch.decisions}
-    program = sketch.instantiate(sketch.row(sizes))
+    program = sketch.instantiate(sketch.row(named(sketch, decided)))
     assert_items_agree(dag, program)
     loop = lower(program, target_of(NVIDIA)).text.partition("barrier(")[2]
     found = re.findall(r"COPY_AHEAD_16|WARP16C_FLOAT16FLOAT16_1|COMMIT_COPIES", loop)
@@ -271,12 +276,34 @@ def test_estimate_puts_what_was_fastest_first(dag: Dag, sketch: str):
 def test_what_few_warps_read_takes_time():
     """H200, 3136 pixels of 304 channels: items of 2 pixels take 30 us, of 8 pixels 77."""
     sketch = gpu_space(from_dag(half_conv2d(112, 28, 304, 152)), NVIDIA).sketch("gpu.v4.warp")
-    rows = [
-        sketch.row({d.name: [pixels if "pixels" in d.name else 1] for d in sketch.decisions})
-        for pixels in (2, 8)
-    ]
+    rows = [sketch.row(named(sketch, {"pixels": [pixels]})) for pixels in (2, 8)]
     small, large = estimate(sketch, np.array(rows), NVIDIA)
     assert small < 0.9 * large
+
+
+def test_few_results_of_an_item_read_what_is_beside_them():
+    """H200, 50176 x 64 x 256 with a residual: 49 us in tiles of 16 x 2 pixels and vectors of an
+    item, 30 in those of 4 x 2; without a residual 23 and 21."""
+    sketches = [
+        gpu_space(from_dag(half_product(50176, 64, 256, beside=b)), NVIDIA).sketch("gpu.v4.warp")
+        for b in (False, True)
+    ]
+    sizes = [{"pixels": [n], "vectors": [2], "unroll": [1]} for n in (16, 4)]
+    plain, beside = (
+        estimate(s, np.array([s.row(named(s, row)) for row in sizes]), NVIDIA) for s in sketches
+    )
+    assert beside[0] > beside[1] and beside[0] / beside[1] > 1.05 * plain[0] / plain[1]
+
+
+def test_what_is_gathered_takes_longer_to_copy():
+    """H100, 64 channels of 16 images of 56 x 56: 27 us, of which 5 are more than those of a product
+    of as many rows and steps."""
+    window, product = half_conv2d(56, 56, 64, 64, images=4), half_product(4 * 3136, 576, 64)
+    times = [
+        estimate(s, np.array([s.row(named(s, {"warps": [2], "pixels": [16]}))]), NVIDIA)[0]
+        for s in (gpu_space(from_dag(d), NVIDIA).sketch(_AHEAD[1]) for d in (window, product))
+    ]
+    assert 1.1 < times[0] / times[1] < 1.5
 
 
 @pytest.mark.parametrize("columns", [64, 512])
