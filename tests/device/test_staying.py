@@ -21,7 +21,7 @@ from retune.device.opencl.resident import Resident
 from retune.device.opencl.runtime import BuildFailed, Device, open_device
 from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.graph import Graph
+from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 from tests.support.device_networks import Net
@@ -194,6 +194,26 @@ def test_a_persistent_network_gives_what_its_launches_give(
     _assert_equal(staying.run(inputs), expected)
     for name, array in run_graph(graph, inputs).items():
         np.testing.assert_allclose(expected[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_asked_for_early_is_what_is_read(device: Device) -> None:
+    """A row by a matrix, and by one in blocks of 4 bits."""
+    build, rng = GraphBuilder("early"), np.random.default_rng(0)
+    build.input("x", TensorType((1, 2048)))
+    matrix = build.constant("matrix", rng.standard_normal((256, 2048), np.float32))
+    words = build.constant("words", rng.integers(-(1 << 31), 1 << 31, (64, 8, 4)).astype(np.int32))
+    scales = build.constant("scales", rng.uniform(0.01, 0.03, (64, 8)).astype(np.float32))
+    row = build.add("dense", ["x", matrix])
+    graph = build.finish([build.add("dense_blocks", [row, words, scales], {"bits": 4})])
+    network = extract(optimise(graph))
+    made = build_plan(network, {}, device.spec, model_key="", notes={})
+    _, *tiles = made.text.split("TILE_FUNCTION\nstatic void dense")
+    assert [text.count("READS_ASKED();") > 0 for text in tiles] == [True, True]
+    made = replace(made, options=(*made.options, *PLAIN))
+    inputs = random_inputs(graph)
+    found = Module(replace(made, form="persistent"), device).run(inputs)
+    for name, array in run_graph(graph, inputs).items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6 * np.ptp(array))
 
 
 def test_the_best_form_is_one_of_both(plan: NetworkPlan, device: Device) -> None:

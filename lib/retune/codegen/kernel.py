@@ -182,6 +182,7 @@ class Operation(IRNode):
       a test in each lane;
     - `convert`, `bitcast`, `wrap` (to a narrow type), `long` (of an int32);
     - `float_of_bits`: of words, a shift and a mask of at most a byte;
+    - `of_halves`: float32 of the words that two float16 each lie in;
     - `splat`: a scalar in every lane; `vector`: of scalars, or of vectors side by side;
     - `low`, `high`: half of the lanes.
     """
@@ -294,6 +295,11 @@ class Wait:
     """Whether the group is a warp, or a part of one, beside others in a larger group."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where all reads before it are under way: no compiler moves one across it."""
+
+
 @node
 class Prefetch(IRNode):
     """Asks for the line `beyond` elements after a place, which need not exist."""
@@ -387,8 +393,8 @@ class GroupCall(IRNode):
 
 
 Statement = (
-    Declare | Registers | Array | SubArray | Assign | Store | CopyAhead | Commit | Wait | Prefetch
-    | Number | ForLoop | If | TileConfiguration | TileStep | Together | GroupCall
+    Declare | Registers | Array | SubArray | Assign | Store | CopyAhead | Commit | Wait | Asked
+    | Prefetch | Number | ForLoop | If | TileConfiguration | TileStep | Together | GroupCall
 )  # fmt: skip
 
 
@@ -443,7 +449,7 @@ def _fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
     """What gives the fields of a node of that class, or a tuple's items; None: it has no parts."""
     if issubclass(kind, tuple):
         return tuple
-    if not issubclass(kind, (IRNode, Wait, Commit)):
+    if not issubclass(kind, (IRNode, Wait, Commit, Asked)):
         return None
     names: tuple[str, ...] = kind.__match_args__
     if len(names) > 1:

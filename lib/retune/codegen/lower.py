@@ -24,6 +24,7 @@ from retune.codegen.kernel import (
     parts,
 )
 from retune.codegen.names import identifier
+from retune.codegen.network.early_reads import with_early_reads
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
 from retune.codegen.opencl.kernels import arena_line
@@ -369,9 +370,8 @@ def _called(kernel: Kernel, target: Target) -> tuple[int | None, str]:
     for devices on which groups may be persistent."""
     if kernel.single_item or not any(way in target.offers for way in WAYS):
         return None, ""
-    function, arena = tile_function(
-        replace(kernel, fetches=False, functions=(), attention="", comment=())
-    )
+    plain = replace(kernel, fetches=False, functions=(), attention="", comment=())
+    function, arena = tile_function(with_early_reads(plain))
     return arena, f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"
 
 

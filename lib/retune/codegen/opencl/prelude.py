@@ -294,7 +294,25 @@ _WARP_BARRIER_LINES = once(
 )
 
 
+ASKED = "READS_ASKED"
+"""The macro that no read is moved across. NVIDIA's compiler keeps them before what a warp waits at;
+the items that come to it together go on at once."""
+
+_ASKED_LINES = once(
+    ASKED,
+    "#ifdef __NV_CL_C_VERSION",
+    f"#define {ASKED}() {{ \\",
+    "  uint items; \\",
+    '  asm volatile("activemask.b32 %0;" : "=r"(items)); \\',
+    '  asm volatile("bar.warp.sync %0;" :: "r"(items) : "memory"); }',
+    "#else",
+    f"#define {ASKED}()",
+    "#endif",
+)
+
+
 _NAMED = {
+    ASKED: _ASKED_LINES,
     LOOKUP: _LOOKUP_LINES,
     FLOAT_OF_BITS: _FLOAT_OF_BITS_LINES,
     WARP_BARRIER: _WARP_BARRIER_LINES,

@@ -16,6 +16,7 @@ from retune.codegen.kernel import (
     COPIED_BYTES,
     ROUNDED_LANES,
     Array,
+    Asked,
     Assign,
     At,
     Commit,
@@ -56,6 +57,7 @@ from retune.codegen.opencl.kernels import kernel_lines
 from retune.codegen.opencl.prelude import (
     AHEAD,
     ARRIVED,
+    ASKED,
     COMMIT,
     COPY,
     COPY_LINES,
@@ -379,6 +381,10 @@ def _convert(value: Operation, text: str) -> str:
     return f"convert_{type_name(value.dtype, value.lanes)}({text})"
 
 
+def _of_halves(value: Operation, words: str) -> str:
+    return f"{halves_loader(value.lanes)}(__private, (const __private half*)&{words})"
+
+
 def _float_of_bits(value: Operation, *args: str) -> str:
     words, shift, mask = map(bare, args)
     return f"{FLOAT_OF_BITS}({type_name(value.dtype, value.lanes)}, {words}, {shift}, {mask})"
@@ -422,6 +428,7 @@ def _is_number(value: Value) -> bool:
 _OTHERS: Mapping[str, Callable[..., str]] = {
     "all": _all, "floordiv": _floordiv, "mod": _mod, "convert": _convert, "bitcast": _bitcast,
     "float_of_bits": _float_of_bits,
+    "of_halves": _of_halves,
     "wrap": _wrap, "splat": _wide, "vector": _wide, "min": _extreme, "max": _extreme,
 }  # fmt: skip
 """Operation -> its text by those of its arguments, where its type matters."""
@@ -553,6 +560,10 @@ def _wait(s: Wait, _to: Printer) -> list[str]:
     arrived = [] if s.pending is None else [f"{ARRIVED}({s.pending});"]
     barrier = f"{WARP_BARRIER}()" if s.in_warp else "barrier(CLK_LOCAL_MEM_FENCE)"
     return [*arrived, f"{barrier};"]
+
+
+def _asked(_s: Asked, _to: Printer) -> list[str]:
+    return [f"{ASKED}();"]
 
 
 def _prefetch(s: Prefetch, to: Printer) -> list[str]:
@@ -778,6 +789,7 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     calls = dict.fromkeys(part.function for part in found if isinstance(part, GroupCall))
     functions = [
         *_storage_lines(kernel, nodes),
+        *(n for o in operations if o.op == "of_halves" for n in halves_loader_lines(o.lanes)),
         *rounding_lines(body),
         *_extreme_lines(operations),
         *_vector_function_lines(operations),
@@ -815,6 +827,7 @@ OPENCL = Renderer(
         CopyAhead: _copy_ahead,
         Commit: _commit,
         Wait: _wait,
+        Asked: _asked,
         Prefetch: _prefetch,
         Number: _number,
         ForLoop: _loop,
