@@ -51,6 +51,7 @@ from retune.ir.flat import FlatIndices, elements
 from retune.ir.simplify import range_below
 from retune.ir.stmt import (
     AHEAD,
+    NEAR,
     STRAIGHT,
     Barrier,
     Block,
@@ -351,7 +352,9 @@ class KernelBody:
                     for place in (*apart.get(id(instance), ()), *found):
                         body.extend(self._name_run(printer, place, joined))
                     made = printer.statements(instance)
-                    body.extend(map(copied_ahead, made) if self._copying else made)
+                    near = any(NEAR in dict(loop.notes) for loop in self._loops)
+                    copied = (copied_ahead(s, near=near) for s in made)
+                    body.extend(copied if self._copying else made)
                 if test:
                     printer.forget(words)
                 lines.extend([If(test, tuple(body))] if test else body)

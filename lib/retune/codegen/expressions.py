@@ -508,14 +508,15 @@ class Expressions:
         return self._sum(polynomial(expr))
 
 
-def copied_ahead(statement: Statement) -> Statement:
+def copied_ahead(statement: Statement, *, near: bool = False) -> Statement:
     """A store of what lies elsewhere, or of zeros by a test, as a copy that is waited for later;
     other statements as they are."""
     match statement:
         case Store(to, MemoryLoad(at)) if _copies(to, at):
-            return CopyAhead(to, at)
+            return CopyAhead(to, at, near=near)
         case Store(to, Operation("choose", (test, MemoryLoad(at), zero))) if _copies(to, at):
-            return CopyAhead(to, at, test) if _is_zero(zero) and test.lanes == 1 else statement
+            known = _is_zero(zero) and test.lanes == 1
+            return CopyAhead(to, at, test, near) if known else statement
         case _:
             return statement
 

@@ -278,6 +278,8 @@ class CopyAhead(IRNode):
     to: At
     source: At
     test: Value | None = None
+    near: bool = False
+    """Whether what it reads is to stay in the first-level cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,10 @@ AHEAD = "ahead"
 """Note of the loops of a copy into local memory that nothing reads before a barrier which waits for
 it: devices that copy asynchronously do so. It changes no result."""
 
+NEAR = "near"
+"""Note of a loop whose copies into local memory read much again that others copied shortly before:
+they go through the first-level cache. It changes no result."""
+
 IDENTITY: Mapping[Reducer, float] = {
     "sum": 0.0,
     "prod": 1.0,

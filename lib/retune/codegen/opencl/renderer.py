@@ -547,7 +547,8 @@ def _written(at: At, value: str, to: Printer) -> list[str]:
 
 def _copy_ahead(s: CopyAhead, to: Printer) -> list[str]:
     count = s.to.lanes * s.to.memory.dtype.itemsize
-    name = f"{COPY}_16(" if count == COPIED_BYTES[-1] else f"{COPY}({count}, "
+    past = count == COPIED_BYTES[-1] and not s.near  # shorter ones all go through that cache
+    name = f"{COPY}_16(" if past else f"{COPY}({count}, "
     taken = str(count) if s.test is None else f"{to.text(s.test)} ? {count} : 0"
     return [f"{name}{_pointer(s.to, to)}, {_pointer(s.source, to)}, {taken});"]
 

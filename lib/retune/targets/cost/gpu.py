@@ -15,8 +15,7 @@ import numpy as np
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic, intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Binary, variables, walk
-from retune.ir.stmt import AHEAD, For
+from retune.ir.stmt import AHEAD, NEAR, For
 from retune.schedule.access import AffineAccess
 from retune.targets.cost.attention import attention_cycles, attention_tile
 from retune.targets.cost.nests import (
@@ -107,6 +106,8 @@ class WarpFigures:
     ahead_step: float = 300.0
     """The same for copies that run ahead by one step of the instruction; by two it is a quarter of
     that."""
+    near_step: float = 60.0
+    """Beside that, for what windows read: the places of its pixels, and the first-level cache."""
     ahead_start: float = 1270.0
     """The first copies of a group that run ahead."""
     direct_rate: float = 0.95
@@ -122,9 +123,6 @@ class WarpFigures:
     """That the groups of a unit read directly in a cycle."""
     copied_bytes: float = 44.0
     """That they copy to local memory in a cycle."""
-    gathered_bytes: float = 60.0
-    """The same once more where items find it by divisions, as pixels of windows. Fitted to 1,500
-    candidates of windows, whose first choices take 1.07 times the best one's time (1.09 before)."""
     local_bytes: float = 365.0
     """That its warps read from local memory in a cycle."""
     stored_bytes: float = 21.0
@@ -215,7 +213,7 @@ def _operands_cycles(kernel: Kernel, product: BlockNest, issued: Array, warp: Wa
     """Cycles of a unit for what the product of a group reads, which issues for so many."""
     if any(operand.scope == "local" for operand in product.accesses.operands):
         read = _shared_bytes(product) / warp.local_bytes
-        return read + _copies_cycles(kernel, product, warp)
+        return read + _copied_bytes(kernel, product) / warp.copied_bytes
     return warp.direct_rate * issued + _read_bytes(product) / warp.direct_bytes
 
 
@@ -228,7 +226,9 @@ def _warp_waits(kernel: Kernel, product: BlockNest, warp: WarpFigures) -> Array:
         assert entry is not None, "it is a product by warps"
         whole = product.size(loop for loop in product.loops if loop.reduce) / entry.k
         distance = (_slots_ahead(ahead) - 1.0) * whole / steps
-        return warp.ahead_start + steps * warp.ahead_step / distance**2
+        near = any(NEAR in dict(loop.notes) for loop in product.loops)
+        each = warp.ahead_step / distance**2 + warp.near_step * near
+        return warp.ahead_start + steps * each
     if any(map(_is_copy, kernel)):
         return steps * warp.copied_step
     if any(map(_is_partial, kernel)):
@@ -248,24 +248,15 @@ def _slots_ahead(nest: BlockNest) -> float:
     return float(evaluate_int(stages)) if _is_ahead(nest) else 1.0
 
 
-def _copies_cycles(kernel: Kernel, product: BlockNest, warp: WarpFigures) -> Array:
-    """Cycles of a unit for what a group copies to local memory for all steps of its product."""
+def _copied_bytes(kernel: Kernel, product: BlockNest) -> Array:
+    """Bytes that a group copies to local memory for all steps of its product."""
     steps = {loop.var for loop in on(product.loops, BLOCK)}
     total = np.zeros_like(product.one)
     for nest in {n.accesses.block.buffer.name: n for n in kernel if _is_copy(n)}.values():
         times = nest.size(loop for loop in nest.loops if loop.var in steps)
         panel = nest.buffer_bytes(nest.accesses.result) / _slots_ahead(nest)
-        gathered = 1.0 / warp.gathered_bytes if _gathers(nest) else 0.0
-        total = total + times * panel * (1.0 / warp.copied_bytes + gathered)
+        total = total + times * panel
     return total
-
-
-def _gathers(nest: BlockNest) -> bool:
-    """Whether its place among all results is divided to find what it reads."""
-    groups = {loop.var for loop in on(nest.loops, GROUP)}
-    indices = (i for o in nest.accesses.operands for i in o.load.indices)
-    found = (n for i in indices for n in walk(i) if isinstance(n, Binary) and n.op == "mod")
-    return any(not groups.isdisjoint(variables(n)) for n in found)
 
 
 def _results_together(nest: BlockNest) -> int:

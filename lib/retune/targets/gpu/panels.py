@@ -22,7 +22,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Load, Select, Var, const, loads, substitute, variables
 from retune.ir.flat import flat_index
 from retune.ir.simplify import Range, polynomial, simplify
-from retune.ir.stmt import Block, For
+from retune.ir.stmt import NEAR, Block, For
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
@@ -178,6 +178,7 @@ def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
     out = results_of(s, name)
     first = [loop.var for loop in accesses(s, name).results].index(roles[0][0].var)
     name, axes = _flatten(s, name, out, first, len(roles[0]))
+    taps = any(s.loop(n).extent != const(1) for n in s.reduce_loops(name)[:-1])
     copies = s.restate(name, "panels", [entry.pack, entry.k])
     for padding in padding_of(s.program, s.block(copies[0])):
         s.compute_inline(padding.name)
@@ -190,6 +191,8 @@ def schedule_panels(s: Schedule, name: str, structure: PanelTile) -> None:
         _copy(s, copy, outer, tile, structure)
     if structure.is_ahead:
         s.run_ahead(outer, structure.stages)
+        if taps:
+            s.annotate(outer, NEAR, 1)
         s.require(s.loop(outer).extent >= structure.stages, "there are fewer steps than stages")
     tile.run(REGISTER, LANE)
 
