@@ -15,8 +15,8 @@ from dataclasses import replace
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Expr, Load, Var, const, substitute
 from retune.ir.simplify import simplify
-from retune.ir.stmt import For, Program, Stmt, rewrite
-from retune.schedule.stages import axes_of, replace_root, root_nest, stage_nest
+from retune.ir.stmt import For, Program, Stmt, over, rewrite
+from retune.schedule.stages import axes_of, replace_root, root_nest
 
 
 def flattened(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -53,6 +53,7 @@ def flattened(program: Program, name: str, sizes: Sequence[int]) -> tuple[Progra
     for axis, extent in zip(axes[first:end], extents, strict=True):
         place = place * extent + axis
     read = Load(made, (*axes[:first], simplify(place), *axes[end:]))
-    copy = stage_nest(block.buffer, axes, read)
-    program = replace_root(program, root, rewrite(root, rule), copy)
+    copy = replace(block, indices=tuple(axes), value=read, reducer=None)
+    copies = over(zip(axes, block.buffer.shape, strict=True), copy)
+    program = replace_root(program, root, rewrite(root, rule), copies)
     return replace(program, scratch=(*program.scratch, made)), [made.name]

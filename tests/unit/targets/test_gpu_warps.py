@@ -181,6 +181,17 @@ def test_panels_are_copied_from_where_parts_of_a_tensor_lie():
     assert text.count("(__local ushort8*)") == 2, "sixteen bytes at once, of both"
 
 
+def test_windows_without_epilogue_go_by_panels():
+    (out,) = half_conv2d(5, 7, 64, 32, images=2).outputs
+    assert out.op is not None
+    dag = Dag((out.op.inputs[0],))
+    found = [name for name in names(dag) if name in _AHEAD]
+    assert found == list(_AHEAD[1:3])
+    sketch = gpu_space(from_dag(dag), NVIDIA).sketch(found[0])
+    program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+    assert_items_agree(dag, program)
+
+
 def test_steps_are_filled_up_with_zeros():
     """Sixty-four steps need none, and are copied by whole vectors; thirty-seven become 64."""
     whole, filled = (
