@@ -13,10 +13,12 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from retune import __version__
 from retune.cli.commands import (
@@ -151,10 +153,16 @@ def main() -> None:
     sys.exit(code)
 
 
+@cache
+def _command() -> Callable[..., Any]:
+    """All commands, with their options; made of the functions once in a process."""
+    return get_command(app)
+
+
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; never raises."""
     try:
-        app(list(arguments), prog_name="retune")
+        _command()(list(arguments), prog_name="retune")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         return _interrupted(list(arguments)) if code == INTERRUPTED else code
