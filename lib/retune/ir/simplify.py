@@ -11,7 +11,7 @@ from dataclasses import field
 from functools import lru_cache, reduce
 from math import gcd
 
-from retune.core.dims import ends_at_hand, most
+from retune.core.dims import Ends, ends_at_hand, most
 from retune.core.dtypes import BOOL, INT32
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
@@ -62,16 +62,27 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
     Selections whose condition is settled are gone.
     """
     used = variables(expr)
-    if any(isinstance(v, SizeVar) for v in used):
-        return Simplifying(ranges or {})(expr)  # by the sizes at hand, too
-    known = [(v, ranges[v]) for v in used if v in ranges] if ranges else ()
-    return _simplified(expr, frozenset(known))
+    known = {v: ranges[v] for v in used if v in ranges} if ranges else {}
+    ends = [span.last for span in known.values() if span.last is not None]
+    sizes = {v for each in (used, *map(variables, ends)) for v in each if isinstance(v, SizeVar)}
+    return _simplified(
+        expr,
+        frozenset((v, span, span.last) for v, span in known.items()),
+        frozenset((v, ends_at_hand(v.size)) for v in sizes),
+    )
 
 
 @lru_cache(maxsize=1 << 14)
-def _simplified(expr: Expr, known: frozenset[tuple[Var, Range]]) -> Expr:
-    """Made once for equal expressions: primitives ask for the same indices again and again."""
-    return Simplifying(dict(known))(expr)
+def _simplified(
+    expr: Expr,
+    known: frozenset[tuple[Var, Range, Expr | None]],
+    _sizes: frozenset[tuple[SizeVar, Ends]],
+) -> Expr:
+    """Made once for equal expressions: primitives ask for the same indices again and again.
+
+    The last argument tells apart what is made by other ends of sizes at hand.
+    """
+    return Simplifying({variable: span for variable, span, _ in known})(expr)
 
 
 class Simplifying(Rewriter):
@@ -284,8 +295,7 @@ def _combine(op: str, a: Range, b: Range) -> Range | None:
         case "sub":
             return Range(a.low - b.high, a.high - b.low)
         case "mul":
-            corners = [a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high]
-            return Range(min(corners), max(corners))
+            return Range(*_product(a.low, a.high, b))
         case "min":
             return Range(min(a.low, b.low), min(a.high, b.high))
         case "max":
@@ -304,11 +314,31 @@ def _combine(op: str, a: Range, b: Range) -> Range | None:
             return None
 
 
+def _product(low: int, high: int, other: Range) -> tuple[int, int]:
+    """The least and the greatest product of two integers of these intervals."""
+    corners = (low * other.low, low * other.high, high * other.low, high * other.high)
+    return min(corners), max(corners)
+
+
+def _bounds_of(terms: Polynomial, ranges: Ranges) -> Range | None:
+    """`bounds` of a polynomial, which need not become an expression for it."""
+    low = high = 0
+    for monomial, coefficient in terms.items():
+        least = greatest = coefficient
+        for atom in monomial:
+            span = bounds(atom, ranges)
+            if span is None:
+                return None
+            least, greatest = _product(least, greatest, span)
+        low, high = low + least, high + greatest
+    return Range(low, high)
+
+
 def _decide(node: Binary, ranges: Ranges) -> Expr | None:
     """Minima, comparisons, divisions and remainders that the ranges or the form settle."""
     if node.op in ("min", "max", "lt", "le", "eq", "ne"):
         terms = polynomial(_multiplied(node) if node.op == "lt" else node.a - node.b)
-        gap = bounds(from_polynomial(terms), ranges)
+        gap = _bounds_of(terms, ranges)
         settled = None if gap is None else _settle(node, gap)
         if gap is None or settled is not None or not size_variables(node):
             return settled
@@ -349,7 +379,7 @@ def _highest(terms: Polynomial, ranges: Ranges, steps: int) -> int | None:
         for atom in monomial:
             ends = _ends_of(atom, ranges, up=coefficient > 0)
             others = [other for other in monomial if other is not atom]
-            if not ends or sign(from_polynomial({tuple(others): 1})) != 1:
+            if not ends or not all(map(_natural, others)):
                 continue
             rest = {m: c for m, c in terms.items() if m != monomial}
             found: list[int | None] = []
@@ -361,7 +391,7 @@ def _highest(terms: Polynomial, ranges: Ranges, steps: int) -> int | None:
             if len(known) < len(found) and not (either and known):
                 return None
             return min(known) if either else max(known)
-    whole = bounds(from_polynomial(terms), ranges)
+    whole = _bounds_of(terms, ranges)
     return None if whole is None else whole.high
 
 
@@ -459,19 +489,18 @@ def _divide_by_number(node: Binary, divisor: int, ranges: Ranges) -> Expr | None
             rest[monomial] = part
         else:
             rest[monomial] = coefficient
-    remainder = from_polynomial(rest)
-    span = bounds(remainder, ranges)
+    span = _bounds_of(rest, ranges)
     if span is not None and span.low // divisor == span.high // divisor:
         shift = span.low // divisor
         if node.op == "mod":
-            return from_polynomial(polynomial(remainder - shift * divisor))
-        return from_polynomial(polynomial(from_polynomial(multiples) + shift))
+            return from_polynomial(add_terms(rest, {(): divisor}, -shift))
+        return from_polynomial(add_terms(multiples, {(): 1}, shift))
     if not multiples:
         return None
-    part = _divided(node.op, remainder, node.b, ranges)
+    part = _divided(node.op, from_polynomial(rest), node.b, ranges)
     if node.op == "mod":
         return part
-    return from_polynomial(polynomial(from_polynomial(multiples) + part))
+    return from_polynomial(add_terms(multiples, polynomial(part), 1))
 
 
 def _divide_by_product(node: Binary, ranges: Ranges) -> Expr | None:
@@ -531,7 +560,7 @@ def _divide_by_parts(node: Binary, ranges: Ranges) -> Expr | None:
     for part in sorted(shared - {1, 1 if factor else scale}, reverse=True):
         own = {m: c // part for m, c in terms.items() if c // part and (not m or not c % part)}
         rest = add_terms(dict(terms), own, -part)
-        span = bounds(from_polynomial(rest), ranges)
+        span = _bounds_of(rest, ranges)
         if own and span is not None and span.low >= 0 and span.high < part:
             divided = from_polynomial({factor: scale // part})
             found = _divided(node.op, from_polynomial(own), divided, ranges)

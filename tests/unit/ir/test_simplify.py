@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 
-from retune.core.dims import Size, dim_of
+from retune.core.dims import Size, assuming, dim_of
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, Var, as_expr, const, maximum, minimum, select, size_variable
 from retune.ir.simplify import (
@@ -172,6 +172,18 @@ BELOW = {
 )
 def test_variables_end_where_sizes_say(expr: Expr, text: str):
     assert str(simplify(expr, BELOW)) == text
+
+
+def test_what_is_made_again_is_by_the_ranges_and_sizes_at_hand():
+    i, other = VARIABLES[0], as_expr(dim_of(Size("m", 4, 64)))
+    for _ in range(2):
+        assert str(simplify(i < EXTENT, {i: range_below(EXTENT)})) == "True"
+        assert str(simplify(i < EXTENT, {i: range_below(other)})) == "i < n"
+        assert str(simplify(i < EXTENT, {i: Range(0, 7)})) == "i < n"
+        with assuming({"n": 10}):
+            assert str(simplify(i < EXTENT, {i: Range(0, 7)})) == "i < n"
+            assert not dim_of(N) < 8  # which is noted
+            assert str(simplify(i < EXTENT, {i: Range(0, 7)})) == "True"
 
 
 def test_a_size_as_a_variable_is_pickled_by_its_range():
