@@ -309,7 +309,8 @@ def _kernel(
         sizes=frozenset(body.frame.sizes.values()),
         comment=tuple(_comment(for_most_sizes(part.body), body)),
     )
-    return _text(kernel, target), _launch(name, nest, body)
+    launch = _launch(name, nest, body)
+    return _text(kernel, target, streams=launch.streams), launch
 
 
 def _held(call: GroupCall, text: str) -> Statement:
@@ -318,9 +319,9 @@ def _held(call: GroupCall, text: str) -> Statement:
     return Array(call.memory, size // INT32.itemsize)
 
 
-def _text(kernel: Kernel, target: Target) -> KernelText:
+def _text(kernel: Kernel, target: Target, *, streams: bool) -> KernelText:
     """The kernel as text, with what a device needs for it."""
-    arena, called = _called(kernel, target)
+    arena, called = _called(kernel, target, streams=streams)
     return KernelText(
         name=kernel.name,
         text=render(kernel, target.renderer),
@@ -365,13 +366,13 @@ def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
     )
 
 
-def _called(kernel: Kernel, target: Target) -> tuple[int | None, str]:
+def _called(kernel: Kernel, target: Target, *, streams: bool) -> tuple[int | None, str]:
     """The group of a kernel as a function of its own, and the bytes of local memory that it takes,
     for devices on which groups may be persistent."""
     if kernel.single_item or not any(way in target.offers for way in WAYS):
         return None, ""
     plain = replace(kernel, fetches=False, functions=(), attention="", comment=())
-    function, arena = tile_function(with_early_reads(plain))
+    function, arena = tile_function(with_early_reads(plain) if streams else plain)
     return arena, f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"
 
 

@@ -20,6 +20,8 @@ Role = Literal["input", "output", "weight", "temp", "size"]
 """What a buffer is for. A weight is a constant, packed or not; a temp lies between kernels. A size
 is the value of a `core.dims.Size` of that name: one int32."""
 
+_STREAMING = 16
+"""Operations for each byte up to which a kernel waits for memory, on GPUs: an H100 does 20."""
 MOST_LINKS = 32
 """Launches in a row that one kernel may run, see `network.chains`."""
 GIVEN: frozenset[Role] = frozenset({"input", "weight", "size"})
@@ -91,6 +93,11 @@ class KernelLaunch:
     """Bytes of the distinct elements read and written: the least traffic of one launch."""
     writes: tuple[str, ...]
     """The arguments that the kernel writes."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it waits for memory rather than for arithmetic, on GPUs."""
+        return most(self.flops) <= _STREAMING * most(self.bytes)
 
     def at(self, values: SizeValues) -> "KernelLaunch":
         """The launch for these values of sizes."""

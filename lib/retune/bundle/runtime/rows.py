@@ -17,10 +17,7 @@ from retune.codegen.network.chains import Chain, chained_launch
 from retune.codegen.network.extents import SizesAt
 from retune.codegen.network.persistent import Callee, CalleeLaunch
 from retune.codegen.source import MOST_LINKS, three
-from retune.core.dims import always_equal, most
-
-_STREAMING = 16
-"""Operations for each byte up to which a kernel waits for memory, on GPUs: an H100 does 20."""
+from retune.core.dims import always_equal
 
 Row = tuple[tuple[int, ...], int]
 """Launches that one row runs in order, and how many times over."""
@@ -79,7 +76,7 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
             groups=three([size // local for size, local in pairs]),
             items=prod(launch.local_size),
             arena=None if kernel.single_item else kernel.arena_bytes,
-            streams=most(launch.flops) <= _STREAMING * most(launch.bytes),
+            streams=launch.streams,
         )
     return list(found.values())
 

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 from retune.codegen.kernel import (
+    Array,
     Asked,
     Assign,
     Declare,
@@ -26,6 +27,7 @@ from retune.codegen.kernel import (
     Name,
     Number,
     Operation,
+    Registers,
     Statement,
     Store,
     Value,
@@ -44,7 +46,8 @@ _LEAST_BYTES = 8
 _WRITTEN_OUT = 32
 """Iterations of a loop that is written out, at most."""
 
-_Straight = Declare | Assign | Store | Wait
+_Declaration = Number | Registers | Array
+_Straight = Declare | Assign | Store | Wait | Number | Registers | Array
 
 
 def with_early_reads(kernel: Kernel) -> Kernel:
@@ -69,8 +72,9 @@ class _Reads:
 
     def early(self, body: Iterable[Statement]) -> Iterator[Statement]:
         """The statements of a scope."""
-        run: list[_Straight] = []
+        run: list[Statement] = []
         for statement in body:
+            self._note(statement)
             written_out = self._written_out(statement)
             if written_out is not None:
                 run += written_out
@@ -85,27 +89,22 @@ class _Reads:
                     then, otherwise = scopes
                     yield replace(statement, then=then, otherwise=otherwise)
                 case _:
-                    if isinstance(statement, Number):
-                        self._number(statement)
                     yield statement
         yield from self._run(run)
 
-    def _written_out(self, statement: Statement) -> list[_Straight] | None:
-        """The statement if it is straight, or all iterations of a loop of straight ones that reads
-        from far; None for others."""
-        if isinstance(statement, _Straight):
-            self._note(statement)
+    def _written_out(self, statement: Statement) -> list[Statement] | None:
+        """The statement if it is straight, or reads nothing from far, or all iterations of a loop
+        of straight ones that does; None for others."""
+        reads = (part for part in parts(statement) if isinstance(part, MemoryLoad))
+        asks = any(self._is_early(read) and self._is_far(read) for read in reads)
+        if isinstance(statement, _Straight) or (isinstance(statement, ForLoop | If) and not asks):
             return [statement]
         if not isinstance(statement, ForLoop) or not isinstance(statement.extent, int):
             return None
-        body = [s for s in statement.body if isinstance(s, Declare | Assign | Store)]
+        body = [s for s in statement.body if isinstance(s, Declare | Assign | Store | Number)]
         if statement.extent > _WRITTEN_OUT or len(body) < len(statement.body):
             return None
-        for each in body:
-            self._note(each)
-        if not any(self._is_far(load) for load in self._reads(body)):
-            return None
-        made: list[_Straight] = []
+        made: list[Statement] = [each for each in body if isinstance(each, Number)]
         for number in range(statement.extent):
             names: dict[Name, Value] = {statement.name: Literal(number, INT32)}
             for each in body:
@@ -113,23 +112,25 @@ class _Reads:
                     renamed = replace(each.name, name=next(self._fresh))
                     made.append(Declare(renamed, _substituted(each.value, names)))
                     names[each.name] = renamed
-                else:
+                elif not isinstance(each, Number):
                     made.append(_substituted(each, names))
                 self._note(made[-1])
         return made
 
-    def _number(self, number: Number) -> None:
-        if number.kind == "group":
-            self._by_group.add(number.name)
-        elif number.axis == 0:
-            self._by_item.add(number.name)
-
     def _note(self, statement: Statement) -> None:
         """What a name depends on."""
-        if isinstance(statement, Declare):
-            for names in (self._by_group, self._by_item):
-                if not _is_free(statement.value, names):
-                    names.add(statement.name)
+        match statement:
+            case Number(name, kind="group"):
+                self._by_group.add(name)
+            case Number(name, axis=0):
+                self._by_item.add(name)
+            case Declare(name, value):
+                for names in (self._by_group, self._by_item):
+                    if not _is_free(value, names):
+                        names.add(name)
+            case ForLoop(body=body) | If(then=body):
+                for each in body:
+                    self._note(each)
 
     def _reads(self, statements: Iterable[Statement]) -> list[MemoryLoad]:
         """What the statements read of constants, vector by vector."""
@@ -137,6 +138,7 @@ class _Reads:
             dict.fromkeys(
                 part
                 for each in statements
+                if isinstance(each, _Straight)  # what is behind a test need not be there
                 for part in parts(each)
                 if isinstance(part, MemoryLoad) and self._is_early(part)
             )
@@ -153,9 +155,9 @@ class _Reads:
         own = base is not None and (self._alone or not _is_free(base, self._by_group))
         return own and not _is_free(base, self._by_item)
 
-    def _run(self, statements: Sequence[_Straight]) -> Iterator[Statement]:
+    def _run(self, statements: Sequence[Statement]) -> Iterator[Statement]:
         """Straight statements: so many reads from far, and what is done with them, at a time."""
-        piece: list[_Straight] = []
+        piece: list[Statement] = []
         for statement in statements:
             far = [r for r in self._reads([*piece, statement]) if self._is_far(r)]
             if _bytes(far) > _FAR_BYTES and piece:
@@ -164,14 +166,17 @@ class _Reads:
             piece.append(statement)
         yield from self._asked_first(piece)
 
-    def _asked_first(self, statements: Sequence[_Straight]) -> Iterator[Statement]:
+    def _asked_first(self, statements: Sequence[Statement]) -> Iterator[Statement]:
         """The statements, with their reads first."""
-        unknown = {s.name for s in statements if isinstance(s, Declare)}
-        unknown |= {name for s in statements if isinstance(s, Assign) for name in s.targets}
+        every = [part for statement in statements for part in parts(statement)]
+        unknown = {part.name for part in every if isinstance(part, Declare)}
+        unknown |= {name for part in every if isinstance(part, Assign) for name in part.targets}
         addresses: list[Statement] = []
-        rest: list[_Straight] = []
+        rest: list[Statement] = []
         for statement in statements:
-            if isinstance(statement, Declare) and _is_known(statement.value, unknown):
+            if isinstance(statement, _Declaration):
+                addresses.append(statement)
+            elif isinstance(statement, Declare) and _is_known(statement.value, unknown):
                 addresses.append(statement)
                 unknown.discard(statement.name)
             else:

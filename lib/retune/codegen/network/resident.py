@@ -282,23 +282,24 @@ do {{
       done = 0;
     }}
     ++done;
-    if (next < {none}) {{
-      for (int i = steps[at][2]; next != number && i < steps[at + 1][2]; ++i) {{
-        const int before = waits[i];
-        if (before >= first) {{
-          resident_wait(state + {line} * (2 + before), {before});
-        }}
-      }}
-      ahead = resident_add(state);
-    }}
     taken[0] = next;
     taken[1] = ticket - start;
   }}
-  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const int from = taken[0] == number ? {none} : taken[0];
   number = taken[0];
   const int tile = taken[1];
   __constant const int* step = steps[number];
-  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int i = steps[from][2] + me; from < {none} && i < steps[from + 1][2]; i += {items}) {{
+    const int before = waits[i];
+    if (before >= first) {{
+      resident_wait(state + {line} * (2 + before), {before});
+    }}
+  }}
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  if (me == 0 && number < {none}) {{
+    ahead = resident_add(state);
+  }}
   switch (step[0]) {{
 {cases}
   }}
