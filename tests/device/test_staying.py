@@ -129,15 +129,14 @@ def test_groups_that_stream_are_as_large_as_it_takes_to_run_all_tiles_at_once() 
     assert shape_of([small, calculating], 2, most_items=1024, local=4096).items == 128
 
 
-def test_two_groups_a_unit_where_both_run_at_once_and_take_no_more_rounds() -> None:
-    """Groups that a unit has no room for would start when those of others end."""
+def test_all_groups_run_at_once() -> None:
+    """One of what streams on each unit, and two of others if it has room for so many items."""
     one = Callee(kernel="a", parameters=1, groups=(8, 1, 1), items=96, arena=0, streams=True)
-    assert best_shape([one], 2, 384, 0) == Shape(groups=4, items=192, arena=64)
-    assert best_shape([replace(one, items=256)], 2, 384, 0) == Shape(groups=2, items=256, arena=64)
-    three = replace(one, groups=(6, 1, 1))
-    assert best_shape([three], 2, 288, 0) == Shape(groups=2, items=288, arena=64), "one round"
-    calculating = replace(one, streams=False)
-    assert best_shape([calculating], 2, 384, 0) == Shape(groups=4, items=96, arena=64)
+    assert best_shape([one], 2, 384, 0) == Shape(groups=2, items=384, arena=64)
+    other = replace(one, streams=False)
+    assert best_shape([other], 2, 384, 0) == Shape(groups=4, items=96, arena=64)
+    large = replace(other, items=256)
+    assert best_shape([large], 2, 384, 0) == Shape(groups=2, items=256, arena=64)
 
 
 def test_products_of_one_row_stream(device: Device) -> None:

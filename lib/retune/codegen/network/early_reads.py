@@ -131,6 +131,8 @@ class _Reads:
             case ForLoop(body=body) | If(then=body):
                 for each in body:
                     self._note(each)
+            case _:
+                pass
 
     def _reads(self, statements: Iterable[Statement]) -> list[MemoryLoad]:
         """What the statements read of constants, vector by vector."""

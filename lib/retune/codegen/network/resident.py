@@ -17,9 +17,10 @@ early is a later one than that which its group computes.) So groups may start in
 order; what is asked of the device is that groups which run make progress, and that a fence makes
 visible to all of it what was written before. Both are tried (`opencl.staying`), not looked up.
 
-Where all kernels wait for memory rather than for arithmetic, groups are as large as it takes to run
-the tiles of a step at once, if that saves rounds: more reads are under way then (H100, four
-layers of a decoder in float16: 0.85 of the time).
+Where all kernels wait for memory rather than for arithmetic, a unit has one group, as large as it
+takes to run the tiles of a step at once, if that saves rounds. Two would have half of the registers
+each, and so half of the reads under way (H200, six layers of a decoder in float16: 0.93 of the time
+of two).
 
 Nothing that is written in the launch may be read as if it were constant: inside of functions,
 compilers do not know whether it is (seen in NVIDIA's PTX: no `ld.global.nc` in them).
@@ -55,8 +56,8 @@ MOST_BYTES = 50_000
 
 GROUPS_A_UNIT = 2
 """At most, on each of the device's units."""
-MOST_ITEMS = 1 << 10
-"""Of a group that is made larger than its kernels need."""
+MOST_ITEMS = 1 << 9
+"""Of a group that is made larger than its kernels need: each has 128 registers."""
 
 _ALIGN = 64
 """Bytes of a vector at most: local memory starts at multiples of this."""
@@ -196,14 +197,12 @@ def shape_of(tiles: Sequence[Callee], groups: int, most_items: int = 0, local: i
 
 
 def best_shape(tiles: Sequence[Callee], units: int, most_items: int, local: int) -> Shape:
-    """Two groups a unit, or one: whichever takes fewer rounds, and two that take as many, since one
-    computes while the other waits. Together they have at most so many items: as many as a unit has
-    registers for whatever they compute. So they all run at once.
-    """
-    counts = range(GROUPS_A_UNIT, 0, -1)
-    found = [(n, shape_of(tiles, n * units, most_items // n, local)) for n in counts]
-    fit = [shape for n, shape in found if n * shape.items <= most_items or n == 1]
-    return min(fit, key=lambda shape: shape.rounds(tiles))
+    """Of what streams one group a unit, of others two, one of which computes while the other waits:
+    if there is room for the items of both, so that all groups run at once."""
+    if all(one.streams for one in tiles):
+        return shape_of(tiles, units, most_items, local)
+    found = shape_of(tiles, GROUPS_A_UNIT * units)
+    return found if GROUPS_A_UNIT * found.items <= most_items else shape_of(tiles, units)
 
 
 def state_bytes(steps: int) -> int:
