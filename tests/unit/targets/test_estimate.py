@@ -169,6 +169,14 @@ def test_a_tile_over_several_products_reads_both_operands_of_each():
     assert many > 1.3 * few
 
 
+def test_a_row_for_each_matrix_runs_along_its_rows():
+    narrow = replace(GENERIC_CPU, vector_bits=256, vector_registers=16)
+    for spec in (GENERIC_CPU, narrow):
+        space = cpu_space(from_dag(batched_product(12, 1, 64, 512)), spec)
+        tiles = dict(default_candidate(space, spec).decisions)
+        assert tiles["tile.z.j"][1] >= 4 * tiles["tile.z.h"][1], spec
+
+
 def test_places_of_a_transform_do_not_share_a_cache_set():
     """Of 4 x 16 tiles of 32 channels they lie 8192 bytes apart, of 5 x 10 tiles 6400 bytes."""
     program = from_dag(conv2d(1, 80, 320, 32, 32, 3), "net")

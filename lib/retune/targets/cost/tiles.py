@@ -64,7 +64,7 @@ def _step_cycles(
     wide = spec.vector_bits >= _WIDE_BITS
     slack = core.load_slack if wide else core.narrow_load_slack
     near = slack * vectors * (pixels + rows) / core.loads
-    far = rows * vectors * _weight_cycles(nest, spec, core)
+    far = rows * vectors * _vector_cycles(nest, spec, core)
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
     far = far + pixels * _conflict_cycles(nest, spec, core)
     spilled = 0.0 if wide else core.spilled * tile * _spills(nest, tile, rows, spec)
@@ -151,11 +151,36 @@ def _conflict_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     return core.conflict * np.any([crowded(t, ways, len(nest.one)) for t in tiles], axis=0)
 
 
-def _weight_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
-    """Cycles for a vector of constants, on the average over the tiles that read it again."""
+def _vector_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles for a vector of a step's rows, on the average over the tiles that read it again."""
     constants = [operand for operand in nest.accesses.operands if operand.constant]
-    found = [_constant_cycles(nest, operand, spec, core) for operand in constants]
-    return np.maximum.reduce(found) if found else core.far * nest.one
+    if constants:
+        costs = [_constant_cycles(nest, operand, spec, core) for operand in constants]
+        return np.maximum.reduce(costs)
+    maps = [o for o in nest.accesses.operands if o.scope == "global" and _jumps(nest, o)]
+    return np.maximum.reduce([core.far * nest.one, *(_map_cycles(nest, o, core) for o in maps)])
+
+
+def _jumps(nest: BlockNest, operand: AffineAccess) -> bool:
+    """Whether each step reads vectors of it somewhere else."""
+    steps = off(nest.accesses.steps, LANE, PACK)
+    along = operand.runs_along(on(nest.loops, LANE))
+    return along and bool(moving(operand, steps)) and not operand.runs_along(steps)
+
+
+def _map_cycles(nest: BlockNest, operand: AffineAccess, core: Core) -> Array:
+    """Rows of a map lie as they are: the fewer vectors lie side by side in a step, the more of each
+    line is read for nothing, and the less is read ahead."""
+    written = on(nest.accesses.results, REGISTER)
+    beside = nest.size([loop for loop in written if loop.var in operand.last])
+    run = operand.item_bytes * nest.lanes * beside
+    return core.far * (1.0 + core.run_bytes / run / _tiles_around(nest, operand))
+
+
+def _tiles_around(nest: BlockNest, operand: AffineAccess) -> Array:
+    """Tiles of a block, one after the other, that read the same of it."""
+    around = [n for n in on(nest.accesses.results, BLOCK) if n.var not in operand.changing]
+    return np.maximum(1.0, nest.size(around) * nest.inside(around))
 
 
 def _constant_cycles(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, core: Core) -> Array:
@@ -180,8 +205,7 @@ def _constant_cycles(nest: BlockNest, operand: AffineAccess, spec: DeviceSpec, c
         again = np.where(2.0 * tile > spec.l1_bytes, far, core.near)
     kept = (spec.l3_bytes or np.inf) * core.constants_share
     first = np.where(every > kept, memory, shared)
-    around = [n for n in on(nest.accesses.results, BLOCK) if n.var not in operand.changing]
-    tiles = np.maximum(1.0, nest.size(around) * nest.inside(around))
+    tiles = _tiles_around(nest, operand)
     return (first + (tiles - 1.0) * again) / tiles
 
 
