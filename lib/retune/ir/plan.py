@@ -17,7 +17,19 @@ import numpy as np
 
 from retune.ir.contract import contraction
 from retune.ir.evaluate import Value, apply, evaluate
-from retune.ir.expr import BITCAST, Binary, Call, Cast, Expr, Load, Select, Var, loads, walk
+from retune.ir.expr import (
+    BITCAST,
+    EITHER,
+    Binary,
+    Call,
+    Cast,
+    Expr,
+    Load,
+    Select,
+    Var,
+    loads,
+    walk,
+)
 from retune.ir.functions import FUNCTIONS
 from retune.ir.memory import ArrayMemory, Arrays, EvenRead
 from retune.ir.operators import OPERATORS
@@ -204,6 +216,8 @@ def _compiled(expr: Expr, env: Env) -> _Compiled:
             part, kind = _compiled(value, env), dtype.numpy
             step = part.step
             return _Compiled(lambda arrays: np.asarray(step(arrays)).astype(kind), part.shape, True)
+        case Call(function, args, _) if function == EITHER:
+            return _select(Select(*args), env)
         case Call():
             return _call(expr, [_compiled(a, env) for a in expr.args])
         case Load():

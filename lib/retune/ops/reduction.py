@@ -14,7 +14,7 @@ import numpy as np
 
 from retune.core.dims import always_equal, is_fixed, most
 from retune.core.dtypes import BOOL, INT32, INT64, Array, TensorType, dtype_of
-from retune.ir.expr import Expr, all_of, as_expr, binary, cast, const, equal, select
+from retune.ir.expr import Expr, all_of, as_expr, binary, cast, const, either, equal, select
 from retune.ir.functions import call
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
 from retune.ops.host_numpy import top_places
@@ -100,14 +100,20 @@ def partial_sums(c: OpCall, data: Tensor, over: Sequence[int]) -> Tensor:
 
 
 def _parts(extent: int) -> int:
-    """As many as vectors have lanes, at least, and so that each takes few elements."""
-    return -(-extent // (_LEAST_PARTS * _PART)) * _LEAST_PARTS
+    """As many as vectors have lanes, at least, and so that each takes few elements, equally many of
+    them if there is such a number of parts that vectors divide."""
+    least = -(-extent // (_LEAST_PARTS * _PART)) * _LEAST_PARTS
+    first = -(-extent // (_PART * _LANES)) * _LANES
+    numbers = range(max(first, _LEAST_PARTS), 2 * least, _LANES)
+    return next((n for n in numbers if extent % n == 0), least)
 
 
 _MOST_ADDED = 4096
 """Elements of a sum that is not taken by parts, at most: 2e-6 of it is lost."""
 _PART, _LEAST_PARTS = 1024, 64
 """Elements of a part of one axis, at most, and parts of it, at least."""
+_LANES = 8
+"""Vectors of so many parts, at least, are whole."""
 
 
 def _integer_mean(c: OpCall) -> Tensor:
@@ -327,15 +333,24 @@ def _accumulated(arrays: Sequence[Array | None], attrs: Attrs, combine: np.ufunc
     numpy=lambda arrays, attrs: (_accumulated(arrays, attrs, np.multiply),),
 )
 def cumulative(c: OpCall) -> Tensor:
-    """T_cumulative(i...) combines x over the axis where the element counts for i."""
+    """T_cumulative(i...) combines x over the axis where the element counts for i.
+
+    Along the last axis all elements are read for each i, as those that count differ from lane to
+    lane; along another one those that do not count are skipped.
+    """
     (data,) = c.inputs
     axis = integer(c.attrs, "axis")
     reducer, neutral = _RUNNING[c.op]
     k = reduce_axis("k", data.shape[axis])
 
+    last, reverse = axis == len(data.shape) - 1, bool(c.attrs["reverse"])
+
     def body(*i: Expr) -> Expr:
-        first, then = (i[axis], k.var) if c.attrs["reverse"] else (k.var, i[axis])
-        counts = first < then if c.attrs["exclusive"] else first <= then
-        return select(counts, data[_at(i, axis, k.var)], const(neutral, data.dtype))
+        # Written as a bound that is at most i, see `either`: without an element of its own, or
+        # beyond it, the sum from the end has those that a sum from the start has not.
+        bound = k.var + 1 if bool(c.attrs["exclusive"]) != reverse else k.var
+        values = data[_at(i, axis, k.var)], const(neutral, data.dtype)
+        choice = either if last else select
+        return choice(bound <= i[axis], *(values[::-1] if reverse else values))
 
     return c.stage(body, reduce=[k], reducer=reducer)

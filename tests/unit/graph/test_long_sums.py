@@ -52,6 +52,11 @@ def assert_exact(graph: Graph, axes: tuple[int, ...], *, mean: bool) -> None:
     np.testing.assert_allclose(found.ravel(), wide.ravel(), rtol=5e-7)
 
 
+def test_parts_are_equal_where_they_can_be():
+    made = group_tensors(reduction("reduce_sum", (1_000_000,), (0,), 0)).dag.stages
+    assert not any("select" in str(stage.op) for stage in made)
+
+
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize(("op", "shape", "axes"), SHAPES)
 def test_reductions(op: str, shape: tuple[int, ...], axes: tuple[int, ...], keep: int):

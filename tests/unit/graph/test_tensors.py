@@ -222,6 +222,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("top_indices", [TIES], {"axis": 0, "count": 2, "largest": False}),
     ("cumulative_sum", [(2, 5, 3)], {"axis": 1, "exclusive": False, "reverse": False}),
     ("cumulative_sum", [(2, 5)], {"axis": 1, "exclusive": True, "reverse": True}),
+    ("cumulative_sum", [(2, 5)], {"axis": 1, "exclusive": True, "reverse": False}),
+    ("cumulative_sum", [(2, 3, 4)], {"axis": 1, "exclusive": False, "reverse": True}),
     ("cumulative_product", [(4, 2)], {"axis": 0, "exclusive": True, "reverse": False}),
     ("cumulative_product", [TIES], {"axis": 1, "exclusive": False, "reverse": True}),
     ("gather_elements", [(3, 4), np.array([[1, -1, 0], [2, 0, -3]])], {"axis": 0}),
