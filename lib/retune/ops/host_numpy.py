@@ -128,6 +128,30 @@ def top_k(
 
 def top_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
     """int64: where the first `count` elements along the axis are, of equal ones the first."""
+    extent = x.shape[axis]
+    if extent < _LONG or count == 0 or _FEW * count > extent:
+        return _sorted_places(x, count, axis, largest=largest)
+    rows = np.moveaxis(x, axis, -1)
+    found = np.empty((*rows.shape[:-1], count), np.int64)
+    for row in np.ndindex(rows.shape[:-1]):
+        ends = _at_the_end(rows[row], count, largest=largest)
+        found[row] = ends[_sorted_places(rows[row][ends], count, 0, largest=largest)]
+    return np.moveaxis(found, -1, axis)
+
+
+_LONG, _FEW = 1024, 4
+"""Elements of a row, and the least part of it, from which a row is searched before it is sorted."""
+
+
+def _at_the_end(row: Array, count: int, *, largest: bool) -> Array:
+    """Where elements are that are among the first `count`, or equal to the last one of these."""
+    place = len(row) - count if largest else count - 1
+    last = np.partition(row, place)[place]  # all elements, where that is no number
+    return np.flatnonzero(~(row < last if largest else row > last))
+
+
+def _sorted_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
+    """As `top_places`, by the order of all elements."""
     if largest:  # backwards, so that of equal ones the first stay first: not all types have a minus
         backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
         order = x.shape[axis] - 1 - np.flip(backwards, axis)

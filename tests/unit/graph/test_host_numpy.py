@@ -10,6 +10,7 @@ from onnx import helper
 
 from retune.core.dtypes import FLOAT32, INT64, UINT8, UNKNOWN, TensorType
 from retune.frontend.host.step import host_attrs, step_of
+from retune.ops.host_numpy import top_places
 
 Arrays = list[np.ndarray | None]
 
@@ -87,6 +88,23 @@ def test_unique(axis: int | None, in_order: int, outputs: int, rng):
 def test_top_k(axis: int, largest: int, dtype: str, rng):
     x = rng.integers(0, 9, (5, 8)).astype(dtype)
     assert_like_onnxruntime("TopK", [x, np.array([4])], 2, axis=axis, largest=largest)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(("axis", "count"), [(0, 1), (1, 300), (-1, 0)])
+def test_few_of_long_rows_are_found_before_they_are_sorted(
+    axis: int, count: int, largest: int, rng
+):
+    x = rng.integers(0, 200, (1500, 1200)).astype(np.float32)
+    assert_like_onnxruntime("TopK", [x, np.array([count])], 2, axis=axis, largest=largest)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("share", [0.001, 0.9])
+def test_no_number_is_above_a_nan_in_long_rows(share: float, largest: bool, rng):
+    x = np.where(rng.random(2000) < share, np.nan, rng.integers(0, 50, 2000))
+    order = np.lexsort([range(2000), -np.nan_to_num(x, nan=99.0) if largest else x])
+    assert top_places(x, 100, 0, largest=largest).tolist() == order[:100].tolist()
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
