@@ -4,11 +4,12 @@ import gc
 from dataclasses import replace
 
 import numpy as np
+import pyopencl as cl
 import pytest
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
-from retune.device.opencl import pages
+from retune.device.opencl import pages, runtime
 from retune.device.opencl.catalogue import driver_problems, list_devices
 from retune.device.opencl.runtime import (
     BuildFailed,
@@ -122,6 +123,22 @@ def test_parts_and_writes_share_memory(memory: Device):
         memory.write(part, np.zeros(32, np.float32))
     memory.write(whole, np.full(4, 7, np.float32), 2048)
     assert memory.read(whole, TensorType((1024,)))[510:518].tolist() == [0, 0, 7, 7, 7, 7, 0, 0]
+
+
+def test_memory_is_filled_in_pieces(memory: Device, monkeypatch: pytest.MonkeyPatch):
+    """NVIDIA's driver does not come back from a fill of 2**31 bytes."""
+    fills = list[str]()
+    for name in ("enqueue_fill_buffer", "enqueue_svm_memfill"):
+
+        def filling(*args: object, name: str = name, own: object = getattr(cl, name)) -> object:
+            fills.append(name)
+            return own(*args)  # type: ignore[operator]
+
+        monkeypatch.setattr(cl, name, filling)
+    monkeypatch.setattr(runtime, "MOST_FILLED", 256)
+    buffer = memory.allocate(1000)
+    assert len(fills) == 4
+    assert not memory.read(buffer, TensorType((250,))).any()
 
 
 def test_large_buffers_are_zeros_that_kernels_read_and_write(device: Device):

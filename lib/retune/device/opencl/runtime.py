@@ -9,7 +9,7 @@ import ctypes
 import functools
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,11 @@ PART_ALIGN_BYTES = 512
 512, PoCL 128); cache lines and vectors stay whole too."""
 _SHARED_ALIGN_BYTES = 128
 """The largest vector, which is also the most that OpenCL lets one ask for."""
+
+
+MOST_FILLED = 1 << 30
+"""Bytes that are filled at once: NVIDIA's driver does not come back from 2**31 of them.
+Source: github.com/inducer/pyopencl, issue 395; seen on an H200."""
 
 
 class BuildFailed(DeviceError):
@@ -263,7 +268,9 @@ class Device:
             if self._has_pointers:
                 return self._allocate_pointer(size)
             handle = self._cl.Buffer(self._context, flags, size)
-            self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), 0, size)
+            for part in _pieces(size):
+                length = part.stop - part.start
+                self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), part.start, length)
             self._queue.finish()
         return DeviceMemory(handle, size)
 
@@ -276,10 +283,12 @@ class Device:
             self._context, size, _SHARED_ALIGN_BYTES, self._cl.svm_mem_flags.READ_WRITE
         )
         block = (ctypes.c_uint8 * size).from_address(owner.svm_ptr)
-        memory = self._at(DeviceAddresses(np.ctypeslib.as_array(block), owner))
-        self._cl.enqueue_svm_memfill(self._queue, memory.handle, np.uint8(0))
+        whole = DeviceAddresses(np.ctypeslib.as_array(block), owner)
+        for part in _pieces(size):
+            piece = self._cl.SVM(whole.range[part])
+            self._cl.enqueue_svm_memfill(self._queue, piece, np.uint8(0))
         self._queue.finish()
-        return memory
+        return self._at(whole)
 
     def _at(self, addresses: DeviceAddresses) -> DeviceMemory:
         handle = self._cl.SVM(addresses.range)
@@ -590,6 +599,11 @@ class Device:
         launch = self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [holding.HOLD_STEPS])
         self.time([launch])
         return program, out, self.time([launch]) / holding.HOLD_STEPS
+
+
+def _pieces(size: int) -> Iterator[slice]:
+    """Parts of so many bytes that a driver fills at once."""
+    return (slice(at, min(at + MOST_FILLED, size)) for at in range(0, size, MOST_FILLED))
 
 
 def _view(memory: np.ndarray, type: TensorType) -> np.ndarray:
