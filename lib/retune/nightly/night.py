@@ -324,7 +324,9 @@ class Night:
         self._change(key, lambda member: replace(member, status="done", result=result))
 
     def fail(self, key: Key, reason: str, *, spent: float = 0.0) -> None:
-        """The member failed, for this reason, after so many minutes of measuring."""
+        """The member failed, for this reason, after so many minutes of measuring. The log says so,
+        as the run of a night that others of its members ended well is not a failed one."""
+        _LOG.error("%s on %s failed: %s", *key, reason)
         self._change(
             key, lambda member: replace(member, status="failed", reason=reason, spent=spent)
         )

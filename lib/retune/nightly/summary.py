@@ -66,6 +66,11 @@ class MemberSummary:
         """Why it is so, as a sentence."""
         return self.state.reason or (self.result.reason if self.result else "")
 
+    @property
+    def why(self) -> str:
+        """Why it has its verdict or none, without `reason`, which stands beside it."""
+        return self.row.why.removesuffix(f": {self.reason}") if self.row else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightSummary:
@@ -174,19 +179,19 @@ def night_lines(summary: NightSummary) -> list[str]:
     for member in summary.members:
         name = "/".join(member.state.key)
         lines.append(f"{name}: {member.outcome}{f'; {member.reason}' if member.reason else ''}")
-        lines += [f"{name}: {verdict_text(member.row)}"] if member.row else []
+        lines += [f"{name}: {_verdict_text(member.row, member.why)}"] if member.row else []
         lines += [f"{name}: {failure}" for failure in (member.result or _NOTHING).failures]
     return lines + [
         f"{note.step}: {'failed: ' if note.failed else ''}{note.text}" for note in summary.notes
     ]
 
 
-def verdict_text(row: NightRow) -> str:
+def _verdict_text(row: NightRow, why: str) -> str:
     """The verdict as a line: which, on what change, and why."""
     if not row.verdict:
-        return f"no verdict: {row.why}"
+        return f"no verdict: {why}"
     change = f", {change_text(row)} of the time" if row.change is not None else ""
-    return f"{row.verdict}{change}: {row.why}"
+    return f"{row.verdict}{change}: {why}"
 
 
 def night_data(summary: NightSummary) -> Row:

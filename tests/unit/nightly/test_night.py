@@ -60,13 +60,16 @@ def test_a_campaign_is_the_name_of_a_folder(campaign: str):
         night_name(None, datetime(2026, 3, 1, tzinfo=UTC), campaign)
 
 
-def test_what_a_night_says_is_on_disk(tmp_path: Path, machine: Machine, clock: Clock):
+def test_what_a_night_says_is_on_disk(
+    tmp_path: Path, machine: Machine, clock: Clock, caplog: pytest.LogCaptureFixture
+):
     with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
         night.plan(PLAN)
         night.begin(MLP, 10.0)
         night.finish(MLP, result(None, 900.0))
         night.begin(KWS, 5.0)
         night.fail(KWS, "the device was lost", spent=2.5)
+        assert caplog.messages[-1].endswith(" failed: the device was lost")
         night.note("retrain", "120 records, the model in use stays")
         assert read_night(tmp_path, NAME) == night.state
         clock.turn()

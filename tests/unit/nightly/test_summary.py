@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -166,6 +167,19 @@ def judged() -> NightSummary:
         a_row(1, network="lost", device="pocl", time_us=None, why="it was not timed"),
     ]  # fmt: skip
     return summarize_night(state, [], {row.key: row for row in rows})
+
+
+def test_why_a_member_failed_is_said_once(judged: NightSummary):
+    lost = judged.members[-1]
+    state = replace(lost.state, status="failed", reason="no such file")
+    assert lost.row is not None
+    twice = replace(lost, state=state, row=replace(lost.row, why="it was not timed: no such file"))
+    lines = night_lines(replace(judged, members=(twice,)))
+    assert lines[-2:] == [
+        "lost/pocl: failed; no such file",
+        "lost/pocl: no verdict: it was not timed",
+    ]
+    assert night_page(replace(judged, members=(twice,))).count("no such file") == 1
 
 
 def test_verdicts_stand_in_rows_lines_data_markdown_and_page(judged: NightSummary):
