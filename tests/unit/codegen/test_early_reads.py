@@ -1,5 +1,7 @@
 """Reads that items have under way together: before the calculations, and as they were."""
 
+from dataclasses import replace
+
 import pytest
 
 from retune.codegen.kernel import (
@@ -8,6 +10,7 @@ from retune.codegen.kernel import (
     At,
     Declare,
     ForLoop,
+    If,
     Kernel,
     Literal,
     Memory,
@@ -24,7 +27,7 @@ from retune.codegen.kernel import (
 from retune.codegen.network.early_reads import with_early_reads
 from retune.codegen.opencl.renderer import OPENCL
 from retune.codegen.printing import render
-from retune.core.dtypes import FLOAT16, FLOAT32, INT32, DType
+from retune.core.dtypes import BOOL, FLOAT16, FLOAT32, INT32, DType
 
 Y = Memory("y", FLOAT32, "global")
 GROUP, ITEM, K, SUM = Name("g", INT32), Name("i", INT32), Name("k", INT32), Name("t", FLOAT32, 4)
@@ -94,6 +97,23 @@ def test_halves_are_asked_for_as_words() -> None:
     assert text.count("*(const __global int2*)(w + ") == 4
     assert "LOAD_HALVES_4(__private, (const __private half*)&" in text
     assert text.index("#define LOAD_HALVES_4") < text.index("void k(")
+
+
+def test_what_a_test_guards_is_read_behind_it() -> None:
+    """At a border it need not be there."""
+    kernel = product(3)
+    *before, loop, wait, store = kernel.body
+    assert isinstance(loop, ForLoop)
+    place, total = loop.body
+    assert isinstance(total, Assign)
+    inside = Operation("lt", (ITEM, Literal(9, INT32)), BOOL)
+    value = Operation("choose", (inside, total.value, SUM), FLOAT32, 4)
+    guarded = replace(loop, body=(place, Assign((SUM,), value)))
+    made = with_early_reads(replace(kernel, body=(*before, guarded, wait, store)))
+    assert len(runs(made)) == 1
+    behind = replace(loop, body=(place, If((inside,), (total,))))
+    made = with_early_reads(replace(kernel, body=(*before, behind, wait, store)))
+    assert len(runs(made)) == 1
 
 
 @pytest.mark.parametrize(

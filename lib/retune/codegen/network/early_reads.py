@@ -34,6 +34,7 @@ from retune.codegen.kernel import (
     Wait,
     parts,
 )
+from retune.core.dims import most
 from retune.core.dtypes import FLOAT16, FLOAT32, INT32
 from retune.ir.nodes import IRNode
 
@@ -67,7 +68,7 @@ class _Reads:
         self._by_group, self._by_item = set[Name](), set[Name]()
         """Names of what differs between groups, and between neighbouring items."""
         numbers = [part for part in parts(kernel.body) if isinstance(part, Number)]
-        self._alone = not any(n.kind == "group" and n.extent > 1 for n in numbers)
+        self._alone = not any(n.kind == "group" and most(n.extent) > 1 for n in numbers)
         """Whether it has one group."""
 
     def early(self, body: Iterable[Statement]) -> Iterator[Statement]:
@@ -128,23 +129,23 @@ class _Reads:
                 for names in (self._by_group, self._by_item):
                     if not _is_free(value, names):
                         names.add(name)
-            case ForLoop(body=body) | If(then=body):
+            case ForLoop(body=body):
                 for each in body:
+                    self._note(each)
+            case If(_, then, otherwise):
+                for each in (*then, *otherwise):
                     self._note(each)
             case _:
                 pass
 
     def _reads(self, statements: Iterable[Statement]) -> list[MemoryLoad]:
-        """What the statements read of constants, vector by vector."""
-        return list(
-            dict.fromkeys(
-                part
-                for each in statements
-                if isinstance(each, _Straight)  # what is behind a test need not be there
-                for part in parts(each)
-                if isinstance(part, MemoryLoad) and self._is_early(part)
-            )
-        )
+        """What the statements read of constants, vector by vector; not what is read behind a test,
+        which need not be there."""
+        found = [part for each in statements if isinstance(each, _Straight) for part in parts(each)]
+        chosen = [part for part in found if isinstance(part, Operation) and part.op == "choose"]
+        tested = {part for each in chosen for part in parts(each) if isinstance(part, MemoryLoad)}
+        reads = dict.fromkeys(part for part in found if isinstance(part, MemoryLoad))
+        return [read for read in reads if self._is_early(read) and read not in tested]
 
     def _is_early(self, load: MemoryLoad) -> bool:
         at, own = load.at, load.at.memory.dtype
