@@ -1,6 +1,7 @@
 """Nests as estimates see them: their sizes by level, and bytes of the elements' own types."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain, product
 from math import inf, prod
 
@@ -19,9 +20,10 @@ from retune.targets.cost.core import Core
 from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.cost.estimate import estimate
 from retune.targets.cost.nests import BlockNest, kernels, off, on, parallel_extent
+from retune.targets.cpu.space import cpu_space
 from retune.targets.devices import rules_for
 from retune.targets.tiling import GROUP, ITEM
-from tests.support.dags import byte_conv2d, conv2d
+from tests.support.dags import byte_conv2d, conv2d, dense
 
 SPECS = pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])
 SIZES = pytest.mark.parametrize(("dtype", "share"), [(INT8, 0.25), (FLOAT16, 0.5), (FLOAT64, 2.0)])
@@ -80,6 +82,21 @@ def test_coming_back_to_lines_of_bytes_takes_time():
     block, tile = np.array([sketch.decided(row)["tile.out.ff"] for row in rows]).T
     assert np.all(longer[block * tile < 4])
     assert not np.any(longer[tile >= 4])
+
+
+@pytest.mark.parametrize("slow", ["pixels", "channels"])
+def test_coming_back_to_lines_that_groups_divide_takes_time(slow: str):
+    """The rest of a line is written by the next group, or after all rows of the map."""
+    spec = replace(GENERIC_CPU, vector_bits=256, vector_registers=16)
+    space = cpu_space(from_dag(dense(784, 34, 240), "net"), spec)
+    sketch = space.sketch(f"cpu.v8.loops.{slow}_slow")
+    rows = sketch.sample(256, np.random.default_rng(0))
+    block, tile = np.array([sketch.decided(row)["tile.z.j"] for row in rows]).T
+    rows, vectors = rows[tile > 1], (block * tile)[tile > 1]  # one vector is less than a line
+    longer = estimate(sketch, rows, spec) > whole_lines(sketch, rows, spec)
+    divided = (vectors < 30) & (vectors % 2 == 1)
+    assert divided.any() and not divided.all()
+    assert np.array_equal(longer, divided & (slow == "channels"))
 
 
 @SPECS

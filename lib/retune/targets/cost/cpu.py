@@ -16,7 +16,7 @@ from retune.ir.te import body_flops
 from retune.schedule.access import Accesses, AffineAccess
 from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
-from retune.targets.cost.nests import Array, BlockNest, Kernel, off, parallel_extent
+from retune.targets.cost.nests import Array, BlockNest, Kernel, off, on, parallel_extent
 from retune.targets.cost.tiles import tile_cycles
 from retune.targets.cost.windows import window_cycles
 from retune.targets.tiling import GROUP
@@ -70,7 +70,26 @@ def _line_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
         elif loop.var in result.moving:
             between = between * nest.extent(loop)
     times = np.maximum(spec.cache_line_bytes / np.maximum(run, 1.0), 1.0) - 1.0
-    return core.returned * times * result.item_bytes * nest.work / spec.cache_line_bytes
+    lines = times * result.item_bytes * nest.work / spec.cache_line_bytes
+    return core.returned * (lines + _divided_lines(nest, spec))
+
+
+def _divided_lines(nest: BlockNest, spec: DeviceSpec) -> Array:
+    """Lines at the ends of rows that a group writes in part, and another one much later.
+
+    What groups write side by side in turn is no such line: it is near still.
+    """
+    result = nest.accesses.result
+    *outer, last = map(variables, result.load.indices)
+    along = [loop for loop in nest.loops if loop.var in last.difference(*outer)]
+    run = result.item_bytes * nest.size(off(along, GROUP))
+    late, groups = nest.one < 0.0, nest.one
+    for loop in sorted(on(nest.loops, GROUP), key=lambda loop: loop.kind):
+        if loop in along:
+            late = late | ((groups > 1.0) & (nest.extent(loop) > 1.0))
+        groups = groups * nest.extent(loop)
+    ends = nest.work * result.item_bytes / run * (1.0 - 1.0 / nest.size(on(along, GROUP)))
+    return ends * (late & (run % spec.cache_line_bytes > 0.0))
 
 
 def _neighbours(result: AffineAccess, line_bytes: int) -> frozenset[Var]:
