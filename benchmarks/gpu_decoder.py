@@ -15,11 +15,14 @@ logits; PyTorch's are its kernels, replayed from a graph. Behind a time is the s
 rate: bytes of weights and caches that a token reads, as the bundle stores them, over those that a
 kernel that only reads has read in that time. Logits are compared with PyTorch's in float32, by the
 largest difference as a part of the range, which may be 1e-2. `--kernels N` prints the N heaviest.
+
+The rate of groups that only read, and wait for each other after each of nine steps of a layer, is
+what such a kernel may reach.
 """
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,9 +35,11 @@ from benchmarks.torch_peer import median_s, use_float32
 from retune.api import build_plan, import_network
 from retune.bundle.runtime.executor import forms_here
 from retune.bundle.runtime.module import Module
+from retune.codegen.network.resident import LINE_INTS, WAYS
 from retune.core.config import cache_root
 from retune.core.dims import assuming
 from retune.core.ranges import Extents
+from retune.device.opencl.resident import way_of
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.frontend.gguf.blocks import KINDS
@@ -160,6 +165,12 @@ def random_caches(decoder: DecoderConfig, held: int) -> dict[str, np.ndarray]:
     }
 
 
+def weight_bytes(decoder: DecoderConfig) -> float:
+    """Bytes of a weight of a matrix in the bundle: blocks of 32 have a scale in float32."""
+    blocks = decoder.file.tensors["output.weight"].kind.parts is not None
+    return 0.5 + 4 / 32 if blocks else 2
+
+
 def token_bytes(decoder: DecoderConfig, module: Module, held: int) -> int:
     """What a token reads of weights and caches, as the bundle stores them."""
     matrices = sum(
@@ -167,11 +178,9 @@ def token_bytes(decoder: DecoderConfig, module: Module, held: int) -> int:
         for name, tensor in decoder.file.tensors.items()
         if len(tensor.shape) == 2 and name != "token_embd.weight"
     )
-    blocks = decoder.file.tensors["output.weight"].kind.parts is not None
-    each = 0.5 + 4 / 32 if blocks else 2
     kind = module.inputs["past_key_values.0.key"].dtype
     caches = 2 * decoder.layers * decoder.shared * decoder.width * held
-    return round(matrices * each) + caches * kind.itemsize
+    return round(matrices * weight_bytes(decoder)) + caches * kind.itemsize
 
 
 def read_gbytes_per_s(device: Device, size: int = 1 << 31) -> float:
@@ -188,6 +197,69 @@ def read_gbytes_per_s(device: Device, size: int = 1 << 31) -> float:
     launch = device.prepare(program, "sums", [x, y], items, (group, 1, 1))
     best = min(device.time_kernels([launch], 3) / 3 for _ in range(5))
     return 1e-9 * 16 * group * groups * count / best
+
+
+_STEPS = """
+__kernel __attribute__((reqd_work_group_size({items}, 1, 1)))
+void steps(__global const uint4* x, __global const int* counts, __global uint* y,
+           __global resident_counter* state, const int last) {{
+  const int me = get_local_id(0), lane = me % 32, groups = get_num_groups(0);
+  const int warps = groups * ({items} / 32), warp = me / 32 * groups + get_group_id(0);
+  for (int step = 0; step < last; ++step) {{
+    if (me == 0 && step) {{
+      resident_wait(state + {line} * step, groups);
+    }}
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    for (int i = warp; i < counts[step]; i += warps) {{
+      uint4 read[{reads}];
+      for (int n = 0; n < {reads}; ++n) {{
+        read[n] = x[((size_t)i * {reads} + n) * 32 + lane];
+      }}
+      for (int n = 1; n < {reads}; ++n) {{
+        read[0] ^= read[n];
+      }}
+      y[i % 4096 * 32 + lane] = read[0].x ^ read[0].y ^ read[0].z ^ read[0].w;
+    }}
+    x += (size_t)counts[step] * {reads} * 32;
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+    if (me == 0) {{
+      resident_done(state + {line} * (step + 1), 1);
+    }}
+  }}
+}}"""
+
+
+def stepped_gbytes_per_s(device: Device, sizes: Sequence[int], layers: int) -> float:
+    """1e9 bytes a second of persistent groups that only read, and wait for each other: so many
+    bytes of each step of a layer, from other addresses in each layer. The best of a few launches.
+
+    No kernel that takes as many steps, and asks for nothing ahead of them, is faster.
+    """
+    items, reads = 512, 8
+    counts = np.array([size // (16 * 32 * reads) for size in sizes] * layers, np.int32)
+    way = WAYS[way_of(device.spec) or next(iter(WAYS))]
+    text = way.text + _STEPS.format(items=items, line=LINE_INTS, reads=reads)
+    program = device.build(text, options=way.options)
+    x, y = device.allocate(16 * 32 * reads * int(counts.sum())), device.allocate(4 * 32 * 4096)
+    state = device.allocate(4 * LINE_INTS * (len(counts) + 1))
+    zeros, groups = np.zeros(state.bytes, np.uint8), max(1, device.spec.compute_units)
+    given, range_ = [x, device.upload(counts), y, state], (groups * items, 1, 1)
+    launch = device.prepare(program, "steps", given, range_, (items, 1, 1), (len(counts),))
+    best = np.inf
+    for _ in range(5):
+        device.write(state, zeros)
+        best = min(best, device.time([launch]))
+    return 1e-9 * x.bytes / best
+
+
+def steps_bytes(options: Namespace, each: float) -> list[int]:
+    """What the nine steps of a layer read of weights, of so many bytes each: a norm, the products
+    of queries, keys and values, rotations, scores, their sums, the product of those, a norm, the
+    gated products, and the last one."""
+    hidden, inner = options.hidden, options.inner
+    own = hidden * (hidden + 2 * options.shared * _WIDTH)
+    counts = (0, own, 0, 0, 0, hidden * hidden, 0, 2 * hidden * inner, hidden * inner)
+    return [round(n * each) for n in counts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +350,10 @@ def main() -> None:
         gbytes = read_gbytes_per_s(device, options.read_bytes)
         count = len(modules[0].plan.launches)
         print(f"{name}: {count} launches; memory is read at {gbytes:.0f} GB/s")
+        if way_of(device.spec):
+            steps = steps_bytes(options, weight_bytes(decoder))
+            found = stepped_gbytes_per_s(device, steps, options.layers)
+            print(f"{name}: by groups that wait after each step, at {found:.0f} GB/s")
         for module in modules:
             for line in lines(decoder, module, peers, options, gbytes):
                 print(f"{name}: {line}", flush=True)

@@ -26,8 +26,8 @@ Nothing that is written in the launch may be read as if it were constant: inside
 compilers do not know whether it is (seen in NVIDIA's PTX: no `ld.global.nc` in them).
 
 What it costs: one kernel has the registers of the hungriest, so fewer groups than launches of
-their own would have share a unit. H100, two groups a unit: 1.3 to 2.1 us from step to step; whole
-networks between 0.5 (many small kernels) and 1.2 (few large ones) of the time of launches.
+their own would have share a unit. From step to step: 1.1 to 1.6 us (H200); whole networks: between
+0.5 (many small kernels) and 1.2 (few large ones) of the time of launches (H100).
 """
 
 from collections.abc import Mapping, Sequence
