@@ -1,5 +1,6 @@
 """Generated kernels on PoCL give what the tensor expression states."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +40,7 @@ from retune.ir.expr import (
 from retune.ir.functions import FUNCTIONS, call
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from retune.targets.cost.estimate import default_candidate
@@ -354,6 +355,41 @@ def test_booleans(device: Device):
     same = compute("s", (37,), lambda i: equal(positive[i], x[i] <= 0.5), [positive, x])
     dag = Dag((positive, number, same))
     assert_device_agrees(device, dag, from_dag(dag))
+
+
+TRUTHS: dict[str, Callable[[Tensor, Tensor, Tensor, Expr, Expr], Expr]] = {
+    "chosen": lambda x, m, r, i, j: select(m[i, j], x[i, j], -1.0),
+    "as floats": lambda x, m, r, i, j: cast(m[i, j], FLOAT32) * x[i, j],
+    "counted": lambda x, m, r, i, j: cast(x[i, j] < 0.5, INT32) + cast(m[i, j], INT32),
+    "copied": lambda x, m, r, i, j: m[i, j],
+    "not": lambda x, m, r, i, j: equal(m[i, j], False),
+    "and": lambda x, m, r, i, j: binary("and", m[i, j], x[i, j] > 0.5),
+    "or with one of a row": lambda x, m, r, i, j: binary("or", m[i, j], r[i]),
+    "differs from one of a row": lambda x, m, r, i, j: binary("ne", m[i, j], r[i]),
+    "chosen among truths": lambda x, m, r, i, j: select(x[i, j] > 0.5, m[i, j], r[i]),
+    "one of a row": lambda x, m, r, i, j: r[i],
+    "no zero": lambda x, m, r, i, j: cast(x[i, j] - 0.5, BOOL),
+    "turned around": lambda x, m, r, i, j: select(m[i, 15 - j], x[i, j], 0.0),
+    "every second one": lambda x, m, r, i, j: binary("and", m[i, j // 2], x[i, j] > 0.5),
+}
+
+
+@pytest.mark.parametrize("body", TRUTHS.values(), ids=TRUTHS.keys())
+def test_truths_in_lanes(device: Device, body: Callable[..., Expr]):
+    x, m, r = (
+        placeholder(*given) for given in (("x", (4, 16)), ("m", (4, 16), BOOL), ("r", (4,), BOOL))
+    )
+    dag = Dag((compute("z", (4, 16), lambda i, j: body(x, m, r, i, j), [x, m, r]),))
+    assert_both_ways(device, dag, "z.j")
+
+
+def test_truths_that_several_results_read(device: Device):
+    x, m = placeholder("x", (4, 16)), placeholder("m", (16,), BOOL)
+    dag = Dag((compute("z", (4, 16), lambda i, j: select(m[j], x[i, j], 0.0), [x, m]),))
+    s = Schedule(from_dag(dag))
+    s.unroll("z.i")
+    s.vectorize("z.j")
+    assert_device_agrees(device, dag, s.program)
 
 
 def test_casts_truncate_toward_zero(device: Device):

@@ -43,7 +43,7 @@ from retune.codegen.registers import register_lanes, vectorizable
 from retune.codegen.spreading import spread_copies
 from retune.codegen.target import PAST_BYTES, Groups
 from retune.core.dims import is_fixed, most
-from retune.core.dtypes import FLOAT32, INT32
+from retune.core.dtypes import BOOL, FLOAT32, INT32
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, conjuncts, const, variables
@@ -394,11 +394,9 @@ class KernelBody:
 
     def _name_read(self, printer: Expressions, read: Address) -> Statement:
         """The declaration of a variable that holds the read from now on."""
-        name = Name(
-            self.frame.names.fresh(identifier(read.buffer.name)),
-            read.buffer.dtype.compute,
-            read.lanes,
-        )
+        dtype = read.buffer.dtype.compute
+        kind = INT32 if dtype == BOOL and read.lanes > 1 else dtype
+        name = Name(self.frame.names.fresh(identifier(read.buffer.name)), kind, read.lanes)
         printer.named[read] = name
         return Declare(name, printer.load(read))
 

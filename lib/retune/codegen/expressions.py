@@ -228,7 +228,7 @@ class Expressions:
     def _assigned(self, instance: Instance, lanes: int) -> Value:
         """What a block without a reducer stores."""
         value, dtype = self.value(instance.block.value, instance), instance.block.value.dtype
-        if dtype == BOOL:
+        if dtype == BOOL and lanes == 1:
             one, zero = Literal(True, BOOL), Literal(False, BOOL)
             value = Operation("choose", (value, one, zero), BOOL, value.lanes)
         return _splat(value, dtype, lanes)
@@ -373,6 +373,8 @@ class Expressions:
 
     def _cast(self, cast: Cast, instance: Instance) -> Value:
         value = self.value(cast.value, instance)
+        if cast.value.dtype == BOOL and value.lanes > 1:
+            value = Operation("bitand", (value, Literal(1, INT32)), INT32, value.lanes)
         if cast.dtype == BOOL:
             return Operation("ne", (value, Literal(0, INT32)), BOOL, value.lanes)
         if cast.dtype == FLOAT32 and (field := _bits_of(value)) is not None:
@@ -547,6 +549,8 @@ _TRUNCATING = {"floordiv": "div", "mod": "rem", "truncdiv": "div", "truncmod": "
 
 def _splat(value: Value, dtype: DType, lanes: int) -> Value:
     """The value, in every lane if it is a scalar."""
+    if dtype == BOOL and value.lanes < lanes:
+        value, dtype = Operation("neg", (value,), BOOL), INT32
     return Operation("splat", (value,), dtype, lanes) if value.lanes < lanes else value
 
 

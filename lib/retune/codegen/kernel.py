@@ -12,7 +12,18 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
-from retune.core.dtypes import BFLOAT16, FLOAT32, INT7, INT8, INT32, UINT7, UINT8, DType, packed
+from retune.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT32,
+    INT7,
+    INT8,
+    INT32,
+    UINT7,
+    UINT8,
+    DType,
+    packed,
+)
 from retune.intrinsics import Signature
 from retune.intrinsics.attention import Attention
 from retune.ir.nodes import IRNode, node
@@ -23,9 +34,11 @@ TABLE_BYTES, TABLE_LANES = 256, 16
 """Of a table that is read at several places at once, and these places."""
 ROUNDED_LANES: Mapping[DType, tuple[int, ...]] = {BFLOAT16: (8, 16)}
 """Small float -> the vectors that devices may round to it by an instruction."""
-VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8, UINT7})
+VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8, UINT7, BOOL})
 """Types of elements, or of what is packed in words, whose blocks are vectorized.
-Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
+Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them.
+A vector of truths is one of INT32, -1 or 0 in each lane, as comparisons make it; a single truth is
+1 or 0, and so are those in memory."""
 
 
 COPIED_BYTES = (4, 8, 16)

@@ -7,6 +7,7 @@ each of its vectors is a named variable. One that some serial loop indexes is a 
 from collections.abc import Iterator
 
 from retune.codegen.kernel import vectorizes
+from retune.core.dtypes import BOOL
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
     EITHER,
@@ -38,8 +39,14 @@ def vectorizable(block: Block, var: Var, flat: FlatIndices, *, reduce: bool) -> 
     """
     if not vectorizes(block.buffer.dtype):
         return False
-    if not all(vectorizes(load.dtype) for load in loads(block.value) if var in variables(load)):
+    varying = [load for load in loads(block.value) if var in variables(load)]
+    if not all(vectorizes(load.dtype) for load in varying):
         return False  # what all lanes share is one number of any type
+    truths = [load for load in varying if load.dtype == BOOL]
+    if block.buffer.dtype == BOOL:
+        truths.append(Load(block.buffer, block.indices))
+    if not all(_lies_in_memory(each, var, flat) for each in truths):
+        return False
     form = affine_terms(flat(block.buffer, block.indices), [var])
     if form is None or form[0].get(var) != (None if reduce else const(1)):
         return False
@@ -50,6 +57,13 @@ def vectorizable(block: Block, var: Var, flat: FlatIndices, *, reduce: bool) -> 
     if block.value.dtype.is_narrow and block.reducer not in (None, *_EXTREMES):
         return False
     return _lanes_only_in_loads(block.value, var)
+
+
+def _lies_in_memory(truths: Load, var: Var, flat: FlatIndices) -> bool:
+    """Whether lanes of truths are adjacent bytes: registers and shuffles hold none."""
+    form = affine_terms(flat(truths.buffer, truths.indices), [var])
+    adjacent = form is not None and form[0].get(var) == const(1)
+    return adjacent and truths.buffer.scope in ("global", "constant")
 
 
 def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
@@ -66,7 +80,9 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
             )
         case Cast(value, dtype):
             plain = vectorizes(value.dtype) or var not in variables(value)
-            return plain and vectorizes(dtype) and _lanes_only_in_loads(value, var)
+            tested = dtype == BOOL and value.dtype.is_narrow  # by lanes of their size
+            plain = plain and vectorizes(dtype) and not tested
+            return plain and _lanes_only_in_loads(value, var)
         case Binary(op, a, _) if a.dtype.is_narrow and op not in _EXTREMES:
             return False
         case Select(condition, then, _) if then.dtype.is_narrow and loads(condition):

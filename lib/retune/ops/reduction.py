@@ -286,7 +286,7 @@ def top_indices(c: OpCall) -> Tensor:
         if data.dtype.is_float:  # nothing is above a NaN
             better = binary("and", binary("or", better, call("isnan", high)), equal(low, low))
             as_good = binary("or", as_good, call("isnan", high))
-        return cast(select(other.var < i[axis], as_good, better), INT32)
+        return cast(either(other.var + 1 <= i[axis], as_good, better), INT32)
 
     rank = c.stage(before, [data], stem="T_rank", shape=data.shape, reduce=[other])
 

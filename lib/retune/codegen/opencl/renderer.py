@@ -697,6 +697,16 @@ def _store_int4(at: At, value: str, to: Printer) -> list[str]:
     return _written(at, f"({value}) & {'(char)' * (at.lanes > 1)}15", to)
 
 
+def _load_truth(at: At, to: Printer) -> str:
+    read = _read(at, at.memory.dtype, to)
+    return f"(convert_{type_name(INT32, at.lanes)}({read}) != 0)" if at.lanes > 1 else read
+
+
+def _store_truth(at: At, value: str, to: Printer) -> list[str]:
+    kind = type_name(at.memory.dtype, at.lanes)
+    return _written(at, f"convert_{kind}(({value}) & 1)" if at.lanes > 1 else value, to)
+
+
 @dataclass(frozen=True, slots=True)
 class Conversion:
     """How what lies in memory is converted to the compute type and back."""
@@ -714,6 +724,7 @@ class Conversion:
 CONVERSIONS: Mapping[DType, Conversion] = {
     FLOAT16: Conversion(_load_half, _store_half, _halves_loader_lines, _halves_storer_lines),
     INT4: Conversion(_load_int4, _store_int4),
+    BOOL: Conversion(_load_truth, _store_truth),
 }
 """Types that OpenCL converts itself, or that are no floats."""
 _SMALL_FLOAT = Conversion(_load_small_float, _store_small_float, _loader_lines, _storer_lines)
