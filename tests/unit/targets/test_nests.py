@@ -132,3 +132,11 @@ def test_sizes_are_those_of_each_candidate(spec: DeviceSpec):
 
 def size(loops: Iterable[For]) -> int:
     return prod(evaluate_int(loop.extent) for loop in loops)
+
+
+def test_a_result_without_dimensions_has_no_line_that_groups_divide():
+    x = placeholder("x", ())
+    dag = Dag((compute("y", (), lambda: x[()] * x[()], [x]),))
+    for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches:
+        (cycles,) = estimate(sketch, sketch.sample(1, np.random.default_rng(0)), GENERIC_CPU)
+        assert 0.0 < cycles < inf
