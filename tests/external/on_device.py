@@ -1,7 +1,6 @@
 """A graph through everything that a user's network goes through, and run on PoCL."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 
 from retune.bundle.build import build_plan
@@ -16,10 +15,7 @@ from retune.schedule.space import Candidate
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.search.task import Task
-from tests.support.sampling import drawn
-
-_OPTIMISED = 4
-"""PoCL optimises one plan of so many."""
+from tests.support.oracle import seldom_optimised, unoptimised
 
 
 @cache
@@ -58,20 +54,13 @@ def compile_network(
 
 
 def loaded(plan: NetworkPlan, device: Device) -> Module:
-    """The plan on that device. PoCL optimises kernels for CPUs of one plan in four.
+    """The plan on that device. PoCL does not optimise kernels that are for GPUs.
 
-    What is tested is what the text means; each bundle of a user is compared with the model again,
-    and optimising takes longer than all else that these tests do. It does not optimise kernels for
-    GPUs: that takes several times as long, and it is not the compiler that they are for.
+    It takes several times as long to compile work-items and barriers if it does, and is not the
+    compiler that they are for.
     """
-    texts = [kernel.text for kernel in plan.kernels]
-    optimised = device.spec.device_class != "gpu" and drawn(texts, _OPTIMISED) == 0
-    return Module(plan if optimised else unoptimised(plan), device)
-
-
-def unoptimised(plan: NetworkPlan) -> NetworkPlan:
-    """The plan with kernels that PoCL does not optimise."""
-    return replace(plan, options=(*plan.options, "-cl-opt-disable"))
+    gpu = device.spec.device_class == "gpu"
+    return Module(unoptimised(plan) if gpu else seldom_optimised(plan), device)
 
 
 def run_on_device(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -22,7 +22,8 @@ from retune.pipeline.sizes import Traced, covering
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, extract
 from retune.search.regret import SizeTimes
-from tests.external.on_device import opened, unoptimised
+from tests.external.on_device import opened
+from tests.support.oracle import unoptimised
 from tests.support.random_sizes import Sized
 from tests.support.random_ways import BARE_GPU, CPU, GPU, SHORT
 from tests.support.sized_networks import UNESTIMATED

@@ -40,7 +40,15 @@ from tests.support.dags import (
     transpose,
 )
 from tests.support.items import run_items
-from tests.support.oracle import Arrays, assert_close, inputs_for, poisoned, reference, unoptimised
+from tests.support.oracle import (
+    Arrays,
+    assert_close,
+    inputs_for,
+    poisoned,
+    reference,
+    seldom_optimised,
+    unoptimised,
+)
 
 MARGIN = 64
 """Elements behind each buffer that no kernel may write."""
@@ -98,7 +106,8 @@ def lowered(
                 name, program = f"{sketch.name} {sketch.decided(row)}", sketch.instantiate(row)
                 verify(program)
                 source = lower(program, target or target_of(spec))
-                sources[name] = unoptimised(source) if spec.device_class == "gpu" else source
+                gpu = spec.device_class == "gpu"
+                sources[name] = unoptimised(source) if gpu else seldom_optimised(source)
     return Lowered(dag, sources, assumed.conditions)
 
 
