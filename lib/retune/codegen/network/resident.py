@@ -36,6 +36,7 @@ from math import prod
 
 from retune.codegen.network.extents import Counts, SizesAt, extent_text
 from retune.codegen.network.persistent import (
+    WARP,
     Callee,
     CalleeLaunch,
     base_names,
@@ -43,7 +44,6 @@ from retune.codegen.network.persistent import (
     table_ints,
     waits_lines,
 )
-from retune.codegen.network.tile_functions import WARP
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function, tile_name
 from retune.core.dims import most
 

@@ -31,14 +31,13 @@ from retune.codegen.kernel import (
     Wait,
     parts,
 )
+from retune.codegen.network.persistent import WARP
 from retune.core.dtypes import BOOL, INT32
 from retune.core.errors import CodegenError
 
 ITEM = Name("item", INT32)
 """Number of the item in its group; negative where it is not an item of the group at all."""
 _WORKS = Operation("le", (Literal(0, INT32), ITEM), BOOL)
-WARP = 32
-"""Groups side by side start at multiples of this: items of one warp go one way (NVIDIA)."""
 _ALIGN_BYTES = 64
 
 

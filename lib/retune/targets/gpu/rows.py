@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from retune.codegen.network.tile_functions import WARP
+from retune.codegen.network.persistent import WARP
 from retune.core.dims import example, is_fixed, most
 from retune.core.dtypes import itemsize
 from retune.core.errors import ScheduleError
