@@ -40,6 +40,9 @@ def window_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     arithmetic = steps + core.widened * loaded * data.load.buffer.dtype.is_small_float
     started = np.maximum(arithmetic, loaded) + core.beside * np.minimum(arithmetic, loaded)
     busy = np.maximum(started / core.pipes, waiting)
+    # The tile beside it reads the rest of a line while that is near.
+    beside = nest.size([loop for loop in serial if loop.var in data.last])
+    run = np.maximum(run, np.minimum(run * beside, spec.cache_line_bytes))
     far = tiles * lines * core.line * (1.0 + core.run_bytes / run)
     return busy + far + tiles * (core.tile_cycles + core.row_cycles * rows)
 
