@@ -24,6 +24,8 @@ def converting(dtype: DType) -> str:
     return f"convert.{dtype}"
 
 
+WARP = 32
+"""Items that execute together on devices with instructions of warps (NVIDIA)."""
 COPY_AHEAD = "copy.ahead"
 """The name, among `DeviceSpec.instructions`, of copies into local memory that are awaited later."""
 

@@ -21,12 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
 from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, TF32, DType
+from retune.core.target import WARP
 
 MMA, PLAIN = "attention.mma", "attention.plain"
 """Names of the texts: the first one is among what a device may offer, the other needs nothing."""
 ROWS = 16
 """Of the first operand of mma.sync."""
-_WARP = 32
 CHUNK_BYTES = 16
 """What operands are copied by."""
 _STEP_BYTES = 32
@@ -80,7 +80,7 @@ class AttentionTile:
     @property
     def items(self) -> int:
         """Work-items of a work-group."""
-        return _WARP * self.warps * self.parts
+        return WARP * self.warps * self.parts
 
     @property
     def step(self) -> int:
@@ -137,7 +137,7 @@ class Attention:
     def local_bytes(self) -> int:
         """Local memory of a work-group: at last it holds what parts add up."""
         t = self.tile
-        summed = (t.parts - 1) * t.warps * t.tiles * (self.values // 2 + 4) * _WARP * 4
+        summed = (t.parts - 1) * t.warps * t.tiles * (self.values // 2 + 4) * WARP * 4
         return max(t.stages * self.stage_bytes, summed)
 
 
@@ -236,7 +236,7 @@ def _mma_lines(a: Attention) -> list[str]:
     t, deep, wide = a.tile, a.width // a.depth, a.values // 8
     last = [f"const int limit = min(keys, {t.rows} + last);"]
     return [
-        f"const int lane = item % {_WARP}, warp = item / {_WARP};",
+        f"const int lane = item % {WARP}, warp = item / {WARP};",
         f"const int g = lane / 4, t = lane % 4, part = warp / {t.warps};",
         f"const int top = warp % {t.warps} * {ROWS * t.tiles};",
         *(last if a.causal else ["const int limit = keys;"]),
@@ -503,12 +503,12 @@ def _place(a: Attention, part: str) -> str:
     """Where an item's maxima, sums and results of a part start."""
     t, held = a.tile, a.values // 2 + 4
     rows = f"(({part}) * {t.warps} + warp % {t.warps}) * {t.tiles} + m"
-    return f"const int at = ({rows}) * {held * _WARP} + lane;"
+    return f"const int at = ({rows}) * {held * WARP} + lane;"
 
 
 def _handed_over(a: Attention) -> list[str]:
-    most = f"sums[at + r * {_WARP}] = most[m][r], sums[at + (2 + r) * {_WARP}] = sum[m][r];"
-    result = f"sums[at + (4 + 4 * e + x) * {_WARP}] = o[m][e][x];"
+    most = f"sums[at + r * {WARP}] = most[m][r], sums[at + (2 + r) * {WARP}] = sum[m][r];"
+    result = f"sums[at + (4 + 4 * e + x) * {WARP}] = o[m][e][x];"
     return [*_each("r", 2, most), *_each("e", a.values // 8, *_each("x", 4, result))]
 
 
@@ -516,12 +516,12 @@ def _taken_over(a: Attention) -> list[str]:
     return _each(
         "r",
         2,
-        f"const float other = sums[at + r * {_WARP}], next = fmax(most[m][r], other);",
+        f"const float other = sums[at + r * {WARP}], next = fmax(most[m][r], other);",
         f"const float factor = {_factor(a)};",
         "const float from = next == -INFINITY ? 0.0f : next * factor;",
         "const float own = native_exp2(most[m][r] * factor - from);",
         "const float theirs = native_exp2(other * factor - from);",
-        f"sum[m][r] = sum[m][r] * own + sums[at + (2 + r) * {_WARP}] * theirs;",
+        f"sum[m][r] = sum[m][r] * own + sums[at + (2 + r) * {WARP}] * theirs;",
         "most[m][r] = next;",
         *_each(
             "e",
@@ -530,7 +530,7 @@ def _taken_over(a: Attention) -> list[str]:
                 "x",
                 2,
                 "o[m][e][2 * r + x] = o[m][e][2 * r + x] * own",
-                f"    + sums[at + (4 + 4 * e + 2 * r + x) * {_WARP}] * theirs;",
+                f"    + sums[at + (4 + 4 * e + 2 * r + x) * {WARP}] * theirs;",
             ),
         ),
     )

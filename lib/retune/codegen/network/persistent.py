@@ -38,8 +38,6 @@ _MOST_COUNTED = 2**31 - 1
 
 LINE_INTS = 16
 """Integers of a cache line."""
-WARP = 32
-"""Groups side by side start at multiples of this: items of one warp go one way (NVIDIA)."""
 PLACES_AT = 3
 """Where a row of `steps` has the places of its arguments."""
 

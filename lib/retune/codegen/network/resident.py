@@ -36,7 +36,6 @@ from math import prod
 
 from retune.codegen.network.extents import Counts, SizesAt, extent_text
 from retune.codegen.network.persistent import (
-    WARP,
     Callee,
     CalleeLaunch,
     base_names,
@@ -46,6 +45,7 @@ from retune.codegen.network.persistent import (
 )
 from retune.codegen.opencl.kernels import cooperative_kernel, group_function, tile_name
 from retune.core.dims import most
+from retune.core.target import WARP
 
 NAME = "persistent"
 """Entry point of the kernel."""
@@ -147,7 +147,7 @@ WAYS: Mapping[str, Way] = {
 
 
 def _room(tiles: Callee) -> int:
-    """Items from one group to the next beside it."""
+    """Items from one group to the next beside it: items of one warp go one way."""
     return 1 if tiles.arena is None else -(-tiles.items // WARP) * WARP
 
 

@@ -31,9 +31,9 @@ from retune.codegen.kernel import (
     Wait,
     parts,
 )
-from retune.codegen.network.persistent import WARP
 from retune.core.dtypes import BOOL, INT32
 from retune.core.errors import CodegenError
+from retune.core.target import WARP
 
 ITEM = Name("item", INT32)
 """Number of the item in its group; negative where it is not an item of the group at all."""

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from retune.codegen.network.persistent import WARP
 from retune.core.dims import example, is_fixed, most
 from retune.core.dtypes import itemsize
 from retune.core.errors import ScheduleError
-from retune.core.target import DeviceSpec
+from retune.core.target import WARP, DeviceSpec
 from retune.ir.evaluate import evaluate_int, known_extent
 from retune.ir.expr import Expr, Scope, Var, const
 from retune.schedule.schedule import Schedule
