@@ -80,8 +80,7 @@ def _divided_lines(nest: BlockNest, spec: DeviceSpec) -> Array:
     What groups write side by side in turn is no such line: it is near still.
     """
     result = nest.accesses.result
-    outer = frozenset[Var]().union(*map(variables, result.load.indices[:-1]))
-    along = [loop for loop in nest.loops if loop.var in result.last - outer]
+    along = [loop for loop in nest.loops if loop.var in result.last - result.outer]
     run = result.item_bytes * nest.size(off(along, GROUP))
     late, groups = nest.one < 0.0, nest.one
     for loop in sorted(on(nest.loops, GROUP), key=lambda loop: loop.kind):

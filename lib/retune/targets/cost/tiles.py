@@ -158,7 +158,9 @@ def _vector_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
         costs = [_constant_cycles(nest, operand, spec, core) for operand in constants]
         return np.maximum.reduce(costs)
     maps = [o for o in nest.accesses.operands if o.scope == "global" and _jumps(nest, o)]
-    return np.maximum.reduce([core.far * nest.one, *(_map_cycles(nest, o, core) for o in maps)])
+    return np.maximum.reduce(
+        [core.far * nest.one, *(_lane_map_cycles(nest, o, core) for o in maps)]
+    )
 
 
 def _jumps(nest: BlockNest, operand: AffineAccess) -> bool:
@@ -168,7 +170,7 @@ def _jumps(nest: BlockNest, operand: AffineAccess) -> bool:
     return along and bool(moving(operand, steps)) and not operand.runs_along(steps)
 
 
-def _map_cycles(nest: BlockNest, operand: AffineAccess, core: Core) -> Array:
+def _lane_map_cycles(nest: BlockNest, operand: AffineAccess, core: Core) -> Array:
     """Rows of a map lie as they are: the fewer vectors lie side by side in a step, the more of each
     line is read for nothing, and the less is read ahead."""
     written = on(nest.accesses.results, REGISTER)
