@@ -352,12 +352,15 @@ class KernelBody:
                     for place in (*apart.get(id(instance), ()), *found):
                         body.extend(self._name_run(printer, place, joined))
                     made = printer.statements(instance)
-                    near = any(NEAR in dict(loop.notes) for loop in self._loops)
-                    copied = (copied_ahead(s, near=near) for s in made)
-                    body.extend(copied if self._copying else made)
+                    body.extend(self._copied(made) if self._copying else made)
                 if test:
                     printer.forget(words)
                 lines.extend([If(test, tuple(body))] if test else body)
+
+    def _copied(self, statements: Iterable[Statement]) -> Iterator[Statement]:
+        """The statements of a copy that is waited for later."""
+        near = any(NEAR in dict(loop.notes) for loop in self._loops)
+        return (copied_ahead(statement, near=near) for statement in statements)
 
     def _words(self, reads: Iterable[Address | None]) -> gathers.Runs:
         """Of the elements that items read beside each other: what they are lanes of."""

@@ -549,9 +549,11 @@ _TRUNCATING = {"floordiv": "div", "mod": "rem", "truncdiv": "div", "truncmod": "
 
 def _splat(value: Value, dtype: DType, lanes: int) -> Value:
     """The value, in every lane if it is a scalar."""
-    if dtype == BOOL and value.lanes < lanes:
-        value, dtype = Operation("neg", (value,), BOOL), INT32
-    return Operation("splat", (value,), dtype, lanes) if value.lanes < lanes else value
+    if value.lanes >= lanes:
+        return value
+    if dtype == BOOL:
+        return Operation("splat", (Operation("neg", (value,), BOOL),), INT32, lanes)
+    return Operation("splat", (value,), dtype, lanes)
 
 
 def _exact(expr: Expr, value: Value) -> Value:
