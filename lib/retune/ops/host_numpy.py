@@ -14,6 +14,8 @@ from retune.ops.registry import Array
 
 _CHUNK = 64
 """Boxes that are compared with each other at once: more compare boxes that are gone already."""
+_LONG, _FEW = 1024, 4
+"""Elements of a row, and the least part of it, from which a row is searched before it is sorted."""
 
 
 def non_max_suppression(
@@ -137,10 +139,6 @@ def top_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
         ends = _at_the_end(rows[row], count, largest=largest)
         found[row] = ends[_sorted_places(rows[row][ends], count, 0, largest=largest)]
     return np.moveaxis(found, -1, axis)
-
-
-_LONG, _FEW = 1024, 4
-"""Elements of a row, and the least part of it, from which a row is searched before it is sorted."""
 
 
 def _at_the_end(row: Array, count: int, *, largest: bool) -> Array:
