@@ -228,10 +228,11 @@ def compare(name: str, operator: Operator, device: Device, seconds: float) -> fl
         data, peer = operator.data(), open_peer("onnxruntime", path)
         with lease(device.spec):
             module = Module(best_form(plan, device), device)
+            found = module.run(data)
             for output, wanted in peer(data).items():
                 span = max(float(np.ptp(wanted)), float(np.abs(wanted).max()))
                 np.testing.assert_allclose(
-                    module.run(data)[output], wanted, atol=_TOLERANCE * span, err_msg=name
+                    found[output], wanted, atol=_TOLERANCE * span, err_msg=name
                 )
             kernels = module.runner(0, len(module.plan.launches))
             calls = {"ours": lambda: module.run(data), "theirs": lambda: peer(data)}
