@@ -57,7 +57,7 @@ def with_early_reads(kernel: Kernel) -> Kernel:
 
 
 class _Reads:
-    """What is known of a kernel's reads."""
+    """The reads of a kernel: where each comes from, and which may come early."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._constants = {

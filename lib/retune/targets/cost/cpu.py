@@ -77,7 +77,7 @@ def _line_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
 def _divided_lines(nest: BlockNest, spec: DeviceSpec) -> Array:
     """Lines at the ends of rows that a group writes in part, and another one much later.
 
-    What groups write side by side in turn is no such line: it is near still.
+    Lines that groups write side by side in turn do not count: they are still near.
     """
     result = nest.accesses.result
     along = [loop for loop in nest.loops if loop.var in result.last - result.outer]
