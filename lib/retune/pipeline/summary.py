@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from retune.bundle.format import read_outline
 from retune.bundle.plan import INTEGERS_NOTE
+from retune.codegen.source import ProgramBuffer
+from retune.core.dims import most
 from retune.core.dtypes import TF32, DType, as_dtype
 from retune.core.errors import VerifyError
 from retune.core.quantities import counted, flop_text, time_text
@@ -254,7 +256,16 @@ def _is_of_float32(run: FinishedRun) -> bool:
     """Whether the bundle stores no smaller floats, and computes with no quantized values."""
     outline = read_outline(run.tuned.file(run.tuned.module))
     types = {as_dtype(buffer.dtype) for buffer in outline.buffers}
-    return INTEGERS_NOTE not in outline.notes and not any(t.is_small_float for t in types)
+    if INTEGERS_NOTE in outline.notes or any(t.is_small_float for t in types):
+        return False
+    return not has_packed_weights(outline.buffers)
+
+
+def has_packed_weights(buffers: Sequence[ProgramBuffer]) -> bool:
+    """Whether most of what is stored of weights are integers: those of 2, 4 or 8 bits, packed."""
+    weights = [buffer for buffer in buffers if buffer.role == "weight"]
+    integers = [each for each in weights if as_dtype(each.dtype).is_integer]
+    return 2 * sum(most(each.bytes) for each in integers) > sum(most(e.bytes) for e in weights)
 
 
 def precision_text(done: PrecisionManifest) -> str:

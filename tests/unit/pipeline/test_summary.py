@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from retune.codegen.source import ProgramBuffer
 from retune.core.errors import VerifyError
 from retune.core.results import OutputQuality
 from retune.pipeline.manifest import Constraints, PrecisionManifest, Selection
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.summary import check_verified, event_of, precision_text, validated
+from retune.pipeline.summary import (
+    check_verified,
+    event_of,
+    has_packed_weights,
+    precision_text,
+    validated,
+)
 from tests.flows.fakes import FakeStages
 
 
@@ -29,6 +36,16 @@ def test_mixed_precision_is_told_with_the_noisiest_layers():
         "75.0% top-1 by 4 random samples; in float32: a, b, c, d, e, f, ..."
     )
     assert precision_text(replace(done, kept=())).endswith("by 4 random samples")
+
+
+def test_smaller_values_promise_nothing_where_weights_are_packed():
+    words = ProgramBuffer(name="q", dtype="int32", elements=3000, role="weight")
+    scales = ProgramBuffer(name="s", dtype="float32", elements=800, role="weight")
+    table = ProgramBuffer(name="positions", dtype="int32", elements=100, role="weight")
+    maps = ProgramBuffer(name="x", dtype="float32", elements=1 << 20, role="temp")
+    assert has_packed_weights([words, scales, table, maps])
+    assert not has_packed_weights([scales, table, maps])
+    assert not has_packed_weights([maps])
 
 
 def test_a_stage_is_told_in_one_line_and_a_wrong_bundle_is_refused(tmp_path: Path):
