@@ -186,7 +186,7 @@ def _verify_inputs(
     del network  # the bundle is of it
     asked = given_content(request) or request.samples
     made = (compiled.key, asked, oracle_version(), device_conditions(request))
-    return (*made, "by rounding, with notes, states of calls")
+    return (*made, "by rounding, with notes, states of calls, one sample of further sizes")
 
 
 @stage(VerifyManifest, "verify", _verify_inputs, doing="outputs are compared with the oracle's")
@@ -195,6 +195,7 @@ def stage_verify(
 ) -> VerifyManifest:
     """The bundle's outputs against the oracle's, on seeded samples or on those that are given.
 
+    Those are of the usual sizes; of each other size that is checked there is one random sample.
     Those of a bundle for a device that is not here are of the one that plays it.
     """
     player, usual = playing(request.device), usual_request(request)
@@ -205,10 +206,14 @@ def stage_verify(
     checked, originals = _checked(request, compiled), _originals(request, network, compiled)
     found: list[Verdict] = []
     with open_examiner(player) as examiner:
-        for values in checked:
-            own = given if values in ({}, usual_values(request)) else {}
+        for number, values in enumerate(checked):
+            usual_sizes = values in ({}, usual_values(request))
             comparison = Comparison(
-                network=originals(values), samples=count, given=own, sizes=values
+                network=originals(values),
+                samples=count if usual_sizes else 1,
+                given=given if usual_sizes else {},
+                seed=number,
+                sizes=values,
             )
             found.append(examiner.verify(bundle, comparison))
     verdict = max(found, key=lambda each: each.found.used)

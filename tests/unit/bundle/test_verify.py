@@ -168,11 +168,26 @@ def test_confirming_parts_have_to_agree_where_rounding_excuses_the_outputs(right
         x = inputs["x"]
         return [PartValue(name="inside", got=x, expected=x if right else -x)]
 
-    confirming = Parts(parts, confirming=True)
+    confirming = Parts(parts, "confirming")
     outcome = verify(near, _double, feeds, samples=1, rounding=rounding, parts=confirming)
     assert (outcome.passed, outcome.by_parts) == (right, not right)
     assert [entry.name for entry in outcome.outputs] == (["y", "z"] if right else ["inside"])
     assert not verify(near, _double, feeds, samples=1, parts=confirming).passed
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_deciding_parts_are_all_that_is_compared(right: bool) -> None:
+    def parts(inputs: Arrays, made: Arrays) -> list[PartValue]:
+        x = inputs["x"]
+        np.testing.assert_array_equal(made["z"], _double(inputs)["z"])
+        return [PartValue(name="inside", got=x, expected=x if right else -x)]
+
+    def unasked(_: Arrays) -> Arrays:
+        pytest.fail("the whole network was computed as well")
+
+    outcome = verify(_double, unasked, feeds, samples=2, parts=Parts(parts, "deciding"))
+    assert (outcome.passed, outcome.by_parts, outcome.samples) == (right, True, 2)
+    assert [entry.name for entry in outcome.outputs] == ["inside"]
 
 
 def test_parts_are_not_asked_where_the_outputs_agree() -> None:

@@ -13,6 +13,7 @@ values that went from one to the next.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -40,15 +41,18 @@ class PartValue:
     they are. None for other values."""
 
 
+Role = Literal["replacing", "confirming", "deciding"]
+"""When parts are compared: in the place of outputs that do not agree; as well, where rounding
+excuses outputs; or always, and outputs as a whole never."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The comparison of a bundle's parts with a reference's."""
 
     values: Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Sequence[PartValue]]
     """Every value that leaves a part, for inputs by name, and for what the bundle made of them."""
-    confirming: bool = False
-    """Where rounding excuses the outputs, the parts have to agree as well; else they are compared
-    in the place of outputs that do not agree."""
+    role: Role = "replacing"
 
     def __call__(
         self, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray]

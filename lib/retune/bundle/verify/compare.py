@@ -4,8 +4,8 @@ Read `verify`. There is one criterion, for each element of an output: it may dev
 the range of the reference's values, which means the same for logits and for probabilities, or by a
 few times what rounding alone does to it, see `rounding`. The latter is held against the network's
 numpy meaning as well, which finds errors that the oracle's own inexactness hides. Integers and
-truth values have to be equal unless rounding decides them. A network with host steps, or
-with rows that are rounded to int8, may be compared part by part, see `by_parts` and `row_parts`;
+truth values have to be equal unless rounding decides them. A network with host steps may be
+compared part by part, see `by_parts`, and one that rounds rows to int8 always is, see `row_parts`;
 where rounding excuses a quantized network, its parts have to agree, see `quantized_parts`.
 """
 
@@ -186,24 +186,23 @@ def verify(
     Where outputs of a sample deviate by more than `tolerance` of their range, `rounding` is asked
     what they may deviate by. Where they do not agree by that either, and the network has `parts`,
     these are compared in their place; confirming ones wherever `tolerance` is exceeded, and they
-    take the outputs' place if they do not agree. While `unseen` names parts that no sample has
-    reached, more samples follow whose floats are larger. Raises: InputError if `samples` < 1.
+    take the outputs' place if they do not agree. Where parts decide, the `reference` is not asked.
+    While `unseen` names parts that no sample has reached, more samples follow whose floats are
+    larger. Raises: InputError if `samples` < 1.
     """
     found: dict[str, OutputDeviation] = {}
     agreeing: dict[str, list[bool]] = {}
     by_parts, taken = False, 0
     for inputs in _samples(feeds, samples, seed, unseen):
         taken += 1
-        expected, got = reference(inputs), module(inputs)
-        _note_top1(agreeing, expected, got)
-        rows = _compared(expected, got, tolerance, {})
-        asked = _used(rows) > 1
-        if rounding and asked:
-            rows = _compared(expected, got, tolerance, rounding(inputs))
-        if parts and (asked if parts.confirming else _used(rows) > 1):
-            inside = [_compare_part(part, tolerance) for part in parts(inputs, got)]
-            if not parts.confirming or _used(inside) > 1:
-                rows, by_parts = inside, True
+        sample = _SampleRun(inputs, module(inputs), tolerance)
+        if parts and parts.role == "deciding":
+            rows, inside = sample.inside(parts), True
+        else:
+            expected = reference(inputs)
+            _note_top1(agreeing, expected, sample.got)
+            rows, inside = sample.judged(expected, rounding, parts)
+        by_parts |= inside
         _keep_worst(found, rows)
     outputs = tuple(found.values())
     return Verification(
@@ -218,6 +217,45 @@ def verify(
         top1=min((sum(same) / len(same) for same in agreeing.values() if same), default=None),
         unseen=tuple(unseen()) if unseen else (),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _SampleRun:
+    """What a module made of inputs, and how far it may deviate."""
+
+    inputs: Mapping[str, np.ndarray]
+    got: Mapping[str, np.ndarray]
+    tolerance: float
+
+    def judged(
+        self,
+        expected: Mapping[str, np.ndarray],
+        rounding: Rounding | None,
+        parts: "Parts | None",
+    ) -> tuple[list[OutputDeviation], bool]:
+        """The deviations of the outputs, or of the parts; whether of the parts."""
+        rows = self._compared(expected, {})
+        asked = _used(rows) > 1
+        if rounding and asked:
+            rows = self._compared(expected, rounding(self.inputs))
+        confirming = parts is not None and parts.role == "confirming"
+        if parts and (asked if confirming else _used(rows) > 1):
+            inside = self.inside(parts)
+            if not confirming or _used(inside) > 1:
+                return inside, True
+        return rows, False
+
+    def inside(self, parts: "Parts") -> list[OutputDeviation]:
+        """The deviations of the parts."""
+        return [_compare_part(each, self.tolerance) for each in parts(self.inputs, self.got)]
+
+    def _compared(
+        self, expected: Mapping[str, np.ndarray], rounding: Mapping[str, OutputRounding]
+    ) -> list[OutputDeviation]:
+        return [
+            compare(name, self.got.get(name), np.asarray(array), self.tolerance, rounding.get(name))
+            for name, array in expected.items()
+        ]
 
 
 def both(some: Verification, others: Verification) -> Verification:
@@ -279,18 +317,6 @@ def _samples(
             name: (scale * array).astype(array.dtype) if dtype_of(array).is_float else array
             for name, array in inputs.items()
         }
-
-
-def _compared(
-    expected: Mapping[str, np.ndarray],
-    got: Mapping[str, np.ndarray],
-    tolerance: float,
-    rounding: Mapping[str, OutputRounding],
-) -> list[OutputDeviation]:
-    return [
-        compare(name, got.get(name), np.asarray(array), tolerance, rounding.get(name))
-        for name, array in expected.items()
-    ]
 
 
 def _compare_part(part: "PartValue", tolerance: float) -> OutputDeviation:

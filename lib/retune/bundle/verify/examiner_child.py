@@ -129,7 +129,7 @@ class Judged:
         """What rounding does to the network; None where it is compared by parts alone, that no
         rounding goes through."""
         rounds = is_coded(self.plan, self.network) or rounds_rows(self.plan, self.network)
-        if self.parts is not None and rounds and not self.parts.confirming:
+        if self.parts is not None and rounds and self.parts.role != "confirming":
             return None
         return rounding_of(self.plan, self.network, self.spec, self.oracle)
 

@@ -67,7 +67,7 @@ def quantized_parts(module: Module, graphs: Iterable[Graph], tolerance: float) -
             run_parts(graph, [inputs] * 3, change)
         return found
 
-    return Parts(compared, confirming=True)
+    return Parts(compared, "confirming")
 
 
 def _quantized(graph: Graph) -> set[str]:
