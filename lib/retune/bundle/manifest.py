@@ -222,7 +222,7 @@ def _stated(plan: NetworkPlan) -> dict[str, object]:
     return {
         "name": plan.name,
         "model_key": plan.model_key,
-        "target": plan.device,
+        "target": plan.device.lasting,
         "fingerprint": plan.device.fingerprint,
         "options": plan.options,
         "inputs": plan.inputs,

@@ -17,7 +17,7 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 FileVersion = tuple[int, ...]
-CODE_VERSION = "7"
+CODE_VERSION = "8"
 """Bumped when a stage's output changes for the same input."""
 
 _DIGEST_BYTES = 16

@@ -4,7 +4,7 @@ No OpenCL object appears here, so spaces are built and tested without a device.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from retune.core.dims import example
 from retune.core.dtypes import DTYPES, FLOAT64, DType
@@ -83,6 +83,11 @@ class DeviceSpec:
     computed_by: str = ""
     """Name and fingerprint, with a bar between them, of the device that computes in its place: one
     with other limits, see `core.parameters`, or one that plays it, see `device.profiles`."""
+
+    @property
+    def lasting(self) -> "DeviceSpec":
+        """Less what the driver says at the moment: what is written of it is the same tomorrow."""
+        return replace(self, global_memory_bytes=0)
 
     @property
     def fingerprint(self) -> str:

@@ -114,7 +114,7 @@ def write_records(
 
     The same records give the same bytes. A name that ends in `.gz` asks for compression.
     """
-    lasting = tuple(replace(spec, global_memory_bytes=0) for spec in devices)  # less the moment's
+    lasting = tuple(spec.lasting for spec in devices)
     first = _FirstLine(retune_records=FORMAT, retune=__version__, devices=lasting)
     lines = [json.dumps(plain(first))]
     lines += [json.dumps(plain(record), allow_nan=False) for record in records]

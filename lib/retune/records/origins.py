@@ -5,7 +5,6 @@ once however many rows name it. With them, the trace and the decisions of a row,
 computed again (see `search.model.replayed`).
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -23,13 +22,13 @@ Kind = Literal["expression", "device"]
 
 def spec_key(spec: DeviceSpec) -> str:
     """What rows call the device: equal for equal specs."""
-    return content_key(_facts(spec))
+    return content_key(asdict(spec.lasting))
 
 
 def keep_spec(root: Path, spec: DeviceSpec) -> str:
     """The store at `root` has the device; its key."""
     key = spec_key(spec)
-    keep(root, "device", key, to_json(_facts(spec)))
+    keep(root, "device", key, to_json(asdict(spec.lasting)))
     return key
 
 
@@ -61,11 +60,6 @@ def read_spec(root: Path, key: str) -> DeviceSpec | None:
     return (
         None if text is None else from_json(DeviceSpec, text, where=str(_path(root, "device", key)))
     )
-
-
-def _facts(spec: DeviceSpec) -> Mapping[str, object]:
-    """All but what the driver says at the moment."""
-    return {**asdict(spec), "global_memory_bytes": 0}
 
 
 def _path(root: Path, kind: Kind, key: str) -> Path:

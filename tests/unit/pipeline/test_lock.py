@@ -88,6 +88,17 @@ def test_a_locked_build_has_the_same_bytes_in_another_checkout(
     assert sorted(found) == [record.record_id for record in stated.records], "each once"
 
 
+def test_a_locked_build_has_the_same_bytes_while_the_machine_has_less_memory_left(
+    locked: tuple[TuneRequest, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    request, published = locked
+    for module in (delivery, selection, lock):
+        monkeypatch.setattr(module, "spec_of", lambda _: replace(GENERIC_CPU, global_memory_bytes=1))
+    other = elsewhere(request, tmp_path)
+    lock.build_locked(other, lock.read_lock(published / LOCK))
+    assert contents(Path(other.out) / "module") == contents(published / "module")
+
+
 def test_another_model_or_device_is_refused(locked: tuple[TuneRequest, Path], tmp_path: Path):
     request, published = locked
     stated = lock.read_lock(published / LOCK)
