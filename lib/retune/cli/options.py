@@ -184,6 +184,11 @@ def opened_bundle(
 
 def check_module(module: Path) -> None:
     """Raises: InputError if there is no bundle."""
+    if module.is_symlink() and not module.exists():
+        raise InputError(
+            f"{module}: expected a bundle, got a link to {module.readlink()}, which is not there; "
+            "OUT/module is a link to the current version: copy it by `cp -rL`"
+        )
     if not module.is_file() and not (module / "module.json").is_file():
         inner = module / "module"
         found = (inner / "module.json").is_file()
