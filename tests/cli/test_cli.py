@@ -150,7 +150,10 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]):
         ),
         (["tune", "zoo:x", "--out", "/dev/null"], "out /dev/null: expected a folder"),
         (["tune", "zoo:x", "--out", "o", "--records", "/dev/null/r"], "records /dev/null/r: exp"),
-        (["records", "export", "/dev/null/x.csv"], "output /dev/null: expected a folder"),
+        (
+            ["records", "export", "/dev/null/x.csv"],
+            "expected a folder, got something else at /dev/null",
+        ),
         (["tune", "zoo:x"], "--out"),
         (["tasks", "zoo:x", "--layout", "HW"], "layout: expected one of auto, NHWC, NCHW, NCHW16c"),
         (["nonsense"], "nonsense"),

@@ -1,12 +1,15 @@
 """Wrong input of all kinds: exit code 2, one sentence, and nothing left behind."""
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from retune.bundle.format import write_bundle
+from retune.cli.commands.run import read_arrays
 from retune.cli.main import run_command
 from retune.core.errors import InputError
 from retune.farm.scheduler import run_scheduler
@@ -190,3 +193,44 @@ def test_a_folder_around_a_bundle_leads_to_it(tmp_path: Path, capsys: pytest.Cap
     assert f"got a folder around one; name {bundle}\n" in capsys.readouterr().err
     assert run_command(["bench", str(bundle), "--size", "batch=3"]) == 2
     assert "--size batch=3: the bundle is for fixed shapes" in capsys.readouterr().err
+
+
+def test_a_bundle_that_was_copied_as_a_link_says_how_to_copy_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    copied = tmp_path / "module"
+    copied.symlink_to("current/module")
+    assert run_command(["bench", str(copied)]) == 2
+    said = capsys.readouterr().err
+    assert f"{copied}: expected a bundle, got a link to current/module, which is not there" in said
+    assert "copy it by `cp -rL`" in said
+
+
+def test_outputs_are_written_to_a_file_of_their_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    bundle = write_bundle(make_plan(), tmp_path / "module")
+    assert run_command(["run", str(bundle), "--input", "x.npy", "--output", "o.txt"]) == 2
+    assert "--output o.txt: expected a name that ends with .npz" in capsys.readouterr().err
+    assert run_command(["records", "distill", "best.txt"]) == 2
+    assert "best.txt: expected a name that ends with .jsonl, .jsonl.gz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "kept", "message"),
+    [
+        ("x.npy", 200, "expected a whole .npy file: "),
+        ("x.npy", 20, "expected a whole .npy file: "),
+        ("x.npy", 2, "expected an .npz or .npy file, got another kind"),
+        ("objects.npy", None, "expected arrays of numbers, got pickled objects, which are not"),
+        ("x.npz", 200, "expected an .npz or .npy file, got another kind"),
+    ],
+)
+def test_inputs_that_are_cut_off_say_so(file: str, kept: int | None, message: str, tmp_path: Path):
+    path = tmp_path / file
+    np.save(tmp_path / "x.npy", np.zeros((8, 8)))
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=np.zeros((8, 8)))
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InputError, match=re.escape(f"--input {path}: {message}")):
+        read_arrays(path)

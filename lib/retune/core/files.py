@@ -27,23 +27,36 @@ def check_folder(what: str, folder: Path) -> None:
     Nothing is made or left behind. `what` is how the user named it, such as an option.
     Raises: InputError.
     """
-    whole = folder.absolute()
-    nearest = next(place for place in (whole, *whole.parents) if os.path.lexists(place))
-    if not nearest.is_dir():
-        kind = "a file" if nearest.is_file() else "something else"
-        raise InputError(f"{what} {folder}: expected a folder, got {kind} at {nearest}")
-    try:
-        with tempfile.TemporaryDirectory(prefix=".retune-", dir=nearest):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"{what} {folder}: expected a folder that can be written to; {nearest} refuses it "
-            f"({error.strerror}): name another one"
-        ) from None
+    _check_accepts(f"{what} {folder}", folder)
 
 
 def check_file(what: str, path: Path) -> None:
     """Holds after the call: a file at `path` could be written just now; see `check_folder`."""
     if path.is_dir():
         raise InputError(f"{what} {path}: expected the name of a file, got a folder")
-    check_folder(what, path.parent)
+    _check_accepts(f"{what} {path}", path.parent)
+
+
+def check_ending(named: str, path: Path, *endings: str) -> None:
+    """Holds after the call: the file's name has one of the endings, by which its kind is known.
+
+    `named` is how the user named it. Raises: InputError.
+    """
+    if not path.name.endswith(endings):
+        raise InputError(f"{named}: expected a name that ends with {', '.join(endings)}")
+
+
+def _check_accepts(named: str, folder: Path) -> None:
+    whole = folder.absolute()
+    nearest = next(place for place in (whole, *whole.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        kind = "a file" if nearest.is_file() else "something else"
+        raise InputError(f"{named}: expected a folder, got {kind} at {nearest}")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".retune-", dir=nearest):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{named}: expected a folder that can be written to; {nearest} refuses it "
+            f"({error.strerror}): name another one"
+        ) from None

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from retune.core.errors import InputError
+from retune.core.files import check_ending
 from retune.core.replacing import replacing
 from retune.records import files
 from retune.records.arrow import as_frame
@@ -52,8 +52,7 @@ def export(store: RecordStore, path: Path, filters: Mapping[str, Filter] | None 
 
 def check_format(path: Path) -> None:
     """Raises: InputError if the name does not end in one of FORMATS."""
-    if path.suffix not in FORMATS:
-        raise InputError(f"{path}: expected a name that ends with {', '.join(FORMATS)}")
+    check_ending(str(path), path, *FORMATS)
 
 
 def _plain(table: pa.Table, written: Callable[[object], object]) -> pd.DataFrame:

@@ -40,3 +40,12 @@ def test_a_folder_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.mkdir", refuse)
     with pytest.raises(InputError, match=r"can be written to; .* refuses it \(Permission denied\)"):
         check_folder("--records", tmp_path / "new")
+
+
+def test_a_file_in_a_folder_that_refuses_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^--output file/o.npz: expected a folder, got a file at"):
+        check_file("--output", Path("file/o.npz"))

@@ -9,7 +9,7 @@ import typer
 from retune.cli.console import print_json, print_line, say
 from retune.cli.options import Json, check_module, device_names
 from retune.core.errors import InputError
-from retune.core.files import check_file
+from retune.core.files import check_ending, check_file
 
 Folder = Annotated[Path, typer.Argument(metavar="BUNDLE", help="Bundle: a folder.")]
 File = Annotated[Path, typer.Argument(metavar="FILE.zip", help="Bundle to write, as one file.")]
@@ -54,8 +54,7 @@ def pack(
     check_module(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: expected a bundle's folder, got a file")
-    if file.suffix != ".zip":
-        raise InputError(f"{file}: expected a name that ends with .zip")
+    check_ending(str(file), file, ".zip")
     check_file("output", file)
     if device and not with_binaries:
         raise InputError(f"--device {device}: expected --with-binaries beside it")

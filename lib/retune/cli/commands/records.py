@@ -12,7 +12,7 @@ from retune.cli.console import print_json, print_line, print_table, say
 from retune.cli.options import Json, Records, device_names, record_store
 from retune.core.config import records_root
 from retune.core.errors import InputError, LookupFailed
-from retune.core.files import check_file
+from retune.core.files import check_ending, check_file
 from retune.core.quantities import counted
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def distill(
     from retune.records import distilled
     from retune.records.foreign import KINDS, Kind, foreign_lines
 
+    check_ending(str(output), output, ".jsonl", ".jsonl.gz")
     check_file("output", output)
     if tuner not in ("retune", *KINDS):
         raise InputError(f"--as {tuner}: expected one of retune, {', '.join(KINDS)}")

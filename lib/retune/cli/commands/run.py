@@ -21,7 +21,7 @@ from retune.cli.options import (
     opened_bundle,
 )
 from retune.core.errors import InputError, reason_of
-from retune.core.files import check_file
+from retune.core.files import check_ending, check_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,6 +67,7 @@ def run(
     """
     check_module(module)
     if output is not None:
+        check_ending(f"--output {output}", output, ".npz")
         check_file("--output", output)
     from retune.bundle.runtime.module import Module as Bundle
     from retune.core.replacing import replacing
@@ -205,7 +206,7 @@ def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     import numpy as np
 
     single = path.suffix == ".npy"
-    if path.is_file() and not single and not zipfile.is_zipfile(path):
+    if path.is_file() and not (_is_npy(path) if single else zipfile.is_zipfile(path)):
         raise InputError(
             f"--input {path}: expected an .npz or .npy file, got another kind; numpy.savez and "
             "numpy.save write them"
@@ -221,10 +222,35 @@ def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     except _DAMAGED as error:
         why = reason_of(error)
         raise InputError(f"--input {path}: expected a whole .npz or .npy file: {why}") from None
-    except ValueError:
+    except ValueError as error:
+        if single and not _holds_objects(path):
+            raise InputError(f"--input {path}: expected a whole .npy file: {error}") from None
         raise InputError(
             f"--input {path}: expected arrays of numbers, got pickled objects, which are not read"
         ) from None
+
+
+def _is_npy(path: Path) -> bool:
+    """Whether the file begins as numpy writes arrays; an empty or another one does not."""
+    import numpy as np
+
+    with path.open("rb") as stream:
+        magic = np.lib.format.MAGIC_PREFIX
+        return stream.read(len(magic)) == magic
+
+
+def _holds_objects(path: Path) -> bool:
+    """Whether an .npy file's header names objects; one that is cut off in its header does not."""
+    import numpy as np
+
+    header = np.lib.format
+    with path.open("rb") as stream:
+        try:
+            old = header.read_magic(stream) == (1, 0)
+            read = header.read_array_header_1_0 if old else header.read_array_header_2_0
+            return read(stream)[2].hasobject
+        except ValueError:
+            return False
 
 
 def arrays_data(arrays: "Mapping[str, np.ndarray]") -> bytes:

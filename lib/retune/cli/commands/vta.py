@@ -8,7 +8,7 @@ import typer
 from retune.cli.console import print_json, print_line, print_table, rounded
 from retune.cli.options import Json
 from retune.core.errors import InputError
-from retune.core.files import check_file
+from retune.core.files import check_ending, check_file
 from retune.core.replacing import replacing
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ def _files(path: Path) -> list[Path]:
 def _check_picture(picture: Path | None) -> None:
     if picture is None:
         return
-    if picture.suffix != ".svg":
-        raise InputError(f"--picture {picture}: expected a name that ends with .svg")
+    check_ending(f"--picture {picture}", picture, ".svg")
     check_file("--picture", picture)
 
 
