@@ -21,7 +21,7 @@ from retune.bundle.format import (
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.trust import digest_of
 from retune.bundle.versions import LOCK, MODULE, Version, add_version, promote, prune, take_over
-from retune.core.errors import InputError, RecordError, refuse_newer
+from retune.core.errors import InputError, RecordError, ShapesMissing, refuse_newer
 from retune.core.keys import CODE_VERSION
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
@@ -186,11 +186,16 @@ def _check_code(lock: Lock) -> None:
 
 def _plan(request: TuneRequest, lock: Lock) -> NetworkPlan:
     """The plan that the lock says. Raises: InputError for another model."""
-    network = _network(request)
+    expected = f"{request.model}: expected the network {lock.name} as it is locked, got another one"
+    try:
+        network = _network(request)
+    except ShapesMissing as error:
+        raise InputError(
+            f"{expected}: it leaves dimensions open that the lock does not bind; tune this one"
+        ) from error
     if network.model_key != lock.model_key:
         raise InputError(
-            f"{request.model}: expected the network {lock.name} as it is locked, got another one: "
-            f"its key is {network.model_key}, and not {lock.model_key}; tune this one"
+            f"{expected}: its key is {network.model_key}, and not {lock.model_key}; tune this one"
         )
     if lock.chosen[0].sizes.values:
         plan = planned_programs(request, network, lock.chosen, "tuned")

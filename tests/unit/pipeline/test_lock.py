@@ -11,7 +11,7 @@ import pytest
 
 from retune.bundle.format import restate_bundle, write_bundle
 from retune.bundle.versions import LOCK, current
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import InputError, RecordError, ShapesMissing
 from retune.core.schema import to_json
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import delivery, lock, selection
@@ -93,13 +93,21 @@ def test_a_locked_build_has_the_same_bytes_while_the_machine_has_less_memory_lef
 ):
     request, published = locked
     for module in (delivery, selection, lock):
-        monkeypatch.setattr(module, "spec_of", lambda _: replace(GENERIC_CPU, global_memory_bytes=1))
+        monkeypatch.setattr(
+            module, "spec_of", lambda _: replace(GENERIC_CPU, global_memory_bytes=1)
+        )
     other = elsewhere(request, tmp_path)
     lock.build_locked(other, lock.read_lock(published / LOCK))
     assert contents(Path(other.out) / "module") == contents(published / "module")
 
 
-def test_another_model_or_device_is_refused(locked: tuple[TuneRequest, Path], tmp_path: Path):
+def _open_dimensions(_: TuneRequest) -> Any:
+    raise ShapesMissing("an input has open dimensions", ["--shape", "x=1"])
+
+
+def test_another_model_or_device_is_refused(
+    locked: tuple[TuneRequest, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     request, published = locked
     stated = lock.read_lock(published / LOCK)
     other = elsewhere(request, tmp_path)
@@ -107,6 +115,9 @@ def test_another_model_or_device_is_refused(locked: tuple[TuneRequest, Path], tm
         lock.build_locked(other, replace(stated, model_key="x"))
     with pytest.raises(InputError, match=r"device pocl: expected another, as it is locked, got "):
         lock.build_locked(other, replace(stated, device="another"))
+    monkeypatch.setattr(lock, "stage_import", _open_dimensions)
+    with pytest.raises(InputError, match="got another one: it leaves dimensions open"):
+        lock.build_locked(other, stated)
     assert not (Path(other.out) / "module").exists()
 
 
