@@ -84,10 +84,11 @@ def find_bare(name: str) -> tuple[DeviceSpec, Any]:
             return spec, handle
     known = ", ".join(spec.name for spec in catalogue) or "none"
     problems = "".join(f"; {problem}" for problem in driver_problems())
+    driver = "" if catalogue else ", or install a driver (pip install 'pyopencl[pocl]')"
     raise InputError(
         f"device {name!r} is not known; found here: {known}{problems}. "
         f"{_hint(name, tuple(catalogue))}Choose one of these, vta-sim or a profile (see `retune "
-        "devices`), or install a driver (pip install 'pyopencl[pocl]')."
+        f"devices`){driver}."
     )
 
 
