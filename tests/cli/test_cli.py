@@ -233,7 +233,7 @@ def test_what_the_machine_refuses_is_no_bug(
         raise OSError(number, os.strerror(number), path)
 
     library.run_chain = fails  # type: ignore[attr-defined]
-    assert tune() == 1
+    assert tune() == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "cache" / "errors").exists()
 

@@ -83,6 +83,25 @@ def test_a_request_that_finds_no_server_says_what_to_do(tmp_path: Path):
     assert "start it, or unset PREFECT_API_URL" in said
 
 
+FULL = """
+import contextlib, json, shutil, types
+from retune.prefect import server
+server._PrivateServer = lambda *_: contextlib.nullcontext()
+shutil.disk_usage = lambda _: types.SimpleNamespace(free=1 << 20)
+try:
+    with server.prefect_api() as url:
+        from retune.prefect.pruning import plan_server_pruning
+        plan_server_pruning("lab", ["1"])
+except OSError as error:
+    print(json.dumps([error.strerror, error.filename]))
+"""
+
+
+def test_a_private_server_that_lacks_space_says_so(tmp_path: Path):
+    said = asked(tmp_path, FULL, PREFECT_CLIENT_MAX_RETRIES="0")
+    assert said == ["No space left on device", str(tmp_path / "home")]
+
+
 @pytest.mark.slow
 def test_without_one_a_private_server_is_started_and_ends(tmp_path: Path):
     given, known = asked(tmp_path)

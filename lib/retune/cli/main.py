@@ -1,7 +1,8 @@
 """The command line: `retune COMMAND`. One module of `retune.cli.commands` for each command.
 
-Errors are one sentence on stderr: exit code 2 for bad input, 1 for a run that failed, 130 when
-interrupted. Importing this module is cheap; commands import what they need when they run.
+Errors are one sentence on stderr: exit code 2 for what the user can mend (bad input, a full disk),
+1 for a run that failed, 130 when interrupted. Importing this module is cheap; commands import what
+they need when they run.
 """
 
 import errno
@@ -50,7 +51,7 @@ from retune.cli.commands import (
 from retune.cli.console import print_line, say
 from retune.cli.grouped import GroupedCommand, GroupedCommands
 from retune.core.config import cache_root
-from retune.core.errors import RetuneError, ShapesMissing
+from retune.core.errors import InputError, RetuneError, ShapesMissing
 from retune.core.extras import missing_extra
 
 INTERRUPTED = 130
@@ -183,7 +184,7 @@ def run_command(arguments: Sequence[str]) -> int:
         path = error.filename2 or error.filename  # a copy names its source first
         where = f"{path}: " if path else ""
         say(f"retune: {where}{error.strerror}; {remedy}, and give the same command again")
-        return 1
+        return InputError.exit_code
     except ModuleNotFoundError as error:
         if (missing := missing_extra(error)) is None:
             return _bug(error)

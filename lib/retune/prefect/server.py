@@ -5,6 +5,7 @@ the workspace, and tells nobody anything.
 """
 
 import ctypes
+import errno
 import logging
 import os
 import shutil
@@ -33,6 +34,10 @@ that works for others. A server that ends is noticed at once."""
 
 DATABASE = "prefect.db"
 """Of the private server, in its folder."""
+
+LEAST_FREE_BYTES = 4 << 20
+"""Where a private server fails and a disk has less left, that is why: its database has 2 MB, and is
+written anew by each version of Prefect."""
 
 WATCH_S = 1.0
 """A server that has ended is noticed after so long."""
@@ -87,10 +92,10 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
     however that ends; if it is killed meanwhile, another one takes its place. It starts what is
     scheduled only if that is asked for.
 
-    Raises: ServerError with the server's last words, or where a caller's request finds no server.
-    InputError if PREFECT_HOME is unusable.
+    Raises: ServerError with the server's last words, or where a caller's request finds no server;
+    OSError if it is a private one whose disk is full. InputError if PREFECT_HOME is unusable.
     """
-    with _environment(QUIET):
+    with _environment(QUIET), _unsent_lines_unsaid():
         if given := configured_api():
             with _silence_explained(given):
                 yield given
@@ -106,7 +111,7 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
         with (
             _PrivateServer(port, folder, url, {} if schedules else IDLE),
             _environment(reached, force=True),
-            _silence_explained(url),
+            _silence_explained(url, folder),
         ):
             if not has_database:
                 keep_database(folder / DATABASE)
@@ -151,8 +156,22 @@ def known_api() -> Generator[str | None]:
 
 
 @contextmanager
-def _silence_explained(url: str) -> Generator[None]:
-    """Raises: ServerError in place of an error that says that the server did not answer."""
+def _unsent_lines_unsaid() -> Generator[None]:
+    """A line that the server does not take is said on stderr alone, and not that it was not sent.
+
+    Prefect asks the flag of `logging` before it says so, for each batch of lines.
+    """
+    before, logging.raiseExceptions = logging.raiseExceptions, False
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = before
+
+
+@contextmanager
+def _silence_explained(url: str, private: Path | None = None) -> Generator[None]:
+    """Raises: ServerError in place of an error that says that the server did not answer; OSError
+    if it is the `private` one in that folder, and the disk is full."""
     try:
         yield
     except Exception as error:
@@ -160,10 +179,18 @@ def _silence_explained(url: str) -> Generator[None]:
 
         if not is_silence(error):
             raise
+        if private is not None:
+            _check_space(private)
         raise ServerError(
             f"the Prefect server {url} does not answer ({error}): start it, or unset "
             "PREFECT_API_URL; `retune tune --no-prefect` needs none"
         ) from error
+
+
+def _check_space(folder: Path) -> None:
+    """Raises: OSError if the disk with the folder is full, as the system says of a file in it."""
+    if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 class _PrivateServer:
@@ -254,9 +281,9 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
+    _check_space(log.parent)
     state = "ended" if process.poll() is not None else f"did not answer in {START_DEADLINE_S:.0f} s"
-    said = "it said nothing" if shutil.disk_usage(log.parent).free else "its disk is full"
-    words = log.read_text(errors="replace").strip().splitlines()[-1:] or [said]
+    words = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
     raise ServerError(
         f"the private Prefect server {state}: {words[0]} (see {log}); "
         "run with --no-prefect, or set PREFECT_API_URL to a server of yours"
