@@ -23,7 +23,7 @@ from retune.nightly.morning import index_of
 from retune.nightly.night import NightState, night_name, run_night
 from retune.nightly.notify import check_environment
 from retune.nightly.run import NightRun, Services, beginning, hours_of, wait_until
-from retune.nightly.summary import NightSummary, night_markdown
+from retune.nightly.summary import NightFailed, NightSummary, night_markdown, summarize_night
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
 from retune.pipeline.request import TuneRequest
@@ -61,6 +61,9 @@ def nightly(config: str, campaign: str = "", now: bool = False) -> NightState | 
         config: The TOML file of the fleet; examples/nightly.toml shows all of it.
         campaign: The night's name in place of its date: any number of nights may be one campaign.
         now: Whether the night is run outside of its window, too.
+
+    Raises: NightFailed, once all is done and told, if a part failed or nothing was tuned: Prefect's
+    automations on failed runs see such a night, and a retry tries what has failed.
     """
     settings = load_config(Path(config))
     check_environment(settings.notify or NotifyConfig(), os.environ)
@@ -79,9 +82,12 @@ def nightly(config: str, campaign: str = "", now: bool = False) -> NightState | 
                     clock=clock,
                     services=_services(settings),
                 )
-                return run.go()
+                state = run.go()
     except RunCancelled as cancelled:
         return Cancelled(message=str(cancelled))
+    if (summary := summarize_night(state)).fault:
+        raise NightFailed(summary, state)
+    return state
 
 
 def _services(config: NightlyConfig) -> Services:

@@ -195,6 +195,28 @@ def test_a_night_is_called_by_its_date():
     assert {"retune", "fleet:lab"} <= set(run.tags)
 
 
+def test_a_night_of_which_something_failed_is_a_failed_run_that_a_retry_goes_on_with(
+    tmp_path: Path,
+):
+    from flows.nightly import nightly
+    from retune.nightly.summary import NightFailed
+
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(
+        'out = "out"\nwork = "work"\nrecords = "records"\n[[model]]\nmodel = "lost.onnx"\n'
+        '[[device]]\nname = "pocl"\n'
+    )
+    with pytest.raises(NightFailed, match="failed: lost/pocl; no network was tuned") as caught:
+        nightly(str(fleet), campaign="first")
+    assert [member.status for member in caught.value.state.members] == ["failed"]
+    runs = ask(lambda client: client.read_flow_runs())
+    (run,) = [each for each in runs if each.name == "fleet first"]
+    assert run.state.is_failed() and "failed: lost/pocl" in run.state.message
+    shown = ask(lambda client: client.read_artifacts())
+    (advice,) = [each for each in shown if each.key == "failure-fleet"]
+    assert f"prefect flow-run retry {run.id} --entrypoint flows.nightly.nightly" in advice.data
+
+
 @pytest.fixture
 def limited() -> str:
     """A device with one slot."""

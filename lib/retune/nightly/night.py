@@ -324,8 +324,8 @@ class Night:
         self._change(key, lambda member: replace(member, status="done", result=result))
 
     def fail(self, key: Key, reason: str, *, spent: float = 0.0) -> None:
-        """The member failed, for this reason, after so many minutes of measuring. The log says so,
-        as the run of a night that others of its members ended well is not a failed one."""
+        """The member failed, for this reason, after so many minutes of measuring. The log says so
+        at once, and the night goes on."""
         _LOG.error("%s on %s failed: %s", *key, reason)
         self._change(
             key, lambda member: replace(member, status="failed", reason=reason, spent=spent)

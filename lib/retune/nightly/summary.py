@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from retune.core.errors import RetuneError
 from retune.core.quantities import counted
 from retune.nightly.config import Event
 from retune.nightly.fleet import Key
@@ -112,6 +113,17 @@ class NightSummary:
         return not any(member.result or member.state.begun for member in self.members)
 
     @property
+    def fault(self) -> str:
+        """Why not all of it was done well, in one line; empty if it was."""
+        failed = ["/".join(member.state.key) for member in self.members if member.failed]
+        failed += [note.step for note in self.notes if note.failed]
+        more = [f"{len(failed) - _NAMED} more"] if len(failed) > _NAMED else []
+        faults = [f"failed: {', '.join([*failed[:_NAMED], *more])}"] if failed else []
+        faults += [f"stopped: {self.stopped}"] if self.stopped else []
+        faults += ["no network was tuned"] if self.idle else []
+        return "; ".join(faults)
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """What happened that somebody may want to hear of."""
         happened: dict[Event, object] = {
@@ -122,6 +134,18 @@ class NightSummary:
             "hardware": self.slowed,
         }
         return tuple(event for event, so in happened.items() if so)
+
+
+class NightFailed(RetuneError):
+    """A night ended in which something failed, or nothing was tuned; what is done is kept."""
+
+    def __init__(self, summary: NightSummary, state: NightState) -> None:
+        super().__init__(
+            f"night {state.name}: {summary.fault}; what is done is kept, and the night tries the "
+            "rest when it is run again"
+        )
+        self.state = state
+        """The end of the night."""
 
 
 def summarize_night(
@@ -283,6 +307,8 @@ def subject_of(summary: NightSummary) -> str:
     return ", ".join(parts)
 
 
+_NAMED = 5
+"""Parts that a line names of those that failed."""
 _NOTHING = MemberResult(minutes=0.0, trials=0)
 
 

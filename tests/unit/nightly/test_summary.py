@@ -144,6 +144,20 @@ def test_it_counts_what_was_promoted_and_what_failed(summary: NightSummary):
     ]
 
 
+def test_a_night_says_in_one_line_why_it_is_not_a_good_one(summary: NightSummary):
+    assert summary.fault == "failed: mlp/pocl, resnet/pocl, compact"
+    assert summarize_night(THIRD).fault == ""
+    many = night("2026-03-04", *((f"net{n}", "failed", None) for n in range(7)))
+    assert summarize_night(many).fault == (
+        "failed: net0/pocl, net1/pocl, net2/pocl, net3/pocl, net4/pocl, 2 more; no network was "
+        "tuned"
+    )
+    stopped = replace(THIRD.attempts[0], reason="no more was to be measured")
+    assert summarize_night(replace(THIRD, attempts=(stopped,))).fault == (
+        "stopped: no more was to be measured"
+    )
+
+
 def test_a_quiet_night_is_nothing_to_hear_of():
     assert summarize_night(THIRD).events == ()
     assert subject_of(summarize_night(THIRD)) == ("retune night 2026-03-03: 0 of 1 bundle promoted")

@@ -292,11 +292,16 @@ def _flow() -> Any:
 
 
 def _in_flow(config: Path, campaign: str, *, now: bool) -> "NightState":
-    return cast("NightState", _flow()(config=str(config), campaign=campaign, now=now))
+    from retune.nightly.summary import NightFailed
+
+    try:
+        return cast("NightState", _flow()(config=str(config), campaign=campaign, now=now))
+    except NightFailed as failed:
+        return failed.state
 
 
 def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> bool:
-    """Prints the night. True if something was tuned, and nothing failed."""
+    """Prints the night. True if it has no fault."""
     from retune.nightly.members import earlier_nights, page_of, processes_of_this_machine
     from retune.nightly.morning import index_of, rows_of
     from retune.nightly.night import attempt_of
@@ -304,10 +309,9 @@ def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> bool
 
     judged = rows_of(settings, state.name)
     summary = summarize_night(state, earlier_nights(settings, state.name), judged)
-    well = not {"failure", "idle"} & set(summary.events)
     if json:
         print_json(night_data(summary))
-        return well
+        return not summary.fault
     last = attempt_of(state, processes_of_this_machine())
     print_table(night_rows(summary), f"night {state.name}, {last.end if last else 'not begun'}")
     for line in night_lines(summary):
@@ -320,4 +324,4 @@ def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> bool
     if last and last.end != "running" and (waiting or last.end == "died"):
         again = ["retune", "nightly", "run", "--config", settings.file]
         print_line(f"goes on   {shlex.join([*again, '--campaign', state.name])}")
-    return well
+    return not summary.fault
