@@ -32,6 +32,9 @@ PARAMETERS: Mapping[str, DeviceParameter] = {
     "vector_bits": DeviceParameter(
         field="vector_bits", least=0, most=1 << 14, meaning="widest vector of a core; 0: unknown"
     ),
+    "datapath_bits": DeviceParameter(
+        field="datapath_bits", least=0, most=1 << 14, meaning="of a vector at once; 0: all of it"
+    ),
     "l1_bytes": DeviceParameter(field="l1_bytes", least=0, most=_BYTES, meaning="first cache"),
     "l2_bytes": DeviceParameter(field="l2_bytes", least=0, most=_BYTES, meaning="second cache"),
     "l3_bytes": DeviceParameter(field="l3_bytes", least=0, most=_BYTES, meaning="third cache"),

@@ -54,6 +54,9 @@ class DeviceSpec:
     """Widest SIMD register of a core, in bits; 0 if unknown."""
     vector_registers: int
     """Architectural vector registers of a core."""
+    datapath_bits: int = 0
+    """Bits of a vector with which a core computes at once; 0: with all of them. A vector of more
+    takes several turns: one of 512 bits two of 256 on Zen 4."""
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int

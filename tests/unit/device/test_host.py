@@ -72,6 +72,24 @@ def test_vector_unit_is_the_widest(flags: str, unit: tuple[int, int]):
     assert host.vector_unit(frozenset(flags.split())) == unit
 
 
+@pytest.mark.parametrize(
+    ("vendor", "family", "flags", "bits"),
+    [
+        ("AuthenticAMD", 25, "avx2 avx512f", 256),  # Zen 4
+        ("AuthenticAMD", 25, "avx2", 0),  # Zen 3
+        ("AuthenticAMD", 26, "avx2 avx512f", 0),  # Zen 5
+        ("GenuineIntel", 6, "avx2 avx512f", 0),
+    ],
+)
+def test_zen_4_computes_with_half_a_vector_at_once(
+    tmp_path: Path, vendor: str, family: int, flags: str, bits: int
+):
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"vendor_id\t: {vendor}\ncpu family\t: {family}\nflags\t\t: {flags}\n")
+    assert host.datapath_bits(info) == bits
+    assert host.datapath_bits(tmp_path / "none") == 0
+
+
 AVX512 = "avx512f avx512bw avx512dq avx512vl avx512cd"
 
 

@@ -234,6 +234,24 @@ def test_crowded_of_many_tiles_is_that_of_each():
     assert crowded([(copies, step)], 6, 3).tolist() == [True, True, True]
 
 
+def test_vectors_that_take_two_turns_are_left_where_they_do_not_fit():
+    """24 channels are three vectors of 8, or two of 16 that overlap: a third more work."""
+    dag = conv2d(1, 56, 56, 72, 24, window=1, pad=0)
+    halves = replace(GENERIC_CPU, datapath_bits=256)
+    lanes = [
+        default_candidate(cpu_space(from_dag(dag), spec), spec).sketch.split(".")[1]
+        for spec in (GENERIC_CPU, halves)
+    ]
+    assert lanes == ["v16", "v8"]
+
+
+def test_a_full_datapath_is_that_of_a_device_that_states_none():
+    whole = replace(GENERIC_CPU, datapath_bits=512)
+    sketch = cpu_space(from_dag(conv2d(1, 14, 14, 64, 64)), GENERIC_CPU).sketches[0]
+    rows = sketch.sample(64, np.random.default_rng(0))
+    assert (estimate(sketch, rows, whole) == estimate(sketch, rows, GENERIC_CPU)).all()
+
+
 NARROW = replace(GENERIC_CPU, vector_bits=256, vector_registers=16)
 """A processor with AVX2."""
 

@@ -210,6 +210,7 @@ def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
         compute_units=handle.max_compute_units,
         vector_bits=bits if is_cpu else 32 * handle.native_vector_width_float,
         vector_registers=registers,
+        datapath_bits=host.datapath_bits() if is_cpu else 0,
         l1_bytes=caches.l1_bytes,
         l2_bytes=caches.l2_bytes,
         l3_bytes=caches.l3_bytes,

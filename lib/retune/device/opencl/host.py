@@ -55,6 +55,17 @@ def read_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
     return frozenset()
 
 
+def datapath_bits(cpuinfo: Path = CPUINFO) -> int:
+    """Bits of a vector that the processor computes with at once, if these are fewer than all; or 0.
+
+    Source: AMD, Software Optimization Guide for the Zen 4 Microarchitecture (57647), 2.11.
+    """
+    lines = (line.partition(":") for line in _text(cpuinfo).splitlines())
+    facts = {key.strip(): value.split() for key, _, value in lines}
+    zen4 = facts.get("vendor_id") == ["AuthenticAMD"] and facts.get("cpu family") == ["25"]
+    return 256 if zen4 and "avx512f" in facts.get("flags", ()) else 0
+
+
 def describe(cpuinfo: Path = CPUINFO, caches: Path = CACHE_FOLDER) -> str:
     """What the machine's processor is, and how many cores and which caches it has.
 

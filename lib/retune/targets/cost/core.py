@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """A core with two vector pipes. Cycles are for a vector unless the name says otherwise."""
+    """A core with two vector pipes. Cycles are for a vector unless the name says otherwise.
+
+    Where the datapath is narrower than a vector, operations and loads take `BlockNest.turns` times
+    as long.
+    """
 
     pipes: float = 2.0
     """Vector operations that it starts in each cycle."""
@@ -31,8 +35,9 @@ class Core:
     """Steps of the innermost reduce loop that entering it costs."""
     near: float = 0.5
     """A vector from the first-level cache."""
-    far: float = 2.0
-    """A line from the second-level cache, as those below."""
+    far: float = 2.2
+    """A line from the second-level cache, as those below. Zen 4 reads one in two cycles at best, so
+    tiles of 2 x 7 vectors, whose arithmetic takes as long, took 1.12 times that of 7 x 2."""
     farther: float = 8.0
     """From beyond the second-level cache, where private arrays are read too."""
     stream: float = 5.6
@@ -58,9 +63,10 @@ class Core:
     data_share: float = 0.5
     """Of the shared cache, what data take that groups come back to: constants and results pass
     through it beside them (measured: 11 MB of 16 MB come from memory, 9 MB of constants do not)."""
-    conflict: float = 1.3
-    """For a broadcast from a line that others of its set push out (measured, 14 in 12 ways; as
-    many as there are ways, 8 in 8, take 1.02 to 1.14 of the time)."""
+    conflict: float = 2.0
+    """For a broadcast from a line that others of its set push out: a line from the second-level
+    cache (measured: 1.3 of 14 in 12 ways, 2.6 of 14 in 8 ways on Zen 4; as many as there are ways,
+    8 in 8, take 1.02 to 1.14 of the time)."""
     crowded: float = 6.0
     """For a vector of a private array whose line others of its set push out (measured: Winograd of
     4 x 16 tiles of 32 channels, whose 36 places lie 8192 bytes apart, in 839 us of one core, of

@@ -36,7 +36,8 @@ def cpu_cycles(kernel: Kernel, spec: DeviceSpec, core: Core = _CORE) -> Array:
 def _nest_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations."""
     if nest.accesses.block.reducer is None:
-        arithmetic = nest.work / nest.lanes * _element_cycles(nest.accesses, core)
+        operations = nest.work / nest.lanes * nest.turns(spec)
+        arithmetic = operations * _element_cycles(nest.accesses, core)
         arithmetic = arithmetic + _conflict_cycles(nest, spec, core)
         return arithmetic + _line_cycles(nest, spec, core)
     cost = window_cycles if nest.accesses.lane_wise else tile_cycles

@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from retune.core.dtypes import FLOAT32, itemsize
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Implementation, Match, intrinsic, match
 from retune.ir.evaluate import Formulas
@@ -174,6 +175,11 @@ class BlockNest:
     def lanes(self) -> Array:
         """Elements of a vector."""
         return self.size(on(self.loops, LANE))
+
+    def turns(self, spec: DeviceSpec) -> Array:
+        """Turns of a core's datapath that an operation on a vector of four-byte elements takes."""
+        bits = 8.0 * itemsize(FLOAT32) * self.lanes
+        return np.maximum(1.0, bits / (spec.datapath_bits or np.inf))
 
     @cached_property
     def packs(self) -> Array:

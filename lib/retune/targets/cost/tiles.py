@@ -60,10 +60,13 @@ def _step_cycles(
     else:
         slots = tile * chosen.slots + pixels * chosen.first_slots + rows * chosen.second_slots
         vectors = chosen.vectors
-    arithmetic = np.maximum(slots, core.latency_chains) / core.pipes
+    turns = nest.turns(spec)
+    # An intrinsic's instruction takes no number for all lanes from memory: it is spread before.
+    broadcasts = pixels if chosen is None else pixels * turns
+    arithmetic = np.maximum(slots * turns, core.latency_chains) / core.pipes
     wide = spec.vector_bits >= _WIDE_BITS
     slack = core.load_slack if wide else core.narrow_load_slack
-    near = slack * vectors * (pixels + rows) / core.loads
+    near = slack * vectors * (broadcasts + rows * turns) / core.loads
     far = rows * vectors * _vector_cycles(nest, spec, core)
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
     far = far + pixels * _conflict_cycles(nest, spec, core)

@@ -39,7 +39,7 @@ def window_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     loaded = tiles * rows * vectors * (width + constants * taps)
     arithmetic = steps + core.widened * loaded * data.load.buffer.dtype.is_small_float
     started = np.maximum(arithmetic, loaded) + core.beside * np.minimum(arithmetic, loaded)
-    busy = np.maximum(started / core.pipes, waiting)
+    busy = np.maximum(started * nest.turns(spec) / core.pipes, waiting)
     # The tile beside it reads the rest of a line while that is near.
     beside = nest.size([loop for loop in serial if loop.var in data.last])
     run = np.maximum(run, np.minimum(run * beside, spec.cache_line_bytes))
