@@ -45,9 +45,9 @@ class Allocations:
 
     def with_states(self, device: Device) -> "Allocations":
         """The same with zeros as states, in memory of their own."""
-        shared = self.bases[: INTERFACE + 1]
+        shared, lent = self.bases[: INTERFACE + 1], self.bases[self.placement.first_lent :]
         own = map(device.allocate_shared, self.placement.state_bytes)
-        return replace(self, bases=(*shared, *own))
+        return replace(self, bases=(*shared, *own, *lent))
 
     @property
     def turned(self) -> "Allocations":
@@ -58,14 +58,16 @@ class Allocations:
 
 
 @contextmanager
-def allocated(plan: NetworkPlan, device: Device) -> Generator[Allocations]:
+def allocated(
+    plan: NetworkPlan, device: Device, lent: Sequence[str] = ()
+) -> Generator[Allocations]:
     """Memory for every value of the plan; the weights are in it when the context ends.
 
     Meanwhile a thread copies them, where the host reaches the device's memory. Sizes have their
-    least values.
+    least values. Roots that are `lent` have allocations of their own.
     """
     memory = plan_memory(plan)
-    placement = lay_out(plan, memory)
+    placement = lay_out(plan, memory, lent)
     bases = [
         device.allocate(size, written=number == WEIGHTS)
         for number, size in enumerate(placement.base_bytes[:INTERFACE])

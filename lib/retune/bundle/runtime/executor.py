@@ -70,6 +70,13 @@ def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
     return form, (form == "inline" and device.in_caller) or device
 
 
+def may_lend(form: Form, device: Device) -> bool:
+    """Whether a run may use other memory than the program was bound to: its one kernel has every
+    allocation as an argument, and host and device share memory."""
+    alone = form == "inline" or (form == "persistent" and can_persist(device))
+    return alone and device.shares_memory
+
+
 def make_program(form: Form, plan: NetworkPlan, placement: Placement, device: Device) -> Bind:
     """The plan in the form and on the device that `settle` gave; the program is built.
 

@@ -4,7 +4,8 @@ Read `Module.run`. All that can be done once is done at load: kernels are built,
 temporaries laid out, every launch gets its arguments, and every input and output its copy. A run
 copies inputs in, enqueues what the executor prepared, and copies outputs out; the read of the
 outputs is the only wait. Where host and device share memory (PoCL) the copies are plain ones, not
-commands of 20 us each. A network with host steps runs in parts, see `hosting`.
+commands of 20 us each, and large inputs and outputs are not copied, see `lending`. A network with
+host steps runs in parts, see `hosting`.
 
 Where extents depend on sizes, memory is there for the largest ones. What a run of some sizes needs
 is prepared when they come, see `runs`, and kept for the next runs of the same; nothing is
@@ -31,9 +32,10 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import Form, NetworkPlan, PlanHost
 from retune.bundle.runtime.allocations import allocated
-from retune.bundle.runtime.executor import make_program, settle
+from retune.bundle.runtime.executor import make_program, may_lend, settle
 from retune.bundle.runtime.hosting import HostRun, launches_at
 from retune.bundle.runtime.inputs import InputCheck
+from retune.bundle.runtime.placement import lent_roots
 from retune.bundle.runtime.runs import AtSizes, Loaded, Runs
 from retune.bundle.runtime.session import Session
 from retune.codegen.source import KernelLaunch
@@ -167,7 +169,8 @@ class Module:
 
     def _place(self, plan: NetworkPlan) -> None:
         """Memory and launches are there, for the largest sizes."""
-        with allocated(plan, self._host) as held:
+        lent = lent_roots(plan) if may_lend(self._form, self._host) else ()
+        with allocated(plan, self._host, lent) as held:
             bind = self._bind = make_program(self._form, plan, held.placement, self._host)
         self._held = held
         loaded = self._loaded = Loaded(plan, self._host)
@@ -278,6 +281,9 @@ class Module:
 
     def run(self, inputs: Inputs) -> Outputs:
         """Every output by name, in arrays of their own of the types that `outputs` states.
+
+        Inputs may change once it returns. Later runs leave the arrays as they are; their memory may
+        be the module's, which uses it again when they are gone.
 
         A network with one input takes its array alone, any other one a sequence in the model's
         order, too. Calls of several threads run one after the other.

@@ -22,6 +22,7 @@ from retune.bundle.runtime.hosting import (
     prepare_parts,
 )
 from retune.bundle.runtime.inputs import Key
+from retune.bundle.runtime.lending import Lending
 from retune.bundle.sizes import PlanVariant
 from retune.bundle.states import outputs_of
 from retune.core.dims import SizeValues, sizes_of
@@ -30,6 +31,8 @@ from retune.core.errors import InputError
 from retune.core.states import State
 from retune.device.opencl.runtime import Device, PreparedKernel
 
+_OWN = -1, TensorType(())
+"""In the stead of number and type of what may lie elsewhere."""
 _MOST_KEPT = 64
 """Sizes for which runs are prepared at once: some tens of kB each."""
 
@@ -54,6 +57,8 @@ class AtSizes:
     """Of each input that is given."""
     readers: Sequence[tuple[str, Callable[[], np.ndarray]]]
     """Of each output that is returned and on the device."""
+    lent: Mapping[str, tuple[int, TensorType]]
+    """Of those that may lie elsewhere, the number of their allocation, and their type."""
     made: Sequence[tuple[str, str]]
     """The others, and the buffers that are them."""
     sizes: Sequence[tuple[str, np.ndarray]]
@@ -118,6 +123,8 @@ class Runs:
         self._crossing = {name: loaded.types[name] for name in [*given, *made, *steps]}
         self._prepared: dict[Key, AtSizes] = {}
         self._last: AtSizes | None = None
+        self._lending = Lending(held, loaded.roots, loaded.host) if held.placement.lent else None
+        self._has_inputs = False
         one = TensorType((1,), INT32)
         self._size_writers = {
             each.buffer: loaded.host.writer(self._places[each.buffer], one)
@@ -184,6 +191,11 @@ class Runs:
                 for name, own in pairs
                 if own in places and own in types
             ],
+            lent={
+                name: (self._lending.bases[own], types[own])
+                for name, own in pairs
+                if self._lending and own in self._lending.bases
+            },
             made=[(name, own) for name, own in pairs if own not in places],
             sizes=self._sizes(values),
         )
@@ -212,9 +224,36 @@ class Runs:
 
     def run(self, wanted: AtSizes, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs that are taken, by name, of a plan without host steps."""
+        if self._lending and self._has_inputs:
+            return self._run_lent(self._lending, wanted, arrays)
         self._start(wanted, arrays)
+        self._has_inputs = True
         self._loaded.host.enqueue(wanted.whole)
         return {name: read() for name, read in wanted.readers}
+
+    def _run_lent(
+        self, lending: Lending, wanted: AtSizes, arrays: Sequence[np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The same, with inputs and outputs where the caller has them."""
+        self.set_sizes(wanted)
+        host, inputs = self._loaded.host, dict(zip(self._given, arrays, strict=True))
+        memories = lending.memories(inputs, {number for number, _ in wanted.lent.values()})
+        for (name, array), write in zip(inputs.items(), wanted.writers, strict=True):
+            if lending.bases.get(name) not in memories:
+                write(array)
+        with host.bound(wanted.whole, memories):
+            host.enqueue(wanted.whole)
+        outputs, given = dict[str, np.ndarray](), set[int]()
+        for name, read in wanted.readers:
+            number, kind = wanted.lent.get(name, _OWN)
+            if (memory := memories.get(number)) is None:
+                outputs[name] = read()
+                continue
+            array = host.shared_array(memory, kind)
+            assert array is not None, "host and device share memory"
+            outputs[name] = array.copy() if number in given else array
+            given.add(number)
+        return outputs
 
     def watch(
         self, wanted: AtSizes, arrays: Sequence[np.ndarray], read: Mapping[int, Sequence[str]]

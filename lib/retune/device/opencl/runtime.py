@@ -27,12 +27,16 @@ from retune.device.opencl.binaries import Binaries, key_of
 from retune.device.opencl.catalogue import find_device, find_in_caller, opencl
 from retune.device.opencl.images import image_handle
 from retune.device.opencl.permissions import require_registers
+from retune.device.opencl.pocl import PLATFORM
 
 PART_ALIGN_BYTES = 512
 """Devices take parts of a buffer from multiples of this on (CL_DEVICE_MEM_BASE_ADDR_ALIGN: NVIDIA
 512, PoCL 128); cache lines and vectors stay whole too."""
 _SHARED_ALIGN_BYTES = 128
 """The largest vector, which is also the most that OpenCL lets one ask for."""
+LENT_ALIGN_BYTES = 16
+"""The largest element, and what numpy's arrays have. Kernels for CPUs ask no more of vectors that
+they read; those that they write past the caches have the alignment of `allocate_shared`."""
 
 
 MOST_FILLED = 1 << 30
@@ -313,11 +317,57 @@ class Device:
         if self.spec.device_class != "cpu" or not self._offers("FINE_GRAIN_BUFFER"):
             return self.allocate(size_bytes)  # a GPU would read the host's memory at each access
         with _refusals(f"allocation of {size_bytes} shared bytes"):
-            host = self._cl.fsvm_empty(
-                self._context, max(1, size_bytes), np.uint8, alignment=_SHARED_ALIGN_BYTES
-            )
+            if self.shares_memory and self._is_paged(size_bytes):
+                host = pages.in_huge_pages(size_bytes)
+            else:
+                host = self._cl.fsvm_empty(
+                    self._context, max(1, size_bytes), np.uint8, alignment=_SHARED_ALIGN_BYTES
+                )
         host[:] = 0
         return DeviceMemory(self._cl.SVM(host), host.nbytes, host)
+
+    @functools.cached_property
+    def shares_memory(self) -> bool:
+        """Whether kernels reach whatever the host can, by its address.
+
+        That is fine-grained system memory (OpenCL 2.0). PoCL's processors have it, and do not say.
+        """
+        ours = self._context.devices[0].platform.name == PLATFORM
+        return self.spec.device_class == "cpu" and (
+            self._offers("FINE_GRAIN_SYSTEM") or (ours and self._offers("FINE_GRAIN_BUFFER"))
+        )
+
+    def lend(self, array: np.ndarray) -> DeviceMemory | None:
+        """The array itself, for launches that end before it goes; on devices that share memory.
+
+        None for one that kernels cannot use as it is: not contiguous, read-only, without elements,
+        or not from a multiple of LENT_ALIGN_BYTES.
+        """
+        flags = array.flags
+        if not (flags.c_contiguous and flags.writeable and array.size):
+            return None
+        address, _ = array.__array_interface__["data"]
+        if address % LENT_ALIGN_BYTES:
+            return None
+        data = array.reshape(-1).view(np.uint8)  # buffers have no types of `ml_dtypes`
+        return DeviceMemory(self._cl.SVM(data), data.nbytes, data)
+
+    @contextlib.contextmanager
+    def bound(
+        self, launches: Sequence[PreparedKernel], others: Mapping[int, DeviceMemory]
+    ) -> Generator[None]:
+        """In the context, the launches' buffers of these numbers are others; it ends when all that
+        was enqueued is done."""
+        try:
+            for launch in launches:
+                for number, memory in others.items():
+                    launch.kernel.set_arg(number, memory.handle)
+            yield
+        finally:
+            self.finish()
+            for launch in launches:
+                for number in others:
+                    launch.kernel.set_arg(number, launch.buffers[number].handle)
 
     def _offers(self, capability: str) -> bool:
         """Whether the device has shared virtual memory of that kind."""

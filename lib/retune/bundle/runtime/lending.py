@@ -1,0 +1,84 @@
+"""Large inputs and outputs of a run where the caller has them, on a device that shares memory.
+
+Read `Lending.memories`. An input is read in the caller's own array. An output lies in memory of the
+module that is the caller's as long as there is an array of it: a later run takes another one, and
+comes back to it when the last such array is gone. Who keeps more outputs than there are memories
+gets copies. The kernel is told where they lie for this one run; what is timed by itself uses the
+module's own memory, in which the first run leaves its inputs.
+"""
+
+import weakref
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from retune.bundle.runtime.allocations import Allocations
+from retune.device.opencl.runtime import Device, DeviceMemory
+
+_MOST_KEPT = 3
+"""Memories of an output: the result of the last call, that of this one, and one more."""
+
+
+class _Loan:
+    """What all arrays of a memory refer to, so that it is gone when they are."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_memory")
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
+
+
+class OutputMemories:
+    """Memories of so many bytes, each of which is lent to one caller at a time."""
+
+    def __init__(self, device: Device, size_bytes: int) -> None:
+        self._device, self._bytes = device, size_bytes
+        self._kept: list[tuple[np.ndarray, weakref.ref[_Loan]]] = []
+
+    def take(self) -> DeviceMemory | None:
+        """One that nobody has an array of, lent until the last array of its `host` is gone.
+
+        None if all are lent.
+        """
+        kept, free = self._kept, (n for n, (_, loan) in enumerate(self._kept) if loan() is None)
+        number = next(free, len(kept))
+        if number == _MOST_KEPT:
+            return None
+        if number == len(kept):
+            made = self._device.allocate_shared(self._bytes).host
+            assert made is not None, "host and device share memory"
+            kept.append((made, weakref.ref(_Loan(made))))
+        memory = kept[number][0]
+        loan = _Loan(memory)
+        kept[number] = memory, weakref.ref(loan)
+        return self._device.lend(np.asarray(loan))
+
+
+class Lending:
+    """What runs on some memory may use in the stead of their own."""
+
+    def __init__(self, held: Allocations, roots: Mapping[str, str], device: Device) -> None:
+        placement = held.placement
+        numbers = {root: placement.places[root].base for root in placement.lent}
+        self.bases = {name: numbers[root] for name, root in roots.items() if root in numbers}
+        """Numbers of the allocations of values that may lie elsewhere."""
+        self._device = device
+        self._sizes = placement.base_bytes
+        self._memories: dict[int, OutputMemories] = {}
+
+    def memories(
+        self, inputs: Mapping[str, np.ndarray], outputs: Iterable[int]
+    ) -> dict[int, DeviceMemory]:
+        """By the numbers of allocations, what a run uses in their stead: the arrays of inputs,
+        where kernels can read them as they are, and for outputs memory that is the caller's."""
+        found: dict[int, DeviceMemory] = {}
+        for name in self.bases.keys() & inputs.keys():
+            if (lent := self._device.lend(inputs[name])) is not None:
+                found[self.bases[name]] = lent
+        for number in outputs:
+            if number not in self._memories:
+                self._memories[number] = OutputMemories(self._device, self._sizes[number])
+            if (lent := self._memories[number].take()) is not None:
+                found[number] = lent
+        return found
