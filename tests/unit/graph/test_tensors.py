@@ -26,6 +26,11 @@ STATISTICS: dict[str, Any] = {"axis": 1, "epsilon": 1e-3}
 LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "bias": 2.0}
 
 TIES = np.array([[2, 5, 5, 0], [7, 0, 1, 7], [2, 2, 5, 1]], np.int64)
+LONG = np.random.default_rng(4).integers(0, 9, (5, 150)).astype(np.float32)
+LONG[1] = -np.inf
+LONG[2, [3, 40]] = LONG[3, [7]] = np.nan
+LONG[3:, 20] = np.inf
+SEVENS = (np.arange(400) % 7).astype(np.uint8).reshape(200, 2)
 TREES: list[Any] = [
     np.where(np.arange(24).reshape(6, 4) % 7 == 3, np.nan, np.arange(24).reshape(6, 4) % 5 / 2),
     np.array([1, 4, 10, 15, 3, 0, 0, 8, 2], np.int32),
@@ -220,6 +225,9 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("argmin", [np.array([3, 1, 1], np.uint8)], {"axis": 0, "keepdims": False, "last": False}),
     ("top_indices", [TIES], {"axis": 1, "count": 3, "largest": True}),
     ("top_indices", [TIES], {"axis": 0, "count": 2, "largest": False}),
+    ("top_indices", [LONG], {"axis": 1, "count": 3, "largest": True}),
+    ("top_indices", [LONG], {"axis": 1, "count": 3, "largest": False}),
+    ("top_indices", [SEVENS], {"axis": 0, "count": 2, "largest": False}),
     ("cumulative_sum", [(2, 5, 3)], {"axis": 1, "exclusive": False, "reverse": False}),
     ("cumulative_sum", [(2, 5)], {"axis": 1, "exclusive": True, "reverse": True}),
     ("cumulative_sum", [(2, 5)], {"axis": 1, "exclusive": True, "reverse": False}),
