@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from retune.core.config import cache_root
-from retune.core.dims import apart, is_fixed, note, remembered
+from retune.core.dims import SizeValues, apart, is_fixed, note, remembered, values_text
 from retune.core.dtypes import UNKNOWN, DType
 from retune.core.errors import InputError
 from retune.core.keys import FileVersion, cached_by_file, file_key, file_version
@@ -154,10 +154,11 @@ class _Importing:
 
         def made(counts: bool) -> Network:
             with apart() as assumed:
-                network = self._extracted(path, stated, counts=counts and counting is not None)
+                counted = counts and counting is not None
+                network = self._extracted(path, stated, assumed.values, counts=counted)
             has_counts = any(size.counted for size in network.graph.sizes)
             if has_counts and counting is not None and counting is not stated:
-                return self._extracted(path, counting, counts=True)
+                return self._extracted(path, counting, assumed.values, counts=True)
             note(assumed.conditions)
             return network
 
@@ -165,11 +166,14 @@ class _Importing:
         flops = sum(task.flops * task.weight for task in network.tasks.values())
         return ImportedNetwork(path, network, len(network.graph.nodes), flops, labels)
 
-    def _extracted(self, path: Path, stated: OpenInputs, *, counts: bool) -> Network:
+    def _extracted(
+        self, path: Path, stated: OpenInputs, at_hand: SizeValues, *, counts: bool
+    ) -> Network:
         graph = load_file(path, stated.shapes, stated.values, counts=counts)
         graph = with_states(graph, self.states)
         if len(graph.nodes) >= _MANY_NODES:
-            text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks"
+            where = f" for {values_text(at_hand)}" if at_hand else ""
+            text = f"{path.name}: {len(graph.nodes)} nodes are optimized and cut into tasks{where}"
             tell(TuneEvent(stage="import", text=text))
         by = self.quantizing
         accelerator = by.accelerator if by else None

@@ -9,9 +9,18 @@ import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from retune.api import tune_network
+from retune.core.dims import assuming
 from retune.core.errors import ModelError
-from retune.pipeline.network import import_network, open_network, stage_extract, stage_import
+from retune.pipeline import network as importing
+from retune.pipeline.network import (
+    import_network,
+    open_network,
+    stage_extract,
+    stage_import,
+    traced_network,
+)
 from retune.pipeline.request import TuneRequest
+from retune.pipeline.results import TuneEvent
 from retune.pipeline.sampling import stage_samples
 from tests.support.device_networks import write
 from tests.support.networks import model, node, normal
@@ -49,6 +58,21 @@ def test_the_facts_of_a_network(tmp_path: Path):
     assert found.flops >= 2 * 16 * 4 * 27
     (task,) = [t for t in stage_extract(request, found).tasks if t.tunable]
     assert (task.op, task.weight) == ("conv2d_nhwc", 1)
+
+
+def test_an_import_says_for_which_sizes_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told: list[TuneEvent] = []
+    monkeypatch.setattr(importing, "tell", told.append)
+    monkeypatch.setattr(importing, "_MANY_NODES", 1)
+    file = convolution(tmp_path / "net.onnx", batch="batch")
+    request = request_for(tmp_path, file, shapes={"batch": "1..8"})
+    with assuming({"batch": 4}):
+        traced_network(request, "", counts=False)
+    stage_import(request_for(tmp_path, convolution(tmp_path / "fixed.onnx")))
+    assert [event.text for event in told] == [
+        "net.onnx: 1 nodes are optimized and cut into tasks for batch=4",
+        "fixed.onnx: 1 nodes are optimized and cut into tasks",
+    ]
 
 
 @pytest.mark.parametrize(("element", "oracle"), [("INT16", "numpy"), ("FLOAT", "onnxruntime")])
