@@ -9,6 +9,7 @@ module's own memory, in which the first run leaves its inputs.
 
 import weakref
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,10 @@ class _Loan:
 
     __slots__ = ("__array_interface__", "__weakref__", "_memory")
 
-    def __init__(self, memory: np.ndarray) -> None:
+    def __init__(self, memory: DeviceMemory, interface: Mapping[str, Any]) -> None:
+        """`interface` is that of the memory, which numpy takes a microsecond to state."""
         self._memory = memory
-        self.__array_interface__ = memory.__array_interface__
+        self.__array_interface__ = interface
 
 
 class OutputMemories:
@@ -34,25 +36,25 @@ class OutputMemories:
 
     def __init__(self, device: Device, size_bytes: int) -> None:
         self._device, self._bytes = device, size_bytes
-        self._kept: list[tuple[np.ndarray, weakref.ref[_Loan]]] = []
+        self._kept: list[tuple[DeviceMemory, Mapping[str, Any]]] = []
+        self._loans: list[weakref.ref[_Loan]] = []
 
     def take(self) -> DeviceMemory | None:
         """One that nobody has an array of, lent until the last array of its `host` is gone.
 
         None if all are lent.
         """
-        kept, free = self._kept, (n for n, (_, loan) in enumerate(self._kept) if loan() is None)
-        number = next(free, len(kept))
+        number = next((n for n, loan in enumerate(self._loans) if loan() is None), len(self._loans))
         if number == _MOST_KEPT:
             return None
-        if number == len(kept):
-            made = self._device.allocate_shared(self._bytes).host
-            assert made is not None, "host and device share memory"
-            kept.append((made, weakref.ref(_Loan(made))))
-        memory = kept[number][0]
-        loan = _Loan(memory)
-        kept[number] = memory, weakref.ref(loan)
-        return self._device.lend(np.asarray(loan))
+        if number == len(self._kept):
+            made = self._device.allocate_shared(self._bytes)
+            assert made.host is not None, "host and device share memory"
+            self._kept.append((made, made.host.__array_interface__))
+        memory, interface = self._kept[number]
+        loan = _Loan(memory, interface)
+        self._loans[number : number + 1] = [weakref.ref(loan)]
+        return DeviceMemory(memory.handle, memory.bytes, np.asarray(loan))
 
 
 class Lending:
