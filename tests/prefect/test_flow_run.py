@@ -217,6 +217,28 @@ def test_a_night_of_which_something_failed_is_a_failed_run_that_a_retry_goes_on_
     assert f"prefect flow-run retry {run.id} --entrypoint flows.nightly.nightly" in advice.data
 
 
+def test_a_run_that_is_tried_again_begins_others_than_before():
+    """A night that went on with a network that had failed got the result of another network."""
+    from prefect import flow
+
+    from retune.prefect.flow_run import outcome
+
+    tries: list[object] = []
+
+    @flow(name="tuned", persist_result=True, result_serializer="json")
+    def tuned(model: str) -> str:
+        return model
+
+    @flow(name="night", retries=1)
+    def night() -> None:
+        tries.append(outcome(tuned, {"model": "lost" if tries else "mlp"}))
+        if len(tries) == 1:
+            raise ValueError
+
+    night()
+    assert tries == ["mlp", "lost"]
+
+
 @pytest.fixture
 def limited() -> str:
     """A device with one slot."""

@@ -4,10 +4,12 @@ Read `flow_run`. `prefect gcl create retune-device-pocl --limit 1` makes a lab t
 with one run at a time; without such a limit nothing is waited for.
 """
 
+import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypedDict, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient
@@ -43,12 +45,31 @@ def outcome(flow: Flow[..., Any], parameters: Mapping[str, Any]) -> object:
     A server that dies once the flow has begun changes neither. Raises: an error of the connection
     (`httpx.TransportError`) where the server did not let it begin.
     """
-    run = cast("Callable[..., object]", flow)
+    run = cast("Callable[..., object]", _afresh(flow))
     try:
         found = surviving(lambda: run(**parameters, return_state=True))
     except RetuneError as error:
         return error
     return found.result(raise_on_failure=False) if isinstance(found, State) else found
+
+
+def _afresh(flow: Flow[..., Any]) -> Flow[..., Any]:
+    """The flow, whose next run is a new one, also within a parent that is tried again.
+
+    Prefect knows a child run by its function and by how many of these its parent began before, and
+    gives a parent that is tried again the results of the first try in that order. A night that is
+    tried again begins others: those that had failed.
+    """
+    body = flow.fn
+
+    @functools.wraps(body)
+    def own(*args: object, **kwargs: object) -> object:
+        return body(*args, **kwargs)
+
+    own.__qualname__ = f"{body.__name__}_{uuid4().hex}"
+    found = copy(flow)
+    found.fn = own
+    return found
 
 
 def name_of_run() -> str:
