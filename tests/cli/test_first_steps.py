@@ -72,6 +72,13 @@ def test_commands_are_in_groups(capsys: Captured):
     assert tuning < text.index("\n  tune") < using < text.index("\n  bench") < text.index("--help")
 
 
+@pytest.mark.parametrize("group", ["nightly", "farm", "records", "model", "vta"])
+def test_lists_of_commands_cut_no_sentence_off(group: str, capsys: Captured):
+    assert run_command([group, "--help"]) == 0
+    commands = capsys.readouterr().out.partition("\nCommands:\n")[2]
+    assert commands and "..." not in commands
+
+
 def test_a_verbose_run_prints_each_measurement_and_a_quiet_one_warnings(
     tmp_path: Path, capsys: Captured
 ):

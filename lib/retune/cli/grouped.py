@@ -14,6 +14,8 @@ _ALL = "Options"
 _KINDS = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER"}
 """Types of options by typer's names for them; others, such as `path`, become capital."""
 
+_SENTENCE = 1000
+"""Characters of a first sentence, which is never cut off: it takes several lines."""
 _STATED = re.compile(r"\[default: \(([^]]*)\)")
 """A default that is said in words: typer has it in parentheses."""
 
@@ -53,7 +55,7 @@ class GroupedCommands(TyperGroup):
             command: Any = self.get_command(ctx, name)
             if command is not None and not command.hidden:
                 group = command.rich_help_panel or "Commands"
-                text = command.get_short_help_str(formatter.width)
+                text = command.get_short_help_str(_SENTENCE)
                 sections.setdefault(group, []).append((name, text))
         _write(sections, formatter)
 
