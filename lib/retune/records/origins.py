@@ -20,9 +20,16 @@ FOLDER = "origins"
 Kind = Literal["expression", "device"]
 
 
+_LATER = {"datapath_bits": 0}
+"""Fields that specs in files have since a later version, and what they say where they are unknown.
+Rows and files of before name their devices without them."""
+
+
 def spec_key(spec: DeviceSpec) -> str:
-    """What rows call the device: equal for equal specs."""
-    return content_key(asdict(spec.lasting))
+    """What rows call the device: equal for equal specs, whichever version wrote them."""
+    facts = asdict(spec.lasting)
+    unknown = {name for name, value in _LATER.items() if facts[name] == value}
+    return content_key({name: value for name, value in facts.items() if name not in unknown})
 
 
 def keep_spec(root: Path, spec: DeviceSpec) -> str:
