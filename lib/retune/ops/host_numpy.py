@@ -13,7 +13,8 @@ import numpy as np
 from retune.ops.registry import Array
 
 _CHUNK = 64
-"""Boxes that are compared with each other at once: more compare boxes that are gone already."""
+"""Boxes that are compared with each other at once, the bits of an integer: more compare boxes that
+are gone already."""
 _LONG, _FEW = 1024, 4
 """Elements of a row, and the least part of it, from which a row is searched before it is sorted."""
 
@@ -32,16 +33,16 @@ def non_max_suppression(
     """
     limit = int(_first(max_output_boxes_per_class, 0))
     overlap = _first(iou_threshold, np.float32(0))
-    corners = _corners(boxes, center=bool(center_point_box))
     rows: list[Array] = []
-    for batch, label in np.ndindex(scores.shape[:2]) if limit > 0 else ():
-        found = scores[batch, label]
-        order = np.arange(found.size)
-        if score_threshold is not None:
-            order = np.flatnonzero(found > _first(score_threshold, 0))
-        order = order[np.argsort(-found[order], kind="stable")]
-        kept = order[_unsuppressed(corners[batch][:, order], limit, overlap)]
-        rows.append(np.stack([np.full_like(kept, batch), np.full_like(kept, label), kept], axis=1))
+    for batch, found in enumerate(scores if limit > 0 else ()):
+        least = None if score_threshold is None else _first(score_threshold, 0)
+        places = np.arange(found.size) if least is None else np.flatnonzero(found > least)
+        labels, numbers = np.divmod(places, found.shape[1])
+        order = np.lexsort((-found.reshape(-1)[places], labels))
+        labels, numbers = labels[order], numbers[order]
+        corners = _corners(boxes[batch, numbers], center=bool(center_point_box))
+        kept = _unsuppressed(corners, labels, limit, overlap)
+        rows.append(np.stack([np.full_like(kept, batch), labels[kept], numbers[kept]], axis=1))
     return np.concatenate([np.empty((0, 3), np.int64), *rows]).astype(np.int64, copy=False)
 
 
@@ -51,31 +52,53 @@ def _first(value: Array | None, default: Any) -> Any:
 
 
 def _corners(boxes: Array, *, center: bool) -> Array:
-    """Least and greatest corner of each box: [batch, box, 4] -> [batch, 4, box]."""
-    one, other = boxes[..., :2], boxes[..., 2:]
+    """Least and greatest corner of each box: [box, 4] -> [4, box]."""
+    one, other = boxes[:, :2].T, boxes[:, 2:].T
     if center:
-        one, other = one - other / 2, one + other / 2
-    corners = [one, other] if center else [np.minimum(one, other), np.maximum(one, other)]
-    return np.ascontiguousarray(np.moveaxis(np.concatenate(corners, axis=-1), -1, 1))
+        return np.concatenate([one - other / 2, one + other / 2])
+    return np.concatenate([np.minimum(one, other), np.maximum(one, other)])
 
 
-def _unsuppressed(corners: Array, limit: int, threshold: Any) -> Array:
-    """Numbers of the first `limit` boxes that overlap with none of those kept before them."""
-    kept: list[int] = []
+def _unsuppressed(corners: Array, labels: Array, limit: int, threshold: Any) -> Array:
+    """Numbers of the first `limit` boxes of each label that overlap with none of those of this
+    label that are kept before them. Shapes: [4, box], [box], in ascending order."""
+    kept, own, label, start = list[int](), list[int](), -1, 0
     low, left, high, right = corners
     boxes = np.stack([*corners, (high - low) * (right - left)])
-    for start in range(0, corners.shape[1], _CHUNK):
-        some = boxes[:, start : start + _CHUNK]
-        apart = ~_overlaps(np.concatenate([boxes[:, kept], some], axis=1), some, threshold)
-        before = len(kept)
-        free: Array = np.all(apart[:before], axis=0)
-        for place in range(some.shape[1]):
-            if len(kept) == limit:
-                return np.array(kept)
-            if free[place]:
+    while start < labels.size:
+        some = labels[start : start + _CHUNK].tolist()
+        if some[0] != label:
+            own = []
+        elif len(own) == limit:
+            start, label = int(np.searchsorted(labels, label, "right")), -1
+            continue
+        end = start + len(some)
+        numbers = [*own, *range(start, end)]
+        near = _overlaps(boxes[:, numbers], boxes[:, start:end], threshold)
+        if some[0] != some[-1]:
+            near &= labels[numbers, None] == labels[start:end]
+        taken = _bits(near[len(own) :])
+        blocked: Array = np.any(near[: len(own)], axis=0, keepdims=True)
+        (free,) = _bits(~blocked)
+        while free:
+            place = (free & -free).bit_length() - 1
+            free ^= 1 << place
+            if some[place] != label:
+                own, label = [], some[place]
+            if len(own) < limit:
+                own.append(start + place)
                 kept.append(start + place)
-                free &= apart[before + place]
+                free &= ~taken[place]
+        start = end
     return np.array(kept, np.int64)
+
+
+def _bits(rows: Array) -> list[int]:
+    """The up to 64 truth values of each row as an integer; its lowest bit is the first."""
+    packed = np.zeros((len(rows), 8), np.uint8)
+    made = np.packbits(rows, axis=1, bitorder="little")
+    packed[:, : made.shape[1]] = made
+    return packed.view("<u8")[:, 0].tolist()
 
 
 def _overlaps(some: Array, others: Array, threshold: Any) -> Array:

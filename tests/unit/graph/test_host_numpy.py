@@ -63,6 +63,16 @@ def test_non_max_suppression(count: int, center: int, threshold: float | None, r
     assert count == 1 or len(chosen) > 6
 
 
+@pytest.mark.parametrize("limit", [1, 3, 500])
+def test_non_max_suppression_of_many_classes_with_few_boxes(limit: int, rng):
+    boxes, scores = random_boxes(rng, 2, 200), rng.random((2, 40, 200), np.float32)
+    scores[:, 7] = 1
+    scores[1, 9:20] = 0
+    limits = [np.array([limit]), np.array([0.3], np.float32), np.array([0.95], np.float32)]
+    (chosen,) = assert_like_onnxruntime("NonMaxSuppression", [boxes, scores, *limits])
+    assert len(chosen) > 40
+
+
 def test_non_max_suppression_without_limits(rng):
     boxes, scores = random_boxes(rng, 1, 9), rng.random((1, 2, 9), np.float32)
     (nothing,) = assert_like_onnxruntime("NonMaxSuppression", [boxes, scores])
