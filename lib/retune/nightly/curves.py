@@ -68,7 +68,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TaskRates:
     """What is assumed of tasks without records on a device."""
 
     flops_per_us: float = _USUAL_FLOPS_PER_US
@@ -119,36 +119,36 @@ def read_curves(store: RecordStore, networks: Sequence[Conditioned]) -> list[Cur
     return [_curve(measured, tasks, conditions) for tasks, conditions in networks]
 
 
-def pace_of(curves: Sequence[Curve]) -> Pace:
+def rates_of(curves: Sequence[Curve]) -> TaskRates:
     """What the curves of a device's networks say of a network that has none there yet.
 
     Speeds are those of the tasks' best candidates: what is estimated by them is rather too short.
     """
     speeds = [float(speed) for c in curves for speed in (c.flops / c.best_us) if speed > 0]
     trials = [c.seconds / int(c.trials.sum()) for c in curves if c.trials.any() and c.seconds > 0]
-    return Pace(
+    return TaskRates(
         flops_per_us=median(speeds) if speeds else _USUAL_FLOPS_PER_US,
         trial_s=median(trials) if trials else _USUAL_TRIAL_S,
     )
 
 
-def estimated_us(curve: Curve, pace: Pace) -> float:
+def estimated_us(curve: Curve, rates: TaskRates) -> float:
     """Time of the network's tunable tasks as they stand, in microseconds.
 
     What no record tells follows from its operations.
     """
-    return float(_shares(curve, pace).sum())
+    return float(_shares(curve, rates).sum())
 
 
-def outlook_of(curve: Curve, pace: Pace) -> NetworkOutlook:
+def outlook_of(curve: Curve, rates: TaskRates) -> NetworkOutlook:
     """What more measuring may bring, by the curve and the law. Nothing for no tunable task."""
-    shares = _shares(curve, pace)
+    shares = _shares(curve, rates)
     if not shares.sum() > 0:
         return NetworkOutlook(left=0.0, trials=1.0, trials_per_minute=0.0)
     shares /= shares.sum()
     expected = float(shares @ (REACH * np.maximum(curve.trials, 1) ** -DECAY))
     count = int(curve.trials.sum())
-    trial_s = curve.seconds / count if count and curve.seconds > 0 else pace.trial_s
+    trial_s = curve.seconds / count if count and curve.seconds > 0 else rates.trial_s
     halved = (curve.trials >= 2) & np.isfinite(curve.half_us) & np.isfinite(curve.best_us)
     own = _OWN * float(shares[halved].sum())
     return NetworkOutlook(
@@ -193,9 +193,9 @@ def _seen(curve: Curve, halved: np.ndarray) -> float:
     return math.log(before / now) * doubled / (1 - doubled) if now > 0 else 0.0
 
 
-def _shares(curve: Curve, pace: Pace) -> np.ndarray:
+def _shares(curve: Curve, rates: TaskRates) -> np.ndarray:
     """Microseconds of each task in one run of the network. float64 [tasks]"""
-    guessed = curve.flops / pace.flops_per_us
+    guessed = curve.flops / rates.flops_per_us
     return curve.weight * np.where(np.isfinite(curve.best_us), curve.best_us, guessed)
 
 

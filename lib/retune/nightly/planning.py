@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from retune.core.results import TaskEntry
 from retune.nightly.config import NightlyConfig
-from retune.nightly.curves import Curve, estimated_us, outlook_of, pace_of, read_curves
+from retune.nightly.curves import Curve, estimated_us, outlook_of, rates_of, read_curves
 from retune.nightly.fleet import Key, Member, allocate, saving
 from retune.nightly.lanes import DeviceLane
 from retune.nightly.night import NightState
@@ -81,19 +81,19 @@ def fleet_members(
     of_device: defaultdict[str, list[Curve]] = defaultdict(list)
     for (_, device), curve in curves.items():
         of_device[device].append(curve)
-    paces = {device: pace_of(found) for device, found in of_device.items()}
+    rates_there = {device: rates_of(found) for device, found in of_device.items()}
     members: list[Member] = []
     for model, device in config.pairs:
         key = (model.name, device.name)
         if key not in standings:
             continue
-        pace = paces[device.name]
+        rates = rates_there[device.name]
         members.append(
             Member(
                 key=key,
-                latency_us=standings[key].latency_us or estimated_us(curves[key], pace),
+                latency_us=standings[key].latency_us or estimated_us(curves[key], rates),
                 runs_per_day=model.runs_per_day,
-                outlook=outlook_of(curves[key], pace),
+                outlook=outlook_of(curves[key], rates),
                 least_minutes=model.bounds.least,
                 most_minutes=model.bounds.most,
             )

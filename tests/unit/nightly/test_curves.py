@@ -14,11 +14,11 @@ from retune.nightly.curves import (
     DECAY,
     REACH,
     Curve,
-    Pace,
+    TaskRates,
     estimated_us,
     gain,
     outlook_of,
-    pace_of,
+    rates_of,
     read_curves,
 )
 from retune.records.schema import TuningRecord
@@ -90,8 +90,8 @@ def test_an_empty_store_and_an_empty_network_have_empty_curves(tmp_path: Path):
     curve = curve_of(tmp_path, [], entry("a"))
     assert (curve.trials.tolist(), curve.seconds) == ([0], 0.0)
     nothing = curve_of(tmp_path, [trial("a", 0, 1.0)], entry("b", tunable=False))
-    assert outlook_of(nothing, Pace()).left == 0.0
-    assert gain(outlook_of(nothing, Pace()), 60) == 0.0
+    assert outlook_of(nothing, TaskRates()).left == 0.0
+    assert gain(outlook_of(nothing, TaskRates()), 60) == 0.0
 
 
 @quick(25)
@@ -129,40 +129,40 @@ def curve(trials: int, best: float = 100.0, half: float = 100.0, tasks: int = 1)
 
 
 def test_a_network_that_was_never_tuned_hopes_for_the_most():
-    fresh = outlook_of(curve(0), Pace())
+    fresh = outlook_of(curve(0), TaskRates())
     assert (fresh.left, fresh.trials) == (REACH, 1.0)
     for trials in (1, 4, 30):
-        assert gain(outlook_of(curve(trials), Pace()), 5) <= gain(fresh, 5)
+        assert gain(outlook_of(curve(trials), TaskRates()), 5) <= gain(fresh, 5)
 
 
 def test_a_network_that_keeps_gaining_hopes_for_more_than_one_that_does_not():
     gaining, resting = curve(64, best=100, half=120), curve(64)
-    assert gain(outlook_of(gaining, Pace()), 5) > 2 * gain(outlook_of(resting, Pace()), 5)
+    assert gain(outlook_of(gaining, TaskRates()), 5) > 2 * gain(outlook_of(resting, TaskRates()), 5)
 
 
 def test_a_network_that_has_not_gained_for_long_hopes_for_little_and_never_for_nothing():
-    rested = gain(outlook_of(curve(1000), Pace()), 5)
+    rested = gain(outlook_of(curve(1000), TaskRates()), 5)
     assert 0 < rested < 0.001
 
 
 def test_gains_as_the_law_has_them_are_continued_by_it():
     """A curve that follows the law exactly: expectation and last doubling say the same."""
     costs = [100 * math.exp(REACH * n**-DECAY) for n in (8, 16, 32)]
-    outlook = outlook_of(curve(16, best=costs[1], half=costs[0]), Pace())
+    outlook = outlook_of(curve(16, best=costs[1], half=costs[0]), TaskRates())
     assert outlook.trials == pytest.approx(16)
     minutes = 16 / outlook.trials_per_minute
     assert gain(outlook, minutes) == pytest.approx(1 - costs[2] / costs[1])
 
 
 def test_a_minute_brings_fewer_trials_to_each_of_many_tasks():
-    few, many = (outlook_of(curve(10, tasks=n), Pace()) for n in (2, 20))
+    few, many = (outlook_of(curve(10, tasks=n), TaskRates()) for n in (2, 20))
     assert few.trials_per_minute == pytest.approx(60 / 0.5 / 2)
     assert many.trials_per_minute == pytest.approx(60 / 0.5 / 20)
 
 
 def test_what_is_not_known_of_a_device_is_taken_from_its_other_networks():
     known = replace(curve(10), flops=np.array([3e6]))
-    pace = pace_of([known, curve(0)])
-    assert (pace.flops_per_us, pace.trial_s) == (3e4, 0.5)
-    assert estimated_us(curve(0, tasks=2), pace) == pytest.approx(2 * 1e6 / 3e4)
-    assert pace_of([curve(0)]) == Pace()
+    rates = rates_of([known, curve(0)])
+    assert (rates.flops_per_us, rates.trial_s) == (3e4, 0.5)
+    assert estimated_us(curve(0, tasks=2), rates) == pytest.approx(2 * 1e6 / 3e4)
+    assert rates_of([curve(0)]) == TaskRates()
