@@ -27,7 +27,7 @@ from retune.core.errors import RecordError
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.records import files
-from retune.records.cost import calm_level, calm_limit
+from retune.records.cost import CALM, calm_level
 from retune.records.store import RecordStore
 from retune.schedule.decisions import Decision
 from retune.schedule.space import Candidates, Sketch, Space
@@ -121,9 +121,9 @@ def _calm(
     frame = store.scan({**wanted, "task_key": tasks}, read)
     reference = frame["reference_us"].to_numpy(np.float64, na_value=np.nan)
     usual = store.scan(wanted, ["reference_us"])["reference_us"]
-    limit = calm_limit(calm_level(usual.to_numpy(np.float64, na_value=np.nan)))
+    limit = CALM * calm_level(usual.to_numpy(np.float64, na_value=np.nan))
     frame["time_us"] = frame["median_us"].where(frame["status"] == "ok")
-    disturbed = reference > limit  # False where no reference ran: it failed before that
+    disturbed = reference > limit  # False where either is unknown: it failed before that
     return frame.loc[~disturbed]
 
 

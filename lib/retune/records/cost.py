@@ -1,15 +1,14 @@
 """What a measurement says of a candidate's speed: one cost, which search, model and ranking share.
 
-A machine's pace drifts, and the fixed reference kernel, timed beside each candidate, shows it. A
-candidate's cost is its time at the pace at which that kernel takes NOMINAL_US: microseconds that
-compare over runs and days. Dividing by the pace takes a machine's drift out of measurements: of
-3,800 candidates measured twice, with twenty minutes in between, the spread of a time was 0.11 of it
-before and 0.07 after.
+A machine's speed drifts, and the calibration kernel, timed beside each candidate, shows it. A
+candidate's cost is its drift-corrected time: what it takes while that kernel takes NOMINAL_US, in
+microseconds that compare over runs and days. Of 3,800 candidates measured twice, with twenty
+minutes in between, the spread of a time was 0.11 of it before the correction and 0.07 after.
 
-In slow moments it takes out too much: the reference kernel only computes, and what waits for memory
-slows down less than it does (seen: 1.66 against 1.26 times). The few slow moments of a long run
-would then hold its seeming best, so a moment counts as slower than the machine's calm level
-(`calm_us` of the record, as it was known then) by a factor of _CALM at most. The cost follows from
+In slow moments it corrects too much: the calibration kernel only computes, and what waits for
+memory slows down less than it does (seen: 1.66 against 1.26 times). The few slow moments of a long
+run would then hold its seeming best, so a moment counts as slower than the quiet machine
+(`calm_us` of the record, as it was known then) by a factor of CALM at most. The cost follows from
 the row alone: a continued or a replayed run sees the costs that the run saw.
 
 What people are shown is `median_us`, the time as it was.
@@ -27,14 +26,15 @@ if TYPE_CHECKING:
     from retune.records import Table
 
 NOMINAL_US = 1000.0
-"""Time of the reference kernel at the pace that costs are stated for; on most devices it is near,
-so a cost is near the time."""
+"""Time of the calibration kernel that costs are stated for; on most devices it is near, so that a
+cost is near the time."""
 _QUIET = 0.25
-"""Quantile of the reference times that stands for a calm machine. Rather no lower one: they vary
-without disturbance too (one machine: 638 us for the fastest fiftieth, 722 in the middle, 830 for
-all but 3 %)."""
-_CALM = 1.15
-"""A moment in which the reference kernel takes this many times its calm time is still calm."""
+"""Quantile of the calibration kernel's times that stands for a quiet machine. Not a lower one: they
+vary without disturbance too (one machine: 638 us for the fastest fiftieth, 722 in the middle, 830
+for all but 3 %)."""
+CALM = 1.15
+"""A moment in which the calibration kernel takes this many times its quiet time is corrected for in
+full."""
 _MEDIAN = math.sqrt(math.pi / 2)
 """Standard error of a median over that of the mean, where repeats vary as a normal distribution."""
 
@@ -43,7 +43,7 @@ COST_COLUMNS = ("run_id", "status", "median_us", "reference_us", "calm_us")
 
 
 def calm_level(reference_us: np.ndarray) -> float:
-    """The reference kernel's time on the calm machine, by these of its times; NaN is left out.
+    """The calibration kernel's time on the quiet machine, by these of its times; NaN is left out.
 
     NaN where no time is known.
     """
@@ -51,23 +51,15 @@ def calm_level(reference_us: np.ndarray) -> float:
     return float(np.quantile(known, _QUIET)) if len(known) else np.nan
 
 
-def calm_limit(calm_us: float) -> float:
-    """The longest time of the reference kernel that still belongs to a calm moment.
+def drift(reference_us: np.ndarray, calm_us: np.ndarray) -> np.ndarray:
+    """Time over cost at moments with these times of the calibration kernel. float64 [n]
 
-    Infinite where the calm level is not known.
-    """
-    return _CALM * calm_us if calm_us > 0 else np.inf
-
-
-def pace(reference_us: np.ndarray, calm_us: np.ndarray) -> np.ndarray:
-    """Time over cost at moments with these times of the reference kernel. float64 [n]
-
-    1 where there is no such time; where no calm level is known, every moment counts as calm. Both
-    are taken in the precision of the store.
+    1 where there is no such time; where its quiet time is unknown, every moment is corrected for in
+    full. Both are taken in the precision of the store.
     """
     reference = np.asarray(reference_us, np.float32).astype(np.float64)
     calm = np.asarray(calm_us, np.float32).astype(np.float64)
-    counted = np.fmin(reference, _CALM * np.where(calm > 0, calm, np.nan))
+    counted = np.fmin(reference, CALM * np.where(calm > 0, calm, np.nan))
     return np.where(reference > 0, counted / NOMINAL_US, 1.0)
 
 
@@ -91,13 +83,13 @@ def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.
     times = np.array([m.median_us if m.ok else None for m in measurements], float)
     reference = np.array([m.reference_us for m in measurements], np.float32)
     calm = np.array([m.calm_us for m in measurements], np.float32)
-    return times, times / pace(reference, calm)
+    return times, times / drift(reference, calm)
 
 
 def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
     """The same of records, by COST_COLUMNS. float64 [n] each
 
-    Records of before have no calm level: that of their run's reference times among `rows` serves.
+    Records of early versions have no quiet time: that of their run's rows among `rows` serves.
     """
     right = (rows["status"] == "ok").to_numpy(bool)
     times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
@@ -109,4 +101,4 @@ def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
         for run in np.unique(runs[lacking]):
             mine = runs == run
             calm[lacking & mine] = calm_level(reference[mine])
-    return times, times / pace(reference, calm)
+    return times, times / drift(reference, calm)

@@ -9,9 +9,8 @@ import pytest
 from retune.records.cost import (
     NOMINAL_US,
     calm_level,
-    calm_limit,
+    drift,
     measured_costs,
-    pace,
     recorded_costs,
     standard_errors,
 )
@@ -35,12 +34,10 @@ def test_the_calm_level_is_that_of_most_moments_and_not_of_the_luckiest_or_slowe
     usual = np.full(90, 100.0)
     level = calm_level(np.concatenate([[50.0] * 5, usual, [300.0] * 5]))
     assert level == 100.0
-    assert calm_limit(level) == pytest.approx(115.0)
 
 
-def test_what_is_not_known_limits_nothing():
+def test_the_calm_level_needs_a_time():
     assert np.isnan(calm_level(np.array([]))) and np.isnan(calm_level(np.array([np.nan])))
-    assert calm_limit(np.nan) == np.inf
     assert calm_level(np.array([np.nan, 100.0])) == 100.0
 
 
@@ -68,7 +65,7 @@ def test_a_failure_has_no_cost():
 
 def test_pace_is_time_over_cost():
     reference, calm = np.array([100.0, 166.0, np.nan]), np.array([np.nan, 100.0, 100.0])
-    assert pace(reference, calm) == pytest.approx([0.1, 0.115, 1.0])
+    assert drift(reference, calm) == pytest.approx([0.1, 0.115, 1.0])
 
 
 def test_the_error_of_a_median_follows_from_its_repeats():

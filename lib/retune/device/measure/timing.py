@@ -10,7 +10,7 @@ from retune.codegen.source import ProgramSource
 from retune.device.measure.contention import MOST_REPEATS, Took, calm_times
 from retune.device.measure.messages import Timed
 from retune.device.measure.workload import MeasureOptions
-from retune.records.cost import pace
+from retune.records.cost import drift
 
 _GROWTH = 1.5
 """Least growth of the number of calls from one attempt to the next."""
@@ -63,11 +63,11 @@ def time_repeats(
 
 
 def present_us(cost: float | None, reference_us: float, calm_us: float | None) -> float | None:
-    """The time that a candidate of this cost (`records.cost`) takes at the present pace."""
+    """The time that a candidate of this cost (`records.cost`) takes with the present drift."""
     if cost is None:
         return None
     calm = np.nan if calm_us is None else calm_us
-    return cost * float(pace(np.array(reference_us), np.array(calm)))
+    return cost * float(drift(np.array(reference_us), np.array(calm)))
 
 
 def deviation(
