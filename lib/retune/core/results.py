@@ -110,7 +110,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Times of one contestant, measured in turns with the others."""
+    """Times of one contender, measured in turns with the others."""
 
     name: str
     """`untuned`, `tuned`, or the peer's name."""

@@ -364,7 +364,7 @@ def _kernel_time(step: LaunchProfile) -> KernelTime:
 
 
 def latency_of(timing: Timing) -> Latency:
-    """The contestant's quartiles."""
+    """The contender's quartiles."""
     return Latency(
         name=timing.name,
         median_us=1e6 * timing.median_s,

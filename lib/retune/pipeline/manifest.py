@@ -378,7 +378,7 @@ class BenchManifest(Manifest):
         return Regret.of(ratios, measured=True) if ratios else None
 
     def median_us(self, name: str) -> float | None:
-        """The median of that contestant, if it took part."""
+        """The median of that contender, if it took part."""
         return next((row.median_us for row in self.rows if row.name == name), None)
 
 

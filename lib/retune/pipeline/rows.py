@@ -36,7 +36,7 @@ def match_rows(result: TuneResult) -> list[Row]:
 
 
 def latency_lines(result: TuneResult) -> list[str]:
-    """One line for each contestant, with its ratio to the tuned bundle; at each of the sizes."""
+    """One line for each contender, with its ratio to the tuned bundle; at each of the sizes."""
     if not result.sizes:
         return _latency_lines(result.latency)
     return [f"{each.sizes}: {line}" for each in result.sizes for line in _latency_lines(each.rows)]

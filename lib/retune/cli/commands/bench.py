@@ -47,7 +47,7 @@ Required = Annotated[
     ),
 ]
 Repeat = Annotated[
-    int, typer.Option(min=1, help="Number of rounds; each runs every contestant once.")
+    int, typer.Option(min=1, help="Number of rounds; each runs every contender once.")
 ]
 
 
