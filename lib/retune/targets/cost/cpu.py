@@ -14,7 +14,6 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Select, Var, loads, variables
 from retune.ir.te import body_flops
 from retune.schedule.access import Accesses, AffineAccess
-from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, BlockNest, Kernel, off, on, parallel_extent
 from retune.targets.cost.tiles import tile_cycles
@@ -47,10 +46,7 @@ def _nest_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
 def _conflict_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles for private arrays of which a tile takes more lines of one set than the nearest cache
     holds: the places of a transform lie as far apart as its tiles and channels are many."""
-    ways = max(1, spec.l1_bytes // WAY_BYTES)
-    tiles = [[(nest.numbers[i], nest.numbers[j]) for i, j in axes] for axes in nest.private]
-    found = sum((crowded(t, ways, len(nest.one)) * 1.0 for t in tiles), 0.0 * nest.one)
-    return core.crowded * found * nest.work / nest.lanes
+    return core.crowded * nest.crowds(nest.private, spec).sum(axis=0) * nest.work / nest.lanes
 
 
 def _line_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:

@@ -21,6 +21,7 @@ from retune.ir.simplify import affine, simplify
 from retune.ir.stmt import For, blocks, expressions, is_compile_time
 from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.space import Sketch
+from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.tiling import LANE, PACK, REGISTER, VIRTUAL, Level
 
 Array = np.ndarray
@@ -107,6 +108,14 @@ class BlockNest:
     def unroll_factor(self, loop: For) -> Array:
         """How many of a loop's iterations the device's compiler is asked to unroll."""
         return self.numbers[self.unrolled[loop.var]]
+
+    def crowds(self, tiles: Sequence[Sequence[tuple[int, int]]], spec: DeviceSpec) -> Array:
+        """Which of the tiles, such as `private`, read more lines of one set of the nearest cache
+        than it has. bool [tiles, n]"""
+        ways = max(1, spec.l1_bytes // WAY_BYTES)
+        axes = [[(self.numbers[i], self.numbers[j]) for i, j in tile] for tile in tiles]
+        found = [crowded(each, ways, len(self.one)) for each in axes]
+        return np.array(found, bool).reshape(len(tiles), len(self.one))
 
     def size(self, loops: Iterable[For]) -> Array:
         """Iterations of all these loops."""

@@ -8,7 +8,6 @@ from retune.core.dtypes import FLOAT32, itemsize
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Binary, loads
 from retune.schedule.access import Accesses, AffineAccess
-from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, BlockNest, moving, off, on, operators
 from retune.targets.tiling import BLOCK, GROUP, LANE, PACK, REGISTER
@@ -149,9 +148,7 @@ def _unpacking(stage: Accesses) -> int:
 
 def _conflict_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles for a broadcast where a tile's pixels share too few sets of the nearest cache."""
-    ways = max(1, spec.l1_bytes // WAY_BYTES)
-    tiles = [[(nest.numbers[i], nest.numbers[j]) for i, j in axes] for axes in nest.broadcasts]
-    return core.conflict * np.any([crowded(t, ways, len(nest.one)) for t in tiles], axis=0)
+    return core.conflict * np.any(nest.crowds(nest.broadcasts, spec), axis=0)
 
 
 def _vector_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
