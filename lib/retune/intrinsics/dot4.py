@@ -154,8 +154,7 @@ _AVX2_JOINED = (
 
 def _plain_halves(signature: Signature) -> list[str]:
     """As `_plain`, two products for each half."""
-    convert = f"convert_{_vector('int', signature.lanes)}" if _unsigned(signature) else ""
-    products = [f"{convert}({_high('a', i)}) * ({_high('b', i)})" for i in range(PACK)]
+    products = _products(signature)
     return [
         f"return ((sum + {products[0]} + {products[1]}) & 0xffff)",
         f"    | (((sum >> 16) + {products[2]} + {products[3]}) << 16);",
@@ -163,14 +162,15 @@ def _plain_halves(signature: Signature) -> list[str]:
 
 
 def _plain(signature: Signature) -> list[str]:
+    """The sum of all of them."""
+    first, *more, last = _products(signature)
+    return [f"return sum + {first}", *(f"    + {product}" for product in more), f"    + {last};"]
+
+
+def _products(signature: Signature) -> list[str]:
     """Products of bytes: each byte shifted up, and down again with its sign where it has one."""
     convert = f"convert_{_vector('int', signature.lanes)}" if _unsigned(signature) else ""
-    products = [f"{convert}({_high('a', i)}) * ({_high('b', i)})" for i in range(PACK)]
-    return [
-        f"return sum + {products[0]}",
-        *(f"    + {p}" for p in products[1:-1]),
-        f"    + {products[-1]};",
-    ]
+    return [f"{convert}({_high('a', i)}) * ({_high('b', i)})" for i in range(PACK)]
 
 
 def _high(pack: str, byte: int) -> str:
