@@ -314,9 +314,7 @@ class _Realizer:
             attrs = {"axes": tuple(range(2, len(shape))), "keepdims": True}
         total = self.build.add("reduce_sum", (self.integer(data),), attrs, name=node.name)
         count = prod(shape[axis] for axis in ints(attrs, "axes"))
-        if codes.zero:
-            less = np.asarray(-codes.zero * count, np.int32)
-            total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
+        total = self._less_zeros(total, data, count)
         return total, np.asarray(codes.scale / count)
 
     def resampled(self, node: Node) -> tuple[str, Array]:
@@ -346,9 +344,7 @@ class _Realizer:
         stored = self.build.constant(f"{node.outputs[0]}.ones", ones)
         inputs = (self.integer(data), stored)
         total = self.build.add("depthwise_conv2d", inputs, attrs | border, name=node.name)
-        if codes.zero:
-            less = np.asarray(-codes.zero * prod(kernel), np.int32)
-            total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
+        total = self._less_zeros(total, data, prod(kernel))
         if ints(node.attrs, "pads") == ints(node.attrs, "counted"):
             return total, np.asarray(codes.scale / prod(kernel))
         flat = np.ones((1, 1, *shape[2:]), np.float32)
@@ -356,6 +352,13 @@ class _Realizer:
         (whole,) = lookup("depthwise_conv2d").reference([flat, ones[:1].astype(flat.dtype)], attrs)
         counts = np.rint(whole / np.where(mean > 0, mean, 1.0))
         return total, codes.scale / (counts.flat[0] if np.all(counts == counts.flat[0]) else counts)
+
+    def _less_zeros(self, total: str, data: str, count: int) -> str:
+        """The sums of so many quantized values of the data, less their zero points."""
+        if not (zero := self.codes[data].zero):
+            return total
+        less = self.build.constant(f"{data}.zeros", np.asarray(-zero * count, np.int32))
+        return self.build.add("add", (total, less))
 
     def layer(self, region: QuantizedRegion) -> tuple[str, Array]:
         """The sums of products, with the bias, and their scales.
