@@ -15,9 +15,10 @@ from retune.core.dims import Dim, at, is_fixed
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
+Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
+"""Arrays by name, in the model's order, or the only one."""
 Key = tuple[object, ...]
 """What the sizes of inputs follow from."""
-
 
 _LEAST, _MOST = np.minimum.reduce, np.maximum.reduce
 """Of an array, in less time than its methods."""
@@ -43,9 +44,7 @@ class InputCheck:
             if name in self._types
         ]
 
-    def named(
-        self, inputs: Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
-    ) -> Mapping[str, np.ndarray]:
+    def named(self, inputs: Inputs) -> Mapping[str, np.ndarray]:
         """The inputs by name; without names they are in the module's order, or the only one.
 
         Raises: InputError for another number of them.

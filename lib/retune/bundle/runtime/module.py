@@ -34,7 +34,7 @@ from retune.bundle.plan import Form, NetworkPlan, PlanHost
 from retune.bundle.runtime.allocations import allocated
 from retune.bundle.runtime.executor import make_program, may_lend, settle
 from retune.bundle.runtime.hosting import HostRun, launches_at
-from retune.bundle.runtime.inputs import InputCheck
+from retune.bundle.runtime.inputs import InputCheck, Inputs
 from retune.bundle.runtime.placement import lent_roots
 from retune.bundle.runtime.runs import AtSizes, Loaded, Runs
 from retune.bundle.runtime.session import Session
@@ -97,10 +97,6 @@ class LaunchProfile:
     """How often a call runs it, such as once for each micro-batch; all are counted above."""
     host: bool = False
     """True for a host step."""
-
-
-Inputs = Mapping[str, np.ndarray] | Sequence[np.ndarray] | np.ndarray
-"""Arrays by name, in the model's order, or the only one."""
 
 
 class Outputs(dict[str, np.ndarray]):
