@@ -1,5 +1,6 @@
 """Wrong input of all kinds: exit code 2, one sentence, and nothing left behind."""
 
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,7 +114,8 @@ def test_a_night_without_a_name_starts_no_server(
     assert run_command(["nightly", "run", "--config", "fleet.toml", "--campaign", "../x"]) == 2
     assert "campaign: expected letters, digits" in capsys.readouterr().err
     assert run_command(["nightly", "status", "--config", "fleet.toml"]) == 2
-    assert "fleet.toml: no night was run yet" in capsys.readouterr().err
+    where = f"in the work folder {os.environ['RETUNE_CACHE']};"
+    assert f"fleet.toml: no night was run yet {where}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [fleet]
 
 

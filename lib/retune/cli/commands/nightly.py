@@ -265,7 +265,8 @@ def status(
     if not known:
         if not nights:
             raise LookupFailed(
-                f"{config}: no night was run yet; `retune nightly run --config {config}` runs one"
+                f"{config}: no night was run yet in the work folder {settings.work}; `retune "
+                f"nightly run --config {config}` runs one, and the key `work` names another folder"
             )
         names = ", ".join(state.name for state in nights)
         raise LookupFailed(f"night {night}: no such night; there were: {names}")
