@@ -218,7 +218,7 @@ def test_unexpected_errors_are_kept_in_a_file(
     ("number", "path", "message"),
     [
         (errno.ENOSPC, None, "retune: No space left on device; make room there, and give the"),
-        (errno.EROFS, "/there", "retune: /there: Read-only file system; name a place that can be"),
+        (errno.EROFS, "/there", "retune: /there: Read-only file system; name a folder that can be"),
     ],
 )
 def test_what_the_machine_refuses_is_no_bug(

@@ -18,7 +18,7 @@ MEASURING = ("tune", "finalists")
 def ctrl_c_ends_measuring() -> Generator[None]:
     """While the context lasts, Ctrl-C during measuring asks for no further batch, once.
 
-    A second Ctrl-C, or one while nothing is measured, raises KeyboardInterrupt as ever. To be
+    A second Ctrl-C, or one while nothing is measured, raises KeyboardInterrupt as usual. To be
     entered by the main thread, where progress is logged at level INFO.
     """
     stage = _LatestStage()

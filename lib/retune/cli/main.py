@@ -137,7 +137,9 @@ _register()
 
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that can be written"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "name a folder that can be written to"
+    ),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n)"),
     errno.ENAMETOOLONG: "name a shorter one",
 }

@@ -76,7 +76,7 @@ def _storable(
 def view_arrays(data: memoryview, *, error: type[RetuneError]) -> dict[str, np.ndarray]:
     """The arrays by name, as views of `data`.
 
-    Raises: `error` for a header that is no JSON, or that states more than there is.
+    Raises: `error` for a header that is not JSON, or that states more than there is.
     """
     header_bytes = int.from_bytes(data[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + header_bytes

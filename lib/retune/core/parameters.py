@@ -1,7 +1,7 @@
 """Parameters of a device that a user or a profile gives in place of what a driver says.
 
 Read `with_parameters`. A device with some has a name of its own, `pocl?max_local_bytes=32768`, so
-that whoever opens it by its name, in whichever process, has the same limits.
+that all processes that open it by its name have the same limits.
 """
 
 from collections.abc import Iterable, Mapping

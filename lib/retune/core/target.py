@@ -107,7 +107,7 @@ class DeviceSpec:
     def outruns_host(self) -> bool:
         """Whether it is done with a short kernel before the host has enqueued the next one.
 
-        A clock on the host then shows the host's own pace, and events cost more than the kernel:
+        A clock on the host then shows how fast the host is, and events cost more than the kernel:
         `runtime.Device` times its kernels behind one that holds the queue.
         """
         return self.device_class == "gpu"

@@ -60,7 +60,7 @@ def make_certs(
 
 
 def revoke(folder: Path, names: Sequence[str]) -> tuple[Path, ...]:
-    """The certificates of these names are good no longer, for whoever has the list; its copies.
+    """The certificates of these names are revoked for all who have the list; its copies.
 
     The list lies beside the authority, and in the folders of its schedulers below. A name is that
     of a folder as `make_certs` made it, or a serial number in hexadecimal digits. Raises:

@@ -383,7 +383,7 @@ def item_loops(entry: Intrinsic, nest: Stmt, loop: For) -> tuple[For, For] | Non
     None unless local.0 has as many items as the intrinsic's warp, and local.1 those of one warp or
     of several side by side.
     """
-    assert entry.warp is not None, "whoever asks has looked"
+    assert entry.warp is not None, "the caller has looked"
     path = next(path for block, path in paths(nest) if block is blocks(loop)[0])
     around = {n.kind: n for n in path if n.kind in ("local.0", "local.1")}
     first, second = around.get("local.0"), around.get("local.1")
@@ -400,7 +400,7 @@ def _apart(found: Match, nest: Stmt, loop: For) -> str:
     writes what others read for it, but to local memory, where items wait for each other.
     """
     warp = found.entry.warp
-    assert warp is not None, "whoever asks has looked"
+    assert warp is not None, "the caller has looked"
     around = item_loops(found.entry, nest, loop)
     if around is None:
         return (

@@ -211,4 +211,4 @@ def _extent(expr: Expr, values: Mapping[Var, Value]) -> int:
         case Binary(op, a, b) if (combine := OPERATORS[op].fold) is not None:
             return typed(int, combine(_extent(a, values), _extent(b, values)))
         case _:
-            raise TypeError(f"evaluate: {expr} is no extent")
+            raise TypeError(f"evaluate: {expr} is not an extent")

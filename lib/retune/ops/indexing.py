@@ -2,7 +2,7 @@
 
 Gathering reads nothing outside of its data, whatever the indices are. Scattering has one form:
 `data` [batch, places, row] gets `updates` [batch, updates, row], each at the place that `positions`
-[batch, updates] names. Positions count from the front; one that is no place is left out.
+[batch, updates] names. Positions count from the front; one outside of the axis is left out.
 `last_writers` turns positions into the update that each place gets, which is a constant where the
 positions are.
 """

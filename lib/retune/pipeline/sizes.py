@@ -60,7 +60,7 @@ MOST_COMBINATIONS = 1 << 24
 def opened(request: TuneRequest) -> OpenInputs:
     """The request's shapes and values, with a size for each of them that has a range.
 
-    Raises: ModelError for a model that cannot be read, and for what is no range.
+    Raises: ModelError for a model that cannot be read, and for what is not a range.
     """
     if not (request.shapes or request.values):
         return OpenInputs({}, {})

@@ -51,7 +51,7 @@ class _FlowRun:
 
     def ended(self) -> RunCancelled | None:
         """Why the run is to end; None: it goes on. Returns only once the run is not paused."""
-        with self._lock:  # whoever comes meanwhile waits, too
+        with self._lock:  # a thread that comes meanwhile waits, too
             if self._is_to_end():
                 return self._why()
             if monotonic() - self._moment >= ASK_INTERVAL_S:

@@ -93,7 +93,7 @@ def _of_request() -> dict[str, Any]:
     """What httpx is told of a request.
 
     Prefect reads the certificates of all authorities for each client, which takes longer than a
-    request. Without encryption, as with a server of one's own, they verify nobody.
+    request. Without encryption, as on the loopback address, they verify nobody.
     """
     url = get_settings_context().settings.api.url or ""
     trusting_nobody = {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}

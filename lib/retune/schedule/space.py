@@ -59,7 +59,7 @@ class Sketch:
     """The decisions that are the channels of the blocks that it reads, and makes; None: it does not
     go by the layouts of activations."""
     cost: Cost | None = None
-    """What candidates take, to whoever made the sketch; None: the device's class says it."""
+    """What candidates take, as the maker of the sketch says; None: the device's class says it."""
 
     def renamed(self, name: str) -> "Sketch":
         """The same sketch under another name."""

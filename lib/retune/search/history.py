@@ -140,7 +140,7 @@ def located(
 
 
 def _rows(sketch: Sketch, decisions: Sequence[tuple[int, ...]]) -> list[list[int] | None]:
-    """The option row of each flat list of values; None where some value is no option."""
+    """The option row of each flat list of values; None where some value is not an option."""
     options = [
         {tuple(int(v) for v in values): i for i, values in enumerate(decision.table)}
         for decision in sketch.decisions

@@ -114,7 +114,7 @@ def _model(text: str, *types: TensorType) -> bytes:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model": b"junk"}, "expected a model that is a host step; got .*no ONNX model"),
+        ({"model": b"junk"}, "expected a model that is a host step; got .*not an ONNX model"),
         ({"model": _model(NONZERO, TensorType((2, -1), INT64))}, "expected 1 outputs: y; got"),
         ({"model": _model(SPLIT, *[TensorType((1, 2))] * 2)}, "expected 2 inputs: x, z; got"),
         ({"inputs": ("nowhere",)}, "expected names of buffers of the plan; got nowhere"),

@@ -111,7 +111,7 @@ def _attrs(text: str, *types: TensorType):
     ("make", "message"),
     [
         (lambda: _attrs(NONZERO), "a type for each of its 1 outputs; got 0"),
-        (lambda: open_host(b"\xff\xff"), "bytes that are no ONNX model"),
+        (lambda: open_host(b"\xff\xff"), "bytes that are not an ONNX model"),
         (lambda: open_host(b""), "a model without nodes or outputs"),
         (
             lambda: open_host(

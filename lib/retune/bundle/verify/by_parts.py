@@ -3,7 +3,7 @@
 Read `parts_of`. What a host step makes may jump where its inputs hardly change: of two boxes whose
 scores are nearly equal, NonMaxSuppression keeps one or the other, whatever the tolerance. So if the
 outputs as a whole do not agree, each part is compared on the bundle's own values: what the device
-makes (from the inputs, and from what host steps made) by its range, as ever; what a host step makes
+makes (from the inputs, and from what host steps made) by its range as usual; what a host step makes
 of what it really read, exactly where that is integers. A truth value that the device makes of
 floats is compared by their range as well: of millions of scores a few lie at the threshold. If all
 parts agree, so does the network up to such jumps: it is nothing but its parts, and these are the

@@ -4,7 +4,7 @@ Read `row_parts`. An element between two quantized values becomes the one or the
 bits, and all that follows carries that on: two correct programs come to outputs that are as far
 apart as rounding to int8 makes them, which hides a wrong row. So each product gets the rows that
 the bundle's own product read: what leads from there to the next rows, and to the outputs, is
-compared as ever, and the outputs as a whole are not.
+compared as usual, and the outputs as a whole are not.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -104,7 +104,7 @@ class Counts:
 
 
 def variable(size: str) -> str:
-    """The variable that holds a size; with any name, it is no word of C or OpenCL."""
+    """The variable that holds a size; with any name, it is not a word of C or OpenCL."""
     return f"extent_{size}"
 
 

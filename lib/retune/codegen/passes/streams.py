@@ -109,7 +109,7 @@ def starts_line(read: Address, loop: For) -> Expr | None:
 
 
 def next_rows(read: Address, memory: Memory, loops: Sequence[For]) -> Prefetch | None:
-    """What is read some steps of the innermost loop later; None for what is no cache.
+    """What is read some steps of the innermost loop later; None for what is not a cache.
 
     A cache's first axis has an open length, and a step goes one on along it, over more than a line.
     """

@@ -113,7 +113,7 @@ class Runner(Protocol):
     (`remote.runner`) are Runners. A batch is handed in by `submit` and its rows are gathered from
     the future: programs, options and arrays in, rows out, all of it plain data that can travel
     (`remote.batches`). Each row says which device took it, and what failed by the device or by the
-    way to it is no row: the runner tries it again, and raises DeviceError in the end.
+    way to it is not a row: the runner tries it again, and raises DeviceError in the end.
     """
 
     @property

@@ -129,7 +129,7 @@ def open_host(model: bytes) -> HostModel:
     try:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError as error:
-        raise _unusable("", f"bytes that are no ONNX model ({error})") from error
+        raise _unusable("", f"bytes that are not an ONNX model ({error})") from error
     check_names(proto, "host step")
     graph = proto.graph
     if not graph.node or not graph.output:

@@ -147,7 +147,7 @@ def open_inputs(
     A size has the name of the symbol that the model has there, of the input and its axis, or of the
     input and its element if it has several, in letters, digits and underscores.
     Raises: ModelError for numbers that state no range, for a size with two ranges, and for values
-    of what is no input of integers.
+    of what is not an input of integers.
     """
     entries = {entry.name: entry for entry in graph.input if entry.name not in stored}
     sizes = _Sizes()
@@ -255,7 +255,7 @@ def _open_shapes(
 def _count_of_values(name: str, entries: Mapping[str, onnx.ValueInfoProto], shapes: Shapes) -> int:
     """How many elements the input has whose values are stated.
 
-    Raises: ModelError if it is no input of integers, or if its shape is open.
+    Raises: ModelError if it is not an input of integers, or if its shape is open.
     """
     where = f"--value {name}"
     entry = entries.get(name)

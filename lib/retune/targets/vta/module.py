@@ -225,7 +225,7 @@ def laid_out(
         size = element_bytes(memory, config)
         at = _rounded_up(at, size)
         whole = prod(shape) * np.dtype(MEMORY_TYPES[MEMORIES.index(memory)].dtype).itemsize
-        assert whole % size == 0, f"{name}: {whole} bytes are no whole elements of {memory}"
+        assert whole % size == 0, f"{name}: {whole} bytes are not whole elements of {memory}"
         made.append(
             DramBuffer(
                 name=name, memory=memory, offset=at // size, elements=whole // size, shape=shape

@@ -115,7 +115,7 @@ def strided_slice(node: OnnxNode, emit: Emitter) -> None:
 def _picked(node: OnnxNode, emit: Emitter) -> None:
     """The elements of ranges that are computed: the host finds their numbers along each axis.
 
-    Raises: NotConstant where that is no better than the whole on the host.
+    Raises: NotConstant where that is not better than the whole on the host.
     """
     data, shape = node.inputs[0], emit.shape(node.inputs[0])
     count = emit.shape(node.inputs[1])[0]

@@ -75,7 +75,7 @@ class ResizedAxis:
 
     @property
     def factor(self) -> int:
-        """How many results there are for each element; 0 if that is no whole number for all
+        """How many results there are for each element; 0 if that is not a whole number for all
         sizes."""
         found = self.made // self.extent
         return found if is_fixed(found) and always_equal(found * self.extent, self.made) else 0
