@@ -8,8 +8,9 @@ commands of 20 us each, and large inputs and outputs are not copied, see `lendin
 host steps runs in parts, see `hosting`.
 
 Where extents depend on sizes, memory is there for the largest ones. What a run of some sizes needs
-is prepared when they come, see `runs`, and kept for the next runs of the same; nothing is
-compiled or allocated for it. Where a host step finds a size, what runs behind it is prepared then.
+is prepared when they come, see `runs`, and kept for the next runs of the same; nothing is compiled
+for it, and nothing allocated but memory of large outputs. Where a host step finds a size, what runs
+behind it is prepared then.
 A network with states has sessions as well, see `session`.
 """
 
@@ -272,7 +273,8 @@ class Module:
 
     @property
     def peak_bytes(self) -> int:
-        """Device memory that the module holds."""
+        """Device memory that the module holds from loading on: without that of large outputs, see
+        `lending`."""
         return self.memory.peak_bytes
 
     def run(self, inputs: Inputs) -> Outputs:
