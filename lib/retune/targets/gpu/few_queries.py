@@ -25,7 +25,7 @@ from retune.targets.gpu.attention import attention_of, inline_movements
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import combine, share_columns, sum_in_parts
-from retune.targets.tiling import fuse_all, unroll_all
+from retune.targets.tiling import fuse_all
 
 _HELD = 3
 """Rows in local memory: powers and weights of the keys, and what sums need."""
@@ -85,7 +85,8 @@ def _make_scores(s: Schedule, found: AttentionStages) -> None:
     own = [n for n in s.loops(name) if n in s.axes(name)]
     steps = s.split(s.reduce_loops(name)[0], [_READ])
     accumulate_in_registers(s, steps, own, 1)
-    unroll_all(s, [steps[1], query])
+    s.vectorize(steps[1])
+    s.unroll(query)
     s.unroll(steps[0], _UNROLLED)
     s.bind(item, "local.0")
     s.bind(others, "local.1")

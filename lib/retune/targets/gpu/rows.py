@@ -284,27 +284,28 @@ def combine(
     take the steps of each, vectors of them where there are `lanes`, and hold their sums in
     registers. Gives the stages, whose other loops run one after the other."""
     vector = [lanes] if lanes > 1 else []
-    found: dict[str, tuple[str, str, str]] = {}
+    found: dict[str, tuple[tuple[str, str], ...]] = {}  # sums by neighbours and items, and copies
     for name in names:
         whole = fuse_all(s, s.reduce_loops(name))
         _, first, near, *_ = s.split(whole, [*grid, *vector], "guard")
         by_near = s.rfactor(name, near)
         by_item = s.rfactor(by_near, factored(by_near, name, first), len(s.block(name).indices))
-        found[name] = by_near, by_item, s.cache_write(by_item)
+        found[name] = tuple((part, s.cache_write(part)) for part in (by_near, by_item))
     for name in names:
         s.compute_at(name, at, scope)
-    for kind in (0, 2):  # each before the last: all items' sums, then those of neighbours
-        for stages in found.values():
-            s.compute_at(stages[kind], at, "local")
-            s.bind(s.axes(stages[kind])[-1], "local.0")
-    for _, by_item, stored in found.values():
-        s.bind(s.axes(stored)[-2], "local.1")
-        s.compute_at(by_item, s.loops(stored)[-1])
+    for kind in (0, 1):  # each before the last: all items' sums, then those of neighbours
+        for part, stored in (sums[kind] for sums in found.values()):
+            s.compute_at(stored, at, "local")
+            s.bind(s.axes(stored)[-1], "local.0")
+            if kind:
+                s.bind(s.axes(stored)[-2], "local.1")
+            s.compute_at(part, s.loops(stored)[-1])
+    for _, (by_item, _) in found.values():
         steps, *lane = s.reduce_loops(by_item)
         for loop in lane:
             s.vectorize(loop)
         s.unroll(steps, _UNROLLED)
-    return [n for name, (by_near, _, stored) in found.items() for n in (name, by_near, stored)]
+    return [n for name, sums in found.items() for n in (name, *(stored for _, stored in sums))]
 
 
 def _ceiling(parts: Expr, second: Expr) -> Expr:
