@@ -59,14 +59,19 @@ def knob(name: str) -> str:
     raise KeyError(name)
 
 
-def records_root() -> Path:
-    """Folder of the record store."""
-    return Path(knob("RETUNE_RECORDS"))
+def records_root(base: Path = Path()) -> Path:
+    """Folder of the record store; the default one lies below `base`."""
+    return _folder("RETUNE_RECORDS", base)
 
 
-def cache_root() -> Path:
-    """Folder of content-addressed stage outputs."""
-    return Path(knob("RETUNE_CACHE"))
+def cache_root(base: Path = Path()) -> Path:
+    """Folder of content-addressed stage outputs; the default one lies below `base`."""
+    return _folder("RETUNE_CACHE", base)
+
+
+def _folder(name: str, base: Path) -> Path:
+    """What the environment names is relative to the process's folder."""
+    return Path(knob(name)) if name in os.environ else base / knob(name)
 
 
 def programs_root() -> Path | None:

@@ -186,7 +186,7 @@ class NotifyConfig:
     )  # fmt: skip
     webhook: WebhookConfig | None = None
     command: tuple[Text, ...] = ()
-    """A program and its arguments; it reads the text."""
+    """A program and its arguments; it reads the text, and runs in the folder of the file."""
     email_block: str = ""
     """Name of a Prefect block that sends e-mail."""
 
@@ -203,7 +203,7 @@ class WindowConfig:
 @_with_options(*OPTION_KEYS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightlyConfig:
-    """A checked configuration. Its paths are absolute, or relative to the folder of the process."""
+    """A checked configuration. Its paths are absolute."""
 
     file: str = ""
     """Where it was read from: no key of the file."""
@@ -289,7 +289,8 @@ def check_device(name: str) -> None:
 
 
 def load_config(path: Path) -> NightlyConfig:
-    """The configuration in a TOML file; relative paths in it are relative to its folder.
+    """The configuration in a TOML file; relative paths in it are relative to its folder, and so are
+    default ones.
 
     Models, devices and the environment are not looked at, see `member_faults` and
     `retune.nightly.notify.check_environment`: the file may be read where nothing is run.
@@ -323,8 +324,8 @@ def _checked(read: NightlyConfig, path: Path) -> NightlyConfig:
         file=where,
         name=read.name or path.stem,
         out=str((folder / read.out).resolve()),
-        records=str((folder / read.records).resolve() if read.records else records_root()),
-        work=str((folder / read.work).resolve() if read.work else cache_root()),
+        records=str((folder / read.records if read.records else records_root(folder)).resolve()),
+        work=str((folder / read.work if read.work else cache_root(folder)).resolve()),
         model=tuple(_model(_placed(model, folder), folder) for model in read.model),
         device=tuple(_device(device, folder) for device in read.device),
     )

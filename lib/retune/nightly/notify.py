@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from retune.core.errors import InputError, RetuneError
@@ -94,16 +95,18 @@ def notifiers(
     config: NotifyConfig,
     environment: Mapping[str, str],
     others: Mapping[str, Notifier] | None = None,
+    folder: Path = Path(),
 ) -> dict[str, Notifier]:
     """Whom the configuration names, by channel: the webhook, the command, and then `others`.
 
+    `folder` is that of the configuration's file, where the command is run.
     `check_environment` says whether the variables that they need are there.
     """
     found: dict[str, Notifier] = {}
     if (hook := config.webhook) is not None:
         found["webhook"] = webhook_notifier(hook, environment)
     if command := config.command:
-        found["command"] = command_notifier(command)
+        found["command"] = command_notifier(command, folder)
     return {**found, **(others or {})}
 
 
@@ -156,8 +159,11 @@ def webhook_notifier(
     return post
 
 
-def command_notifier(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> Notifier:
-    """Runs the program with these arguments, no shell between; subject and text are its input.
+def command_notifier(
+    command: Sequence[str], folder: Path = Path(), timeout_s: float = COMMAND_TIMEOUT_S
+) -> Notifier:
+    """Runs the program in that folder with these arguments, no shell between; subject and text are
+    its input.
 
     `{subject}` in an argument stands for the subject. What takes longer than `timeout_s` is killed,
     with all that it started.
@@ -169,6 +175,7 @@ def command_notifier(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_
         try:
             process = subprocess.Popen(
                 arguments,
+                cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

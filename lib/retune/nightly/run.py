@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from retune.core.errors import RetuneError, RunStopped, sentence
 from retune.core.replacing import replacing
@@ -223,7 +224,8 @@ class NightRun:
         notify = config.notify or NotifyConfig()
         notice = notice_of(summary)
         if wanted(notify, notice):
-            for told in send(notice, notifiers(notify, os.environ, self.services.notifiers)):
+            folder, others = Path(config.file).parent, self.services.notifiers
+            for told in send(notice, notifiers(notify, os.environ, others, folder)):
                 text = told.problem or f"told of {', '.join(notice.events) or 'the night'}"
                 night.note(f"{NOTIFY} {told.channel}", text, failed=bool(told.problem))
         summary = replace(summary, notes=night.state.notes)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.names import slug
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
@@ -190,6 +191,31 @@ def test_paths_are_relative_to_the_file(load: Load, tmp_path: Path):
     assert config.model[0].name == "face"
     assert config.records == str(tmp_path.parent / "store")
     assert config.work == str(tmp_path / "w")
+
+
+def test_default_folders_are_relative_to_the_file_wherever_it_is_read(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Cron and a person work in other folders, and see the same nights."""
+    for name in ("RETUNE_RECORDS", "RETUNE_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    config = load(LEAST)
+    assert config.records == str(tmp_path / "artifacts/records")
+    assert config.work == str(tmp_path / "artifacts/cache")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_config(Path("../nightly.toml")) == replace(config, file="../nightly.toml")
+    monkeypatch.setenv("RETUNE_CACHE", "cache")  # the environment is the process's
+    assert load(LEAST).work == str(tmp_path / "elsewhere/cache")
+
+
+def test_the_example_has_the_folders_of_the_commands_at_the_root(monkeypatch: pytest.MonkeyPatch):
+    for name in ("RETUNE_RECORDS", "RETUNE_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(EXAMPLE.parents[1])
+    config = load_config(EXAMPLE)
+    assert Path(config.records) == records_root().absolute()
+    assert Path(config.work) == cache_root().absolute()
 
 
 def test_the_schedule_follows_from_the_window(load: Load):

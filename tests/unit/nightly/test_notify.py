@@ -162,6 +162,16 @@ def test_a_command_reads_subject_and_text_and_gets_the_subject_in_its_arguments(
 
 
 @pytest.mark.process
+def test_a_commands_paths_are_relative_to_the_folder_of_the_file(tmp_path: Path):
+    program = tmp_path / "tell.sh"
+    program.write_text("#!/bin/sh\ncat > told\n")
+    program.chmod(0o755)
+    config = NotifyConfig(command=("./tell.sh",))
+    notifiers(config, {}, folder=tmp_path)["command"](NOTICE)
+    assert (tmp_path / "told").read_text() == f"{NOTICE.subject}\n\n{NOTICE.text}\n"
+
+
+@pytest.mark.process
 def test_a_command_that_fails_says_what_it_said():
     program = "import sys; sys.exit('no such mailbox')"
     with pytest.raises(NotifyError, match="ended with 1: no such mailbox"):

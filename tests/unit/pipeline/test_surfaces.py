@@ -95,6 +95,8 @@ def test_a_nightly_file_has_them_as_keys(tmp_path: Path):
     asked = config.request(*config.pairs[0], minutes=3.0, campaign="c")
     own = {
         "out": str(tmp_path / "o/mlp/pocl"),
+        "records": config.records,
+        "work": config.work,
         "minutes": 3.0,
         "effort": "exhaustive",
         "publish": "faster",
