@@ -12,7 +12,7 @@ import io
 import json
 import shutil
 import zipfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -197,12 +197,24 @@ def program_key(path: Path) -> str:
     It follows from kernels, plan and weights, by what the manifest states. Raises: RecordError as
     `read_bundle` does, of the manifest alone.
     """
+    return _key_without(_ABOUT, path)
+
+
+def steps_key(path: Path) -> str:
+    """Equal for bundles that run the same kernels on the same weights, in whatever form.
+
+    Raises: as `program_key`.
+    """
+    return _key_without((*_ABOUT, "form"), path)
+
+
+def _key_without(fields: Collection[str], path: Path) -> str:
     with open_parts(path) as parts:
         manifest = _read_values(parts)
     files = cast("dict[str, Json]", manifest["files"])
     beside = (SAMPLES, BINARIES)
     run = {**manifest, "files": {n: facts for n, facts in files.items() if n not in beside}}
-    return content_key({name: run[name] for name in run if name not in _ABOUT})
+    return content_key({name: run[name] for name in run if name not in fields})
 
 
 def _read_samples(parts: BundleParts, manifest: BundleManifest) -> Mapping[str, np.ndarray]:

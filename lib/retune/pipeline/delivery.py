@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from retune.bundle.build import build_plan
-from retune.bundle.format import read_outline, restate_bundle, write_bundle
+from retune.bundle.format import read_outline, restate_bundle, steps_key, write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.plan import (
     LABELS_NOTE,
@@ -102,7 +102,7 @@ def stage_compile(
     plan = write_best_form(plan, folder / MODULE, request.device)
     chosen = {best.task_key for best in selection.best}
     without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
-    made = compiled(plan, spec_of(request.device), variant)
+    made = compiled(plan, folder / MODULE, spec_of(request.device), variant)
     return replace(made, from_records=len(chosen), from_defaults=without)
 
 
@@ -123,8 +123,10 @@ def selected_plan(
     return replace(plan, name=network.model_key[:KEY_DIGITS], samples=given_samples(samples))
 
 
-def compiled(plan: NetworkPlan, spec: DeviceSpec, variant: Variant) -> CompileManifest:
-    """The facts of a bundle of that plan; where its schedules came from is left open."""
+def compiled(
+    plan: NetworkPlan, bundle: Path, spec: DeviceSpec, variant: Variant
+) -> CompileManifest:
+    """The facts of the bundle of that plan; where its schedules came from is left open."""
     memory = plan_memory(plan)
     return CompileManifest(
         variant=variant,
@@ -138,6 +140,7 @@ def compiled(plan: NetworkPlan, spec: DeviceSpec, variant: Variant) -> CompileMa
         from_records=0,
         from_defaults=0,
         form=plan.form,
+        steps_key=steps_key(bundle),
         largest_error=plan.notes[LARGEST_ERROR_NOTE],
         host_steps=tuple(h.opened.title for h in plan.hosts if h.simulated_s is None),
         offloaded=sum(step.simulated_s is not None for step in plan.hosts),
@@ -298,14 +301,14 @@ def stage_bench(
 ) -> BenchManifest:
     """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
 
-    A bundle that is both is timed once, as the tuned one. One for ranges is timed at the sizes that
-    it is tuned for, beside those for each of these sizes `alone`. With the tuned bundle's profile,
-    step by step, against the roofline of the device now. A device that is not here has no times,
-    and nobody else's are given for its own.
+    Where both run the same steps, the tuned one alone is timed. One for ranges is timed at the
+    sizes that it is tuned for, beside those for each of these sizes `alone`. With the tuned
+    bundle's profile, step by step, against the roofline of the device now. A device that is not
+    here has no times, and nobody else's are given for its own.
     """
     if is_absent(request.device):
         return BenchManifest(rows=(), profile=())
-    distinct = {made.key: made for made in (untuned, tuned)}.values()
+    distinct = (tuned,) if tuned.has_steps_of(untuned) else (untuned, tuned)
     bundles = {made.variant: made.file(made.module) for made in distinct}
     peers = peer_versions(taking) if (taking := _taking_part(request, network)) else ()
     points = tuned_sizes(opened(request).extents) if tuned.programs else (FIXED,)

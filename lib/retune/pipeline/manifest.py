@@ -327,6 +327,8 @@ class CompileManifest(Manifest):
     """Tasks compiled with the default schedule."""
     form: str = ""
     """How the bundle runs: see `bundle.plan.Form`."""
+    steps_key: str = ""
+    """See `bundle.format.steps_key`; empty: an earlier version did not say."""
     largest_error: str = ""
     """Of the strategies used, as they state it: a part of a layer's output range, and how often."""
     host_steps: tuple[str, ...] = ()
@@ -342,6 +344,11 @@ class CompileManifest(Manifest):
     """Some sizes that each of these programs runs for."""
     regrets: tuple[Regret, ...] = ()
     """Of each of these programs over all of its sizes."""
+
+    def has_steps_of(self, other: "CompileManifest") -> bool:
+        """Whether both run the same kernels on the same weights: only their forms may differ, which
+        were found by measuring each, and times of both tell nothing of schedules."""
+        return self.key == other.key or (bool(self.steps_key) and self.steps_key == other.steps_key)
 
     @property
     def served(self) -> str:

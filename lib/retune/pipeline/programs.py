@@ -69,7 +69,7 @@ def stage_compile_programs(
     traced, plan = _planned(programs)
     plan = write_best_form(plan, folder / MODULE, request.device)
     return replace(
-        compiled(plan, spec, variant),
+        compiled(plan, folder / MODULE, spec, variant),
         from_records=programs.recorded,
         from_defaults=programs.default,
         programs=(*map(_served, traced[:-1]), "all other sizes"),

@@ -111,7 +111,8 @@ def stage_compare(
     Layouts that were found by measuring are kept if the bundle is faster with them than in NHWC.
     Where the bundle is not faster than default schedules beyond the comparison's noise, tasks that
     are slower in the network get theirs back, whoever took their records. Where the rest is not
-    faster either, all of them do.
+    faster either, all of them do. What compiles to the steps of default schedules is not compared
+    with them: the bundles can differ in their forms alone, which follow from the load of a moment.
     """
     made, found = _Made(request, network, tasks), constraints.content
     if request.layout == MEASURED and selection.layouts.activations and found.nhwc_ratio is None:
@@ -123,7 +124,10 @@ def stage_compare(
             return replace(found, layouts=ALL_NHWC, limits=())
     if not selection.best:
         return replace(found, ratio=None)
-    gain = made.gain(made.bundle(untuned(request, selection), "untuned"), selection)
+    default = made.bundle(untuned(request, selection), "untuned")
+    if made.bundle(selection).has_steps_of(default):
+        return replace(found, ratio=None)
+    gain = made.gain(default, selection)
     if gain.low > 1.0:
         return replace(found, ratio=1 / gain.ratio)
     every = tuple(best.task_key for best in selection.best)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.format import pack_zip, program_key, read_bundle, write_bundle
+from retune.bundle.format import pack_zip, program_key, read_bundle, steps_key, write_bundle
 from retune.bundle.versions import (
     KEEP,
     MODULE,
@@ -278,6 +278,9 @@ def test_a_program_is_the_same_whatever_is_noted_in_it(tmp_path: Path):
     }
     assert keys["plain"] == keys["noted"] == keys["moved"]
     assert len(set(keys.values())) == 5
+    steps = {what: steps_key(tmp_path / what) for what in keys}
+    same = {what for what in steps if steps[what] == steps["plain"]}
+    assert same == {"plain", "noted", "moved", "plan"}, "in whatever form"
 
 
 def test_a_damaged_card_is_named(out: Path):

@@ -225,6 +225,23 @@ def test_a_bundle_has_the_form_that_was_the_fastest(
     assert examined.asked == ["form", "closed"] * 2
 
 
+def test_bundles_that_differ_in_their_forms_alone_are_timed_as_one(
+    delivered: Delivered, examined: type[FakeExaminer]
+):
+    """Whatever the load was while the forms were chosen, schedules did not make one faster."""
+    examined.form = "inline" if delivered.tuned.form != "inline" else "queued"
+    chosen = replace(
+        Selection(target=GENERIC_CPU.fingerprint), limits=((delivered.tasks.tasks[0].key, 0.1),)
+    )
+    made = delivery.stage_compile(
+        delivered.request, delivered.network, delivered.tasks, chosen, "untuned"
+    )
+    assert made.form != delivered.tuned.form and made.key != delivered.tuned.key
+    assert made.has_steps_of(delivered.tuned)
+    bench = delivery.stage_bench(delivered.request, delivered.network, made, delivered.tuned)
+    assert [row.name for row in bench.rows] == ["tuned", "onnxruntime"]
+
+
 def test_a_verdict_and_times_become_manifests(delivered: Delivered, examined: type[FakeExaminer]):
     examined.asked.clear()
     request, network = delivered.request, delivered.network
@@ -232,7 +249,8 @@ def test_a_verdict_and_times_become_manifests(delivered: Delivered, examined: ty
     assert (verified.oracle, verified.samples, verified.max_rel) == ("oracle 7", 2, 0.5)
     assert (verified.passed, verified.by_parts) == (False, True)
     assert verified.max_abs == pytest.approx(1.797e308, rel=1e-3), "JSON has no infinity"
-    bench = delivery.stage_bench(request, network, delivered.untuned, delivered.tuned)
+    other = replace(delivered.untuned, steps_key="other")
+    bench = delivery.stage_bench(request, network, other, delivered.tuned)
     rows = [(row.name, row.median_us, row.p25_us, row.p75_us, row.runs) for row in bench.rows]
     assert rows == [
         ("untuned", 2e6, 1e6, 3e6, 2),
