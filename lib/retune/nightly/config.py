@@ -205,8 +205,8 @@ class WindowConfig:
 class NightlyConfig:
     """A checked configuration. Its paths are absolute."""
 
-    file: str = ""
-    """Where it was read from: no key of the file."""
+    file: str = field(default="", metadata={"stated": False})
+    """Where it was read from: not a key of the file."""
     name: str = ""
     """Of the fleet, on pages and on a Prefect server; by default the file's own."""
     out: Text
@@ -313,8 +313,6 @@ def _checked(read: NightlyConfig, path: Path) -> NightlyConfig:
     """The configuration as `load_config` gives it. Raises: OSError, ValueError for a path that the
     file system does not take."""
     where, folder = str(path), path.absolute().parent
-    if read.file:
-        raise InputError(f"{where}: file: expected another key, got one that is not read")
     for key in ("model", "device"):
         if not getattr(read, key):
             expected = f"at least one table that begins with [[{key}]]"
