@@ -61,9 +61,9 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 OWN_KEYS = ("model", "out", "records", "work", "device", "minutes", "shapes", "values")
 """Fields of a request that are keys of one of the tables, declared there."""
-DECIDED = ("trials", "publish", "campaign")
-"""Fields of a request that are no keys: a night measures for its minutes, publishes what is faster,
-and is a campaign of its own."""
+DECIDED = ("publish", "campaign")
+"""Fields of a request that are not keys: a night publishes what is faster, and is a campaign of its
+own."""
 OPTION_KEYS = tuple(name for name in options() if name not in (*OWN_KEYS, *DECIDED))
 """Fields of a request that are keys of the whole file and of a model."""
 MEASURING_KEYS = (

@@ -231,6 +231,13 @@ def test_a_model_has_its_own_options_over_those_of_the_file(load: Load):
     assert (asked.tuner, asked.seed) == ("xgb", 3)
 
 
+def test_trials_bound_a_network_beside_its_minutes(load: Load):
+    asked = requested(load("trials = 300\n" + LEAST))
+    assert (asked.trials, asked.minutes, asked.effort) == (300, 1.0, "exhaustive")
+    own = requested(load("trials = 300\n" + model("trials = 0")))
+    assert own.trials == 0
+
+
 def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
     config = load(
         'max_error = 0\nrecords = "r"\nwork = "w"'
