@@ -164,7 +164,7 @@ def a_farm(folder: Path, patch: Patch) -> list[str]:
 
 
 def built(folder: Path, patch: Patch) -> list[str]:
-    version = Version(model_key="m", target="t", program="p", verdict="ordered", complete=True)
+    version = Version(model_key="m", target="t", program="p", verdict="as asked for", complete=True)
     patch.setattr("retune.pipeline.lock.read_lock", lambda _: None)
     patch.setattr("retune.pipeline.lock.build_locked", lambda *_: version)
     return ["build", "zoo:mlp", "--locked", "retune.lock", "--out", str(folder)]

@@ -56,7 +56,7 @@ def made(name: str) -> Callable[[Path], Version]:
             model_key=PLAN.model_key,
             target=PLAN.device.fingerprint,
             program=program_key(folder / MODULE),
-            verdict="ordered",
+            verdict="as asked for",
         )
 
     return make

@@ -55,8 +55,10 @@ KEEP = 10
 """Versions that are kept, beside the current one and the one before it."""
 
 _VERSIONS, _CARD, _HISTORY = "versions", "version.json", "history.json"
+_RENAMED = ('"verdict": "ordered"', '"verdict": "as asked for"')
+"""In a card: what earlier versions wrote, and its name."""
 
-Verdict = Literal["ordered", "first", "faster", "only right one", "not faster", "taken over"]
+Verdict = Literal["as asked for", "first", "faster", "only right one", "not faster", "taken over"]
 """Why a version became current, or did not: a person asked for it; there was none to compare it
 with; it is faster than the current one beyond doubt; the current one does not run or verify any
 more; it is not faster; an older retune had published it."""
@@ -371,7 +373,8 @@ def _numbers(out: Path) -> list[int]:
 def _card(folder: Path) -> Version | None:
     """What is known of the version in the folder; None if there is none."""
     try:
-        return from_json(Version, (folder / _CARD).read_text(encoding="utf-8"))
+        text = (folder / _CARD).read_text(encoding="utf-8")
+        return from_json(Version, text.replace(*_RENAMED))
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, RecordError) as error:

@@ -163,7 +163,7 @@ def build_locked(request: TuneRequest, lock: Lock) -> Version:
             model_key=lock.model_key,
             target=lock.device,
             program=program_key(folder / MODULE),
-            verdict="ordered",
+            verdict="as asked for",
             notes="as it is locked",
             complete=lock.complete,
         )

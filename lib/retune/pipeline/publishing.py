@@ -73,7 +73,7 @@ def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
     a user asks for is not compared with theirs. Not cached: the folder is the user's.
     """
     why = "as asked for, without a comparison with what was published before"
-    return _publish(request, run, _Decision(why=why, verdict="ordered"), None)
+    return _publish(request, run, _Decision(why=why, verdict="as asked for"), None)
 
 
 def stage_promote(request: TuneRequest, run: FinishedRun) -> PublishedManifest:

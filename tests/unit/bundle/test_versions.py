@@ -283,6 +283,15 @@ def test_a_program_is_the_same_whatever_is_noted_in_it(tmp_path: Path):
     assert same == {"plain", "noted", "moved", "plan"}, "in whatever form"
 
 
+def test_a_verdict_of_earlier_versions_has_its_name(out: Path):
+    publish(out, "one")
+    card = version_folder(out, 1) / "version.json"
+    stated = json.loads(card.read_text())
+    assert stated["verdict"] == "as asked for"
+    card.write_text(json.dumps({**stated, "verdict": "ordered"}, indent=1))
+    assert versions(out)[0].verdict == "as asked for"
+
+
 def test_a_damaged_card_is_named(out: Path):
     publish(out, "one")
     (version_folder(out, 1) / "version.json").write_text("{}")

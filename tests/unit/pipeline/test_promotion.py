@@ -266,13 +266,13 @@ def test_what_was_published_meanwhile_is_not_replaced(request_: TuneRequest, wor
     night(request_, "one")
 
     def meanwhile() -> Speedup:
-        publishing.stage_report(request_, run_of(request_, "ordered"))
+        publishing.stage_report(request_, run_of(request_, "asked for"))
         return FASTER
 
     world.compare = meanwhile
     done = night(request_, "two")
     assert not done.promoted and done.why.endswith("another version was published meanwhile")
-    assert published(request_) == "ordered"
+    assert published(request_) == "asked for"
 
 
 def test_what_an_older_retune_published_is_the_champion(request_: TuneRequest, world: World):
@@ -283,13 +283,13 @@ def test_what_an_older_retune_published_is_the_champion(request_: TuneRequest, w
     assert published(request_) == "old" and len(world.verified) == 1
 
 
-def test_an_ordered_run_is_published_whatever_was_before(request_: TuneRequest, world: World):
+def test_what_was_asked_for_is_published_whatever_was_before(request_: TuneRequest, world: World):
     night(request_, "one")
     done = publishing.stage_report(request_, run_of(request_, "two"))
     assert (done.module, done.report) == (str(request_.module), str(request_.report))
     assert published(request_) == "two" and not world.compared
     version = current(Path(request_.out))
-    assert version is not None and (version.number, version.verdict) == (2, "ordered")
+    assert version is not None and (version.number, version.verdict) == (2, "as asked for")
     publishing.stage_report(request_, run_of(request_, "two"))
     assert len(versions.versions(Path(request_.out))) == 2, "the same program is kept once"
     rollback(Path(request_.out))
