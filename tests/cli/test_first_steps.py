@@ -44,6 +44,22 @@ def test_help_shows_the_most_important_options_first_and_the_others_in_groups(ca
     assert "kl, mse, global_scale. [default: minmax]" in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("tune", "a GPU]"),
+        ("bench", "[default: RETUNE_SCHEDULER]"),
+        ("nightly prune", "[x>=1]"),
+        ("init", "[default: pocl]"),
+    ],
+)
+def test_help_states_defaults_in_one_way(capsys: Captured, command: str, shown: str):
+    assert run_command([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Default:" not in text and "by default" not in text.lower()
+    assert shown in " ".join(text.split())
+
+
 def test_the_usage_names_arguments_and_required_options(capsys: Captured):
     for command, usage in (
         ("tune", "--out PATH [OPTIONS] MODEL"),

@@ -18,6 +18,8 @@ _SENTENCE = 1000
 """Characters of a first sentence, which is never cut off: it takes several lines."""
 _STATED = re.compile(r"\[default: \(([^]]*)\)")
 """A default that is said in words: typer has it in parentheses."""
+_SAID = re.compile(r" ?Default: (.+?)\.(?:  \[(.*)\])?$", re.DOTALL)
+"""A default that the help's last sentence says; limits of the value may follow."""
 
 
 class GroupedCommand(TyperCommand):
@@ -67,9 +69,14 @@ def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> No
         if row is not None:
             kind = "Arguments" if each.param_type_name == "argument" else _ALL
             sections.setdefault(each.rich_help_panel or kind, []).append(
-                (_named(row[0]), _STATED.sub(r"[default: \1", row[1]))
+                (_named(row[0]), _SAID.sub(_bracketed, _STATED.sub(r"[default: \1", row[1])))
             )
     _write(sections, formatter)
+
+
+def _bracketed(said: re.Match[str]) -> str:
+    """The default as typer shows those that it knows."""
+    return f"  [{'; '.join(filter(None, (f'default: {said[1]}', said[2])))}]"
 
 
 def _named(shown: str) -> str:

@@ -82,27 +82,37 @@ Group = Literal[
 ]  # fmt: skip
 """What options are shown under, in this order; those without a group come first."""
 
-_HELP, _CONVERTER, _GROUP = "help", "converter", "group"
+_HELP, _USUAL, _CONVERTER, _GROUP = "help", "usual", "converter", "group"
 
 
 @overload
 def option(text: str, *, converter: Callable[[S], T], kw_only: bool = ...) -> T: ...
 @overload
-def option(text: str, *, converter: Callable[[S], T], default: S, group: Group = "Search") -> T: ...
+def option(
+    text: str,
+    *,
+    converter: Callable[[S], T],
+    default: S,
+    usual: str = ...,
+    group: Group = "Search",
+) -> T: ...
 @overload
-def option(text: str, *, default: T, group: Group = "Search") -> T: ...
+def option(text: str, *, default: T, usual: str = ..., group: Group = "Search") -> T: ...
 def option(
     text: str,
     *,
     converter: Callable[[Any], object] | None = None,
+    usual: str = "",
     group: Group = "Search",
     **given: Any,
 ) -> Any:
     """A field of a request: its help begins with what it sets. Choices follow from a Literal.
 
-    `converter` makes the value of what callers may write.
+    `converter` makes the value of what callers may write. `usual` says what holds where a default
+    of None or '' stays.
     """
-    return field(metadata={_HELP: text, _CONVERTER: converter, _GROUP: group}, **given)
+    about = {_HELP: text, _USUAL: usual, _CONVERTER: converter, _GROUP: group}
+    return field(metadata=about, **given)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, field))
@@ -222,14 +232,16 @@ class TuneRequest:
         kw_only=False,
     )
     records: str = option(
-        "Record store, a folder; by default the one that RETUNE_RECORDS names",
+        "Record store, a folder",
         converter=_records,
+        usual="the one that RETUNE_RECORDS names",
         default=None,
         group="Folders",
     )
     work: str = option(
-        "Work folder, for outputs of stages; by default the one that RETUNE_CACHE names",
+        "Work folder, for outputs of stages",
         converter=_work,
+        usual="the one that RETUNE_CACHE names",
         default=None,
         group="Folders",
     )
@@ -241,18 +253,19 @@ class TuneRequest:
     effort: Effort | None = option(
         "Search effort. none: nothing is measured; quick: at most 20 s of measuring; full: until "
         "less than 1 % of the network's time is expected to be saved; exhaustive: the whole "
-        "budget. By default exhaustive if `trials` or `minutes` are given, otherwise full",
+        "budget",
+        usual="exhaustive if `trials` or `minutes` are given, otherwise full",
         default=None,
         group="",
     )
     trials: Count | None = option(
-        "Number of measurements, over all tasks; 0 compiles with existing records. By default "
-        "`minutes` limit the measurements",
+        "Number of measurements, over all tasks; 0 compiles with existing records",
+        usual="no limit but `minutes`",
         default=None,
     )
     minutes: Above0 | None = option(
-        f"Measuring time, in minutes; by default {DEFAULT_MINUTES:g}, or no limit if `trials` are "
-        "given",
+        "Measuring time, in minutes",
+        usual=f"{DEFAULT_MINUTES:g}, or no limit if `trials` are given",
         default=None,
         group="",
     )
@@ -264,34 +277,38 @@ class TuneRequest:
         "Early stopping: trials without a gain after which a task ends; 0: never", default=0
     )
     trials_per_task: Positive | None = option(
-        "Number of measurements of a task at most; by default `trials` and `minutes` alone limit "
-        "them",
+        "Number of measurements of a task at most",
+        usual="no limit but `trials` and `minutes`",
         default=None,
         group="Search",
     )
     repeats: Annotated[int, Meta(ge=1, le=1000)] | None = option(
-        "Repeats of a measurement; by default 5, and 3 on a GPU",
+        "Repeats of a measurement",
+        usual="5, and 3 on a GPU",
         default=None,
         group="Measurement",
     )
     min_repeat_ms: Annotated[float, Meta(gt=0, le=60_000)] | None = option(
-        "Least duration of a repeat, in milliseconds: calls are added until it lasts so long; by "
-        "default 5, and 1 on a GPU",
+        "Least duration of a repeat, in milliseconds: calls are added until it lasts so long",
+        usual="5, and 1 on a GPU",
         default=None,
         group="Measurement",
     )
     cooldown: Annotated[float, Meta(ge=0, le=60)] | None = option(
-        "Pause before each repeat, in seconds; by default none",
+        "Pause before each repeat, in seconds",
+        usual="none",
         default=None,
         group="Measurement",
     )
     build_deadline: Deadline | None = option(
-        "Deadline of building a candidate, in seconds; by default 30",
+        "Deadline of building a candidate, in seconds",
+        usual="30",
         default=None,
         group="Measurement",
     )
     run_deadline: Deadline | None = option(
-        "Deadline of a launch, in seconds, added to the time of its arithmetic; by default 10",
+        "Deadline of a launch, in seconds, added to the time of its arithmetic",
+        usual="10",
         default=None,
         group="Measurement",
     )
@@ -345,8 +362,8 @@ class TuneRequest:
         group="Publishing",
     )
     fail_if_slower_than: PeerName | None = option(
-        "Peer that the bundle has to be as fast as: the run fails after publishing if it is "
-        "slower; by default none",
+        "Peer that the bundle has to be as fast as: the run fails after publishing if it is slower",
+        usual="none",
         default=None,
         group="Publishing",
     )
@@ -365,18 +382,21 @@ class TuneRequest:
         group="Accuracy",
     )
     quantize: QuantizeSettings | None = option(
-        f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
+        f"Quantization scheme: {', '.join(SCHEMES)}",
         converter=quantize_settings,
+        usual="none",
         default=None,
         group="Quantization",
     )
     pack_start: str = option(
-        "Graph packing for an accelerator: the op after which it begins; by default max_pool2d",
+        "Graph packing for an accelerator: the op after which it begins",
+        usual="max_pool2d",
         default="",
         group="Quantization",
     )
     pack_stop: str = option(
-        "Graph packing for an accelerator: the op before which it ends; by default global_avg_pool",
+        "Graph packing for an accelerator: the op before which it ends",
+        usual="global_avg_pool",
         default="",
         group="Quantization",
     )
@@ -464,7 +484,7 @@ class Option:
 
     name: str
     help: str
-    """One sentence, with the choices."""
+    """One sentence, with the choices; a second one may say what its default means."""
     hint: Any
     """Type with its limits, as the field has it."""
     given: Any
@@ -490,9 +510,10 @@ def _option(each: Field[Any], hint: Any) -> Option:
     kind = bare_type(hint)
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     text, convert = each.metadata[_HELP], each.metadata[_CONVERTER]
+    usual = f" Default: {each.metadata[_USUAL]}." if each.metadata[_USUAL] else ""
     return Option(
         name=each.name,
-        help=f"{text} ({', '.join(choices)})." if choices else f"{text}.",
+        help=(f"{text} ({', '.join(choices)})." if choices else f"{text}.") + usual,
         hint=hint,
         given=get_type_hints(convert)["value"] if convert else hint,
         choices=choices,
