@@ -27,7 +27,7 @@ from retune.core.errors import RecordError
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.records import files
-from retune.records.cost import CALM, calm_level
+from retune.records.cost import MOST_DRIFT, calm_level
 from retune.records.store import RecordStore
 from retune.schedule.decisions import Decision
 from retune.schedule.space import Candidates, Sketch, Space
@@ -121,7 +121,7 @@ def _calm(
     frame = store.scan({**wanted, "task_key": tasks}, read)
     reference = frame["reference_us"].to_numpy(np.float64, na_value=np.nan)
     usual = store.scan(wanted, ["reference_us"])["reference_us"]
-    limit = CALM * calm_level(usual.to_numpy(np.float64, na_value=np.nan))
+    limit = MOST_DRIFT * calm_level(usual.to_numpy(np.float64, na_value=np.nan))
     frame["time_us"] = frame["median_us"].where(frame["status"] == "ok")
     disturbed = reference > limit  # False where either is unknown: it failed before that
     return frame.loc[~disturbed]

@@ -8,8 +8,8 @@ minutes in between, the spread of a time was 0.11 of it before the correction an
 In slow moments it corrects too much: the calibration kernel only computes, and what waits for
 memory slows down less than it does (seen: 1.66 against 1.26 times). The few slow moments of a long
 run would then hold its seeming best, so a moment counts as slower than the quiet machine
-(`calm_us` of the record, as it was known then) by a factor of CALM at most. The cost follows from
-the row alone: a continued or a replayed run sees the costs that the run saw.
+(`calm_us` of the record, as it was known then) by a factor of MOST_DRIFT at most. The cost follows
+from the row alone: a continued or a replayed run sees the costs that the run saw.
 
 What people are shown is `median_us`, the time as it was.
 """
@@ -32,9 +32,8 @@ _QUIET = 0.25
 """Quantile of the calibration kernel's times that stands for a quiet machine. Not a lower one: they
 vary without disturbance too (one machine: 638 us for the fastest fiftieth, 722 in the middle, 830
 for all but 3 %)."""
-CALM = 1.15
-"""A moment in which the calibration kernel takes this many times its quiet time is corrected for in
-full."""
+MOST_DRIFT = 1.15
+"""Times that on the quiet machine which the calibration kernel takes: more is not corrected for."""
 _MEDIAN = math.sqrt(math.pi / 2)
 """Standard error of a median over that of the mean, where repeats vary as a normal distribution."""
 
@@ -54,12 +53,12 @@ def calm_level(reference_us: np.ndarray) -> float:
 def drift(reference_us: np.ndarray, calm_us: np.ndarray) -> np.ndarray:
     """Time over cost at moments with these times of the calibration kernel. float64 [n]
 
-    1 where there is no such time; where its quiet time is unknown, every moment is corrected for in
-    full. Both are taken in the precision of the store.
+    1 where that kernel was not timed; all drift is corrected for where its time on the quiet
+    machine is unknown. Both are taken in the precision of the store.
     """
     reference = np.asarray(reference_us, np.float32).astype(np.float64)
     calm = np.asarray(calm_us, np.float32).astype(np.float64)
-    counted = np.fmin(reference, CALM * np.where(calm > 0, calm, np.nan))
+    counted = np.fmin(reference, MOST_DRIFT * np.where(calm > 0, calm, np.nan))
     return np.where(reference > 0, counted / NOMINAL_US, 1.0)
 
 

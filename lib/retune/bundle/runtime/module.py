@@ -10,8 +10,7 @@ host steps runs in parts, see `hosting`.
 Where extents depend on sizes, memory is there for the largest ones. What a run of some sizes needs
 is prepared when they come, see `runs`, and kept for the next runs of the same; nothing is compiled
 for it, and nothing allocated but memory of large outputs. Where a host step finds a size, what runs
-behind it is prepared then.
-A network with states has sessions as well, see `session`.
+behind it is prepared then. A network with states has sessions as well, see `session`.
 """
 
 import logging
