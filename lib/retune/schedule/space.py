@@ -31,7 +31,7 @@ Cost = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 
 _ENUMERATION_LIMIT = 200_000
 _DRAWS = 64
-"""Rounds of rejection sampling before a sketch is taken to have no further valid candidate."""
+"""Rounds of rejection sampling before valid rows are listed, if there are few enough in all."""
 
 _TRIED = 64
 """Candidates asked for to see whether there is any."""
@@ -115,7 +115,8 @@ class Sketch:
     def sample(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Up to `count` valid rows, uniform over the valid ones, repeats possible.
 
-        Fewer where valid ones are rare. int64 [at most count, decisions]
+        Where valid ones are rare: distinct ones, so that there is none only if none is valid, or
+        there are too many to list. int64 [at most count, decisions]
         """
         kept: list[np.ndarray] = []
         found = 0
@@ -125,12 +126,15 @@ class Sketch:
             kept.append(good)
             found += len(good)
             if found >= count:
-                break
-        return np.concatenate(kept)[:count]
+                return np.concatenate(kept)[:count]
+        if self.size <= _ENUMERATION_LIMIT:
+            return rng.permutation(self.all_rows())[:count]
+        return np.concatenate(kept)
 
     @property
     def empty(self) -> bool:
-        """Whether sampling finds no valid row: no device of this kind has the room, say."""
+        """Whether there is no valid row, as no device of this kind has the room, say; or sampling
+        finds none among too many to list."""
         return not len(self.sample(_TRIED, np.random.default_rng(0)))
 
     def all_rows(self) -> np.ndarray:

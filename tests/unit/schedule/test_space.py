@@ -71,6 +71,17 @@ def test_samples_are_valid_and_repeatable():
     assert np.array_equal(rows, SKETCH.sample(50, np.random.default_rng(3)))
 
 
+def test_a_sample_finds_what_random_draws_miss():
+    def rare(s: Schedule) -> None:
+        first, second = (s.sample_tile(loop, 2, 100)[0] for loop in ("z.i", "z.j"))
+        s.require(first + second >= 200, "too small")
+
+    sketch = sketch_of(from_dag(dense(100, 3, 100)), rare)
+    assert not sketch.empty
+    (only,) = sketch.sample(5, np.random.default_rng(0))
+    assert sketch.decided(only) == {"tile.z.i": (100,), "tile.z.j": (100,)}
+
+
 def test_rows_from_decisions():
     for row in SKETCH.all_rows()[:7]:
         assert np.array_equal(SKETCH.row(SKETCH.decided(row)), row)
