@@ -141,11 +141,24 @@ class _Reads:
     def _reads(self, statements: Iterable[Statement]) -> list[MemoryLoad]:
         """What the statements read of constants, vector by vector; not what is read behind a test,
         which need not be there."""
-        found = [part for each in statements if isinstance(each, _Straight) for part in parts(each)]
+        reads, tested = dict[MemoryLoad, None](), set[MemoryLoad]()
+        for statement in statements:
+            found, behind = self._reads_of(statement)
+            reads |= dict.fromkeys(found)
+            tested |= behind
+        return [read for read in reads if read not in tested]
+
+    def _reads_of(self, statement: Statement) -> tuple[list[MemoryLoad], set[MemoryLoad]]:
+        """What one statement reads of constants, and all that it reads behind a test."""
+        if not isinstance(statement, _Straight):
+            return [], set()
+        found, reads = list(parts(statement)), list[MemoryLoad]()
+        for part in found:
+            if isinstance(part, MemoryLoad) and self._is_early(part):
+                reads.append(part)
         chosen = [part for part in found if isinstance(part, Operation) and part.op == "choose"]
         tested = {part for each in chosen for part in parts(each) if isinstance(part, MemoryLoad)}
-        reads = dict.fromkeys(part for part in found if isinstance(part, MemoryLoad))
-        return [read for read in reads if self._is_early(read) and read not in tested]
+        return reads, tested
 
     def _is_early(self, load: MemoryLoad) -> bool:
         at, own = load.at, load.at.memory.dtype
@@ -160,13 +173,17 @@ class _Reads:
 
     def _run(self, statements: Sequence[Statement]) -> Iterator[Statement]:
         """Straight statements: so many reads from far, and what is done with them, at a time."""
-        piece: list[Statement] = []
+        piece, far, tested = list[Statement](), dict[MemoryLoad, None](), set[MemoryLoad]()
         for statement in statements:
-            far = [r for r in self._reads([*piece, statement]) if self._is_far(r)]
-            if _bytes(far) > _FAR_BYTES and piece:
+            reads, behind = self._reads_of(statement)
+            own = dict.fromkeys(read for read in reads if self._is_far(read))
+            taken = [read for read in far | own if read not in tested and read not in behind]
+            if _bytes(taken) > _FAR_BYTES and piece:
                 yield from self._asked_first(piece)
-                piece = []
+                piece, far, tested = [], {}, set()
             piece.append(statement)
+            far |= own
+            tested |= behind
         yield from self._asked_first(piece)
 
     def _asked_first(self, statements: Sequence[Statement]) -> Iterator[Statement]:
