@@ -13,7 +13,7 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
 from retune.core.target import MOST_DEEP_ITEMS, MOST_GROUPS, DeviceSpec
-from retune.device.measure.timing import deviation
+from retune.device.measure.timing import ExpectedOutputs
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.search.task import Task
@@ -54,7 +54,8 @@ class Checker:
                     continue
                 kinds = {n: TensorType(a.shape, a.dtype.name) for n, a in workload.outputs.items()}
                 found = run_source(device, unoptimised(source), workload.inputs, kinds)
-                off = deviation(found, workload.outputs, workload.rtol, workload.atol)
+                expected = ExpectedOutputs.of(workload.outputs, workload.rtol, workload.atol)
+                off = expected.deviation(found)
                 assert not off.problem, f"{where}: {off.problem}\n{source.text}"
                 self._right.add(source.key)
                 self.run += 1

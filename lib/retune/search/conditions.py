@@ -43,6 +43,7 @@ def usual_options(
     """How candidates are timed on a device; what is None is what such a device usually gets.
 
     A GPU's times scatter little, and its neighbours do not disturb it: fewer and shorter repeats.
+    One repeat tells whether a candidate is among the fastest.
     Cycles of a simulated accelerator are counted once.
     """
     asked = {
@@ -60,7 +61,7 @@ def _usual(spec: DeviceSpec) -> MeasureOptions:
     if spec.accelerator:
         return MeasureOptions(repeat=1, disturbed_retries=0)
     if spec.device_class == "gpu":
-        return MeasureOptions(repeat=3, min_repeat_ms=1.0, disturbed_retries=0, give_up_factor=3.0)
+        return MeasureOptions(repeat=3, min_repeat_ms=0.5, disturbed_retries=0, give_up_factor=1.25)
     return MeasureOptions()
 
 

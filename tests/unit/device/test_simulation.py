@@ -16,7 +16,7 @@ from retune.codegen.source import Run
 from retune.codegen.target import CPU
 from retune.core.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8, UINT64
 from retune.core.target import GENERIC_CPU
-from retune.device.measure.timing import deviation
+from retune.device.measure.timing import ExpectedOutputs
 from retune.device.simulated.simulation import (
     BoardRoofline,
     corrupted,
@@ -124,7 +124,8 @@ def test_a_spoiled_result_is_beyond_every_tolerance(dtype: str, data: st.DataObj
     wrong = corrupted(arrays)
     assert wrong["y"].dtype == right.dtype and wrong["y"].shape == right.shape
     rtol = 0.1 if right.dtype.kind != "b" else 1e-4
-    assert "output 'y'" in deviation(wrong, arrays, rtol=rtol, atol=1e-6).problem
+    expected = ExpectedOutputs.of(arrays, rtol=rtol, atol=1e-6)
+    assert "output 'y'" in expected.deviation(wrong).problem
     assert np.count_nonzero(wrong["y"] != right) == 1
 
 

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from retune.codegen.source import ProgramSource
+from retune.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, UINT8, DType, numpy_dtype
 from retune.core.errors import InputError
 from retune.device.measure.contention import Took
 from retune.device.measure.messages import Timed
 from retune.device.measure.timing import (
+    Deviation,
+    ExpectedOutputs,
     check_deadline_s,
-    deviation,
     disturbance,
     present_us,
     time_deadline_s,
@@ -99,18 +101,22 @@ def outputs(*values: float) -> dict[str, np.ndarray]:
     return {"y": np.array(values, np.float32).reshape(1, -1)}
 
 
+def expected(arrays: dict[str, np.ndarray], rtol: float, atol: float) -> ExpectedOutputs:
+    return ExpectedOutputs.of(arrays, rtol, atol)
+
+
 def test_equal_outputs_deviate_by_nothing():
-    found = deviation(outputs(1, 2, 3), outputs(1, 2, 3), 0.0, 0.0)
+    found = expected(outputs(1, 2, 3), 0.0, 0.0).deviation(outputs(1, 2, 3))
     assert (found.largest, found.problem) == (0.0, "")
 
 
 def test_tolerance_follows_the_references_range():
-    assert not deviation(outputs(0.05, 1000), outputs(0, 1000), 1e-4, 0.0).problem
-    assert deviation(outputs(0.2, 1000), outputs(0, 1000), 1e-4, 0.0).problem
+    assert not expected(outputs(0, 1000), 1e-4, 0.0).deviation(outputs(0.05, 1000)).problem
+    assert expected(outputs(0, 1000), 1e-4, 0.0).deviation(outputs(0.2, 1000)).problem
 
 
 def test_the_worst_element_is_named():
-    found = deviation(outputs(1, 5, 3.5), outputs(1, 2, 3), 1e-3, 0.0)
+    found = expected(outputs(1, 2, 3), 1e-3, 0.0).deviation(outputs(1, 5, 3.5))
     assert found.largest == 3.0
     assert "output 'y' at [0, 1]: expected 2, got 5" in found.problem
     assert "2 of 3 elements are off" in found.problem
@@ -118,20 +124,20 @@ def test_the_worst_element_is_named():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_no_number_is_infinitely_wrong(value: float):
-    found = deviation(outputs(1, value), outputs(1, 2), 1e9, 1e9)
+    found = expected(outputs(1, 2), 1e9, 1e9).deviation(outputs(1, value))
     assert found.largest == np.inf
     assert "at [0, 1]" in found.problem
 
 
 def test_infinities_of_the_reference_may_be_matched():
     same = outputs(1, np.nan, np.inf)
-    assert not deviation(same, same, 1e-4, 0.0).problem
-    assert deviation(outputs(1, np.nan, -np.inf), same, 1e-4, 0.0).problem
+    assert not expected(same, 1e-4, 0.0).deviation(same).problem
+    assert expected(same, 1e-4, 0.0).deviation(outputs(1, np.nan, -np.inf)).problem
 
 
 def test_flat_results_are_compared_with_shaped_references():
     flat = {"y": np.arange(6, dtype=np.int32)}
-    assert not deviation(flat, {"y": np.arange(6).reshape(2, 3)}, 0.0, 0.0).problem
+    assert not expected({"y": np.arange(6).reshape(2, 3)}, 0.0, 0.0).deviation(flat).problem
 
 
 def test_disturbance_is_symmetric():
@@ -159,3 +165,25 @@ def test_a_cost_is_a_time_at_the_present_pace():
     assert present_us(None, 700.0, 700.0) is None
     assert present_us(10.0, 2 * NOMINAL_US, None) == pytest.approx(20.0)
     assert present_us(10.0, 2 * NOMINAL_US, NOMINAL_US) == pytest.approx(11.5)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, UINT8])
+def test_an_output_of_many_elements_is_compared_to_its_last_one(dtype: DType):
+    """Whatever the type, and where several parts are compared one after the other."""
+    right = np.arange(200_000).reshape(2, -1) % 100
+    wrong = right.copy()
+    wrong[1, -1] += 7
+    reference = expected({"y": right.astype(np.float64)}, 0.05, 0.0)
+    assert reference.deviation({"y": right.astype(numpy_dtype(dtype))}) == Deviation(
+        largest=0.0, problem=""
+    )
+    found = reference.deviation({"y": wrong.astype(numpy_dtype(dtype))})
+    assert found.largest == 7.0
+    assert f"at [1, {100_000 - 1}]: expected 99, got 106" in found.problem
+
+
+def test_the_output_that_is_furthest_beyond_its_tolerance_is_named():
+    reference = expected({"small": np.ones(3), "large": np.full(3, 1e3)}, 1e-2, 0.0)
+    found = reference.deviation({"small": np.full(3, 1.5), "large": np.full(3, 1e3 + 100)})
+    assert found.largest == 100.0
+    assert "output 'small'" in found.problem

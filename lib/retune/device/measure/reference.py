@@ -13,7 +13,6 @@ from retune.device.opencl.runtime import Device
 
 _CHAINS = 12
 """Independent accumulators: enough to fill the pipelines, few enough to stay in registers."""
-_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,11 @@ class _Shape:
     group: int
     groups_a_unit: int
     iterations: int
+    runs: int
+    """That its time is the median of."""
 
 
-_SHAPES = {"cpu": _Shape(16, 1, 2, 160_000), "gpu": _Shape(4, 256, 4, 5_000)}
+_SHAPES = {"cpu": _Shape(16, 1, 2, 160_000, 5), "gpu": _Shape(4, 256, 4, 5_000, 3)}
 """A GPU's unit gets 32 warps with 48 accumulators an item: more registers would not fit. Other
 classes of devices run what a GPU runs."""
 
@@ -50,6 +51,7 @@ class Reference:
         out = device.random(FLOAT32, shape.lanes * items)
         self.flops = 2 * shape.lanes * _CHAINS * shape.iterations * items
         self._device = device
+        self._runs = shape.runs
         self._launch = device.prepare(
             program, "reference", [data, out], (items, 1, 1), (shape.group, 1, 1)
         )
@@ -65,7 +67,7 @@ class Reference:
         def call() -> Took:
             return took(lambda: self._device.time([self._launch]), self._device.spec)
 
-        return 1e6 * statistics.median(calm_times(call, _RUNS))
+        return 1e6 * statistics.median(calm_times(call, self._runs))
 
     def gflops(self) -> float:
         """The multiply-add ceiling of all cores right now, in 1e9 operations a second."""

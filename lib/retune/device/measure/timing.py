@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _CHECKED_RUNS = 2
 """A wrong result is run once more on fresh inputs."""
 _ELEMENTS_PER_S = 1e7
 """Slow for uploads, random data and comparison together."""
+_PART = 1 << 16
+"""Elements that are compared at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,41 +73,85 @@ def present_us(cost: float | None, reference_us: float, calm_us: float | None) -
     return cost * float(drift(np.array(reference_us), np.array(calm)))
 
 
-def deviation(
-    found: Mapping[str, np.ndarray],
-    expected: Mapping[str, np.ndarray],
-    rtol: float,
-    atol: float,
-) -> Deviation:
-    """The largest absolute deviation over all outputs, and where it breaks the tolerance.
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpectedOutputs:
+    """Reference outputs, and how far a candidate's may lie from them."""
 
-    Allowed is atol + rtol times the largest finite value of that output's reference. NaN counts as
-    infinitely far, unless the reference has it at the same place.
-    """
-    largest, problem, excess = 0.0, "", 0.0
-    for name, reference in expected.items():
-        wanted = np.asarray(reference, np.float64).ravel()
-        values = np.asarray(found[name], np.float64).ravel()
-        if not wanted.size:
-            continue
+    outputs: Mapping[str, np.ndarray]
+    """By name."""
+    allowed: Mapping[str, float]
+    """The largest absolute deviation of each."""
+
+    @classmethod
+    def of(cls, outputs: Mapping[str, np.ndarray], rtol: float, atol: float) -> Self:
+        """Allowed is atol + rtol times the largest finite value of that output."""
+        return cls(outputs, {n: atol + rtol * _largest_finite(a) for n, a in outputs.items()})
+
+    def deviation(self, found: Mapping[str, np.ndarray]) -> Deviation:
+        """The largest absolute deviation over all outputs, and where one breaks its tolerance most.
+
+        NaN counts as infinitely far, unless the reference has it at the same index.
+        """
+        largest, problem, excess = 0.0, "", 0.0
+        for name, reference in self.outputs.items():
+            values, allowed = np.asarray(found[name]).ravel(), self.allowed[name]
+            distance = _largest_distance(values, reference.ravel())
+            if not distance <= allowed:  # or it is NaN
+                far = _deviation(name, values, reference, allowed)
+                distance = far.largest
+                if far.problem and distance / max(allowed, 1e-300) > excess:
+                    problem, excess = far.problem, distance / max(allowed, 1e-300)
+            largest = max(largest, distance)
+        return Deviation(largest=largest, problem=problem)
+
+
+def _largest_finite(array: np.ndarray) -> float:
+    """The largest absolute value that is finite; 0 if there is none."""
+    wide = np.abs(np.asarray(array, np.float64).ravel())
+    finite = wide[np.isfinite(wide)]
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _largest_distance(values: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest absolute difference; NaN if some difference is none. In parts that stay in a
+    cache: an output may have millions of elements, and each candidate is compared."""
+    wide = np.float32 if _fits_float32(values) and _fits_float32(wanted) else np.float64
+    largest = 0.0
+    for start in range(0, len(wanted), _PART):
+        part = slice(start, start + _PART)
         with np.errstate(invalid="ignore"):
-            distance = np.abs(values - wanted)
-        same = (values == wanted) | (np.isnan(values) & np.isnan(wanted))
-        distance = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
-        finite = np.abs(wanted[np.isfinite(wanted)])
-        allowed = atol + rtol * (float(finite.max()) if finite.size else 0.0)
-        worst = int(distance.argmax())
-        largest = max(largest, float(distance[worst]))
-        if distance[worst] > allowed and distance[worst] / max(allowed, 1e-300) > excess:
-            excess = distance[worst] / max(allowed, 1e-300)
-            index = [int(i) for i in np.unravel_index(worst, np.shape(reference))]
-            wrong = int(np.count_nonzero(distance > allowed))
-            problem = (
-                f"output {name!r} at {index}: expected {wanted[worst]:.9g}, got "
-                f"{values[worst]:.9g}; deviation {distance[worst]:.3g}, allowed {allowed:.3g}; "
-                f"{wrong} of {wanted.size} elements are off"
-            )
-    return Deviation(largest=largest, problem=problem)
+            distance = values[part].astype(wide) - wanted[part].astype(wide)
+        most = float(np.abs(distance, out=distance).max())
+        if not most <= largest:
+            largest = most
+        if np.isnan(largest):
+            break
+    return largest
+
+
+def _fits_float32(array: np.ndarray) -> bool:
+    """Whether float32 has all values of the array's type."""
+    return array.dtype.itemsize <= 2 or array.dtype == np.float32
+
+
+def _deviation(name: str, values: np.ndarray, reference: np.ndarray, allowed: float) -> Deviation:
+    """How far one output lies from its reference, and where it lies further than allowed."""
+    wanted = np.asarray(reference, np.float64).ravel()
+    values = np.asarray(values, np.float64)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(values - wanted)
+    same = (values == wanted) | (np.isnan(values) & np.isnan(wanted))
+    distance = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+    worst, wrong = int(distance.argmax()), int(np.count_nonzero(distance > allowed))
+    if not wrong:
+        return Deviation(largest=float(distance[worst]), problem="")
+    index = [int(i) for i in np.unravel_index(worst, np.shape(reference))]
+    problem = (
+        f"output {name!r} at {index}: expected {wanted[worst]:.9g}, got {values[worst]:.9g}; "
+        f"deviation {distance[worst]:.3g}, allowed {allowed:.3g}; {wrong} of {wanted.size} "
+        "elements are off"
+    )
+    return Deviation(largest=float(distance[worst]), problem=problem)
 
 
 def disturbance(timed: Timed) -> float:

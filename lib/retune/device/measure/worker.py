@@ -21,12 +21,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from retune.codegen.source import ProgramBuffer, ProgramSource
-from retune.core.dtypes import DType, TensorType, as_dtype, numpy_dtype
+from retune.core.dtypes import TensorType, as_dtype, numpy_dtype
 from retune.core.errors import DeviceError, InputError
 from retune.core.schema import pack, unpack
 from retune.core.target import DeviceSpec
 from retune.device.measure.contention import Took, took
-from retune.device.measure.inputs import random_array
 from retune.device.measure.messages import (
     REQUESTS,
     Broken,
@@ -46,15 +45,14 @@ from retune.device.measure.messages import (
     Warm,
 )
 from retune.device.measure.reference import Reference
-from retune.device.measure.timing import Deviation, deviation, present_us, time_repeats
-from retune.device.opencl.guards import GuardedBuffer, guarded, overrun
+from retune.device.measure.timing import ExpectedOutputs, present_us, time_repeats
+from retune.device.opencl.guards import GuardedBuffer, guarded, overrun, unwritten
 from retune.device.opencl.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.opencl.launch_cost import launch_cost
 from retune.device.opencl.pool import ConstantPool
 from retune.device.opencl.runtime import BuildFailed, Device, DeviceMemory, LaunchFailed
 from retune.device.opening import open_device
 
-_SEED = 20_240
 _FLUSH_FACTOR = 2
 """The flush buffer is this many times the last cache."""
 _FLUSH_LEAST = 32 << 20
@@ -81,7 +79,10 @@ class Worker:
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
         self._workload = LoadArrays(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
+        self._expected = ExpectedOutputs({}, {})
         self._uploaded: dict[str, GuardedBuffer] = {}
+        self._written: dict[str, GuardedBuffer] = {}
+        """What the last candidate of the workload wrote to."""
         self._right: _RightJob | None = None
         self._flush: np.ndarray | None = None
 
@@ -91,7 +92,9 @@ class Worker:
             match request:
                 case LoadArrays():
                     self._workload = request
+                    self._expected = ExpectedOutputs.of(request.outputs, request.rtol, request.atol)
                     self._uploaded.clear()
+                    self._written.clear()
                     return Done()
                 case Build():
                     built = build_jobs(self._device, list(request.jobs.values()), self._pool)
@@ -137,7 +140,7 @@ class Worker:
         bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
         seconds = bound.time()
         found = self._results(job, guards)
-        off = self._deviation(found)
+        off = self._expected.deviation(found)
         if problem := overrun(self._device, guards) or off.problem:
             return Refused(status="wrong_result", error=problem, max_abs_err=off.largest)
         self._right = _RightJob(bound, job, guards, found)
@@ -151,8 +154,8 @@ class Worker:
         for _ in range(2):
             right.bound.time()
             found = self._results(right.job, right.guards)
-            same = all(found[name].tobytes() == right.found[name].tobytes() for name in found)
-            off = None if same else self._deviation(found)
+            same = all(_same_bytes(found[name], right.found[name]) for name in found)
+            off = None if same else self._expected.deviation(found)
             if problem := overrun(self._device, right.guards) or (off and off.problem):
                 self._right = None
                 self._uploaded.clear()
@@ -160,11 +163,6 @@ class Worker:
                 largest = off.largest if off else None
                 return Refused(status="wrong_result", error=error, max_abs_err=largest)
         return None
-
-    def _deviation(self, found: Mapping[str, np.ndarray]) -> Deviation:
-        """How far the outputs are from those of the workload."""
-        expected = {name: self._workload.outputs[name] for name in found}
-        return deviation(found, expected, self._workload.rtol, self._workload.atol)
 
     def _results(
         self, job: ProgramSource, guards: Mapping[str, GuardedBuffer]
@@ -212,11 +210,12 @@ class Worker:
         }
 
     def _fill(self, spec: ProgramBuffer) -> GuardedBuffer:
-        """The workload's array where there is one, random data elsewhere: what a candidate leaves
-        out is wrong, whatever the one before it has computed."""
+        """The workload's array where there is one, what no kernel computes elsewhere: what a
+        candidate leaves out is wrong, whatever the one before it has computed."""
         if spec.role in {"output", "temp"}:
-            kind = TensorType((max(1, spec.elements),), DType(spec.dtype))
-            return guarded(self._device, random_array(kind, seed=_SEED))
+            size, old = spec.bytes, self._written.get(spec.name)
+            self._written[spec.name] = unwritten(self._device, size, old)
+            return self._written[spec.name]
         if spec.name not in self._uploaded:
             array = self._workload.inputs[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
             self._uploaded[spec.name] = guarded(self._device, array)
@@ -228,6 +227,10 @@ class Worker:
             size = max(_FLUSH_FACTOR * self._device.spec.l3_bytes, _FLUSH_LEAST)
             self._flush = np.zeros(size, np.uint8)
         self._flush += 1
+
+
+def _same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
 def main(channel: int, lifeline: int, device: str) -> None:

@@ -1,7 +1,7 @@
 """Buffers between guard bytes, which show whether a kernel wrote beyond them.
 
 A candidate that writes beyond a buffer may compute the right outputs, and spoil whatever lies there
-in its network. Read `guarded` and `overrun`.
+in its network. Read `guarded`, `unwritten` and `overrun`.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,8 @@ from retune.device.opencl.runtime import PART_ALIGN_BYTES, Device, DeviceMemory
 GUARD_BYTES = PART_ALIGN_BYTES
 """Before a buffer and, at least, behind it: a vector or a row of a tile lies in them."""
 _PATTERN = 0xA5
+_UNWRITTEN = 0x7B
+"""As float16 6e4, as bfloat16 and float32 1e36, as float64 8e286, as int8 123."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,21 @@ def guarded(device: Device, array: np.ndarray) -> GuardedBuffer:
     )
     whole = device.upload(content)
     return GuardedBuffer(device.part(whole, GUARD_BYTES, size), whole)
+
+
+def unwritten(device: Device, size_bytes: int, old: GuardedBuffer | None = None) -> GuardedBuffer:
+    """A buffer that nothing was written to, with guard bytes around it: `old` itself if it has that
+    size.
+
+    Its elements are far from what a kernel computes, and no NaN, whatever their type.
+    """
+    size = max(1, size_bytes)
+    if old is None or old.memory.bytes != size:
+        whole = device.allocate(size + 2 * GUARD_BYTES)
+        old = GuardedBuffer(device.part(whole, GUARD_BYTES, size), whole)
+    device.fill(old.whole, _PATTERN)
+    device.fill(old.memory, _UNWRITTEN)
+    return old
 
 
 def padded(device: Device, size_bytes: int) -> GuardedBuffer:

@@ -271,12 +271,10 @@ class Device:
                 return DeviceMemory(handle, size)
             if self._has_pointers:
                 return self._allocate_pointer(size)
-            handle = self._cl.Buffer(self._context, flags, size)
-            for part in _pieces(size):
-                length = part.stop - part.start
-                self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), part.start, length)
+            memory = DeviceMemory(self._cl.Buffer(self._context, flags, size), size)
+            self.fill(memory, 0)
             self._queue.finish()
-        return DeviceMemory(handle, size)
+        return memory
 
     def _is_paged(self, size_bytes: int) -> bool:
         """Whether a buffer of so many bytes lies in large pages."""
@@ -288,11 +286,28 @@ class Device:
         )
         block = (ctypes.c_uint8 * size).from_address(owner.svm_ptr)
         whole = DeviceAddresses(np.ctypeslib.as_array(block), owner)
-        for part in _pieces(size):
-            piece = self._cl.SVM(whole.range[part])
-            self._cl.enqueue_svm_memfill(self._queue, piece, np.uint8(0))
+        memory = self._at(whole)
+        self.fill(memory, 0)
         self._queue.finish()
-        return self._at(whole)
+        return memory
+
+    def fill(self, buffer: DeviceMemory, byte: int) -> None:
+        """Every byte of `buffer` is that one, before what is enqueued from now on."""
+        value = np.uint8(byte)
+        if buffer.host is not None:
+            self.finish()
+            buffer.host.fill(value)
+            return
+        with _refusals(f"fill of {buffer.bytes} bytes"):
+            for part in _pieces(buffer.bytes):
+                if buffer.addresses is not None:
+                    piece = self._cl.SVM(buffer.addresses.range[part])
+                    self._cl.enqueue_svm_memfill(self._queue, piece, value)
+                else:
+                    size = part.stop - part.start
+                    self._cl.enqueue_fill_buffer(
+                        self._queue, buffer.handle, value, part.start, size
+                    )
 
     def _at(self, addresses: DeviceAddresses) -> DeviceMemory:
         handle = self._cl.SVM(addresses.range)

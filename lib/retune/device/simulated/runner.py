@@ -16,7 +16,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.lease import lease
-from retune.device.measure.timing import check_deadline_s, deviation
+from retune.device.measure.timing import ExpectedOutputs, check_deadline_s
 from retune.device.measure.workload import (
     DirectRunner,
     MeasureOptions,
@@ -105,9 +105,8 @@ class SimulatedRunner(DirectRunner):
             case "crash":
                 return failed("crash", f"the first run: {_DEATH}", run_s=board.measure_s)
             case "wrong_result":
-                off = deviation(
-                    corrupted(workload.outputs), workload.outputs, workload.rtol, workload.atol
-                )
+                expected = ExpectedOutputs.of(workload.outputs, workload.rtol, workload.atol)
+                off = expected.deviation(corrupted(workload.outputs))
                 return failed(kind, off.problem, max_abs_err=off.largest, run_s=board.measure_s)
             case "launch_error":
                 text = f"{board.name}: wait for the queue: clFinish failed: OUT_OF_RESOURCES"
