@@ -1,5 +1,6 @@
 """The static estimate: what it prefers, and why."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cost.nests import kernels, moving, on
+from retune.targets.cost.tiles import window_places
 from retune.targets.cpu.space import cpu_space
 from retune.targets.cpu.winograd import cpu_winograd_families
 from retune.targets.spaces import space_of
@@ -232,6 +234,14 @@ def test_crowded_of_many_tiles_is_that_of_each():
     copies, step = np.array([14.0, 7.0, 14.0]), np.array([4096.0, 4096.0, 2048.0])
     assert crowded([(copies, step)], 7, 3).tolist() == [True, False, False]
     assert crowded([(copies, step)], 6, 3).tolist() == [True, True, True]
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.sampled_from([(1, 1), (2, 1), (3, 1), (1, 2)]))
+def test_places_of_windows_are_counted_one_by_one(results: int, taps: int, steps: tuple[int, int]):
+    stride, apart = steps
+    read = Counter(i * stride + j * apart for i in range(results) for j in range(taps))
+    every, once = window_places(np.array([results]), np.array([taps]), stride / apart)
+    assert (every, once) == (len(read), sum(times == 1 for times in read.values()))
 
 
 def test_vectors_that_take_two_turns_are_left_where_they_do_not_fit():

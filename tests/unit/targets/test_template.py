@@ -19,7 +19,7 @@ from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space
 from retune.search.layout.layouts import layout_storage
 from retune.targets import template as registry
-from retune.targets.cost.estimate import default_candidate
+from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.cpu.space import schedule_rest
 from retune.targets.devices import target_of
 from retune.targets.spaces import space_of
@@ -80,6 +80,19 @@ def test_knobs_have_the_names_of_the_template():
 def test_a_strided_point_wise_convolution_tiles_rows():
     (sketch,) = conv_space(SHAPES["point-wise, strided"])
     assert [d.name for d in sketch.decisions] == ["tile_oc", "tile_ow", "tile_oh", "tile_ic"]
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_wide_tile_stores_what_several_written_taps_read():
+    """Of a narrow one the compiler keeps it in registers."""
+    looped, written = conv_space(conv2d(1, 112, 112, 3, 64, 7, pad=3, stride=2))
+    ratios: list[float] = []
+    for columns in (4, 28):
+        decided = {"tile_oc": (1,), "tile_ow": (columns,), "tile_ic": (3,)}
+        times = [estimate(s, s.row(decided)[None], GENERIC_CPU)[0] for s in (looped, written)]
+        ratios.append(times[1] / times[0])
+    assert ratios[0] <= 1.0
+    assert ratios[1] > 1.15
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ class Core:
     each is an instruction of its own (measured on Zen 2: 7.8 cycles for a step of 9 x 1, 8.3 of
     10 x 1, 12 of 14 x 1)."""
     spilled: float = 0.7
-    """For an accumulator that a copy of an unrolled step stores and loads, where a tile of single
-    vectors takes all registers: one multiplies into the register of its broadcast (PoCL 3.0 on
-    Zen 2; steps of 14 x 1, twice unrolled, took 1.4 times as long)."""
+    """For a vector that a copy of an unrolled step stores and loads: an accumulator where a tile of
+    single vectors takes all registers, as one multiplies into the register of its broadcast (PoCL
+    3.0 on Zen 2; steps of 14 x 1, twice unrolled, took 1.4 times as long), or a number spread over
+    the lanes for several taps (the same on Zen 4, 28 x 1 and strides of 2: 7 taps that are written
+    out took 1.42 times as long as a loop over them, 3 taps 1.23 times)."""
     start_steps: float = 4.0
     """Steps of a reduction's depth that setting and storing the accumulators costs."""
     entry_steps: float = 0.5

@@ -1,5 +1,6 @@
 """What a register tile costs: reductions in which an operand serves several results."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from retune.core.dtypes import FLOAT32, itemsize
 from retune.core.target import DeviceSpec
 from retune.ir.expr import Binary, loads
+from retune.ir.stmt import For
 from retune.schedule.access import Accesses, AffineAccess
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, BlockNest, moving, off, on, operators
@@ -70,6 +72,7 @@ def _step_cycles(
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
     far = far + pixels * _conflict_cycles(nest, spec, core)
     spilled = 0.0 if wide else core.spilled * tile * _spills(nest, tile, rows, spec)
+    spilled = spilled + core.spilled * turns * _spread_again(nest, tile, rows, spec)
     return np.maximum(np.maximum(arithmetic, near), far) + spilled + _refetches(nest, spec, core)
 
 
@@ -133,6 +136,44 @@ def _spills(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec) -> Arra
     innermost = off(nest.accesses.steps, LANE, PACK)[-1:]
     unrolled = nest.unroll_factor(innermost[0]) > 1.0 if innermost else nest.one < 0.0
     return unrolled & (rows == 1.0) & (tile + rows + 1.0 >= spec.vector_registers)
+
+
+def _spread_again(nest: BlockNest, tile: Array, rows: Array, spec: DeviceSpec) -> Array:
+    """Vectors that a step stores and loads, where taps that read the same numbers are written out.
+
+    The device's compiler spreads such a number over the lanes of a register once, for all of these
+    taps. A tile that leaves too few registers for them has it store them until the next tap.
+    """
+    taps, shared = on(nest.accesses.window, REGISTER), 0.0 * nest.one
+    for operand in nest.accesses.operands:
+        if moving(operand, taps) and not moving(operand, on(nest.loops, LANE)):
+            shared = shared + _shared_numbers(nest, operand, taps)
+    return np.where(tile + rows + shared > spec.vector_registers, shared, 0.0) / nest.size(taps)
+
+
+def _shared_numbers(nest: BlockNest, operand: AffineAccess, taps: Sequence[For]) -> Array:
+    """Elements of an operand that several of a register tile's taps read."""
+    written = on(nest.accesses.results, REGISTER)
+    every, once = nest.one, nest.one
+    for d in range(len(operand.load.indices)):
+        along = [[n for n in loops if d in operand.dimensions(n.var)] for loops in (written, taps)]
+        far, near = (max((operand.step(n.var) for n in x), default=1.0) for x in along)
+        found = window_places(nest.size(along[0]), nest.size(along[1]), far / near)
+        every, once = every * found[0], once * found[1]
+    return every - once
+
+
+def window_places(results: Array, taps: Array, stride: float) -> tuple[Array, Array]:
+    """Places along an axis that neighbouring windows read, and those that only one of them reads.
+
+    `stride`, in taps, lies between two windows. Each float64 [n].
+    """
+    if stride < 1.0:  # dilated: taps lie several results apart
+        results, taps, stride = taps, results, 1.0 / stride
+    read_again = (results - 1.0) * np.maximum(taps - stride, 0.0)
+    every = results * taps - read_again
+    ends = np.minimum(2.0 * stride, every)
+    return every, np.maximum(every - read_again, np.where(results > 1.0, ends, every))
 
 
 @lru_cache(maxsize=1024)
