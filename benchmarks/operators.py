@@ -4,8 +4,8 @@
     python -m benchmarks.operators conv TopK --seconds 5
 
 Each is a network of its own with default schedules, in shapes of real networks. The first time is
-that of a whole call, which copies inputs and outputs, and for a layer of an image turns them into
-the layout of its kernel and back, as a network would once; the second is that of the kernels alone.
+that of a whole call, which copies small inputs and outputs, and turns those of most convolutions
+into NHWC and back, as a network would once; the second is that of the kernels alone.
 What stands out is worth a look at its kernels (`steps`, `kernels`). Ratios below 1 are faster.
 """
 

@@ -1,4 +1,4 @@
-"""Channels-last: the whole network over NHWC data.
+"""Channels-last: NHWC data wherever kernels gain more by it than transposes take.
 
 Each new value is the old one with its first `moved` dimensions after the batch (the channels, or
 the parts into which a reshape split them) moved to the end; moved = 0 is the old order. Ops that
@@ -11,6 +11,7 @@ from math import prod
 
 from retune.core.dims import always_equal, always_same
 from retune.graph.graph import Graph, Node
+from retune.graph.passes.regions import regions, transposed_elements, window_cost
 from retune.graph.passes.simplify import moves_only_ones
 from retune.graph.rewrite import GraphRewriter
 from retune.graph.scan import SCAN
@@ -21,8 +22,18 @@ Perm = tuple[int, ...]
 
 
 def channels_last(graph: Graph) -> Graph:
-    """The same network with NHWC data and kernels; inputs and outputs keep their order."""
-    return _Converter(graph).convert()
+    """The same network with NHWC data and kernels; inputs and outputs keep their order.
+
+    A region stays in NCHW where its layers lose less by that than NHWC takes in transposes.
+    """
+    kept, made = frozenset[str](), _Converter(graph).convert()
+    for region in regions(graph, lambda node: _handler(node) not in (_in_old_order, _several)):
+        cost, moved = window_cost(graph, region), transposed_elements(made)
+        if cost < moved:
+            other = _Converter(graph, kept | region).convert()
+            if cost + transposed_elements(other) < moved:
+                kept, made = kept | region, other
+    return made
 
 
 def order(rank: int, moved: int) -> Perm:
@@ -33,8 +44,9 @@ def order(rank: int, moved: int) -> Perm:
 class _Converter:
     """The conversion under way: for each old value the new ones, by number of moved dimensions."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, kept: frozenset[str] = frozenset()) -> None:
         self.graph = graph
+        self.kept = kept  # what stays in the old order
         self.uses = graph.uses()
         self.r = GraphRewriter(graph)
         self.have: dict[str, dict[int, str]] = {}
@@ -43,10 +55,8 @@ class _Converter:
 
     def convert(self) -> Graph:
         for node in self.graph.nodes:
-            handler = HANDLERS.get(node.op)
-            if handler is None and lookup(node.op).kind in ("elementwise", "broadcast"):
-                handler = _broadcast
-            (handler or _in_old_order)(self, node)
+            handler = _in_old_order if node.outputs[0] in self.kept else _handler(node)
+            handler(self, node)
         for output in self.graph.outputs:
             self.r.replace(output, self.want(output, 0))
         return self.r.finish()
@@ -98,6 +108,13 @@ class _Converter:
 
 
 Convert = Callable[[_Converter, Node], None]
+
+
+def _handler(node: Node) -> Convert:
+    handler = HANDLERS.get(node.op)
+    if handler is None and lookup(node.op).kind in ("elementwise", "broadcast"):
+        handler = _broadcast
+    return handler or _in_old_order
 
 
 def _in_old_order(c: _Converter, node: Node) -> None:
